@@ -2,6 +2,7 @@
 
 - `train`, `resume`, `load`: run a config, and use what it trained.
 - `study`, `plan`, `report`: run a study, say what it will take, and report on it.
+- `diagnose`, `diagnose_module`: say in words whether a run, or a module of yours, loses plasticity.
 - `apply`: apply a method once. `fire`, `swr`, `redo` and others are functions of their own.
 - `Network`, `Hooks`: apply methods on a schedule in your own loop.
 - `Penalties`: add penalties to the loss in your own loop.
@@ -45,9 +46,11 @@ if TYPE_CHECKING:
     from rlplast.methods.regrama import regrama
     from rlplast.methods.shrink_perturb import shrink_perturb
     from rlplast.methods.swr import swr
+    from rlplast.metrics.diagnosis import NetworkDiagnosis
     from rlplast.optimizers.factories import optimizer
     from rlplast.report.contents import report as report
     from rlplast.run.api import Run
+    from rlplast.run.diagnose import Diagnosis
     from rlplast.study.api import study as study
     from rlplast.study.estimate import StudyPlan
     from rlplast.training.kinds import register_kind
@@ -105,6 +108,8 @@ __all__ = [
     "UnitSpec",
     "apply",
     "dash",
+    "diagnose",
+    "diagnose_module",
     "fire",
     "full_reset",
     "head_reset",
@@ -227,3 +232,53 @@ def load(run: "str | Path", checkpoint: str = "newest") -> "Run":
     from rlplast.run import api
 
     return api.load(run, checkpoint)
+
+
+def diagnose(run: "str | Path | Run", **options: Any) -> "Diagnosis":
+    """Say in words whether a run loses plasticity, as `rlplast diagnose` does.
+
+    ``print(rlplast.diagnose("runs/a").verdict)`` prints the answer. For a module of your own there
+    is `rlplast.diagnose_module`.
+
+    Args:
+        run: the run's folder, or what `load` returned.
+        **options: ``updates``, ``targets``, ``samples``, ``episodes``; see
+            `rlplast.run.diagnose.diagnose`.
+    """
+    from rlplast.run.api import Run, load
+    from rlplast.run.diagnose import diagnose as diagnose_run
+
+    return diagnose_run(run if isinstance(run, Run) else load(run), **options)
+
+
+def diagnose_module(
+    model: Any, inputs: Any, optimizer: Any = None, **options: Any
+) -> "NetworkDiagnosis":
+    """Say whether a model of your own still learns as well as a fresh one, on inputs of yours.
+
+    ``rlplast.diagnose_module(model.q_net, {"obs": obs})`` does so for a DQN of Stable-Baselines3.
+
+    Args:
+        model: a module; or the `Network` that was made before training, to compare with its
+            initial weights too.
+        inputs: what the model is called with: a tensor, a tuple of arguments or a mapping of
+            keyword arguments, some hundred samples.
+        optimizer: of whose kind and learning rate the fits are; default: the `Network`'s, or Adam.
+        **options: ``updates``, ``targets``, ``lr``, ``seed``; see
+            `rlplast.metrics.diagnose_network`.
+
+    Raises:
+        ConfigError: if the outputs are no tensor, or the network has no optimizer.
+    """
+    import torch
+
+    from rlplast.core.method.readings import OwnSource
+    from rlplast.core.network.network import Network
+    from rlplast.metrics.diagnosis import diagnose_network
+
+    known = isinstance(model, Network)
+    if not known:
+        own = torch.optim.Adam(model.parameters()) if optimizer is None else optimizer
+        model = Network("model", model, own)
+    source = OwnSource({model.name: model}, inputs)
+    return diagnose_network(source, model, source.sample(0, 0), initial=known, **options)

@@ -25,6 +25,7 @@ COMMANDS = {
     "study": "Compare arms, and train what they share only once.",
     "report": "Make one page of many runs: curves, intervals, comparisons, costs, configs.",
     "show": "Show where a run or a study is, and what comes next.",
+    "diagnose": "Say in words whether a run loses plasticity.",
     "compare": "Say what two runs differ in, and whether they are equal bit for bit.",
     "apply": "Apply a method to a saved state dict.",
     "measure": "Measure a saved state dict.",

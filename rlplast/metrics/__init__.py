@@ -10,6 +10,7 @@
 - `rlplast.metrics.sketch`: where the weights are, in a few numbers.
 - `rlplast.metrics.outputs`: outputs as a function of weights and inputs.
 - `rlplast.metrics.new_targets`: how well a network still fits new targets.
+- `rlplast.metrics.diagnosis`: whether a network has lost plasticity, in words.
 - `rlplast.metrics.units`: units that sleep, units that learn nothing.
 - `rlplast.metrics.calibration`: accuracy and calibration of classifiers.
 """
@@ -22,6 +23,7 @@ from rlplast.metrics.curvature import (
     hessian_spectrum,
 )
 from rlplast.metrics.density import Density, activation_histogram, hessian_density
+from rlplast.metrics.diagnosis import Fit, NetworkDiagnosis, Sign, diagnose_network
 from rlplast.metrics.features import (
     active_fraction,
     dormant_ratio,
@@ -70,8 +72,11 @@ from rlplast.metrics.weights import (
 
 __all__ = [
     "Density",
+    "Fit",
     "LongestPath",
     "Measurement",
+    "NetworkDiagnosis",
+    "Sign",
     "Trainability",
     "accuracy",
     "activation_histogram",
@@ -83,6 +88,7 @@ __all__ = [
     "churn_size",
     "dfi",
     "dfi_scaled",
+    "diagnose_network",
     "dormant_ratio",
     "dormant_ratio_per_layer",
     "ece",

@@ -2,6 +2,8 @@
 
 - `trainability`: of any network.
 - `Trainability`: what it found.
+- `fit_errors`: how well copies fit new targets, from any weights.
+- `mean_interval`: a mean with Student's interval.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +22,9 @@ from rlplast.core.network.record import WithWeights
 from rlplast.core.registry import register
 from rlplast.core.rng import torch_stream
 
-__all__ = ["Trainability", "trainability"]
+__all__ = ["Start", "Trainability", "fit_errors", "mean_interval", "trainability"]
+
+Start = Callable[[Block, int], Tensor]  # a Block's value where the fit of a target begins
 
 FREQUENCY = 1e5  # of the targets: neighbours among the inputs have unrelated ones
 
@@ -84,25 +88,53 @@ def trainability(
     Raises:
         ConfigError: if the network has no optimizer, or low-precision copies of masters.
     """
+    starts: list[Start] = [
+        lambda block, number: block.view,
+        lambda block, number: network.initial[block.name],
+    ]
+    errors = fit_errors(network, outputs, starts, targets, steps, lr, seed)
+    found = mean_interval([now - then for now, then in zip(*errors, strict=True)])
+    return Trainability(*found, *map(tuple, errors))
+
+
+def fit_errors(
+    network: Network,
+    outputs: Callable[[nn.Module], Tensor | None],
+    starts: Sequence[Start],
+    targets: int,
+    steps: int,
+    lr: float | None = None,
+    seed: int = 0,
+) -> list[list[float]]:
+    """Return the final mean squared errors of `trainability`'s fits, by start and target.
+
+    Args:
+        network: the network, of which nothing changes.
+        outputs: as of `trainability`.
+        starts: the weights of a copy, by Block and number of the target.
+        targets: number of targets.
+        steps: updates of each fit.
+        lr: learning rate; default: the current one of each parameter group.
+        seed: seed of the draws of targets.
+
+    Raises:
+        ConfigError: as `trainability` does.
+    """
     if not network.optimizers or any(block.copies for block in network.blocks):
         raise ConfigError(
             f"trainability: network {network.name!r} has no optimizer or fp32 masters: allowed is "
             "one whose optimizer holds the parameters of its module"
         )
-    starts = [
-        _tensors(network, lambda block: block.view),
-        _tensors(network, lambda block: network.initial[block.name]),
-    ]
-    errors: list[list[float]] = [[], []]
+    errors: list[list[float]] = [[] for _ in starts]
     for number in range(targets):
         generator = torch_stream(seed, "trainability", number)
         drawn = _tensors(network, lambda block, own=generator: network.fresh(block, own))
         with torch.no_grad():
             wave = torch.sin(FREQUENCY * _outputs(network, outputs, drawn).double())
         for start, found in zip(starts, errors, strict=True):
-            found.append(_fitted(network, outputs, start, wave, steps, lr))
-    lost, half = _interval([now - then for now, then in zip(*errors, strict=True)])
-    return Trainability(lost, lost - half, lost + half, *map(tuple, errors))
+            own = _tensors(network, lambda block, own=start, i=number: own(block, i))
+            found.append(_fitted(network, outputs, own, wave, steps, lr))
+    return errors
 
 
 @torch.no_grad()
@@ -130,13 +162,12 @@ def _outputs(
 def _fitted(
     network: Network,
     outputs: Callable[[nn.Module], Tensor | None],
-    start: dict[str, Tensor],
+    tensors: dict[str, Tensor],
     wave: Tensor,
     steps: int,
     lr: float | None,
 ) -> float:
-    """Return the error after a fit, from weights that stay as they are."""
-    tensors = {name: tensor.clone() for name, tensor in start.items()}
+    """Return the error after a fit, which moves these tensors."""
     copies = {}
     for name, parameter in network.module.named_parameters():
         copies[id(parameter)] = tensors[name].requires_grad_(parameter.requires_grad)
@@ -173,10 +204,11 @@ def _renewed(own: torch.optim.Optimizer, copies: dict[int, Tensor], lr: float | 
     return kind(groups)
 
 
-def _interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and half the width of Student's 95% interval."""
+def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the mean, and the ends of Student's 95% interval of at least 2 values."""
     from scipy.special import stdtrit  # not needed to start a run
 
     found = torch.tensor(values, dtype=torch.float64)
     half = stdtrit(len(found) - 1, 0.975) * found.std() / len(found) ** 0.5
-    return float(found.mean()), float(half)
+    mean = float(found.mean())
+    return mean, mean - float(half), mean + float(half)

@@ -17,6 +17,7 @@ import numpy as np
 from rlplast.core.clock import Clock, Time
 from rlplast.core.device import choose_device, device_info
 from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.core.method.hooks import Hooks
 from rlplast.core.network.edits import Assign, write
 from rlplast.core.rng import preserve_global_rng
 from rlplast.metrics.probe import RunMetrics
@@ -125,24 +126,38 @@ class Run:
         They are those that evaluations of the run use: of `hare_tortoise` the slow ones.
         """
         if self._trainable is None:
-            with preserve_global_rng():  # opening a run reseeds nothing of the caller's
-                path = find_checkpoint(self.path, self.checkpoint, "checkpoint", self.report)
-                tensors, state = checkpoint.load(path)
-                checkpoint.check_run(path, run_ids(self.info))
-                with ExitStack() as cleanup, checkpoint.fitting(path):
-                    with _naming_version(self.info):
-                        trainable, hooks = build(_here(self.config.to_resume()))
-                    cleanup.callback(trainable.close)
-                    go_to(trainable, Clock.saved(state["clock"]))
-                    for network in trainable.networks.values():
-                        checkpoint.load_network_tensors(network, tensors)
-                    # Acting may need more than weights: statistics that observations pass through.
-                    trainable.load_state_dict(state["trainable"])
-                    hooks.load_state_dict(state["hooks"])
-                    write([Assign(block, value) for block, value in hooks.evaluation().items()])
-                    cleanup.pop_all()  # it fits: it stays
-                self._trainable = trainable
+            trainable, hooks = self._opened(self.config, data=False)
+            write([Assign(block, value) for block, value in hooks.evaluation().items()])
+            self._trainable = trainable
         return self._trainable
+
+    def trainer(self, config: RunConfig | None = None) -> Any:
+        """Return a new Trainable as the checkpoint's training left it, with its data.
+
+        Args:
+            config: another config than the run's, which differs in what is measured only.
+        """
+        return self._opened(self.config if config is None else config, data=True)[0]
+
+    def _opened(self, config: RunConfig, data: bool) -> tuple[Any, Hooks]:
+        with preserve_global_rng():  # opening a run reseeds nothing of the caller's
+            path = find_checkpoint(self.path, self.checkpoint, "checkpoint", self.report)
+            tensors, state = checkpoint.load(path)
+            checkpoint.check_run(path, run_ids(self.info))
+            with ExitStack() as cleanup, checkpoint.fitting(path):
+                with _naming_version(self.info):
+                    trainable, hooks = build(_here(config.to_resume()))
+                cleanup.callback(trainable.close)
+                go_to(trainable, Clock.saved(state["clock"]))
+                for network in trainable.networks.values():
+                    checkpoint.load_network_tensors(network, tensors)
+                # Acting may need more than weights: statistics that observations pass through.
+                trainable.load_state_dict(state["trainable"])
+                if data:
+                    trainable.load_files(path)
+                hooks.load_state_dict(state["hooks"])
+                cleanup.pop_all()  # it fits: it stays
+            return trainable, hooks
 
     def act(self, obs: np.ndarray) -> np.ndarray:
         """Return greedy actions for a batch of observations, stacked as in training.

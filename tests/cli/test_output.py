@@ -157,6 +157,7 @@ ABSENT = {
     "study": [EVIL],
     "report": [EVIL],
     "show": [EVIL],
+    "diagnose": [EVIL],
     "compare": [EVIL, EVIL],
     "apply": ["fire", EVIL, "--out", f"{EVIL}.pt"],
     "measure": [EVIL],

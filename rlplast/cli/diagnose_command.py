@@ -1,0 +1,98 @@
+"""Diagnose: does a run lose plasticity? What its checkpoint says, in words.
+
+Copies of each network learn new random targets on inputs from the run's data: one from the current
+weights, one from the initial weights, one from fresh weights. Whoever learns less than a fresh
+network has lost plasticity. Other signs are printed beside it, with what they mean. The run stays
+as it is.
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.table import Column, Table
+
+from rlplast.cli.output import new_console, say, show_json, visible, warn
+from rlplast.cli.tables import figure, show_rows, wrapped
+from rlplast.metrics.diagnosis import Sign
+from rlplast.run import api
+from rlplast.run.diagnose import Diagnosis, diagnose
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("folder", metavar="RUN", help="the run's folder")
+    parser.add_argument(
+        "--checkpoint", default="newest", help="newest (default), best, or a name such as step-800"
+    )
+    parser.add_argument(
+        "--updates", type=int, default=2000, help="of each fit of new targets (default 2000)"
+    )
+    parser.add_argument("--targets", type=int, default=3, help="new targets (default 3)")
+    parser.add_argument("--lr", type=float, help="of the fits (default: the run's)")
+    parser.add_argument("--samples", type=int, default=256, help="inputs (default 256)")
+    parser.add_argument(
+        "--episodes", type=int, default=3, help="of an agent, to judge its values (default 3)"
+    )
+    parser.add_argument("--json", action="store_true", help="print data, not text")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    found = diagnose(
+        api.load(args.folder, args.checkpoint, warn),
+        updates=args.updates,
+        targets=args.targets,
+        samples=args.samples,
+        episodes=args.episodes,
+        lr=args.lr,
+        observer=lambda text: None if args.json else say(text),
+    )
+    if args.json:
+        show_json({"verdict": found.verdict, **_plain(found)})
+    else:
+        _text(new_console(), found)
+    return 0
+
+
+def _plain(found: Diagnosis) -> dict[str, Any]:
+    return dataclasses.asdict(found) | {"run": str(found.run)}
+
+
+def _text(console: Console, found: Diagnosis) -> None:
+    rows = [("run", f"{found.run} ({found.kind})"), ("verdict", found.verdict)]
+    show_rows(console, [*rows, *((own.network[:11], own.reason) for own in found.networks)])
+    for own in found.networks:
+        if own.signs:
+            console.print()
+            console.print(_table(own.network, own.signs))
+    if found.agent:
+        console.print()
+        console.print(_table("agent", found.agent))
+    console.print()
+    signs = [*(sign for own in found.networks for sign in own.signs), *found.agent]
+    for name, means in dict((sign.name, sign.means) for sign in signs).items():
+        _say(console, f"{name}: {means}.")
+    console.print()
+    _say(console, "A study that settles it (`rlplast study FILE`):")
+    console.print(visible(found.study), markup=False, highlight=False, soft_wrap=True)
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(wrapped(text), markup=False, highlight=False)
+
+
+def _table(name: str, signs: Iterable[Sign]) -> Table:
+    heads = [Column(head, justify="right") for head in ("now", "initial", "fresh")]
+    table = Table(visible(name), *heads, "", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for sign in signs:
+        values = [
+            "–" if value is None else figure(value)
+            for value in (sign.now, sign.initial, sign.fresh)
+        ]
+        table.add_row(sign.name, *values, "a sign of loss" if sign.alarming else "")
+    return table

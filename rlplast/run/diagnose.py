@@ -1,0 +1,200 @@
+"""Does a run lose plasticity? What its newest checkpoint says, in words.
+
+- `diagnose`: of a run's folder.
+- `Diagnosis`: what it found.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlplast.core.errors import ConfigError
+from rlplast.core.rng import preserve_global_rng
+from rlplast.metrics.diagnosis import NetworkDiagnosis, Sign, diagnose_network
+from rlplast.run.api import Run
+
+__all__ = ["Diagnosis", "diagnose"]
+
+
+_VERDICTS = {
+    "lost": "Plasticity is lost in {}.",
+    "slower": "Learning is slower than anew in {}, as in most trained networks, but not lost.",
+    "kept": "There is no loss of plasticity in {}.",
+    "unclear": "The test does not tell whether {} has lost plasticity.",
+    "new": "There is nothing to judge in {}, which has not trained.",
+}
+_ELSE = "If the run learns badly, look for another cause: exploration, learning rate, values."
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What `diagnose` found.
+
+    Attributes:
+        run: the run's folder.
+        kind: of the run.
+        networks: what each network that gives outputs shows.
+        agent: what an agent shows besides; empty for others.
+        scores: of the episodes played; empty if none were.
+        study: a study's YAML that compares the run with one whose networks are fresh.
+    """
+
+    run: Path
+    kind: str
+    networks: tuple[NetworkDiagnosis, ...]
+    agent: tuple[Sign, ...]
+    scores: dict[str, float]
+    study: str
+
+    @property
+    def verdict(self) -> str:
+        """The answer in a sentence."""
+        by = {
+            verdict: " and ".join(n.network for n in self.networks if n.verdict == verdict)
+            for verdict in ("lost", "slower", "kept", "unclear", "new")
+        }
+        alarms = [s.name for n in self.networks for s in n.signs if s.alarming]
+        alarms += [sign.name for sign in self.agent if sign.alarming]
+        signs = f" Signs: {', '.join(dict.fromkeys(alarms))}." if alarms else ""
+        sentences = [
+            f"{sentence.format(by[verdict])}"
+            for verdict, sentence in _VERDICTS.items()
+            if by[verdict]
+        ]
+        if not by["lost"] and (by["slower"] or by["kept"]):
+            sentences.append(_ELSE)
+        return " ".join(sentences) + signs
+
+
+def diagnose(
+    run: Run,
+    *,
+    updates: int = 2000,
+    targets: int = 3,
+    samples: int = 256,
+    episodes: int = 3,
+    lr: float | None = None,
+    observer: Callable[[str], None] = lambda text: None,
+) -> Diagnosis:
+    """Say whether the networks of a run still learn, from its checkpoint; the run stays as it is.
+
+    Args:
+        run: what `rlplast.load` returns.
+        updates: of each fit of new targets (`diagnose_network`), at least 1.
+        targets: how many, at least 2.
+        samples: inputs from the data or the replay, at least 1.
+        episodes: of an agent, to compare its values with its returns; 0 for none.
+        lr: learning rate of the fits, above 0; default: where the run's own one begins.
+        observer: called with what is done next.
+
+    Raises:
+        ConfigError: for a value that is not allowed, or a run without data.
+        DamagedFile: if the checkpoint is damaged.
+    """
+    for name, value, least in (
+        ("updates", updates, 1),
+        ("targets", targets, 2),
+        ("samples", samples, 1),
+        ("episodes", episodes, 0),
+    ):
+        if value < least:
+            raise ConfigError(f"{name} = {value}: allowed is {least} or more")
+    if lr is not None and not lr > 0:
+        raise ConfigError(f"lr = {lr}: allowed is more than 0")
+    config = run.config
+    if hasattr(config.evaluate, "overestimation"):
+        evaluate: Any = dataclasses.replace(config.evaluate, overestimation=True)
+        config = dataclasses.replace(config, evaluate=evaluate)
+    trainer = run.trainer(config)
+    try:
+        with preserve_global_rng():
+            return _diagnosed(run, trainer, updates, targets, samples, episodes, lr, observer)
+    finally:
+        trainer.close()
+
+
+def _diagnosed(
+    run: Run,
+    trainer: Any,
+    updates: int,
+    targets: int,
+    samples: int,
+    episodes: int,
+    lr: float | None,
+    observer: Callable[[str], None],
+) -> Diagnosis:
+    batch = trainer.sample(samples, 0)
+    if batch is None:
+        raise ConfigError(
+            f"{run.path} has no data yet to look at its networks with: allowed is a run whose "
+            "checkpoint has some; go on with `rlplast resume`"
+        )
+    networks = []
+    for name, network in trainer.networks.items():
+        if network.trainable() and trainer.outputs(name, batch) is not None:
+            observer(f"{name}: {3 * targets} fits of {updates:,} updates")
+            own = network.optimizers[0].defaults["lr"]  # its schedule may be at its end
+            rate = own if lr is None else lr
+            options = {"updates": updates, "targets": targets, "lr": rate}
+            networks.append(diagnose_network(trainer, network, batch, **options))
+    scores: dict[str, float] = {}
+    if hasattr(trainer, "play") and episodes and not trainer.spec.changes:
+        observer(f"{episodes} episodes")
+        scores = trainer.play(0, episodes).scores()
+    return Diagnosis(
+        run.path,
+        run.config.kind,
+        tuple(networks),
+        _of_agent(trainer, scores),
+        scores,
+        _study(run, trainer),
+    )
+
+
+def _of_agent(trainer: Any, scores: dict[str, float]) -> tuple[Sign, ...]:
+    signs = []
+    if "overestimation_normalized" in scores:
+        share = scores["overestimation_normalized"]
+        signs.append(
+            Sign(
+                "overestimation",
+                share,
+                None,
+                None,
+                share > 1,
+                "Q minus the return that followed, over the size of the return. Far above 0 the "
+                "values have come loose, as they do at a high replay ratio",
+            )
+        )
+    if "temperature" in trainer.networks:
+        alpha = float(trainer.temperature().detach())
+        signs.append(
+            Sign(
+                "temperature",
+                alpha,
+                None,
+                None,
+                not 0.005 < alpha < 1,
+                "SAC's entropy coefficient. Outside 0.005 to 1 an agent often stands still",
+            )
+        )
+    return tuple(signs)
+
+
+def _study(run: Run, trainer: Any) -> str:
+    """Return a study that settles it: the run, and one whose networks are fresh."""
+    phases = len(getattr(getattr(trainer, "sequence", None), "tasks", ())) > 1
+    phases = phases or run.config.kind in ("supervised", "gpt")
+    when = "on: phase_start" if phases else "at: 50%"
+    reset = f"{{method: full_reset, {when}, params: {{init: fresh}}}}"
+    return (
+        f"base: {run.path / 'config.yaml'}\n"
+        "seeds: 5\n"
+        "arms:\n"
+        "  none: {hooks: []}\n"
+        f"  fresh: {{hooks: [{reset}]}}\n"
+        "  shrink_perturb:\n"
+        f"    hooks: [{{method: shrink_perturb, {when}, params: {{coef: 0.8}}}}]\n"
+    )

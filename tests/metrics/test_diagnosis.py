@@ -1,0 +1,122 @@
+"""A network's loss of plasticity in words, against networks whose answer is known."""
+
+import copy
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import rlplast
+from rlplast.core.method.readings import OwnSource
+from rlplast.core.network.network import Network
+from rlplast.core.rng import torch_stream
+from rlplast.metrics import NetworkDiagnosis, diagnose_network, trainability
+from rlplast.metrics.diagnosis import Fit, _judged
+
+INPUTS = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
+LR, UPDATES = 1e-2, 150
+
+
+def network() -> Network:
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2)
+    )
+    return Network("net", module, torch.optim.Adam(module.parameters(), LR))
+
+
+def diagnosed(net: Network, **options: bool) -> NetworkDiagnosis:
+    source = OwnSource({"net": net}, INPUTS)
+    return diagnose_network(source, net, source.sample(0, 0), updates=UPDATES, **options)
+
+
+def kill_units(net: Network) -> None:
+    with torch.no_grad():
+        net.module[2].bias.fill_(-1e3)
+
+
+def redraw(net: Network) -> None:
+    drawn = torch_stream(7, "other")
+    with torch.no_grad():
+        for block in net.blocks:
+            block.view.copy_(net.fresh(block, drawn))
+
+
+def test_network_whose_units_are_dead_has_lost_plasticity():
+    net = network()
+    kill_units(net)
+    found = diagnosed(net)
+    assert found.verdict == "lost"
+    assert found.fit is not None
+    assert found.fit.now == pytest.approx(0, abs=0.05) and found.fit.initial == pytest.approx(
+        found.fit.fresh, abs=0.1
+    )
+    signs = {sign.name: sign for sign in found.signs}
+    assert signs["dormant_ratio"].now >= 0.5 and signs["dormant_ratio"].alarming
+    assert re.search(r"has fitted \d% of new random targets", found.reason)
+
+
+def test_network_with_other_fresh_weights_has_kept_it():
+    net = network()
+    redraw(net)
+    found = diagnosed(net)
+    assert found.verdict == "kept", found.reason
+    assert not any(sign.alarming for sign in found.signs)
+
+
+def test_network_with_its_initial_weights_is_new():
+    found = diagnosed(network())
+    assert found.verdict == "new" and found.fit is None
+
+
+def test_module_without_known_initial_weights_is_compared_with_fresh_ones():
+    net = network()
+    kill_units(net)
+    found = rlplast.diagnose_module(net.module, INPUTS, net.optimizers[0], updates=UPDATES)
+    assert found.verdict == "lost"
+    assert found.fit is not None and found.fit.initial is None
+    assert all(sign.initial is None and sign.fresh is not None for sign in found.signs)
+    assert "initial weights" not in found.reason
+
+
+def test_shares_are_those_of_the_errors_of_trainability():
+    net = network()
+    redraw(net)
+    found = diagnosed(net).fit
+    twin = trainability(net, lambda module: module(INPUTS), targets=3, steps=UPDATES)
+    assert found is not None
+    assert found.now == pytest.approx(1 - sum(min(e, 0.5) for e in twin.errors) / 3 / 0.5)
+    assert found.initial == pytest.approx(1 - sum(twin.initial) / 3 / 0.5)
+
+
+def test_diagnosis_changes_nothing():
+    net = network()
+    kill_units(net)
+    weights = copy.deepcopy(net.module.state_dict())
+    state = torch.get_rng_state()
+    first, second = diagnosed(net), diagnosed(net)
+    assert first == second
+    assert torch.equal(torch.get_rng_state(), state)
+    for name, tensor in net.module.state_dict().items():
+        assert torch.equal(tensor, weights[name])
+    assert not net.optimizers[0].state and all(p.grad is None for p in net.module.parameters())
+
+
+FIT = Fit(2000, 1.0, 1.0, 1.0, (0.0, -0.01, 0.01))
+
+
+@pytest.mark.parametrize(
+    ("fit", "verdict"),
+    [
+        (FIT, "kept"),
+        (replace(FIT, now=0.0, behind=(1.0, 0.96, 1.04)), "lost"),
+        (replace(FIT, now=0.1, behind=(0.9, 0.7, 1.1)), "slower"),
+        (replace(FIT, now=0.5, behind=(0.5, 0.4, 0.6)), "slower"),
+        (replace(FIT, now=0.9, behind=(0.1, 0.0, 0.2)), "unclear"),
+        (replace(FIT, now=0.0, fresh=0.1, behind=(0.1, 0.1, 0.1)), "unclear"),
+    ],
+)
+def test_verdicts(fit: Fit, verdict: str):
+    assert _judged(fit)[0] == verdict
