@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from rlplast.agents.losses import tanh_gaussian
+from rlplast.agents.losses import q_of, tanh_gaussian
 from rlplast.agents.off_policy import OffPolicyAgent
 from rlplast.agents.replay import Batch
 from rlplast.agents.running_statistics import RunningStatistics
@@ -188,7 +188,7 @@ class SAC(OffPolicyAgent):
             if torch.compiler.is_compiling():  # inputs of a graph should not share memory
                 fixed = {name: p.detach() for name, p in self.critic.named_parameters()}
             q = functional_call(self.critic, fixed, (obs, action))
-        alpha = self.temperature().detach()
+        q, alpha = self._mean(q), self.temperature().detach()
         value = q.float().amin(0) if self.members is None else q.float().mean(0)
         loss = (alpha * log_prob - value).mean()
         return loss, -log_prob.detach().mean(), self._kept("actor", found)
@@ -200,7 +200,9 @@ class SAC(OffPolicyAgent):
     def critic_loss(self, batch: SACBatch) -> tuple[Tensor, Tensor, Activations]:
         """Return the sum of the critics' mean squared TD errors, and the mean of Q(s, a).
 
-        Last come the critics' activations, if they are recorded.
+        Of categorical values it is the sum of mean cross-entropies, and (2,): the mean of Q(s, a)
+        and the share of the targets that is clipped. Last come the critics' activations, if they
+        are recorded.
         """
         data = batch.transitions
         with torch.no_grad():
@@ -210,13 +212,30 @@ class SAC(OffPolicyAgent):
                 q_next = self.target(obs_next, action_next)
             if batch.members is not None:
                 q_next = q_next[batch.members]
-            value_next = q_next.float().amin(0) - self.temperature() * log_prob
-            target = data.reward + data.discount * value_next
+            target, clipped = self._target_of(data, q_next, self.temperature() * log_prob)
         with self._autocast():
             q, found = self._with_activations("critic", self._for_critic(data.obs), data.action)
-        q = q.float()
-        loss = (q - target).square().mean(1).sum()
-        return loss, q.detach().mean(), self._kept("critic", found)
+        q, kept = q.float(), self._kept("critic", found)
+        if self.categorical is None or clipped is None:
+            return (q - target).square().mean(1).sum(), q.detach().mean(), kept
+        loss = self.categorical.cross_entropy(q, target).mean(1).sum()
+        return loss, torch.stack([self.categorical.mean(q.detach()).mean(), clipped]), kept
+
+    def _target_of(self, data: Batch, q_next: Tensor, cost: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the critics' target: a number, or the probabilities of bins and what is clipped.
+
+        Args:
+            data: B transitions.
+            q_next: (critics, B), or logits, (critics, B, bins). The critic with the smallest value
+                counts, in each transition.
+            cost: (B,), α log π of the next actions.
+        """
+        if self.categorical is None:
+            return data.reward + data.discount * (q_next.float().amin(0) - cost), None
+        least = self.categorical.mean(q_next).argmin(0)
+        return self.categorical.target(
+            data.reward, data.discount, q_of(q_next.transpose(0, 1), least), cost
+        )
 
     def update(self) -> None:
         """Draw a batch and noise, update actor, temperature and critics, and move the target."""
@@ -238,17 +257,20 @@ class SAC(OffPolicyAgent):
         self._minimise("actor", actor_loss)
         if "temperature" in self.updaters:
             self._minimise("temperature", self.temperature_loss(entropy))
-        loss, q, of_critic = self._critic_loss(batch)
+        loss, logged, of_critic = self._critic_loss(batch)
         self._minimise("critic", loss)
-        values = torch.stack([loss.detach(), actor_loss.detach(), q, entropy])
+        q, *clipped = logged.reshape(-1)
+        values = torch.stack([loss.detach(), actor_loss.detach(), q, entropy, *clipped])
         return values, {"actor": of_actor, "critic": of_critic}
 
     def learn_critic(self, batch: SACBatch) -> tuple[Tensor, dict[str, Activations]]:
         """Update the critics alone, as ``actor_every`` asks for."""
-        loss, q, of_critic = self._critic_loss(batch)
+        loss, logged, of_critic = self._critic_loss(batch)
         self._minimise("critic", loss)
+        q, *clipped = logged.reshape(-1)
         zero = torch.zeros_like(q)
-        return torch.stack([loss.detach(), zero, q, zero]), {"actor": {}, "critic": of_critic}
+        values = torch.stack([loss.detach(), zero, q, zero, *clipped])
+        return values, {"actor": {}, "critic": of_critic}
 
     def _batch(self) -> SACBatch:
         """Return the next batch, in the same tensors every time."""
@@ -291,7 +313,7 @@ class SAC(OffPolicyAgent):
         raw = on_device(self._as_stored(obs), self.device)
         with in_mode(self.critic, train=False), self._autocast():
             values = self.critic(self._for_critic(raw), on_device(actions, self.device))
-        return values.float().mean(0).cpu().numpy()
+        return self._mean(values).float().mean(0).cpu().numpy()
 
     def metrics(self) -> dict[str, float]:
         """Return means since the last call: losses, Q(s, a), entropy, return of episodes."""
@@ -334,7 +356,7 @@ class SAC(OffPolicyAgent):
         with in_mode(module, train=False):
             if network == "actor":
                 return module(self._for_actor(data.obs))[0]
-            return module(self._for_critic(data.obs), data.action).mT
+            return self._mean(module(self._for_critic(data.obs), data.action)).mT
 
     @torch.no_grad()
     def activations(self, network: str, batch: SACBatch) -> Activations:

@@ -286,6 +286,7 @@ class Critic(_TrunkNetwork):
         trunk: what comes before the linear head `head`.
         members: how many.
         encoder: of ``drq``: what it reads pictures with.
+        bins: if values are categorical; None for one number.
     """
 
     def __init__(
@@ -295,11 +296,12 @@ class Critic(_TrunkNetwork):
         trunk: TrunkSpec,
         members: int = 2,
         encoder: Encoder | None = None,
+        bins: int | None = None,
     ) -> None:
         drq = trunk.kind == "drq"
         d_in = trunk.features if drq else obs_dim
-        super().__init__(d_in + action_dim, trunk, {"head": 1}, members)
-        self.members, self.encoder = members, encoder
+        super().__init__(d_in + action_dim, trunk, {"head": bins or 1}, members)
+        self.members, self.encoder, self.bins = members, encoder, bins
         self.projection = Projection(obs_dim, d_in) if drq else None
 
     def _before_trunk(self) -> list[str]:
@@ -315,7 +317,7 @@ class Critic(_TrunkNetwork):
         return [*convs, *super().unit_specs()]
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Return values, (members, batch), at least float32.
+        """Return values, (members, batch), or logits, (members, batch, bins), at least float32.
 
         They are of observations (batch, *obs_shape), or of features (batch, features), and actions
         (batch, action_dim) in [−1, 1].
@@ -335,7 +337,7 @@ class Critic(_TrunkNetwork):
     def _values(
         self, obs: Tensor, action: Tensor
     ) -> tuple[Tensor, Mapping[str, Iterable[Tensor]], dict[str, Tensor]]:
-        """Return values, (members, batch), and activations: each member's own, and shared ones."""
+        """Return what `forward` does, and activations: each member's own, and shared ones."""
         shared: dict[str, Tensor] = {}
         if self.encoder is not None and obs.ndim > 2:
             obs, shared = self.encoder(obs)
@@ -348,9 +350,12 @@ class Critic(_TrunkNetwork):
             activations = {
                 name: [activations[name] for _, activations in members] for name in members[0][1]
             }
-            return torch.stack(heads).squeeze(-1), activations, shared
+            return self._squeezed(torch.stack(heads)), activations, shared
         hidden, activations = self._hidden(x)
-        return at_least_float32(head(hidden).squeeze(-1)), activations, shared
+        return at_least_float32(self._squeezed(head(hidden))), activations, shared
+
+    def _squeezed(self, values: Tensor) -> Tensor:
+        return values.squeeze(-1) if self.bins is None else values
 
     def _one_by_one(self, x: Tensor) -> bool:
         """Say whether members are computed one after the other.
@@ -412,8 +417,9 @@ def critic_of(
     Raises:
         ConfigError: if the network does not fit the observations, or as `OwnCritic` says.
     """
+    bins = agent.values and agent.values.bins
     if is_factory(agent.network):
-        return OwnCritic(agent.network, obs_shape, action_dim, agent.critics, seed)
+        return OwnCritic(agent.network, obs_shape, action_dim, agent.critics, seed, bins)
     axes = 3 if agent.network == "drq" else 1
     if len(obs_shape) != axes:
         what = "pictures (bytes with two or three axes)" if axes == 3 else "vectors"
@@ -427,7 +433,7 @@ def critic_of(
         encoder = Encoder(obs_shape, trunk.convs, trunk.activation, obs_scale)
         encoder.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         obs_dim = encoder.features
-    return Critic(obs_dim, action_dim, trunk, agent.critics, encoder)
+    return Critic(obs_dim, action_dim, trunk, agent.critics, encoder, bins)
 
 
 def actor_of(
