@@ -21,9 +21,10 @@ from torch.func import functional_call
 from rlplast.agents.losses import q_of, tanh_gaussian
 from rlplast.agents.off_policy import OffPolicyAgent
 from rlplast.agents.replay import Batch
-from rlplast.agents.running_statistics import RunningStatistics
+from rlplast.agents.running_statistics import ReturnScale, RunningStatistics
 from rlplast.agents.sac_config import SACConfig
 from rlplast.agents.sac_networks import Temperature, actor_of, critic_of
+from rlplast.agents.simba_v2 import project, unit_weights
 from rlplast.agents.tasks import Tasks
 from rlplast.core.device import on_device
 from rlplast.core.errors import ConfigError, RlplastError
@@ -76,6 +77,9 @@ class SAC(OffPolicyAgent):
         super().__init__(config, tasks, device)
         self._build_networks()
         self.statistics = RunningStatistics(self.obs_shape if self.normalises else (), device)
+        bound, n = agent.scale_rewards, config.env.num_envs
+        scales = bound is not None
+        self.return_scale = ReturnScale(n, agent.gamma, bound, device) if scales else None
         self.target_entropy = -agent.target_entropy_scale * self.action_dim
         self._noise = np.zeros((2, agent.batch_size, self.action_dim), np.float32)
         self.noise = torch.from_numpy(self._noise).to(device)
@@ -103,6 +107,8 @@ class SAC(OffPolicyAgent):
         modules = {"actor": (self.actor,), "critic": (self.critic, self.target)}
         install_methods(self.config.layers, self.config.hooks, modules, seed)
         self.networks, self.updaters = {}, {}
+        v2 = agent.network == "simba_v2"
+        self._projected = {name: unit_weights(own[0]) for name, own in modules.items() if v2}
         for name in ("actor", "critic", "temperature"):
             module = getattr(self, name)
             if name != "temperature" or agent.learn_temperature:
@@ -116,8 +122,11 @@ class SAC(OffPolicyAgent):
 
     def _enter_task(self) -> None:
         super()._enter_task()
-        if self.sequence.switch.statistics == "restart":
+        restarts = self.sequence.switch.statistics == "restart"
+        if restarts:
             self.statistics.restart()
+        if self.return_scale is not None:
+            self.return_scale.restart() if restarts else self.return_scale.cut()
 
     def _environment_step(self) -> None:
         obs, rng = self.experience.obs(), self.streams.numpy("exploration")
@@ -129,6 +138,9 @@ class SAC(OffPolicyAgent):
         else:
             actions = self._act(obs, rng.standard_normal(shape, np.float32))
         self.clock = self.experience.step(actions, self.clock)
+        step = self.experience.last
+        if self.return_scale is not None and step is not None:
+            self.return_scale.update(step.reward, step.terminated | step.truncated)
 
     @torch.no_grad()
     def _act(self, obs: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
@@ -230,12 +242,14 @@ class SAC(OffPolicyAgent):
                 counts, in each transition.
             cost: (B,), α log π of the next actions.
         """
+        reward, scale = data.reward, self.return_scale
+        if scale is not None:
+            reward = reward * scale.factor
         if self.categorical is None:
-            return data.reward + data.discount * (q_next.float().amin(0) - cost), None
+            return reward + data.discount * (q_next.float().amin(0) - cost), None
         least = self.categorical.mean(q_next).argmin(0)
-        return self.categorical.target(
-            data.reward, data.discount, q_of(q_next.transpose(0, 1), least), cost
-        )
+        q_next = q_of(q_next.transpose(0, 1), least)
+        return self.categorical.target(reward, data.discount, q_next, cost)
 
     def update(self) -> None:
         """Draw a batch and noise, update actor, temperature and critics, and move the target."""
@@ -284,6 +298,10 @@ class SAC(OffPolicyAgent):
             self.members.copy_(on_device(drawn, self.device))
         return SACBatch(batch, self.noise, self.members)
 
+    def _minimise(self, network: str, loss: Tensor) -> None:
+        super()._minimise(network, loss)
+        project(self._projected.get(network, ()))
+
     @torch.no_grad()
     def _follow(self) -> None:
         """Move the target by τ towards the critics."""
@@ -309,11 +327,12 @@ class SAC(OffPolicyAgent):
 
     @torch.no_grad()
     def _q(self, obs: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Return the mean over critics of Q(s, a), (batch,)."""
+        """Return the mean over critics of Q(s, a), (batch,), in units of the reward."""
         raw = on_device(self._as_stored(obs), self.device)
         with in_mode(self.critic, train=False), self._autocast():
             values = self.critic(self._for_critic(raw), on_device(actions, self.device))
-        return self._mean(values).float().mean(0).cpu().numpy()
+        q = self._mean(values).float().mean(0)
+        return (q if self.return_scale is None else q / self.return_scale.factor).cpu().numpy()
 
     def metrics(self) -> dict[str, float]:
         """Return means since the last call: losses, Q(s, a), entropy, return of episodes."""
@@ -371,10 +390,15 @@ class SAC(OffPolicyAgent):
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what all agents have, and the statistics of observations."""
-        return super().state_dict() | {"statistics": self.statistics.state_dict()}
+        """Return what all agents have, and the statistics of observations and returns."""
+        found = super().state_dict() | {"statistics": self.statistics.state_dict()}
+        if self.return_scale is not None:
+            found["return_scale"] = self.return_scale.state_dict()
+        return found
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; the replay follows in `load_files`."""
         super().load_state_dict(state)
         self.statistics.load_state_dict(state["statistics"])
+        if self.return_scale is not None:
+            self.return_scale.load_state_dict(state["return_scale"])
