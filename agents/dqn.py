@@ -122,22 +122,31 @@ class DQN(OffPolicyAgent):
 
     def _greedy(self, obs: Tensor) -> Tensor:
         network = self.target if self.config.agent.policy == "target" else self.online
-        return network(obs).argmax(1)
+        return self._mean(network(obs)).argmax(1)
 
     def td_loss(self, batch: Batch) -> tuple[Tensor, Tensor, Activations]:
         """Return the mean Huber loss and the mean Q(s, a) of a batch; writes nothing.
 
-        Last come the online network's activations, if they are recorded.
+        Of categorical values it is the mean cross-entropy, and (2,): the mean Q(s, a) and the share
+        of the targets that is clipped. Last come the online network's activations, if they are
+        recorded.
         """
-        agent = self.config.agent
+        agent, categorical = self.config.agent, self.categorical
         with self._autocast():
             values, found = self._with_activations("q", batch.obs)
-            q = q_of(values, batch.action).float()
+            q, kept = q_of(values, batch.action).float(), self._kept("q", found)
             with torch.no_grad():
                 q_next = self.target(batch.obs_next)
                 best = self.online(batch.obs_next) if agent.double else None
-        target = td_target(batch.reward, batch.discount, q_next.float(), best)
-        return huber(q - target, agent.huber_delta).mean(), q.mean(), self._kept("q", found)
+        if categorical is None:
+            target = td_target(batch.reward, batch.discount, q_next.float(), best)
+            return huber(q - target, agent.huber_delta).mean(), q.mean(), kept
+        with torch.no_grad():
+            chosen = categorical.mean(q_next if best is None else best).argmax(1)
+            q_next = q_of(q_next, chosen)
+            target, clipped = categorical.target(batch.reward, batch.discount, q_next)
+            logged = torch.stack([categorical.mean(q).mean(), clipped])
+        return categorical.cross_entropy(q, target).mean(), logged, kept
 
     def update(self) -> None:
         """Draw a batch and update the online network; the target follows by env_steps."""
@@ -153,9 +162,9 @@ class DQN(OffPolicyAgent):
 
     def learn(self, batch: Batch) -> tuple[Tensor, dict[str, Activations]]:
         """Update the online network."""
-        loss, q, activations = self._td_loss(batch)
+        loss, logged, activations = self._td_loss(batch)
         self._minimise("q", loss)
-        return torch.stack([loss.detach(), q.detach()]), {"q": activations}
+        return torch.stack([loss.detach(), *logged.detach().reshape(-1)]), {"q": activations}
 
     def _acting(self) -> tuple[nn.Module, ...]:
         return self.online, self.target
@@ -169,7 +178,7 @@ class DQN(OffPolicyAgent):
     @torch.no_grad()
     def _q(self, obs: np.ndarray, actions: np.ndarray) -> np.ndarray:
         with self._autocast():
-            values = self.online(on_device(obs, self.device))
+            values = self._mean(self.online(on_device(obs, self.device)))
         return q_of(values, on_device(actions, self.device)).float().cpu().numpy()
 
     def metrics(self) -> dict[str, float]:
@@ -185,7 +194,7 @@ class DQN(OffPolicyAgent):
         """Return the values of all actions, (batch, actions)."""
         module = self.online if module is None else module
         with in_mode(module, train=False):
-            return module(batch.obs)
+            return self._mean(module(batch.obs))
 
     @torch.no_grad()
     def activations(self, network: str, batch: Batch) -> Activations:

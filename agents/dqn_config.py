@@ -85,10 +85,21 @@ class DQNConfig(OffPolicyConfig):
         agent, usual = self.agent, DQNAgentConfig()
         if not is_factory(agent.network):
             check_choice("agent.network", agent.network, ("auto", *ARCHITECTURES))
+            self._check_values()
             return
-        for name in ("convs", "hidden", "activation", "output", "init"):
+        for name in ("convs", "hidden", "activation", "output", "init", "values"):
             if getattr(agent, name) != getattr(usual, name):
                 raise ConfigError(
                     f"agent.{name} = {getattr(agent, name)!r}: it is of our networks, and "
                     f"agent.network = {agent.network!r} is your own; leave it out"
+                )
+
+    def _check_values(self) -> None:
+        """Refuse keys that categorical values do not read."""
+        usual = DQNAgentConfig()
+        for name in ("output", "huber_delta") if self.agent.values is not None else ():
+            if getattr(self.agent, name) != getattr(usual, name):
+                raise ConfigError(
+                    f"agent.{name} = {getattr(self.agent, name)!r}: it is of values that are one "
+                    "number, and agent.values has bins; leave one of the two out"
                 )

@@ -83,6 +83,7 @@ class Experience:
         self.stack = envs.FrameStack(n, spec)
         self.credit = 0.0
         self.returns: list[float] = []
+        self.last: envs.VectorStep | None = None  # step of this process
         with ExitStack() as cleanup:
             cleanup.callback(self.env.close)
             self._begin("at the start")
@@ -147,7 +148,7 @@ class Experience:
             RlplastError: as `environment_errors` says; the transition is not stored.
         """
         with environment_errors(f"after {clock.env_steps} env_steps"):
-            step = self.env.step(actions)
+            step = self.last = self.env.step(actions)
         self.replay.add(
             actions,
             np.sign(step.reward) if self.clip_rewards else step.reward,

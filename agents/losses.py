@@ -37,8 +37,9 @@ def huber(error: Tensor, delta: float = 1.0) -> Tensor:
 
 
 def q_of(q: Tensor, action: Tensor) -> Tensor:
-    """Return Q(s, a), (batch,), from (batch, actions) values and (batch,) actions."""
-    return torch.gather(q, 1, action.unsqueeze(1)).squeeze(1)
+    """Return Q(s, a), (batch, …), from values (batch, actions, …) and (batch,) actions."""
+    index = action.view(-1, *(1,) * (q.ndim - 1)).expand(-1, 1, *q.shape[2:])
+    return torch.gather(q, 1, index).squeeze(1)
 
 
 def tanh_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:

@@ -185,8 +185,8 @@ def q_network(
     """
     if is_factory(agent.network):
         return OwnQNetwork(agent.network, obs_shape, num_actions, obs_scale, seed)
-    arch = architecture_of(agent, obs_shape)
-    return QNetwork(arch, obs_shape, num_actions, obs_scale, agent.init)
+    arch, bins = architecture_of(agent, obs_shape), agent.values and agent.values.bins
+    return QNetwork(arch, obs_shape, num_actions, obs_scale, agent.init, bins)
 
 
 class QNetwork(nn.Module):
@@ -199,6 +199,7 @@ class QNetwork(nn.Module):
         obs_scale: factor on observations, 1/255 for frames.
         init: ``xavier_uniform`` with zero biases (FIRE's DQN), ``torch``, or ``orthogonal``: gain
             √2, of the head 1, zero biases.
+        bins: of each action, if values are categorical; None for one number.
     """
 
     def __init__(
@@ -208,9 +209,10 @@ class QNetwork(nn.Module):
         num_actions: int,
         obs_scale: float = 1.0,
         init: str = "xavier_uniform",
+        bins: int | None = None,
     ) -> None:
         super().__init__()
-        self.obs_scale = obs_scale
+        self.obs_scale, self.bins = obs_scale, bins
         self.init = init
         check_choice("agent.init", init, get_args(Init))
         self.activation, self.output = ACTIVATIONS[arch.activation], arch.output
@@ -228,7 +230,7 @@ class QNetwork(nn.Module):
         for i, hidden in enumerate(arch.hidden, 1):
             self._add(f"fc{i}", nn.Linear(width, hidden))
             width = hidden
-        self._add("head", nn.Linear(width, num_actions))
+        self._add("head", nn.Linear(width, num_actions * (bins or 1)))
 
     def _add(self, name: str, layer: nn.Module) -> None:
         self.add_module(name, layer)
@@ -257,11 +259,11 @@ class QNetwork(nn.Module):
         return torch.empty(block.view.shape).uniform_(-bound, bound, generator=generator)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Return action values, (batch, actions)."""
+        """Return action values, (batch, actions), or logits of bins, (batch, actions, bins)."""
         return self.forward_activations(obs)[0]
 
     def forward_activations(self, obs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return action values and the activations after each hidden layer's nonlinearity."""
+        """Return what `forward` does, and the activations after each hidden nonlinearity."""
         kind = obs.device.type
         low = torch.is_autocast_enabled(kind)  # the first layer would round to it anyway
         x = channels_last(obs).to(torch.get_autocast_dtype(kind) if low else torch.float32)
@@ -274,6 +276,8 @@ class QNetwork(nn.Module):
                 x = x.flatten(1)
             x = activations[name] = activated(layer, layer(x), self.activation[1])
         values = self.get_submodule(self.order[-1])(x.flatten(1))
+        if self.bins is not None:
+            return values.unflatten(1, (-1, self.bins)), activations
         return (values.softmax(1) if self.output == "softmax" else values), activations
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from rlplast import envs
+from rlplast.agents.categorical import categorical_of
 from rlplast.agents.compiled import compiled_update, compiles_updates
 from rlplast.agents.encoders import shift
 from rlplast.agents.evaluation import Evaluation, evaluate_policy
@@ -50,7 +51,7 @@ class OffPolicyAgent(ABC):
     """
 
     units: tuple[str, ...]
-    means: ClassVar[tuple[str, ...]]  # names of what each update adds to `sums`
+    means: tuple[str, ...]  # names of what each update adds to `sums`
 
     config: Any  # an OffPolicyConfig of the agent's own kind
     networks: dict[str, Network]
@@ -79,6 +80,9 @@ class OffPolicyAgent(ABC):
         rng = self.streams.numpy("replay")
         self.experience = Experience(config, tasks, rng, device, clip_rewards)
         self._anneal = config.agent.annealed()
+        self.categorical = categorical_of(config.agent.values, device)
+        if self.categorical is not None:
+            self.means = (*self.means, "train/clipped")
         self.clock, self.updates_planned = Clock(), config.updates_planned()
         self.after_update: AfterUpdate = no_hooks
         self.inside_key: Callable[[Clock], Hashable] = no_key
@@ -305,6 +309,10 @@ class OffPolicyAgent(ABC):
 
         return chosen
 
+    def _mean(self, given: Tensor) -> Tensor:
+        """Return the values that a network gives: itself, or the means of what is categorical."""
+        return given if self.categorical is None else self.categorical.mean(given)
+
     def _kept(self, network: str, found: Activations) -> Activations:
         """Return activations as an output of the update, if they are recorded."""
         return {k: v.detach() for k, v in found.items()} if network in self.recorded else {}
@@ -430,7 +438,8 @@ class OffPolicyAgent(ABC):
 
         Losses are without penalties, whose sum over networks is ``train/penalty``. Once there is
         ``time/compile``, the seconds that compiling the update took. With ``agent.anneal`` there
-        are n and γ of the next update.
+        are n and γ of the next update; with ``agent.values`` the share of the targets outside its
+        range, ``train/clipped``.
         """
         values = self.experience.episode_metrics()
         if self._anneal is not None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveInt
 
 from rlplast.agents.anneal import Anneal, AnnealConfig, anneal_of
+from rlplast.agents.categorical import ValuesConfig, check_values
 from rlplast.agents.compiled import chosen
 from rlplast.agents.sampling import SamplingConfig, sampling_of
 from rlplast.agents.sequence import EnvConfig, TaskSequence, spec_of
@@ -68,6 +69,9 @@ class OffPolicyAgentConfig(Section):
         anneal: n and γ that move after each reset: a mapping such as ``{every: 40000, updates:
             10000, n_step: 10, gamma: 0.97}``. In each cycle of `every` updates they begin with
             these values and reach `n_step` and `gamma` after `updates` (BBF); null: they stay.
+        values: values as probabilities of bins, trained with a cross-entropy: a mapping such as
+            ``{kind: hl_gauss, bins: 51, low: -10, high: 10, sigma: 0.75}``, of kind hl_gauss,
+            two_hot or c51; null: a value is one number, trained with a squared error.
         sampling: how the replay draws transitions: a mapping with `method` and `params`, see
             ``rlplast list replay``; null draws all with the same probability.
         random_shift: pixels by which each picture of a batch is moved at most, along both sides,
@@ -90,6 +94,7 @@ class OffPolicyAgentConfig(Section):
     gamma: Annotated[float, Field(ge=0, le=1)] = 0.99
     n_step: Annotated[int, Field(ge=1, le=1000)] = 1
     anneal: AnnealConfig | None = None
+    values: ValuesConfig | None = None
     sampling: SamplingConfig | None = None
     random_shift: Annotated[int, Field(ge=0, le=1000)] = 0
     replay: Literal["auto", "host", "device"] = "host"
@@ -136,6 +141,7 @@ class OffPolicyConfig(RunConfig):
         agent, num_envs = self.agent, self.env.num_envs
         self._check_sequence()
         sampling_of(agent.sampling)
+        check_values(agent.values)
         longest = agent.longest_return()
         self.update_plan()
         steps, episodes = self.evaluate.steps, self.evaluate.episodes

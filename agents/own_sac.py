@@ -107,17 +107,25 @@ class OwnCritic(nn.Module):
         action_dim: entries of an action.
         members: how many critics.
         seed: that buffers are drawn from.
+        bins: if values are categorical; None for one number.
     """
 
     of_user = True
 
     def __init__(
-        self, name: str, obs_shape: Sequence[int], action_dim: int, members: int, seed: int = 0
+        self,
+        name: str,
+        obs_shape: Sequence[int],
+        action_dim: int,
+        members: int,
+        seed: int = 0,
+        bins: int | None = None,
     ) -> None:
         super().__init__()
+        self.bins = bins
         make, width = _making(name, 1, obs_shape, action_dim, seed)
         self.nets = nn.ModuleList(make(derive_seed(seed, i)) for i in range(members))
-        self.heads = nn.ModuleList(_head(width, 1) for _ in range(members))
+        self.heads = nn.ModuleList(_head(width, bins or 1) for _ in range(members))
         self.init_block = own_initializer(
             lambda seed: nn.ModuleDict(
                 {"nets": nn.ModuleList(make(derive_seed(seed, i)) for i in range(members))}
@@ -125,7 +133,10 @@ class OwnCritic(nn.Module):
         )
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Return values, (members, batch), of (batch, *obs_shape) and (batch, action_dim)."""
+        """Return values, (members, batch), or logits, (members, batch, bins).
+
+        They are of (batch, *obs_shape) and (batch, action_dim).
+        """
         pairs = zip(self.nets, self.heads, strict=True)
-        values = [head(net(obs, action).float()) for net, head in pairs]
-        return torch.stack(values).squeeze(-1).float()
+        values = torch.stack([head(net(obs, action).float()) for net, head in pairs]).float()
+        return values.squeeze(-1) if self.bins is None else values

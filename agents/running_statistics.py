@@ -1,7 +1,11 @@
-"""Running mean and variance of observations, to normalise what networks see.
+"""Running statistics of observations and of returns, to normalise what networks see and learn.
 
 Source: parallel variance of Chan, Golub & LeVeque 1979; used as in SimBa (Lee et al. 2025),
-which updates it with every observation acted on and applies it when acting and sampling.
+which updates it with every observation acted on and applies it when acting and sampling. Of
+returns: SimbaV2 (Lee et al. 2025, arXiv:2502.15280), Section 4.3; its code, `normalization.py`.
+
+- `RunningStatistics`: mean and variance of observations.
+- `ReturnScale`: what rewards are divided by.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +18,7 @@ from torch import Tensor
 
 from rlplast.core.device import on_device
 
-__all__ = ["RunningStatistics"]
+__all__ = ["ReturnScale", "RunningStatistics"]
 
 EPS = 1e-8  # added to the variance
 
@@ -65,6 +69,11 @@ class RunningStatistics:
         """
         return (obs.float() - self.mean) * self.inv_std
 
+    @property
+    def variance(self) -> npt.NDArray[np.float64]:
+        """Variance per entry, `[*shape]`; 1 before any update."""
+        return self._variance
+
     def state_dict(self) -> dict[str, Any]:
         """Return count, mean and variance; copies."""
         mean, variance = self._mean.copy(), self._variance.copy()
@@ -81,3 +90,67 @@ class RunningStatistics:
         inv_std = 1 / np.sqrt(self._variance + EPS)
         for tensor, value in ((self.mean, self._mean), (self.inv_std, inv_std)):
             tensor.copy_(on_device(np.asarray(value, np.float32), tensor.device))
+
+
+class ReturnScale:
+    """What rewards are multiplied by, so that discounted returns vary by about 1 and are bounded.
+
+    The discounted return of an environment is G ← γ·(1 − ended)·G + r. Rewards are divided by
+    max(√(Var G + 1e-8), max|G| / bound). As in SimbaV2's code, G begins anew with the reward that
+    ends an episode; unlike there, statistics begin with the data (see `RunningStatistics`).
+
+    Attributes:
+        factor: float32, 0 dimensions, on the device, always the same tensor; 1 before any update.
+
+    Args:
+        num_envs: environments stepped together.
+        gamma: discount factor per env_step.
+        bound: the largest |G| after scaling.
+        device: where `factor` is.
+    """
+
+    def __init__(
+        self, num_envs: int, gamma: float, bound: float, device: torch.device | str = "cpu"
+    ) -> None:
+        self.gamma, self.bound = gamma, bound
+        self.factor = torch.ones((), device=device)
+        self._returns, self._largest = np.zeros(num_envs), 0.0
+        self._statistics = RunningStatistics(())
+
+    def restart(self) -> None:
+        """Forget everything seen; `factor` stays the same tensor."""
+        new = ReturnScale(len(self._returns), self.gamma, self.bound)
+        self.load_state_dict(new.state_dict())
+
+    def cut(self) -> None:
+        """Begin all returns anew, as where a task ends."""
+        self._returns = np.zeros_like(self._returns)
+
+    def update(self, reward: npt.NDArray[Any], ended: npt.NDArray[np.bool_]) -> None:
+        """Take in one step of all environments: rewards and which episodes ended, `[num_envs]`."""
+        self._returns = self.gamma * ~ended * self._returns + reward.astype(np.float64)
+        self._statistics.update(self._returns)
+        self._largest = max(self._largest, float(np.abs(self._returns).max()))
+        self._refresh()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the open returns, the largest one, and their statistics; copies."""
+        return {
+            "returns": self._returns.copy(),
+            "largest": self._largest,
+            "statistics": self._statistics.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned; `factor` stays the same tensor."""
+        self._returns = np.array(state["returns"], np.float64)
+        self._largest = float(state["largest"])
+        self._statistics.load_state_dict(state["statistics"])
+        self._refresh()
+
+    def _refresh(self) -> None:
+        divisor = 1.0
+        if self._statistics.count:
+            deviation = float(np.sqrt(self._statistics.variance + EPS))
+            divisor = max(deviation, self._largest / self.bound)
+        self.factor.copy_(on_device(np.asarray(1 / divisor, np.float32), self.factor.device))

@@ -18,12 +18,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from rlplast.agents.losses import tanh_gaussian
+from rlplast.agents.losses import q_of, tanh_gaussian
 from rlplast.agents.off_policy import OffPolicyAgent
 from rlplast.agents.replay import Batch
-from rlplast.agents.running_statistics import RunningStatistics
+from rlplast.agents.running_statistics import ReturnScale, RunningStatistics
 from rlplast.agents.sac_config import SACConfig
 from rlplast.agents.sac_networks import Temperature, actor_of, critic_of
+from rlplast.agents.simba_v2 import project, unit_weights
 from rlplast.agents.tasks import Tasks
 from rlplast.core.device import on_device
 from rlplast.core.errors import ConfigError, RlplastError
@@ -76,6 +77,9 @@ class SAC(OffPolicyAgent):
         super().__init__(config, tasks, device)
         self._build_networks()
         self.statistics = RunningStatistics(self.obs_shape if self.normalises else (), device)
+        bound, n = agent.scale_rewards, config.env.num_envs
+        scales = bound is not None
+        self.return_scale = ReturnScale(n, agent.gamma, bound, device) if scales else None
         self.target_entropy = -agent.target_entropy_scale * self.action_dim
         self._noise = np.zeros((2, agent.batch_size, self.action_dim), np.float32)
         self.noise = torch.from_numpy(self._noise).to(device)
@@ -103,6 +107,8 @@ class SAC(OffPolicyAgent):
         modules = {"actor": (self.actor,), "critic": (self.critic, self.target)}
         install_methods(self.config.layers, self.config.hooks, modules, seed)
         self.networks, self.updaters = {}, {}
+        v2 = agent.network == "simba_v2"
+        self._projected = {name: unit_weights(own[0]) for name, own in modules.items() if v2}
         for name in ("actor", "critic", "temperature"):
             module = getattr(self, name)
             if name != "temperature" or agent.learn_temperature:
@@ -116,8 +122,11 @@ class SAC(OffPolicyAgent):
 
     def _enter_task(self) -> None:
         super()._enter_task()
-        if self.sequence.switch.statistics == "restart":
+        restarts = self.sequence.switch.statistics == "restart"
+        if restarts:
             self.statistics.restart()
+        if self.return_scale is not None:
+            self.return_scale.restart() if restarts else self.return_scale.cut()
 
     def _environment_step(self) -> None:
         obs, rng = self.experience.obs(), self.streams.numpy("exploration")
@@ -129,6 +138,9 @@ class SAC(OffPolicyAgent):
         else:
             actions = self._act(obs, rng.standard_normal(shape, np.float32))
         self.clock = self.experience.step(actions, self.clock)
+        step = self.experience.last
+        if self.return_scale is not None and step is not None:
+            self.return_scale.update(step.reward, step.terminated | step.truncated)
 
     @torch.no_grad()
     def _act(self, obs: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
@@ -188,7 +200,7 @@ class SAC(OffPolicyAgent):
             if torch.compiler.is_compiling():  # inputs of a graph should not share memory
                 fixed = {name: p.detach() for name, p in self.critic.named_parameters()}
             q = functional_call(self.critic, fixed, (obs, action))
-        alpha = self.temperature().detach()
+        q, alpha = self._mean(q), self.temperature().detach()
         value = q.float().amin(0) if self.members is None else q.float().mean(0)
         loss = (alpha * log_prob - value).mean()
         return loss, -log_prob.detach().mean(), self._kept("actor", found)
@@ -200,7 +212,9 @@ class SAC(OffPolicyAgent):
     def critic_loss(self, batch: SACBatch) -> tuple[Tensor, Tensor, Activations]:
         """Return the sum of the critics' mean squared TD errors, and the mean of Q(s, a).
 
-        Last come the critics' activations, if they are recorded.
+        Of categorical values it is the sum of mean cross-entropies, and (2,): the mean of Q(s, a)
+        and the share of the targets that is clipped. Last come the critics' activations, if they
+        are recorded.
         """
         data = batch.transitions
         with torch.no_grad():
@@ -210,13 +224,32 @@ class SAC(OffPolicyAgent):
                 q_next = self.target(obs_next, action_next)
             if batch.members is not None:
                 q_next = q_next[batch.members]
-            value_next = q_next.float().amin(0) - self.temperature() * log_prob
-            target = data.reward + data.discount * value_next
+            target, clipped = self._target_of(data, q_next, self.temperature() * log_prob)
         with self._autocast():
             q, found = self._with_activations("critic", self._for_critic(data.obs), data.action)
-        q = q.float()
-        loss = (q - target).square().mean(1).sum()
-        return loss, q.detach().mean(), self._kept("critic", found)
+        q, kept = q.float(), self._kept("critic", found)
+        if self.categorical is None or clipped is None:
+            return (q - target).square().mean(1).sum(), q.detach().mean(), kept
+        loss = self.categorical.cross_entropy(q, target).mean(1).sum()
+        return loss, torch.stack([self.categorical.mean(q.detach()).mean(), clipped]), kept
+
+    def _target_of(self, data: Batch, q_next: Tensor, cost: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the critics' target: a number, or the probabilities of bins and what is clipped.
+
+        Args:
+            data: B transitions.
+            q_next: (critics, B), or logits, (critics, B, bins). The critic with the smallest value
+                counts, in each transition.
+            cost: (B,), α log π of the next actions.
+        """
+        reward, scale = data.reward, self.return_scale
+        if scale is not None:
+            reward = reward * scale.factor
+        if self.categorical is None:
+            return reward + data.discount * (q_next.float().amin(0) - cost), None
+        least = self.categorical.mean(q_next).argmin(0)
+        q_next = q_of(q_next.transpose(0, 1), least)
+        return self.categorical.target(reward, data.discount, q_next, cost)
 
     def update(self) -> None:
         """Draw a batch and noise, update actor, temperature and critics, and move the target."""
@@ -238,17 +271,20 @@ class SAC(OffPolicyAgent):
         self._minimise("actor", actor_loss)
         if "temperature" in self.updaters:
             self._minimise("temperature", self.temperature_loss(entropy))
-        loss, q, of_critic = self._critic_loss(batch)
+        loss, logged, of_critic = self._critic_loss(batch)
         self._minimise("critic", loss)
-        values = torch.stack([loss.detach(), actor_loss.detach(), q, entropy])
+        q, *clipped = logged.reshape(-1)
+        values = torch.stack([loss.detach(), actor_loss.detach(), q, entropy, *clipped])
         return values, {"actor": of_actor, "critic": of_critic}
 
     def learn_critic(self, batch: SACBatch) -> tuple[Tensor, dict[str, Activations]]:
         """Update the critics alone, as ``actor_every`` asks for."""
-        loss, q, of_critic = self._critic_loss(batch)
+        loss, logged, of_critic = self._critic_loss(batch)
         self._minimise("critic", loss)
+        q, *clipped = logged.reshape(-1)
         zero = torch.zeros_like(q)
-        return torch.stack([loss.detach(), zero, q, zero]), {"actor": {}, "critic": of_critic}
+        values = torch.stack([loss.detach(), zero, q, zero, *clipped])
+        return values, {"actor": {}, "critic": of_critic}
 
     def _batch(self) -> SACBatch:
         """Return the next batch, in the same tensors every time."""
@@ -261,6 +297,10 @@ class SAC(OffPolicyAgent):
             drawn = self.streams.numpy("critic_subset").permutation(count)[:chosen]
             self.members.copy_(on_device(drawn, self.device))
         return SACBatch(batch, self.noise, self.members)
+
+    def _minimise(self, network: str, loss: Tensor) -> None:
+        super()._minimise(network, loss)
+        project(self._projected.get(network, ()))
 
     @torch.no_grad()
     def _follow(self) -> None:
@@ -287,11 +327,12 @@ class SAC(OffPolicyAgent):
 
     @torch.no_grad()
     def _q(self, obs: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Return the mean over critics of Q(s, a), (batch,)."""
+        """Return the mean over critics of Q(s, a), (batch,), in units of the reward."""
         raw = on_device(self._as_stored(obs), self.device)
         with in_mode(self.critic, train=False), self._autocast():
             values = self.critic(self._for_critic(raw), on_device(actions, self.device))
-        return values.float().mean(0).cpu().numpy()
+        q = self._mean(values).float().mean(0)
+        return (q if self.return_scale is None else q / self.return_scale.factor).cpu().numpy()
 
     def metrics(self) -> dict[str, float]:
         """Return means since the last call: losses, Q(s, a), entropy, return of episodes."""
@@ -334,7 +375,7 @@ class SAC(OffPolicyAgent):
         with in_mode(module, train=False):
             if network == "actor":
                 return module(self._for_actor(data.obs))[0]
-            return module(self._for_critic(data.obs), data.action).mT
+            return self._mean(module(self._for_critic(data.obs), data.action)).mT
 
     @torch.no_grad()
     def activations(self, network: str, batch: SACBatch) -> Activations:
@@ -349,10 +390,15 @@ class SAC(OffPolicyAgent):
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what all agents have, and the statistics of observations."""
-        return super().state_dict() | {"statistics": self.statistics.state_dict()}
+        """Return what all agents have, and the statistics of observations and returns."""
+        found = super().state_dict() | {"statistics": self.statistics.state_dict()}
+        if self.return_scale is not None:
+            found["return_scale"] = self.return_scale.state_dict()
+        return found
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; the replay follows in `load_files`."""
         super().load_state_dict(state)
         self.statistics.load_state_dict(state["statistics"])
+        if self.return_scale is not None:
+            self.return_scale.load_state_dict(state["return_scale"])

@@ -21,16 +21,18 @@ class SACAgentConfig(OffPolicyAgentConfig):
     """The agent; defaults are FIRE's and SimBa's for HumanoidBench.
 
     Attributes:
-        network: simba (residual blocks with LayerNorm), mlp (ReLU layers), drq (of pictures:
-            convolutions that all critics share, trained by them alone, and an mlp), or a function
-            of yours, as ``package.module:factory``; see docs/how-to/bring-a-network.md. Keys of
-            our networks are not read then.
-        init: initializer: auto (simba's and DrQ's own, torch's for mlp), or orthogonal (gain √2,
-            zero biases, the head of log σ gain 1; Nikishin et al. 2022).
+        network: simba (residual blocks with LayerNorm), simba_v2 (features and rows of weights of
+            length 1), bro (BroNet: LayerNorm after each layer), mlp (ReLU layers), drq (of
+            pictures: convolutions that all critics share, trained by them alone, and an mlp), or a
+            function of yours, as ``package.module:factory``; see docs/how-to/bring-a-network.md.
+            Keys of our networks are not read then.
+        init: initializer: auto (torch's for mlp, the others' own), or orthogonal (gain √2, zero
+            biases, the head of log σ gain 1; Nikishin et al. 2022), which is bro's own; rows of
+            simba_v2 have length 1 in any case.
         actor_width: units per layer of the actor.
-        actor_blocks: residual blocks (simba) or hidden layers (mlp, drq) of the actor.
+        actor_blocks: residual blocks, or hidden layers (mlp, drq), of the actor.
         critic_width: units per layer of each critic.
-        critic_blocks: residual blocks (simba) or hidden layers (mlp, drq) of each critic.
+        critic_blocks: residual blocks, or hidden layers (mlp, drq), of each critic.
         convs: of drq: ``[channels, kernel, stride]`` of each convolution; null for DrQ's four.
         features: of drq: numbers that the encoder's features are projected to.
         hidden: of mlp and drq: widths of the hidden layers of actor and critics, such as
@@ -46,6 +48,9 @@ class SACAgentConfig(OffPolicyAgentConfig):
         log_std_max: largest log σ of the policy.
         normalize_obs: whether observations are normalised by running statistics; pictures never
             are.
+        scale_rewards: largest discounted return after scaling (SimbaV2: 5). Rewards are divided by
+            the running standard deviation of discounted returns, or by more where a return would
+            exceed this number; null: they stay.
         lr_critic: largest learning rate of the critics; null for ``optimizer.lr``.
         lr_temperature: largest learning rate of the temperature; null for ``optimizer.lr``.
         tau: share of the critics that the target network takes over at each update.
@@ -71,6 +76,7 @@ class SACAgentConfig(OffPolicyAgentConfig):
     log_std_min: Annotated[float, Field(ge=-100, le=100)] = -10.0
     log_std_max: Annotated[float, Field(ge=-100, le=100)] = 2.0
     normalize_obs: bool = True
+    scale_rewards: PositiveFloat | None = None
     lr_critic: PositiveFloat | None = None
     lr_temperature: PositiveFloat | None = None
     tau: Annotated[float, Field(gt=0, le=1)] = 0.005

@@ -68,7 +68,9 @@ class NormalizeProject(Method):
 
     def term(self, context: Context, state: State) -> Tensor:
         """Return coef · (Σ(γ − 1)² + Σβ²)."""
-        offsets = [b.live() - 1 if b.role == "scale" else b.live() for b in context.blocks]
+        offsets = [
+            b.live() - b.spec.start if b.role == "scale" else b.live() for b in context.blocks
+        ]
         return self.coef * torch.stack([t.float().square().sum() for t in offsets]).sum()
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:

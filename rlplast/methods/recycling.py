@@ -226,8 +226,9 @@ def _columns_of(tensor: Tensor, index: Any) -> Tensor:
 
 def _as_new(part: Part) -> Tensor:
     """Return what biases and entries of norm layers begin with, made where they are."""
-    scale = part.block.role == "scale" or part.block.spec.tensor in VARIANCES
-    return part.block.view.new_full((), float(scale))
+    block = part.block
+    start = block.spec.start if block.role == "scale" else float(block.spec.tensor in VARIANCES)
+    return block.view.new_full((), start)
 
 
 def gain(nonlinearity: str) -> float:

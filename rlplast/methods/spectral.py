@@ -75,7 +75,7 @@ class Spectral(Method):
             elif block.role == "bias":
                 terms.append(live.square().sum() ** self.power)
             else:
-                apart = live**self.power - (1.0 if block.role == "scale" else 0.0)
+                apart = live**self.power - (block.spec.start if block.role == "scale" else 0.0)
                 terms.append(apart.square().sum())
         return self.coef * torch.stack(terms).sum()
 

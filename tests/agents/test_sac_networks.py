@@ -7,19 +7,23 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import rlplast
-from rlplast.agents.sac_networks import Actor, Critic, Temperature, TrunkSpec, _TrunkNetwork
+from rlplast.agents.sac_networks import Actor, Critic, Temperature, TrunkSpec
+from rlplast.agents.trunks import TrunkNetwork
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.network import Network
 from rlplast.core.network.order import forward_order
 from rlplast.core.rng import torch_stream
 from tests.marks import slow, slow_but
 from tests.methods.nets import normal, randomise
+from tests.naive.simba_v2 import head_twin, hidden_twin
 
 OBS, ACTION, BATCH = 5, 3, 7
 TRUNKS = {
     "simba": TrunkSpec("simba", 8, 2),
     "one block": TrunkSpec("simba", 8, 1),
     "mlp": TrunkSpec("mlp", 8, 2),
+    "simba_v2": TrunkSpec("simba_v2", 8, 2),
+    "bro": TrunkSpec("bro", 8, 2),
 }
 
 
@@ -54,12 +58,27 @@ def hidden_of(trunk: TrunkSpec, weight: dict[str, Tensor], x: Tensor) -> Tensor:
         for i in range(trunk.blocks):
             x = linear(f"fc{i + 1}", x).clamp(min=0)
         return x
+    if trunk.kind == "simba_v2":
+        return hidden_twin({n: w.double().numpy() for n, w in weight.items()}, x)
     x = linear("input", x)
+    if trunk.kind == "bro":
+        x = norm("norm", x).clamp(min=0)
+        for block in (f"blocks.{i}" for i in range(trunk.blocks)):
+            inner = norm(f"{block}.norm1", linear(f"{block}.fc1", x)).clamp(min=0)
+            x = x + norm(f"{block}.norm2", linear(f"{block}.fc2", inner))
+        return x
     for i in range(trunk.blocks):
         block = f"blocks.{i}"
         inner = linear(f"{block}.fc1", norm(f"{block}.norm", x)).clamp(min=0)
         x = x + linear(f"{block}.fc2", inner)
     return norm("norm", x)
+
+
+def head_of(weight: dict[str, Tensor], name: str, hidden: Tensor) -> Tensor:
+    """What a head makes of it: a linear layer, or SimbaV2's two."""
+    if f"{name}.weight" in weight:
+        return F.linear(hidden, weight[f"{name}.weight"], weight[f"{name}.bias"])
+    return head_twin({n: w.double().numpy() for n, w in weight.items()}, name, hidden)
 
 
 # --- what is computed -------------------------------------------------------------------------
@@ -73,8 +92,7 @@ def test_actor_computes_the_published_formulas(trunk: str, law: str) -> None:
     mean, log_std = actor(obs)
     weight = member_of(actor, None)
     hidden = hidden_of(TRUNKS[trunk], weight, obs)
-    raw = F.linear(hidden, weight["log_std.weight"], weight["log_std.bias"])
-    expected = F.linear(hidden, weight["mean.weight"], weight["mean.bias"])
+    raw, expected = (head_of(weight, head, hidden) for head in ("log_std", "mean"))
     torch.testing.assert_close(mean, expected, rtol=1e-4, atol=1e-4)
     bounded = raw.clamp(-1.5, 0.5) if law == "clamp" else -0.5 + torch.tanh(raw)
     torch.testing.assert_close(log_std, bounded, rtol=1e-4, atol=1e-4)
@@ -92,7 +110,7 @@ def test_critic_computes_every_member_by_the_published_formulas(trunk: str, memb
     for member in range(members):
         weight = member_of(critic, member)
         hidden = hidden_of(TRUNKS[trunk], weight, torch.cat([obs, action], 1))
-        expected = F.linear(hidden, weight["head.weight"], weight["head.bias"])[:, 0]
+        expected = head_of(weight, "head", hidden)[:, 0]
         torch.testing.assert_close(values[member], expected, rtol=1e-4, atol=1e-4)
 
 
@@ -152,12 +170,15 @@ def test_taps_are_the_activations_after_each_relu(trunk: str, members: int | Non
         Actor(OBS, ACTION, spec) if members is None else Critic(OBS, ACTION, spec, members)
     )
     given = (obs,) if members is None else (obs, action)
-    layers = [name for name in forward_order(network(module)) if ".fc1" in name]
-    layers = layers or [f"fc{i + 1}" for i in range(spec.blocks)]
+    names = {block.layer for block in network(module).blocks}
+    layers = [f"blocks.{i}.fc1" for i in range(spec.blocks)]
+    layers = [f"fc{i + 1}" for i in range(spec.blocks)] if spec.kind == "mlp" else layers
+    before = {"simba_v2": "scaler", "bro": "norm1"}.get(spec.kind, "fc1")  # the nonlinearity
     seen: dict[str, Tensor] = {}
     for layer in layers:
         # The activation works in place, hence a copy.
-        module.get_submodule(layer).register_forward_hook(
+        point = layer.replace(".fc1", f".{before}")
+        module.get_submodule(point).register_forward_hook(
             lambda module, given, out, layer=layer: seen.update({layer: out.clone()})
         )
     out, taps = module.forward_activations(*given)
@@ -168,7 +189,6 @@ def test_taps_are_the_activations_after_each_relu(trunk: str, members: int | Non
     assert list(taps) == list(expected)
     assert all(torch.equal(taps[name], expected[name]) for name in taps)
     assert {tap.ndim for tap in taps.values()} == {2}
-    names = {block.layer for block in network(module).blocks}
     assert set(taps) <= names
     for ours, theirs in zip(out, module(*given), strict=True):
         assert torch.equal(ours, theirs)
@@ -220,6 +240,47 @@ def test_simba_is_drawn_by_its_laws() -> None:
                     torch.testing.assert_close(
                         gram, torch.eye(len(gram)).double(), atol=1e-5, rtol=0
                     )
+
+
+def test_bro_is_drawn_orthogonal_with_gain_root_two() -> None:
+    for module, member in (
+        (Actor(30, 9, TrunkSpec("bro", 64, 1)), None),
+        (Critic(21, 9, TrunkSpec("bro", 64, 2)), 1),
+    ):
+        network(randomise(module, 9))
+        for name, weight in member_of(module, member).items():
+            if weight.ndim == 1:
+                assert (weight == float("norm" in name and "weight" in name)).all()
+                continue
+            small = weight if weight.shape[0] <= weight.shape[1] else weight.T
+            gain = 1 if name.startswith("log_std") else 2
+            gram = small.double() @ small.double().T
+            expected = gain * torch.eye(len(gram)).double()
+            torch.testing.assert_close(gram, expected, atol=1e-5, rtol=0)
+
+
+def test_simba_v2_is_drawn_orthogonal_with_rows_of_length_one() -> None:
+    for module, member in (
+        (Actor(30, 9, TrunkSpec("simba_v2", 64, 1)), None),
+        (Critic(21, 9, TrunkSpec("simba_v2", 64, 2), bins=11), 1),
+    ):
+        network(randomise(module, 9))
+        starts = {"scaler": (2 / 64) ** 0.5, "alpha": 1 / 8}
+        for name, weight in member_of(module, member).items():
+            if weight.ndim == 2:
+                torch.testing.assert_close(weight.norm(dim=1), torch.ones(len(weight)))
+                if weight.shape[0] <= weight.shape[1]:
+                    gram = weight.double() @ weight.double().T
+                    torch.testing.assert_close(
+                        gram, torch.eye(len(gram)).double(), atol=1e-5, rtol=0
+                    )
+            elif name.endswith("bias"):
+                assert (weight == 0).all()
+            else:
+                start = starts[name.split(".")[-2]]
+                start = start / 2 if "blocks" in name and "scaler" in name else start
+                start = 1.0 if name.startswith(("mean", "log_std", "head")) else start
+                torch.testing.assert_close(weight, torch.full_like(weight, start))
 
 
 def test_mlp_is_drawn_by_torchs_own_law() -> None:
@@ -322,7 +383,7 @@ def test_methods_on_stacked_critics_equal_those_on_separate_ones(method: str, tr
     made = Network("critic", critic)
     randomise(critic, 1, std=2.0)
     for member in range(2):
-        alone = _TrunkNetwork(OBS + ACTION, TRUNKS[trunk], {"head": 1})
+        alone = TrunkNetwork(OBS + ACTION, TRUNKS[trunk], {"head": 1})
         alone.load_state_dict(member_of(critic, member))
         getattr(rlplast, method)(Network("q", alone, initial=start[member]))
         start[member] = member_of(alone, None)

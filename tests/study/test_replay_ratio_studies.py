@@ -162,3 +162,31 @@ def test_simba_has_the_published_values() -> None:
         assert (optimizer.name, optimizer.lr, optimizer.weight_decay) == ("adamw", 1e-4, 0.01)
         assert (agent.initial_temperature, agent.initial_steps) == (0.01, 5000)
         assert (agent.gamma, agent.tau, agent.batch_size) == (0.99, 0.005, 256)
+
+
+def test_simba_v2_has_the_published_values() -> None:
+    found = configs(read_study_config(FOLDER + "simba_v2_resets"))
+    resets = configs(read_study_config(FOLDER + "simba_resets"))["h1-walk", "full_reset_2"]
+    alone: Any = read_config("sac/simba_v2_humanoid_walk")
+    assert (alone.agent.critics, alone.replay_ratio, alone.env.id) == (1, 2, "dmc/humanoid-walk")
+    of_v2 = [config for (_, arm), config in found.items() if "_v2_" in arm]
+    assert len(of_v2) == len(found) / 2
+    for config in (*of_v2, alone):
+        agent, optimizer = config.agent, config.optimizer
+        assert config.env.options == {"action_repeat": 2} and config.total == "500k env_steps"
+        assert (agent.network, agent.scale_rewards) == ("simba_v2", 5)
+        values = agent.values
+        assert (values.kind, values.bins, values.low, values.high) == ("c51", 101, -5, 5)
+        assert (agent.actor_width, agent.actor_blocks) == (128, 1)
+        assert (agent.critic_width, agent.critic_blocks) == (512, 2)
+        assert (optimizer.name, optimizer.lr, optimizer.lr_min) == ("adam", 1e-4, 5e-5)
+        assert (optimizer.schedule, optimizer.weight_decay) == ("linear", 0)
+        assert (agent.initial_temperature, agent.target_entropy_scale) == (0.01, 0.5)
+        assert (agent.gamma, agent.tau, agent.batch_size) == (0.99, 0.005, 256)
+        assert (agent.initial_steps, agent.buffer_size) == (5000, 10**6)
+        assert agent.normalize_obs and agent.n_step == 1
+    for (task, arm), config in found.items():
+        assert config.env.id == f"humanoid_bench/{task}-v0" and config.agent.critics == 2
+        assert config.replay_ratio == int(arm[-1])
+        assert config.agent.network == ("simba_v2" if "v2" in arm else "simba")
+        assert config.hooks == (resets.hooks if arm.startswith("full_reset") else [])

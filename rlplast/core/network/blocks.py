@@ -49,6 +49,7 @@ class BlockSpec:
         memory: attribute name of the buffer that remembers the rows of sleeping units.
         head: whether the layer's outputs are the network's; also set by ``is_head = True`` on the
             layer.
+        start: what the scale of a norm layer begins with.
     """
 
     tensor: str
@@ -62,6 +63,7 @@ class BlockSpec:
     transposed: bool = False
     memory: str = ""
     head: bool = False
+    start: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)

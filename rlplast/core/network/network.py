@@ -45,7 +45,7 @@ def torch_default(block: Block, generator: torch.Generator) -> Tensor:
     if block.role == "buffer":
         return torch.ones(shape) if block.spec.tensor in VARIANCES else torch.zeros(shape)
     if block.role in ("scale", "shift"):
-        return torch.full(shape, 1.0 if block.role == "scale" else 0.0)
+        return torch.full(shape, block.spec.start if block.role == "scale" else 0.0)
     if block.role == "embedding":
         value = torch.randn(shape, generator=generator)
         padding = getattr(block.module, "padding_idx", None)

@@ -6,6 +6,7 @@ parameter as a whole would take the members for outputs.
 """
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +15,12 @@ from torch import Tensor, nn
 from rlplast.core.fast.linear import affine, stacked_affine
 from rlplast.core.network.blocks import BlockSpec
 
-__all__ = ["StackedLayerNorm", "StackedLinear"]
+__all__ = ["StackedLayerNorm", "StackedLinear", "computed"]
+
+
+def computed(layer: Any, x: Tensor, member: int | None) -> Tensor:
+    """Return a layer's output, or that of one member of a stacked layer."""
+    return layer(x) if member is None else layer.member(x, member)
 
 
 class StackedLinear(nn.Module):
