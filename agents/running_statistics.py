@@ -1,7 +1,11 @@
-"""Running mean and variance of observations, to normalise what networks see.
+"""Running mean and variance of observations and returns, to normalise what agents learn from.
 
 Source: parallel variance of Chan, Golub & LeVeque 1979; used as in SimBa (Lee et al. 2025),
-which updates it with every observation acted on and applies it when acting and sampling.
+which updates it with every observation acted on and applies it when acting and sampling. PPO uses
+it as ``VecNormalize`` of Stable-Baselines3 does.
+
+- `RunningStatistics`: of anything.
+- `RewardScale`: of discounted sums of rewards.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +18,7 @@ from torch import Tensor
 
 from rlplast.core.device import on_device
 
-__all__ = ["RunningStatistics"]
+__all__ = ["RewardScale", "RunningStatistics"]
 
 EPS = 1e-8  # added to the variance
 
@@ -81,3 +85,44 @@ class RunningStatistics:
         inv_std = 1 / np.sqrt(self._variance + EPS)
         for tensor, value in ((self.mean, self._mean), (self.inv_std, inv_std)):
             tensor.copy_(on_device(np.asarray(value, np.float32), tensor.device))
+
+
+class RewardScale:
+    """Divides rewards by the standard deviation of their discounted sum within an episode.
+
+    Args:
+        num_envs: environments whose rewards come together.
+        gamma: discount factor of the sum.
+
+    Attributes:
+        statistics: of the sums after every step.
+    """
+
+    def __init__(self, num_envs: int, gamma: float) -> None:
+        self.gamma, self.statistics = gamma, RunningStatistics(())
+        self._sums = np.zeros(num_envs)
+
+    def begin(self) -> None:
+        """Begin new episodes everywhere; the statistics stay."""
+        self._sums[:] = 0
+
+    def scaled(self, reward: npt.NDArray[Any], ended: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+        """Take in rewards of a step, (num_envs,), and return them scaled, float32, not clipped.
+
+        Args:
+            reward: unscaled.
+            ended: whether the step ended the episode.
+        """
+        self._sums = self._sums * self.gamma + reward
+        self.statistics.update(self._sums)
+        self._sums[ended] = 0
+        return (reward * self.statistics.inv_std.item()).astype(np.float32)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return statistics and sums; copies."""
+        return {"statistics": self.statistics.state_dict(), "sums": self._sums.copy()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self.statistics.load_state_dict(state["statistics"])
+        self._sums = np.array(state["sums"], np.float64)
