@@ -14,6 +14,7 @@ from tests.agents.toy_control import recorded, use_slide
 from tests.agents.toy_env import advanced, everything, hooked, ppo, same, use_wheel
 from tests.ppo_runs import small_control, small_ppo
 from tests.runs import at_step, final, stop
+from tests.sequences import EACH, ppo_tasks
 
 ROLLOUT, OWED = 20, 12  # env_steps and updates of the small agent
 
@@ -218,6 +219,46 @@ def test_interrupted_anywhere_and_resumed_equals(make: Any, tmp_path: Path):
         assert final(run) == expected, step
 
 
+# A sequence of tasks.
+
+
+def test_no_rollout_reaches_into_another_task():
+    agent: Any = build_trainable(read_config(ppo_tasks(env={"steps_per_task": 50})))
+    seen = []
+    while agent.clock.env_steps < 50 + 6:
+        agent.step()
+        seen.append((agent.clock.phase, agent.rollout.position))
+    assert (0, 5) in seen  # 10 env_steps of the first task are not learnt from
+    assert agent.clock.updates == 2 * 4 == agent.config.updates_at(50)
+    assert agent.rollout.position == 3
+    assert agent.rollout.obs[:3, :, 4:].all()  # Acrobot has 6 coordinates, CartPole 4
+
+
+def test_statistics_restart_with_the_first_observation_of_a_task():
+    for choice, count in (("restart", 2), ("keep", EACH + 4)):
+        env = {"sequence": [], "id": "gym/Pendulum-v1", "shift": "gravity", "tasks": 2}
+        agent = {"normalize_obs": True, "normalize_rewards": True}
+        env |= {"cycles": 1, "switch": {"statistics": choice}}
+        made: Any = build_trainable(read_config(ppo_tasks(env=env, agent=agent)))
+        while made.clock.phase < 1:
+            made.step()
+        made._enter_task()
+        assert made.statistics.count == count
+        assert made.rewards.statistics.count == (0 if choice == "restart" else EACH)
+
+
+def test_interrupted_in_any_task_and_resumed_equals(tmp_path: Path):
+    hooks = [{"method": "shrink_perturb", "on": "phase_start"}]
+    config = ppo_tasks(hooks=hooks, env={"switch": {"statistics": "restart"}})
+    api.train(config, tmp_path / "through")
+    for step in (21, 30, 31, 63):  # at the end of a task, its switch, the first step after it
+        run = tmp_path / str(step)
+        with pytest.raises(Interrupted):
+            api.train(config, run, observer=at_step(step, stop))
+        api.resume(run)
+        assert final(run) == final(tmp_path / "through"), step
+
+
 # What is refused.
 
 
@@ -235,6 +276,19 @@ def test_interrupted_anywhere_and_resumed_equals(make: Any, tmp_path: Path):
 def test_bad_values_are_refused(keys: dict[str, Any], message: str):
     with pytest.raises(ConfigError, match=message):
         build_trainable(read_config(small_ppo(), keys))
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ({"steps_per_task": 18}, r"has 20 env_steps, .*steps_per_task = 18, or nothing"),
+        ({"switch": "c_chain"}, r"env.switch.replay = 'keep': a ppo run has no replay"),
+        ({"switch": {"target": "keep"}}, r"allowed are env.switch.optimizer and statistics"),
+    ],
+)
+def test_bad_sequences_are_refused(env: dict[str, Any], message: str):
+    with pytest.raises(ConfigError, match=message):
+        read_config(ppo_tasks(env=env))
 
 
 def test_a_policy_that_diverged_stops_the_run(monkeypatch: pytest.MonkeyPatch):
