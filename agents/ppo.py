@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlplast.agents.agent import Agent
+from rlplast.agents.draws import draw_categorical, draw_gaussian
 from rlplast.agents.environments import Environments
 from rlplast.agents.losses import categorical, clipped_surrogate, gaussian
 from rlplast.agents.ppo_config import PPOConfig
@@ -161,27 +163,14 @@ class PPO(Agent):
 
     def _act(self, obs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return an action for each observation, drawn, and its log-probability."""
-        rng, discrete = self.streams.numpy("exploration"), self.spec.action_dim is None
-        shape = len(obs), self.width
-        drawn = rng.standard_exponential if discrete else rng.standard_normal
         with self._acting_mode():
-            found = self._computed(self._draw, obs, drawn(shape, np.float32))
-        actions, log_prob = found[:, :-1], found[:, -1]
-        if discrete:
-            return actions[:, 0].astype(np.int64), log_prob
+            found = self._computed(self._output, obs)
+        rng, log_std = self.streams.numpy("exploration"), self.actor.log_std
+        if log_std is None:
+            return draw_categorical(found, rng)
+        actions, log_prob = draw_gaussian(found, log_std.detach().cpu().numpy(), rng)
         _check_finite(actions, self.clock)
         return actions, log_prob
-
-    def _draw(self, obs: Tensor, noise: Tensor) -> Tensor:
-        """Return drawn actions, and their log-probabilities in the last column."""
-        found, log_std = self.actor(obs), self.actor.log_std
-        if log_std is None:  # the least of exponential variables with rates π
-            action = (found - noise.log()).argmax(1)
-            log_prob, _ = categorical(found, action)
-            return torch.stack([action.float(), log_prob], 1)
-        action = found + log_std.exp() * noise
-        log_prob, _ = gaussian(found, log_std, action)
-        return torch.cat([action, log_prob[:, None]], 1)
 
     @torch.no_grad()
     def _value(self, obs: np.ndarray) -> np.ndarray:
@@ -192,26 +181,29 @@ class PPO(Agent):
 
     # The losses: pure functions of static tensors and of the networks' parameters.
 
-    def actor_loss(self, batch: Transitions) -> tuple[Tensor, Tensor, Activations]:
+    def actor_loss(self, batch: Transitions) -> tuple[Tensor, tuple[Tensor, ...], Activations]:
         """Return the clipped loss less the entropy's share, and what is logged of it.
 
-        That is the entropy, an estimate of KL(old, new) and the share of ratios beyond 1 ± ε, (3,).
-        Last come the actor's activations, if they are recorded.
+        That is the entropy, an estimate of KL(old, new) and the share of ratios beyond 1 ± ε, 0-d
+        each. Last come the actor's activations, if they are recorded.
         """
         agent = self.config.agent
         output, found = self._with_activations("actor", batch.obs)
         log_prob, entropy = self._log_prob(output, batch.action)
         advantage = batch.advantage
         if len(advantage) > 1:
-            advantage = (advantage - advantage.mean()) / (advantage.std() + EPS)
+            std, mean = torch.std_mean(advantage)
+            advantage = (advantage - mean) / (std + EPS)
         change = log_prob - batch.log_prob
         ratio, entropy = change.exp(), entropy.mean()
-        loss = clipped_surrogate(ratio, advantage, agent.clip) - agent.entropy_coef * entropy
+        loss = clipped_surrogate(ratio, advantage, agent.clip)
+        if agent.entropy_coef:
+            loss = loss - agent.entropy_coef * entropy
         with torch.no_grad():
-            kl = (ratio - 1 - change).mean()  # Schulman's third estimator
-            clipped = ((ratio - 1).abs() > agent.clip).float().mean()
-            logged = torch.stack([entropy, kl, clipped])
-        return loss, logged, self._kept("actor", found)
+            more = ratio - 1
+            kl = (more - change).mean()  # Schulman's third estimator
+            clipped = (more.abs() > agent.clip).float().mean()
+        return loss, (entropy.detach(), kl, clipped), self._kept("actor", found)
 
     def _log_prob(self, output: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Return log-probabilities and entropies of what the actor gives."""
@@ -224,7 +216,7 @@ class PPO(Agent):
         Last come the critic's activations, if they are recorded.
         """
         values, found = self._with_activations("critic", batch.obs)
-        loss = self.config.agent.value_coef * (values.squeeze(1) - batch.returns).square().mean()
+        loss = self.config.agent.value_coef * F.mse_loss(values.squeeze(1), batch.returns)
         return loss, self._kept("critic", found)
 
     def update(self) -> None:
@@ -247,7 +239,7 @@ class PPO(Agent):
         losses = [self._penalised("actor", loss_actor), self._penalised("critic", loss)]
         bound = self.config.agent.max_grad_norm
         minimise_together(list(self.updaters.values()), losses, bound)
-        values = torch.cat([torch.stack([loss, loss_actor]).detach(), logged])
+        values = torch.stack([loss.detach(), loss_actor.detach(), *logged])
         return values, {"actor": of_actor, "critic": of_critic}
 
     def _batch(self) -> Transitions:

@@ -160,8 +160,8 @@ def minimise_together(
             bound comes after it.
     """
     parameters = [p for updater in updaters for p in updater._parameters]
-    loss = torch.stack(tuple(losses)).sum()
     if torch.compiler.is_compiling():
+        loss = torch.stack(tuple(losses)).sum()
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
         if clip_norm is not None:
             factor = _factor([g for g in gradients if g is not None], clip_norm)
@@ -173,7 +173,7 @@ def minimise_together(
         return
     for updater in updaters:
         updater.zero_grad()
-    loss.backward()
+    torch.autograd.backward(losses)
     if clip_norm is not None:
         torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
     for updater in updaters:

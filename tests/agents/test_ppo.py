@@ -1,3 +1,4 @@
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def test_first_update_of_a_rollout_finds_the_policy_that_acted(toy: str):
         while not agent.owes():
             agent.step()
         _, logged, _ = agent.actor_loss(agent._batch())
-        assert logged[1:].tolist() == pytest.approx([0, 0], abs=1e-6)
+        assert [float(value) for value in logged[1:]] == pytest.approx([0, 0], abs=1e-6)
         agent.update()
 
 
@@ -217,6 +218,35 @@ def test_interrupted_anywhere_and_resumed_equals(make: Any, tmp_path: Path):
             api.train(config, run, observer=at_step(step, stop))
         api.resume(run)
         assert final(run) == expected, step
+
+
+def test_where_episodes_cannot_go_on_they_end_as_truncated(toy: str, tmp_path: Path):
+    agent, other = ppo(), ppo()
+    for _ in range(4):
+        agent.step()
+    other.load_state_dict(agent.state_dict())
+    obs = other.experience.obs().copy()
+    other.experience.env.restarts = True  # as an environment says that cannot be put back
+    other.load_files(tmp_path)
+    value = other.critic(torch.from_numpy(obs)).detach()[:, 0].numpy()
+    before = agent.rollout.reward[3], agent.rollout.ended[3]
+    worth = np.where(before[1], 0, np.float32(0.99) * value)
+    np.testing.assert_allclose(other.rollout.reward[3], before[0] + worth, rtol=1e-6)
+    assert other.rollout.ended[3].all()
+    assert (other.experience.obs() != obs).all()
+    assert same(other.rollout.reward[:3], agent.rollout.reward[:3])
+
+
+@pytest.mark.slow
+def test_compiled_updates_train_as_eager_ones(toy: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    eager, compiled = (advanced(ppo(accelerate=how), 2 * OWED) for how in ("off", "compile"))
+    assert compiled._whole
+    for name, network in eager.networks.items():
+        theirs = compiled.networks[name].module.state_dict()
+        for key, value in network.module.state_dict().items():
+            torch.testing.assert_close(theirs[key], value, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(compiled.sums, eager.sums, rtol=1e-3, atol=1e-4)
 
 
 # A sequence of tasks.
