@@ -27,7 +27,7 @@ LEAST_UPDATES = 15_000
 
 
 def chosen(config: Any) -> str:
-    """Return what ``accelerate: auto`` stands for in an `OffPolicyConfig`.
+    """Return what ``accelerate: auto`` stands for in an `AgentConfig`.
 
     On a GPU it is graph, which has the bits of off, if the optimizer can be captured, and kind of
     run, network and methods are ours: what a user wrote may wait for the GPU.

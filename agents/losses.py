@@ -6,7 +6,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["between", "huber", "q_of", "tanh_gaussian", "td_target"]
+__all__ = [
+    "between",
+    "categorical",
+    "clipped_surrogate",
+    "gaussian",
+    "huber",
+    "q_of",
+    "tanh_gaussian",
+    "td_target",
+]
 
 
 def td_target(
@@ -76,3 +85,45 @@ def between(log_std: Tensor, how: str, low: float, high: float) -> Tensor:
     if how == "clamp":
         return log_std.clamp(low, high)
     return low + 0.5 * (high - low) * (log_std.tanh() + 1)
+
+
+def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
+    """Return PPO's loss of a policy: −mean min(ρ·A, clamp(ρ, 1 − ε, 1 + ε)·A).
+
+    Source: Schulman et al. 2017 (arXiv:1707.06347), equation 7.
+
+    Args:
+        ratio: ρ, (batch,): probability of the action under the policy now, over that under the one
+            that chose it.
+        advantage: A, (batch,).
+        clip: ε.
+    """
+    bounded = ratio.clamp(1 - clip, 1 + clip)
+    return -torch.minimum(ratio * advantage, bounded * advantage).mean()
+
+
+def categorical(logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log-probabilities of discrete actions, and entropies, (batch,) each.
+
+    Args:
+        logits: (batch, actions).
+        action: (batch,), integers.
+    """
+    log_probs = logits.log_softmax(-1)
+    return q_of(log_probs, action), -(log_probs.exp() * log_probs).sum(-1)
+
+
+def gaussian(mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log-densities of actions under N(mean, σ), and the entropy.
+
+    Args:
+        mean: (batch, action_dim).
+        log_std: (action_dim,), log σ.
+        action: (batch, action_dim), not clipped.
+
+    Returns:
+        log-densities, (batch,), and the entropy, 0-d, which all observations share.
+    """
+    scaled = (action - mean) * (-log_std).exp()
+    log_prob = (-0.5 * scaled.square() - (log_std + 0.5 * math.log(2 * math.pi))).sum(-1)
+    return log_prob, (log_std + 0.5 + 0.5 * math.log(2 * math.pi)).sum()

@@ -78,15 +78,20 @@ ARCHITECTURES = {
 }
 
 
-def architecture(name: str, obs_shape: Sequence[int]) -> Architecture:
+def architecture(name: str, obs_shape: Sequence[int], auto: str = "mlp") -> Architecture:
     """Return one of `ARCHITECTURES`; ``auto`` picks by the shape of a stacked observation.
+
+    Args:
+        name: of it, or auto.
+        obs_shape: shape of one (stacked) observation.
+        auto: what ``auto`` is for observations that are no pictures.
 
     Raises:
         ConfigError: for convolutions on flat observations.
     """
     check_choice("agent.network", name, ("auto", *ARCHITECTURES))
     if name == "auto":
-        name = "mlp" if len(obs_shape) != 3 else "nature" if obs_shape[-1] >= 36 else "minatar"
+        name = auto if len(obs_shape) != 3 else "nature" if obs_shape[-1] >= 36 else "minatar"
     found = ARCHITECTURES[name]
     if found.convs and len(obs_shape) != 3:
         raise ConfigError(
@@ -96,14 +101,15 @@ def architecture(name: str, obs_shape: Sequence[int]) -> Architecture:
     return found
 
 
-def architecture_of(agent: Any, obs_shape: Sequence[int]) -> Architecture:
-    """Return the architecture of a DQN's config.
+def architecture_of(agent: Any, obs_shape: Sequence[int], auto: str = "mlp") -> Architecture:
+    """Return the architecture of a DQN's or a PPO's config.
 
     Args:
         agent: its section ``agent``.
         obs_shape: shape of one (stacked) observation.
+        auto: what ``auto`` is for observations that are no pictures.
     """
-    named = architecture(agent.network, obs_shape)
+    named = architecture(agent.network, obs_shape, auto)
     convs = named.convs if agent.convs is None else convs_of(agent.convs)
     if convs and len(obs_shape) != 3:
         raise ConfigError(
@@ -111,7 +117,7 @@ def architecture_of(agent: Any, obs_shape: Sequence[int]) -> Architecture:
             f"{tuple(obs_shape)}; leave it out"
         )
     hidden = named.hidden if agent.hidden is None else tuple(agent.hidden)
-    own = {"activation": agent.activation, "output": agent.output}
+    own = {"activation": agent.activation, "output": getattr(agent, "output", named.output)}
     return replace(named, convs=convs, hidden=hidden, **own)
 
 
@@ -202,6 +208,8 @@ class QNetwork(nn.Module):
         bins: of each action, if values are categorical; None for one number.
     """
 
+    head_gain = 1.0  # of the head's orthogonal weights
+
     def __init__(
         self,
         arch: Architecture,
@@ -252,7 +260,8 @@ class QNetwork(nn.Module):
         if self.init == "torch" or block.kind == "norm":
             return torch_default(block, generator)
         if self.init == "orthogonal":
-            return orthogonal(block, generator, 1.0 if block.path == "head" else math.sqrt(2))
+            gain = self.head_gain if block.path == "head" else math.sqrt(2)
+            return orthogonal(block, generator, gain)
         if block.role == "bias":
             return torch.zeros(block.view.shape)
         bound = math.sqrt(6 / (block.spec.fan_in + block.spec.fan_out))

@@ -1,46 +1,31 @@
 """What all agents that learn from a replay share."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import Tensor
 
-from rlplast import envs
+from rlplast.agents.agent import Agent
 from rlplast.agents.categorical import categorical_of
-from rlplast.agents.compiled import compiled_update, compiles_updates
 from rlplast.agents.encoders import shift
-from rlplast.agents.evaluation import Evaluation, evaluate_policy
 from rlplast.agents.experience import Experience
 from rlplast.agents.off_policy_config import OffPolicyConfig
 from rlplast.agents.overestimation import Values
 from rlplast.agents.replay import Batch, Replay
-from rlplast.agents.sequence import TaskSequence
 from rlplast.agents.tasks import Tasks
 from rlplast.core.clock import Clock
-from rlplast.core.device import compile_options, on_device
+from rlplast.core.device import on_device
 from rlplast.core.errors import ConfigError
-from rlplast.core.fast.graphs import graphs_of
-from rlplast.core.method.context import Activations
-from rlplast.core.method.penalties import Penalties
-from rlplast.core.network.edits import Assign, write
-from rlplast.core.network.network import Network
-from rlplast.core.network.optim_state import allocate, zero_all
-from rlplast.core.network.record import in_mode, record
-from rlplast.core.rng import Streams, numpy_stream, torch_stream
-from rlplast.optimizers.updater import Updater
-from rlplast.training.trainable import AfterUpdate, no_hooks, no_key
+from rlplast.core.rng import numpy_stream
 
 __all__ = ["OffPolicyAgent"]
 
 
-class OffPolicyAgent(ABC):
+class OffPolicyAgent(Agent):
     """An agent with its environments and replay; a `Trainable` but for networks and losses.
 
     Args:
@@ -50,14 +35,6 @@ class OffPolicyAgent(ABC):
         clip_rewards: whether it learns from the sign of rewards.
     """
 
-    units: tuple[str, ...]
-    means: tuple[str, ...]  # names of what each update adds to `sums`
-
-    config: Any  # an OffPolicyConfig of the agent's own kind
-    networks: dict[str, Network]
-    updaters: dict[str, Updater]
-    penalties: Penalties
-
     def __init__(
         self,
         config: OffPolicyConfig,
@@ -65,110 +42,29 @@ class OffPolicyAgent(ABC):
         device: torch.device,
         clip_rewards: bool = False,
     ) -> None:
-        self.config, self.tasks, self.device = config, tasks, device
-        self.spec: envs.EnvSpec = tasks.spec
-        if config.evaluate.every is not None:
-            self._check_constant("evaluate.every")
+        self.categorical = categorical_of(config.agent.values, device)
+        if self.categorical is not None:
+            self.means = (*self.means, "train/clipped")
+        super().__init__(config, tasks, device)
         if config.agent.random_shift and len(self.spec.stacked_shape) != 3:
             raise ConfigError(
                 f"agent.random_shift = {config.agent.random_shift}: env {self.spec.id!r} gives no "
                 f"pictures (bytes with two or three axes) but {self.spec.obs_dtype} of shape "
                 f"{self.spec.stacked_shape}; allowed is 0"
             )
-        self.units = config.units
-        self.streams = Streams(config.seed)
         rng = self.streams.numpy("replay")
         self.experience = Experience(config, tasks, rng, device, clip_rewards)
         self._anneal = config.agent.annealed()
-        self.categorical = categorical_of(config.agent.values, device)
-        if self.categorical is not None:
-            self.means = (*self.means, "train/clipped")
-        self.clock, self.updates_planned = Clock(), config.updates_planned()
-        self.after_update: AfterUpdate = no_hooks
-        self.inside_key: Callable[[Clock], Hashable] = no_key
-        self.recorded: frozenset[str] = frozenset()
-        self.gradients_read = False
-        self._batch_norms: list[nn.Module] | None = None  # of the modules that act
-        self._whole: dict[str, Callable[..., Any]] = {}  # compiled updates
-        self._compile_seconds: float | None = None  # not yet logged
-        self._graphs = graphs_of(config.agent.accelerate, device, "agent.accelerate")
-        self.sums = torch.zeros(len(self.means), dtype=torch.float64, device=device)
-        self.updates_summed = 0
-
-    def _check_constant(self, what: str) -> None:
-        """Refuse to evaluate in an environment that changes."""
-        if self.spec.changes:
-            raise ConfigError(
-                f"{what}: env '{self.spec.id}' changes as its episodes pass, and an evaluation "
-                "would begin where it was at first; read train/return (evaluate.every: null)"
-            )
-
-    # One step: a vector environment step, one update, or the start of a phase.
-
-    def step(self) -> None:
-        """Do one update if one is owed, else start a phase if one is over, else step all envs.
-
-        The start of a phase is the networks' part of a switch alone, so that hooks that fire there
-        still find data in the replay. The new task begins with the next environment step.
-        """
-        if self.owes():
-            self.update()
-        elif self.phase_over():
-            self.clock = self.clock.advance(phase=1)
-            self._renew()
-        else:
-            if self.experience.phase != self.clock.phase:
-                self._enter_task()
-            self._environment_step()
 
     def owes(self) -> bool:
         """Whether an update is due before the next environment step."""
         return self.experience.owes()
-
-    def phase_over(self) -> bool:
-        """Whether all env_steps of a phase are done: the next one starts once no update is owed."""
-        return self.sequence.is_over(self.clock.phase, self.clock.env_steps)
-
-    @property
-    def sequence(self) -> TaskSequence:
-        """Which task comes when."""
-        return self.tasks.sequence
-
-    @torch.no_grad()
-    def _renew(self) -> None:
-        """Treat optimizers and targets as the switch says."""
-        switch, phase = self.sequence.switch, self.clock.phase
-        for network in self.networks.values():
-            if switch.optimizer == "renew" and network.optimizers:
-                zero_all(network)
-            if switch.target == "copy":
-                write([Assign(theirs, mine.view) for mine, theirs in network.followed()])
-            elif switch.target == "renew":
-                drawn = torch_stream(self.config.seed, "switch", phase, network.name)
-                pairs = network.followed()
-                write([Assign(theirs, network.fresh(mine, drawn)) for mine, theirs in pairs])
-
-    def _enter_task(self) -> None:
-        """Go on in the task of this phase."""
-        self.experience.switch(self.clock.phase)
 
     def _steps_of_schedule(self) -> int:
         """Return the env_steps that count for random actions: of this task, or of the run."""
         restarts = self.sequence.switch.explore != "keep"
         start = self.sequence.start(self.clock.phase) if restarts else 0
         return self.clock.env_steps - start
-
-    def _lr_place(self) -> tuple[int, int]:
-        """Return the updates done in this phase, and how many it has: warm-up and fall of rates."""
-        done, phase, start = self.clock.updates, self.clock.phase, self.sequence.start
-        if self.sequence.each is None:
-            return done, self.updates_planned
-        first, end = (self.config.updates_at(start(p)) for p in (phase, phase + 1))
-        return done - first, end - first
-
-    @abstractmethod
-    def _environment_step(self) -> None:
-        """Act, store what happens, and advance the clock."""
 
     def _horizon(self) -> tuple[int, float]:
         """Return n and γ of the next update."""
@@ -191,204 +87,21 @@ class OffPolicyAgent(ABC):
                 shift(pictures, on_device(offsets, self.device), most)
         return batch
 
-    @abstractmethod
-    def update(self) -> None:
-        """Draw a batch, update all networks once, and count it."""
-
-    @abstractmethod
-    def learn(self, batch: Any) -> tuple[Tensor, dict[str, Activations]]:
-        """Update all networks once; eager, or compiled as a whole.
-
-        Returns:
-            What is added to `sums`, (len(means),), and the activations of each network, if they
-            are recorded.
-        """
-
-    # What an update consists of.
-
-    def _set_lr(self) -> None:
-        for updater in self.updaters.values():
-            updater.set_lr(*self._lr_place())
-
-    def _on_device(self, part: str, after: Clock, work: Callable[[], None]) -> None:
-        """Do the part of an update that is on the device; as a CUDA graph, if so configured.
-
-        Args:
-            part: what it computes; part of the graph's key.
-            after: the clock after the update, which is all that the work reads of the host.
-            work: the work.
-        """
-        if self._graphs is None:
-            work()
-        else:
-            self._graphs((part, self.inside_key(after), self.penalties.captured_key(after)), work)
-
-    def _hooks(self, found: tuple[Tensor, dict[str, Activations]], after: Clock) -> None:
-        """Add up the values of `learn`, and run the hooks inside the update."""
-        values, activations = found
-        self.sums += values
-        self.after_update(after, activations)
-
     def _count(self, after: Clock) -> None:
-        self.penalties.last = self.clock = after
-        self.updates_summed += 1
+        super()._count(after)
         self.experience.paid()
-
-    def _minimise(self, network: str, loss: Tensor) -> None:
-        if self.penalties.terms:
-            loss = self.penalties.add(network, loss, clock=self.clock.advance(updates=1))
-        self.updaters[network].minimise(loss)
-
-    def _learns(self, learn: Callable[..., Any]) -> Callable[..., Any]:
-        """Return an update, compiled as a whole where all of it can be.
-
-        Else its losses are compiled, and terms of penalties and optimizers of other kinds stay
-        outside.
-        """
-        if not self._compiles_whole():
-            return learn
-        name = learn.__name__
-        if name not in self._whole:
-            for network in self.networks.values():
-                allocate(network)
-            self._whole[name] = compiled_update(learn, self.device, self._compiled_in)
-        return self._whole[name]
-
-    def _compiles_whole(self) -> bool:
-        asked = self.config.agent.accelerate == "compile" and compiles_updates()
-        outside = self.gradients_read or self.penalties.terms or self._reads_by_hooks
-        return asked and not outside and all(u.config.compiles for u in self.updaters.values())
-
-    def _compiled_in(self, seconds: float) -> None:
-        self._compile_seconds = seconds + (self._compile_seconds or 0.0)
-
-    @property
-    def about_to_compile(self) -> bool:
-        """Whether the next step compiles the update, which takes seconds."""
-        return not self._whole and self.owes() and self._compiles_whole()
-
-    def _with_activations(
-        self, network: str, *inputs: Any, wanted: bool = False
-    ) -> tuple[Any, Activations]:
-        """Return what a network gives, and its hidden activations.
-
-        Our networks return them. Those of users are read by forward hooks: if activations are
-        recorded or `wanted`.
-        """
-        handle = self.networks[network]
-        module: Any = handle.module
-        if not self._is_of_user(network):
-            return module.forward_activations(*inputs)
-        read = wanted or network in self.recorded
-        if not read or not any(group.point for group in handle.units().groups):
-            return module(*inputs), {}
-        with record(handle) as found:
-            values = module(*inputs)
-        return values, found
-
-    def _is_of_user(self, network: str) -> bool:
-        return getattr(self.networks[network].module, "of_user", False)
-
-    @property
-    def _reads_by_hooks(self) -> bool:
-        """Whether updates read activations by forward hooks, which cannot be compiled."""
-        return any(map(self._is_of_user, self.recorded))
 
     def _autocast(self) -> torch.autocast:
         enabled = self.config.agent.precision == "bf16"
         return torch.autocast(self.device.type, torch.bfloat16, enabled=enabled)
 
-    def _compiled(self, loss: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a loss, compiled if the config says so."""
-        if self.config.agent.accelerate != "compile":
-            return loss
-        compiled = torch.compile(loss, dynamic=False, options=compile_options(self.device))
-
-        def chosen(batch: Any) -> Any:
-            return (loss if self._reads_by_hooks else compiled)(batch)
-
-        return chosen
-
     def _mean(self, given: Tensor) -> Tensor:
         """Return the values that a network gives: itself, or the means of what is categorical."""
         return given if self.categorical is None else self.categorical.mean(given)
 
-    def _kept(self, network: str, found: Activations) -> Activations:
-        """Return activations as an output of the update, if they are recorded."""
-        return {k: v.detach() for k, v in found.items()} if network in self.recorded else {}
-
-    # What the loop asks for.
-
-    def evaluate(self, number: int, episodes: int) -> dict[str, float]:
-        """Return scores of unclipped full episodes, or of as many as `evaluate.steps` allows.
-
-        Of a sequence those of the current task, and the mean return by task: of the current one,
-        or of all seen so far.
-        """
-        steps = self.config.evaluate.steps
-        scores = self.play(number, episodes, steps=steps).scores()
-        sequence, phase = self.sequence, self.clock.phase
-        if sequence.each is None:
-            return scores
-        now, names = sequence.tasks[phase], sequence.names
-        asked = sequence.seen(phase) if self._evaluates_all() else [now]
-        for task in asked:
-            again = task == now  # it was played already
-            mean = scores["return_mean"] if again else self._mean_return(number, episodes, task)
-            scores[f"{names[task]}/return_mean"] = mean
-        return scores
-
-    def _mean_return(self, number: int, episodes: int, task: int) -> float:
-        return float(
-            self.play(number, episodes, steps=self.config.evaluate.steps, task=task).returns.mean()
-        )
-
-    def _evaluates_all(self) -> bool:
-        """Whether this is the end of a phase or of the run, or all tasks are asked for."""
-        end = self.config.env_steps_total(self.config.total_time())
-        ended = self.clock.env_steps >= end or self.phase_over()
-        return self.config.evaluate.tasks == "seen" or (ended and not self.owes())
-
-    def play(
-        self,
-        number: int,
-        episodes: int,
-        on_frame: Callable[[np.ndarray], None] | None = None,
-        steps: int | None = None,
-        task: int | None = None,
-    ) -> Evaluation:
-        """Play full episodes as in an evaluation; see `evaluate_policy`.
-
-        Args:
-            number: of the evaluation, for its streams.
-            episodes: how many.
-            on_frame: called with each picture.
-            steps: instead of so many episodes, those that end within so many env_steps.
-            task: by its number; None for that of this phase.
-
-        Raises:
-            ConfigError: in an environment that changes.
-        """
-        self._check_constant("evaluation")
-        now = self.sequence.tasks[self.clock.phase]
-        task = now if task is None else task
-        of_task = () if task == now else ("task", task)
-        stream = partial(numpy_stream, self.config.seed, "evaluation", number, *of_task)
-        rng = stream("policy")
-        with in_mode(*self._acting(), train=False):
-            return evaluate_policy(
-                partial(self.tasks.make, task),
-                self.config.env.num_envs,
-                lambda obs: self._act_in_evaluation(obs, rng),
-                episodes,
-                stream,
-                on_frame,
-                steps,
-                self._values() if self.config.evaluate.overestimation else None,
-            )
-
-    def _values(self) -> Values:
-        """Return what the agent says about returns, for evaluations."""
+    def _values(self) -> Values | None:
+        if not self.config.evaluate.overestimation:
+            return None
 
         def q(obs: np.ndarray, actions: np.ndarray | None) -> np.ndarray:
             return self._q(obs, self._act_greedily(obs) if actions is None else actions)
@@ -399,60 +112,16 @@ class OffPolicyAgent(ABC):
     def _q(self, obs: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """Return Q(s, a), (batch,), for stacked observations and actions."""
 
-    @abstractmethod
-    def _acting(self) -> tuple[nn.Module, ...]:
-        """Return the modules that act."""
-
-    @contextmanager
-    def _acting_mode(self) -> Iterator[None]:
-        """Let batch norms of users' networks act by their running statistics.
-
-        Those of a batch would be of the environments' few observations.
-        """
-        if self._batch_norms is None:
-            parts = [part for module in self._acting() for part in module.modules()]
-            self._batch_norms = [m for m in parts if isinstance(m, _BatchNorm)]
-        train = [norm for norm in self._batch_norms if norm.training]
-        for norm in train:
-            norm.training = False
-        try:
-            yield
-        finally:
-            for norm in train:
-                norm.training = True
-
-    def _computed(self, compute: Callable[..., Tensor], *inputs: np.ndarray) -> np.ndarray:
-        """Return what acting computes of inputs of the host; as a graph, if updates are graphs."""
-        sent = [on_device(array, self.device) for array in inputs]
-        if self._graphs is None:
-            return compute(*sent).cpu().numpy()
-        key = (compute.__name__, self._acting()[0].training)
-        return self._graphs(key, compute, *sent).cpu().numpy()
-
-    def _act_in_evaluation(self, obs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return actions for stacked observations."""
-        return self._act_greedily(obs)
-
     def metrics(self) -> dict[str, float]:
-        """Return means since the last call: losses and so on, return of finished episodes.
+        """Return means since the last call, as of all agents; with ``agent.anneal`` n and γ.
 
-        Losses are without penalties, whose sum over networks is ``train/penalty``. Once there is
-        ``time/compile``, the seconds that compiling the update took. With ``agent.anneal`` there
-        are n and γ of the next update; with ``agent.values`` the share of the targets outside its
-        range, ``train/clipped``.
+        These are of the next update. With ``agent.values`` there is the share of the targets
+        outside its range, ``train/clipped``.
         """
-        values = self.experience.episode_metrics()
+        moving = {}
         if self._anneal is not None:
-            values |= dict(zip(("train/n_step", "train/gamma"), self._horizon(), strict=True))
-        if self._compile_seconds is not None:
-            values["time/compile"], self._compile_seconds = self._compile_seconds, None
-        if self.updates_summed:
-            means = (self.sums / self.updates_summed).tolist()
-            values |= dict(zip(self.means, means, strict=True))
-            values |= self.penalties.metrics(self.updates_summed)
-        self.sums.zero_()
-        self.updates_summed = 0
-        return values
+            moving = dict(zip(("train/n_step", "train/gamma"), self._horizon(), strict=True))
+        return moving | super().metrics()
 
     def sample(self, size: int, number: int) -> Any:
         """Return a probe batch from a stream of its own, or None before there is data."""
@@ -472,42 +141,6 @@ class OffPolicyAgent(ABC):
         """Return what a loss reads, of a batch of transitions."""
         return batch
 
-    def act(self, obs: np.ndarray) -> np.ndarray:
-        """Return greedy actions for observations (batch, ...), stacked as in training.
-
-        Raises:
-            ConfigError: if the observations have another shape.
-        """
-        expected = self.experience.obs()
-        obs = np.asarray(obs)
-        if obs.shape[1:] != expected.shape[1:] or obs.ndim != expected.ndim:
-            sizes = ", ".join(map(str, expected.shape[1:]))
-            raise ConfigError(f"obs has shape {obs.shape}: allowed is (batch, {sizes})")
-        with in_mode(*self._acting(), train=False):
-            return self._act_greedily(obs)
-
-    @abstractmethod
-    def _act_greedily(self, obs: np.ndarray) -> np.ndarray:
-        """Return the actions that the agent takes for the best."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return streams, environments, frame stacks, counters and sums."""
-        return {
-            "streams": self.streams.state_dict(),
-            "experience": self.experience.state_dict(),
-            "sums": self.sums,
-            "updates_summed": self.updates_summed,
-            "penalties": self.penalties.state_dict(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned; the replay follows in `load_files`."""
-        self.streams.load_state_dict(state["streams"])
-        self.experience.load_state_dict(state["experience"])
-        self.sums.copy_(state["sums"])
-        self.updates_summed = int(state["updates_summed"])
-        self.penalties.load_state_dict(state.get("penalties", {}))
-
     def save_files(self, previous: Path | None) -> Callable[[Path], None]:
         """Return what writes the replay as it is now; it shares the files of `previous`."""
         return self.experience.save_files(previous)
@@ -520,12 +153,3 @@ class OffPolicyAgent(ABC):
     def notes(self) -> tuple[str, ...]:
         """The notes to print when a run begins."""
         return self.experience.replay.notes
-
-    @property
-    def restart_reason(self) -> str:
-        """Why new episodes began at a resume, though open ones were to go on; empty if not."""
-        return self.experience.env.restart_reason
-
-    def close(self) -> None:
-        """Close the environments and their processes."""
-        self.experience.close()

@@ -1,11 +1,13 @@
-"""Running statistics of observations and of returns, to normalise what networks see and learn.
+"""Running statistics of observations and returns, to normalise what networks see and learn.
 
 Source: parallel variance of Chan, Golub & LeVeque 1979; used as in SimBa (Lee et al. 2025),
 which updates it with every observation acted on and applies it when acting and sampling. Of
-returns: SimbaV2 (Lee et al. 2025, arXiv:2502.15280), Section 4.3; its code, `normalization.py`.
+returns: SimbaV2 (Lee et al. 2025, arXiv:2502.15280), Section 4.3, and its `normalization.py`; PPO
+uses statistics as ``VecNormalize`` of Stable-Baselines3 does.
 
-- `RunningStatistics`: mean and variance of observations.
-- `ReturnScale`: what rewards are divided by.
+- `RunningStatistics`: mean and variance of anything.
+- `ReturnScale`: SimbaV2's, what rewards are multiplied by.
+- `RewardScale`: PPO's, which scales rewards as they come.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +20,7 @@ from torch import Tensor
 
 from rlplast.core.device import on_device
 
-__all__ = ["ReturnScale", "RunningStatistics"]
+__all__ = ["ReturnScale", "RewardScale", "RunningStatistics"]
 
 EPS = 1e-8  # added to the variance
 
@@ -54,9 +56,9 @@ class RunningStatistics:
         n = len(batch)
         total = self.count + n
         batch = batch.astype(np.float64)
-        mean = batch.mean(axis=0)
+        mean = np.add.reduce(batch, axis=0) / n  # as np.mean, in a third of the time
         delta = mean - self._mean
-        squares = np.square(batch - mean).sum(axis=0) + self.count * self._variance
+        squares = np.add.reduce(np.square(batch - mean), axis=0) + self.count * self._variance
         self._variance = (squares + np.square(delta) * (self.count * n / total)) / total
         self._mean = self._mean + delta * (n / total)
         self.count = total
@@ -89,7 +91,10 @@ class RunningStatistics:
     def _refresh(self) -> None:
         inv_std = 1 / np.sqrt(self._variance + EPS)
         for tensor, value in ((self.mean, self._mean), (self.inv_std, inv_std)):
-            tensor.copy_(on_device(np.asarray(value, np.float32), tensor.device))
+            if tensor.is_cpu:
+                tensor.numpy()[...] = value
+            else:
+                tensor.copy_(on_device(np.asarray(value, np.float32), tensor.device))
 
 
 class ReturnScale:
@@ -154,3 +159,44 @@ class ReturnScale:
             deviation = float(np.sqrt(self._statistics.variance + EPS))
             divisor = max(deviation, self._largest / self.bound)
         self.factor.copy_(on_device(np.asarray(1 / divisor, np.float32), self.factor.device))
+
+
+class RewardScale:
+    """Divides rewards by the standard deviation of their discounted sum within an episode.
+
+    Args:
+        num_envs: environments whose rewards come together.
+        gamma: discount factor of the sum.
+
+    Attributes:
+        statistics: of the sums after every step.
+    """
+
+    def __init__(self, num_envs: int, gamma: float) -> None:
+        self.gamma, self.statistics = gamma, RunningStatistics(())
+        self._sums = np.zeros(num_envs)
+
+    def begin(self) -> None:
+        """Begin new episodes everywhere; the statistics stay."""
+        self._sums[:] = 0
+
+    def scaled(self, reward: npt.NDArray[Any], ended: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+        """Take in rewards of a step, (num_envs,), and return them scaled, float32, not clipped.
+
+        Args:
+            reward: unscaled.
+            ended: whether the step ended the episode.
+        """
+        self._sums = self._sums * self.gamma + reward
+        self.statistics.update(self._sums)
+        self._sums[ended] = 0
+        return (reward * self.statistics.inv_std.item()).astype(np.float32)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return statistics and sums; copies."""
+        return {"statistics": self.statistics.state_dict(), "sums": self._sums.copy()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self.statistics.load_state_dict(state["statistics"])
+        self._sums = np.array(state["sums"], np.float64)

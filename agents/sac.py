@@ -317,14 +317,6 @@ class SAC(OffPolicyAgent):
     def _act_greedily(self, obs: np.ndarray) -> np.ndarray:
         return self._act(self._as_stored(obs), None)
 
-    def _as_stored(self, obs: np.ndarray) -> np.ndarray:
-        if self.spec.obs_dtype == "uint8" and obs.dtype != np.uint8:
-            raise ConfigError(
-                f"observations are {obs.dtype}: allowed are pictures in bytes, as env "
-                f"{self.spec.id!r} gives them"
-            )
-        return obs.astype(self.spec.obs_dtype, copy=False)
-
     @torch.no_grad()
     def _q(self, obs: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """Return the mean over critics of Q(s, a), (batch,), in units of the reward."""

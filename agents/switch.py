@@ -24,7 +24,7 @@ class Switch(Section):
             and DQN's ε begin anew; random_only: the random steps alone; or keep.
         optimizer: keep, or renew: its state is as new.
         target: copy of the trained network; keep; or renew: initial weights, drawn afresh.
-        statistics: of SAC's observations: keep, or restart.
+        statistics: of observations and rewards, where an agent normalises them: keep, or restart.
     """
 
     replay: Literal["clear", "keep"] = "clear"

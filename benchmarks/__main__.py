@@ -1,7 +1,7 @@
 """The standard set of benchmarks: ours and others side by side, in one process on one machine.
 
     python -m benchmarks [NAME ...] [--threads 2] [--rounds 7]
-    python -m benchmarks dqn sac small --device cuda
+    python -m benchmarks dqn sac ppo small --device cuda
 
 Sides take turns, so that whatever else the machine does falls on all of them. Figures are medians
 with the spread. Speed is never asserted in tests.
@@ -21,6 +21,7 @@ from rlplast.core.errors import ConfigError
 AGENTS: dict[str, Callable[..., Iterator[Row]]] = {
     "dqn": agents.dqn,
     "sac": agents.sac,
+    "ppo": agents.ppo,
     "small": agents.small,
 }
 BENCHES: dict[str, Callable[..., Iterator[Row]]] = AGENTS | {

@@ -2,6 +2,7 @@
 
 - `dqn`: Asterix, four environments, Nature's network, replay ratio 1, also in bf16.
 - `sac`: networks of SimBa's sizes on a made-up environment with the sizes of HumanoidBench's h1.
+- `ppo`: whole rollouts with their updates, on CartPole and Hopper.
 - `small`: networks where overhead rules; an update per env_step, then 16.
 
 A DQN explores as little as at the end of its decay, ours and theirs.
@@ -11,8 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.peers import PEERS, atari, minatar, peer, simba
-from benchmarks.tools import Row, medians, on_cores, row, training
+from benchmarks.peers import PEERS, atari, minatar, normalised, peer, simba
+from benchmarks.tools import Row, medians, on_cores, row, stride, training
 from rlplast.run.config_file import read_config
 from rlplast.run.timing import Steps, paced, ready
 
@@ -43,6 +44,10 @@ class Task:
 
 DQN = {"dqn asterix": Task("dqn/asterix", {}, SB3, atari, ("fp32", "bf16"))}
 SAC = {"sac simba": Task("sac/h1_walk", H1, SB3, simba, ("fp32", "bf16"))}
+PPO = {
+    "ppo cartpole": Task("ppo/cartpole", {}, SB3),
+    "ppo hopper": Task("ppo/hopper", {}, SB3, normalised),
+}
 SMALL = {
     "sac pendulum": Task("sac/pendulum", {}),
     "sac hopper": Task("sac/hopper", {}),
@@ -64,6 +69,10 @@ def sac(threads: int, rounds: int, device: str = "cpu") -> Iterator[Row]:
     return rows(SAC, threads, rounds, device)
 
 
+def ppo(threads: int, rounds: int, device: str = "cpu") -> Iterator[Row]:
+    return rows(PPO, threads, rounds, device)
+
+
 def small(threads: int, rounds: int, device: str = "cpu") -> Iterator[Row]:
     return rows(SMALL, threads, rounds, device)
 
@@ -83,11 +92,12 @@ def rows(tasks: dict[str, Task], threads: int, rounds: int, device: str) -> Iter
 
 
 def sides_of(task: Task, threads: int, device: str = "cpu") -> tuple[dict[str, Steps], int]:
-    """Return the training of a task by each side, and how many environments a step is of."""
+    """Return the training of a task by each side, and how many env_steps a stride has."""
     keys = {"device": device, "threads": threads, "total": "400k env_steps"} | task.changes
     agents, config = {}, None
     for precision in task.precisions:
-        config = read_config(task.config, keys | {"agent.precision": precision})
+        own = {} if precision == "fp32" else {"agent.precision": precision}
+        config = read_config(task.config, keys | own)
         for how in ("off", "compile" if device == "cpu" else "graph"):
             agents[f"ours {precision}, {how}"] = ready(config, how)[0]
     sides, agent = {}, next(iter(agents.values()))
@@ -96,4 +106,4 @@ def sides_of(task: Task, threads: int, device: str = "cpu") -> tuple[dict[str, S
             sides[other] = peer(PEERS[other], config, agent, **task.special(config))
         except ImportError as error:
             print(f"without {other}: {error}")
-    return sides | {name: training(one) for name, one in agents.items()}, agent.config.env.num_envs
+    return sides | {name: training(one) for name, one in agents.items()}, stride(agent.config)

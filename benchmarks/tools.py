@@ -79,11 +79,16 @@ def built(config: Any, **keys: Any) -> tuple[Any, Any]:
     return timing.built(config, {"device": "cpu"} | dotted)
 
 
+def stride(config: Any) -> int:
+    """Return the env_steps that are timed as one: of all environments, of PPO a whole rollout."""
+    return config.transitions if config.kind == "ppo" else config.env.num_envs
+
+
 def training(agent: Any) -> Steps:
-    """Return what takes so many steps of all environments, and the updates owed for them."""
+    """Return what takes so many strides, and the updates owed for them."""
 
     def run(count: int) -> None:
-        goal = agent.clock.env_steps + count * agent.config.env.num_envs
+        goal = agent.clock.env_steps + count * stride(agent.config)
         while agent.clock.env_steps < goal or agent.owes():
             agent.step()
         if agent.device.type == "cuda":

@@ -28,6 +28,11 @@ class FrameStack:
         began = np.broadcast_to(first, len(obs))
         self.frames[:, :-1][began] = obs[began, None] if self._repeat_first else 0
 
+    def after(self, obs: np.ndarray) -> np.ndarray:
+        """Return observations as they would be with frames (num_envs, ...) appended."""
+        frames = np.concatenate((self.frames[:, 1:], obs[:, None]), axis=1)
+        return frames.reshape(len(frames), *self._shape)
+
     def obs(self) -> np.ndarray:
         """Return observations (num_envs, *stacked_shape)."""
         return self.frames.reshape(len(self.frames), *self._shape)

@@ -4,11 +4,12 @@ import copy
 from typing import Any
 
 from tests.gpt.runs import plain
+from tests.ppo_runs import small_ppo
 from tests.runs import TINY
 from tests.sac_runs import small_sac
 from tests.supervised_runs import small_supervised
 
-KINDS = ("dqn", "sac", "supervised", "gpt")
+KINDS = ("dqn", "sac", "ppo", "supervised", "gpt")
 
 
 def small_run(kind: str, corpora: dict[str, str], **changes: Any) -> dict[str, Any]:
@@ -22,6 +23,7 @@ def small_run(kind: str, corpora: dict[str, str], **changes: Any) -> dict[str, A
     found = {
         "dqn": lambda: TINY,
         "sac": small_sac,
+        "ppo": small_ppo,
         "supervised": small_supervised,
         "gpt": lambda: plain(corpora),
     }[kind]()

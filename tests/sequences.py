@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tests.ppo_runs import small_ppo
 from tests.runs import TINY
 from tests.sac_runs import small_sac
 
@@ -29,4 +30,11 @@ def sac_tasks(**changes: Any) -> dict[str, Any]:
     env = {"id": "gym/Pendulum-v1", "num_envs": 1, "options": {"max_episode_steps": 25}}
     env |= {"shift": "gravity", "tasks": 3, "steps_per_task": EACH}
     made = small_sac(replay_ratio=0.5, **changes)
+    return made | {"total": "auto", "env": env | changes.get("env", {})}
+
+
+def ppo_tasks(**changes: Any) -> dict[str, Any]:
+    """A config of a PPO: two tasks, twice, of two rollouts each."""
+    env = {"sequence": TWO, "steps_per_task": EACH, "cycles": 2, "num_envs": 2}
+    made = small_ppo(**{"checkpoint": {"every": "10%", "keep": 20}} | changes)
     return made | {"total": "auto", "env": env | changes.get("env", {})}

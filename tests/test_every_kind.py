@@ -44,14 +44,14 @@ LAYERS: dict[str, dict[str, Any]] = {
 # In which kinds of run a layer resumes: the first one in `make test`, the others in
 # `make test-slow`.
 RESUMES = {
-    "lifecycle": ("dqn", "supervised", "gpt", "sac"),
+    "lifecycle": ("dqn", "supervised", "gpt", "sac", "ppo"),
     "normalize_project": ("sac", "gpt"),
-    "dropout": ("dqn", "sac"),
+    "dropout": ("dqn", "sac", "ppo"),
     "dropconnect": ("supervised", "gpt"),
     "scheduled_drop": ("gpt", "dqn"),
-    "layer_norm": ("supervised",),
+    "layer_norm": ("ppo", "supervised"),
     "crelu": ("sac", "supervised"),
-    "deep_fourier": ("gpt",),
+    "deep_fourier": ("gpt", "ppo"),
     "stochastic_depth": ("gpt", "sac"),
     "rigl": ("sac", "dqn"),
     "unit_features": ("sac", "dqn"),
@@ -59,7 +59,9 @@ RESUMES = {
 REFUSED_LAYERS = {
     ("gpt", "crelu"): "h.0.mlp.c_fc has the nonlinearity gelu: allowed is relu",
     ("gpt", "unit_features"): "finds no head in a GPT",
+    ("ppo", "crelu"): "fc1 has the nonlinearity tanh: allowed is relu",
     ("dqn", "stochastic_depth"): "finds no residual blocks in a QNetwork",
+    ("ppo", "stochastic_depth"): "finds no residual blocks in a ValueNetwork",
     ("supervised", "stochastic_depth"): "finds no residual blocks in a Chain",
 }
 # Side by side in one run: a GPT's units are small, and not all of them are to be silent; what

@@ -15,7 +15,7 @@ from rlplast.training import checkpoint
 from rlplast.training.loop import Loop
 from tests.marks import slow_but
 from tests.runs import Killed, final, kill, lines
-from tests.sequences import EACH, dqn_tasks, sac_tasks
+from tests.sequences import EACH, dqn_tasks, ppo_tasks, sac_tasks
 
 HOOKS = [
     {"method": "shrink_perturb", "on": "phase_start", "params": {"init": "fresh"}},
@@ -181,12 +181,21 @@ def without_task(row: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in row.items() if (k != "phase" and k.count("/") < 2) or "metric" in k}
 
 
-@pytest.mark.parametrize("switch", [{}, "pt_dqn"])
-@pytest.mark.parametrize("make", [dqn_tasks, sac_tasks], ids=["dqn", "sac"])
+@pytest.mark.parametrize(
+    ("make", "switch"),
+    [
+        (dqn_tasks, {}),
+        (dqn_tasks, "pt_dqn"),
+        (sac_tasks, {}),
+        (sac_tasks, "pt_dqn"),
+        (ppo_tasks, {}),
+        (ppo_tasks, {"optimizer": "renew", "statistics": "restart"}),
+    ],
+)
 def test_one_task_equals_the_plain_run_bit_for_bit(make: Any, switch: Any, tmp_path: Path):
     config = make()
     options = {"max_episode_steps": 25}
-    env_id = {"dqn": "gym/CartPole-v1", "sac": "gym/Pendulum-v1"}[config["kind"]]
+    env_id = "gym/Pendulum-v1" if make is sac_tasks else "gym/CartPole-v1"
     plain = {"id": env_id, "num_envs": 2, "options": options}
     tasks = {"sequence": [env_id], "steps_per_task": 90, "num_envs": 2, "options": options}
     hooks = [{"method": "shrink_perturb", "at": "50%"}]

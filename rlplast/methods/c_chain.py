@@ -34,13 +34,13 @@ class CChain(Method):
 
     λ · mean (f_θ(x) − f_θ'(x))² over a batch x of its own and all outputs; θ' are the weights one
     update before, and get no gradient. Outputs are a DQN's action values, the critics' values of
-    the batch's actions (summed over critics), the actor's means before tanh, a classifier's
-    logits, a GPT's logits after the last token; a temperature has none. Both are computed in
-    evaluation mode with the buffers of now. Weights, biases, norm layers, heads and tied weights
-    count alike, since all make the outputs; so `layers` is refused. Entries that a hook has
-    written since the last update have their new value in θ' too, so that nothing pulls an edit
-    back. The optimizer's state and target networks are left alone. Before the second update, and
-    right after an edit of all weights, the term is 0.
+    the batch's actions (summed over critics), the actor's means before tanh, a PPO's logits or
+    means and values, a classifier's logits, a GPT's logits after the last token; a temperature has
+    none. Both are computed in evaluation mode with the buffers of now. Weights, biases, norm
+    layers, heads and tied weights count alike, since all make the outputs; so `layers` is refused.
+    Entries that a hook has written since the last update have their new value in θ' too, so that
+    nothing pulls an edit back. The optimizer's state and target networks are left alone. Before the
+    second update, and right after an edit of all weights, the term is 0.
 
     λ is `coef`. With `beta` it is so for 10 000 updates; then β · mean |loss| / (mean (term/λ) +
     1e-8), over the last 50 000 updates.

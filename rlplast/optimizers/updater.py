@@ -1,6 +1,10 @@
-"""The optimizers of a module, and what an update does with them: clip, step, set the rate."""
+"""The optimizers of a module, and what an update does with them: clip, step, set the rate.
 
-from collections.abc import Sequence
+- `Updater`: those of one module.
+- `minimise_together`: one update of several modules, whose gradients are clipped together.
+"""
+
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +17,7 @@ from rlplast.core.registry import get
 from rlplast.core.rng import derive_seed
 from rlplast.optimizers.config import OptimizerConfig, lr_at
 
-__all__ = ["Updater"]
+__all__ = ["Updater", "minimise_together"]
 
 _CAPTURED = (Adam, AdamW, SGD, RMSprop)  # with a learning rate on the device
 _CONSTANTS = ("betas", "eps", "weight_decay")  # of a parameter group, for `adam_step`
@@ -122,9 +126,7 @@ class Updater:
     def _clipped(self, gradients: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
         if self.config.clip_norm is None:
             return gradients
-        norms = [torch.linalg.vector_norm(gradient) for gradient in gradients.values()]
-        norm = torch.linalg.vector_norm(torch.stack(norms))
-        factor = (self.config.clip_norm / (norm + 1e-6)).clamp(max=1.0)
+        factor = _factor(gradients.values(), self.config.clip_norm)
         return {p: gradient * factor for p, gradient in gradients.items()}
 
     def step(self) -> None:
@@ -144,3 +146,41 @@ class Updater:
         """Scale gradients down to a norm of at most `clip_norm`, if there is one."""
         if self.config.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self._parameters, self.config.clip_norm)
+
+
+def minimise_together(
+    updaters: Sequence[Updater], losses: Sequence[Tensor], clip_norm: float | None
+) -> None:
+    """Update several modules once, each along the gradient of its own loss.
+
+    Args:
+        updaters: of modules that share no parameter.
+        losses: one for each.
+        clip_norm: largest norm of all gradients together; None for no bound. Each module's own
+            bound comes after it.
+    """
+    parameters = [p for updater in updaters for p in updater._parameters]
+    if torch.compiler.is_compiling():
+        loss = torch.stack(tuple(losses)).sum()
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        if clip_norm is not None:
+            factor = _factor([g for g in gradients if g is not None], clip_norm)
+            gradients = tuple(None if g is None else g * factor for g in gradients)
+        for updater in updaters:
+            count = len(updater._parameters)
+            updater._compiled_step(gradients[:count])
+            gradients = gradients[count:]
+        return
+    for updater in updaters:
+        updater.zero_grad()
+    torch.autograd.backward(losses)
+    if clip_norm is not None:
+        torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
+    for updater in updaters:
+        updater.step()
+
+
+def _factor(gradients: Iterable[Tensor], most: float) -> Tensor:
+    """Return what scales gradients down to a norm of at most `most`, as torch does it."""
+    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients]))
+    return (most / (norm + 1e-6)).clamp(max=1.0)

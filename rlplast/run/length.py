@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from rlplast.agents.off_policy_config import OffPolicyConfig
+from rlplast.agents.agent_config import AgentConfig
 from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError
 from rlplast.supervised.config import SupervisedConfig
@@ -33,7 +33,7 @@ def length(config: RunConfig) -> dict[str, float]:
     end = config.horizon()
     if isinstance(config, SupervisedConfig):
         end = end_of_run(phases_of(config), config.batch_size, config.total_time())
-    if isinstance(config, OffPolicyConfig) and config.total_time().unit != "episodes":
+    if isinstance(config, AgentConfig) and config.total_time().unit != "episodes":
         end = dataclasses.replace(end, episodes=0)  # all that is known is that there are no more
     return {unit: float(end[unit]) for unit in config.units if end[unit] > 0}
 
@@ -66,7 +66,7 @@ def phases_of(config: SupervisedConfig) -> list[Phase]:
 
 def env_steps_at(config: RunConfig, time: Time) -> float:
     """Return how many env_steps an agent has made when it reaches a time; 0 where not known."""
-    if not isinstance(config, OffPolicyConfig) or time.unit in ("frames", "tokens", "epochs"):
+    if not isinstance(config, AgentConfig) or time.unit in ("frames", "tokens", "epochs"):
         return 0.0
     if time.unit == "phase":
         return float(config.sequence().start(int(time.value)))
@@ -84,7 +84,7 @@ def updates_at(config: Any, time: Time) -> float:
             return time.value / (config.batch_size * config.model.context)
         starts = [phase.start for phase in config.phase_list()]
         return starts[int(time.value)] if time.value < len(starts) else config.total_time().value
-    if not isinstance(config, OffPolicyConfig):  # a kind that is not ours
+    if not isinstance(config, AgentConfig):  # a kind that is not ours
         end = config.horizon()
         return end.updates * time.value / end[time.unit] if end[time.unit] else 0.0
     ends, planned = length(config), config.updates_planned()

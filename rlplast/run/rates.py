@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rlplast.agents.off_policy_config import OffPolicyConfig
+from rlplast.agents.agent_config import AgentConfig
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.optim_state import allocate
 from rlplast.run.timing import built, ready, timed, updates
@@ -27,12 +27,12 @@ def timed_here(config: Any) -> dict[str, float]:
     Returns:
         ``env_steps``, ``updates``: seconds of one; ``checkpoint``: bytes of one without replay and
         ``initial`` weights, which a run has once; ``row``: bytes of a transition. Those of
-        environments for agents alone.
+        environments for agents alone, ``row`` for those with a replay.
 
     Raises:
         ConfigError: if the run cannot be built, for want of data, say.
     """
-    agent = isinstance(config, OffPolicyConfig)
+    agent = isinstance(config, AgentConfig)
     trainable = ready(config, "off")[0] if agent else _without_start(config)
     try:
         rates = _of_agent(trainable) if agent else _of_others(trainable)
@@ -59,10 +59,12 @@ def _without_start(config: Any) -> Any:
 
 def _of_agent(agent: Any) -> dict[str, float]:
     update, config = updates(agent), agent.config
+    replay = getattr(agent.experience, "replay", None)
+    row = {} if replay is None else {"row": replay.nbytes / config.agent.buffer_size}
     return {
         "env_steps": _mean(agent._environment_step) / config.env.num_envs,
         "updates": _mean(lambda: update(1)),
-        "row": agent.experience.replay.nbytes / config.agent.buffer_size,
+        **row,
     }
 
 

@@ -5,9 +5,10 @@
 
 The rules:
 
-1. **Length.** An agent makes 32 updates after 24 random steps, in each task of a sequence, a
-   classifier 8 epochs over all its phases, a GPT 8 updates in each phase. Of many phases 2 are left
-   (where classes come in groups the least divisor of their number, so that groups stay equal).
+1. **Length.** An agent makes 32 updates in each task of a sequence, after 24 random steps or on
+   rollouts of 16 steps, a classifier 8 epochs over all its phases, a GPT 8 updates in each phase.
+   Of many phases 2 are left (where classes come in groups the least divisor of their number, so
+   that groups stay equal).
 2. **Times** in counts shrink as the run does, unit by unit: ``at: 250k env_steps`` of 500k is
    the middle of the short run too. None becomes 0, a period longer than one update stays so, and
    percentages stay as they are. A condition holds whenever its value is measured.
@@ -43,6 +44,7 @@ from rlplast.training.config import EvaluateConfig, RunConfig
 __all__ = ["CAPS", "UPDATES", "make_start", "shrunk", "sources"]
 
 UPDATES, RANDOM_STEPS, EPOCHS, PHASES = 32, 24, 8, 2
+ROLLOUT_STEPS = 16
 UPDATES_OF_PHASE = 8  # of a GPT
 EPISODE = 50  # env_steps
 
@@ -161,13 +163,8 @@ def _shorten(data: dict[str, Any], config: Any) -> None:
         longest = max(epochs) if isinstance(epochs, list) else epochs
         stream["epochs"] = min(longest, max(1, EPOCHS // count))
     elif "env" in data:
-        env, agent = data["env"], data["agent"]
-        first = max(env["num_envs"] * (agent["n_step"] + 1), RANDOM_STEPS)
-        agent["initial_steps"] = first
-        least = min(ratio for _, ratio in config.update_plan().ratios)
-        if isinstance(data["replay_ratio"], list):
-            data["replay_ratio"] = least  # until `_rescale`, which needs the length
-        env_steps = first + max(1, math.ceil(UPDATES / least))
+        env = data["env"]
+        env_steps = _env_steps(data, config)
         unit = config.total_time().unit  # an episode has at least one env_step
         data["total"] = f"{UPDATES if unit == 'updates' else env_steps} {unit}"
         if env.get("steps_per_task") is not None:  # of a sequence of tasks
@@ -187,6 +184,24 @@ def _shorten(data: dict[str, Any], config: Any) -> None:
                 env["options"] = options
     else:
         data["total"] = str(Time(UPDATES, config.total_time().unit))
+
+
+def _env_steps(data: dict[str, Any], config: Any) -> int:
+    """Shorten what comes before an agent's updates, and return the env_steps that owe enough."""
+    num_envs, agent = data["env"]["num_envs"], data["agent"]
+    if "replay_ratio" not in data:
+        agent["rollout_steps"] = min(agent["rollout_steps"], ROLLOUT_STEPS)
+        whole = num_envs * agent["rollout_steps"]
+        agent["batch_size"] = math.gcd(agent["batch_size"], whole)
+        agent["epochs"] = min(agent["epochs"], EPOCHS)
+        each = agent["epochs"] * (whole // agent["batch_size"])
+        return whole * math.ceil(UPDATES / each)
+    first = max(num_envs * (agent["n_step"] + 1), RANDOM_STEPS)
+    agent["initial_steps"] = first
+    least = min(ratio for _, ratio in config.update_plan().ratios)
+    if isinstance(data["replay_ratio"], list):
+        data["replay_ratio"] = least  # until `_rescale`, which needs the length
+    return first + max(1, math.ceil(UPDATES / least))
 
 
 def _put_data(data: dict[str, Any], folder: Path) -> None:

@@ -230,7 +230,7 @@ class RunConfig(Section):
 
     Attributes:
         units: what the run's clock counts (no key of a config).
-        kind: what trains: dqn, sac, supervised, gpt, or another kind of `rlplast list kinds`.
+        kind: what trains: dqn, sac, ppo, supervised, gpt, or another kind of `rlplast list kinds`.
         seed: seed of all random streams of the run.
         threads: CPU threads of torch. Results repeat bit for bit only with the same number.
         device: auto, cpu, cuda or cuda:N. auto is decided when a run starts: cuda if there is one.

@@ -78,6 +78,7 @@ class Kind:
 _OURS = {  # name → config and trainable, inside of rlplast
     "dqn": ("agents.dqn_config:DQNConfig", "agents.dqn:DQN"),
     "sac": ("agents.sac_config:SACConfig", "agents.sac:SAC"),
+    "ppo": ("agents.ppo_config:PPOConfig", "agents.ppo:PPO"),
     "supervised": ("supervised.config:SupervisedConfig", "supervised.trainer:Supervised"),
     "gpt": ("gpt.config:GPTConfig", "gpt.trainer:GPTTrainer"),
 }

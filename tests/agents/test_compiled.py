@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlplast.agents import compiled, off_policy
+from rlplast.agents import agent as agents
+from rlplast.agents import compiled
 from rlplast.agents.compiled import LEAST_UPDATES
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.penalties import Penalties
@@ -252,7 +253,7 @@ def test_what_cannot_be_compiled_keeps_the_update_eager(
     why: str, agent: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ):
     if why == "torch":
-        monkeypatch.setattr(off_policy, "compiles_updates", lambda: False)
+        monkeypatch.setattr(agents, "compiles_updates", lambda: False)
     options = {"name": "sgd"} if why == "an optimizer" else {}
     made = agent(0, accelerate="compile", **CARTPOLE, **options)
     made.gradients_read = why == "gradients read"

@@ -1,11 +1,19 @@
 import numpy as np
 import pytest
 import torch
-from torch.distributions import Independent, Normal, TransformedDistribution
+from torch.distributions import Categorical, Independent, Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 from torch.nn import functional
 
-from rlplast.agents.losses import huber, q_of, tanh_gaussian, td_target
+from rlplast.agents.losses import (
+    categorical,
+    clipped_surrogate,
+    gaussian,
+    huber,
+    q_of,
+    tanh_gaussian,
+    td_target,
+)
 from tests.naive.dqn import huber_twin, target_twin
 
 B, ACTIONS = 17, 5
@@ -122,3 +130,42 @@ def test_tanh_gaussian_is_finite_and_right_far_out(mean: float, log_std: float):
     assert all(g.isfinite().all() for g in gradients)
     if abs(mean) > 50:  # d/du of -log(1 - tanh² u) = 2 tanh u
         torch.testing.assert_close(gradients[0], torch.full((2, 1), 2 * np.sign(mean)).float())
+
+
+# The policy of PPO.
+
+
+def test_clipped_surrogate_is_worked_out_by_hand():
+    # Of a good action only the ratio above 1 + ε is cut, of a bad one only that below 1 − ε.
+    ratio = torch.tensor([0.5, 1.0, 1.5, 0.5, 1.0, 1.5], requires_grad=True)
+    advantage = torch.tensor([2.0, 2.0, 2.0, -2.0, -2.0, -2.0])
+    loss = clipped_surrogate(ratio, advantage, 0.2)
+    gained = [2 * 0.5, 2 * 1.0, 2 * 1.2, -2 * 0.8, -2 * 1.0, -2 * 1.5]
+    assert loss.item() == pytest.approx(-sum(gained) / 6)
+    (gradient,) = torch.autograd.grad(loss, ratio)
+    np.testing.assert_allclose(gradient * 6, [-2, -2, 0, 0, 2, 2], atol=1e-6)
+
+
+def test_without_a_change_of_the_policy_the_loss_is_minus_the_mean_advantage():
+    advantage = torch.randn(B, generator=torch.Generator().manual_seed(0))
+    assert clipped_surrogate(torch.ones(B), advantage, 0.1).item() == pytest.approx(
+        -advantage.mean().item()
+    )
+
+
+def test_categorical_is_torchs():
+    logits, log_std, _ = gaussians()
+    action = log_std.argmax(1)
+    log_prob, entropy = categorical(logits, action)
+    law = Categorical(logits=logits)
+    torch.testing.assert_close(log_prob, law.log_prob(action))
+    torch.testing.assert_close(entropy, law.entropy())
+
+
+def test_gaussian_is_torchs_normal():
+    mean, log_std, noise = gaussians()
+    shared, action = log_std[0], mean + noise
+    log_prob, entropy = gaussian(mean, shared, action)
+    law = Independent(Normal(mean, shared.exp()), 1)
+    torch.testing.assert_close(log_prob, law.log_prob(action))
+    torch.testing.assert_close(entropy.expand(B), law.entropy())

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlplast.agents.running_statistics import RunningStatistics
+from rlplast.agents.running_statistics import RewardScale, RunningStatistics
 
 
 def rows(count: int, shape: tuple[int, ...] = (3,), seed: int = 0) -> np.ndarray:
@@ -131,3 +131,27 @@ def test_restored_statistics_go_on_bit_for_bit() -> None:
             statistics.update(rows(4, seed=4))
         for key, value in twin.state_dict().items():
             np.testing.assert_array_equal(other.state_dict()[key], value)
+
+
+def test_rewards_are_scaled_by_the_deviation_of_their_discounted_sums() -> None:
+    rng, gamma = np.random.default_rng(0), 0.9
+    rewards, ended = rng.normal(2, 3, (40, 2)), rng.random((40, 2)) < 0.2
+    scale, running, sums = RewardScale(2, gamma), np.zeros(2), []
+    for reward, over in zip(rewards, ended, strict=True):
+        running = gamma * running + reward
+        sums.append(running.copy())
+        running[over] = 0
+        expected = reward / np.sqrt(np.var(sums) + 1e-8)
+        np.testing.assert_allclose(scale.scaled(reward, over), expected, rtol=1e-5)
+
+
+def test_state_of_a_reward_scale_goes_on_within_episodes() -> None:
+    rewards, ended = rows(20, (2,)), np.zeros(2, np.bool_)
+    one, two = RewardScale(2, 0.9), RewardScale(2, 0.9)
+    for reward in rewards[:7]:
+        one.scaled(reward, ended)
+    two.load_state_dict(one.state_dict())
+    for reward in rewards[7:]:
+        assert (one.scaled(reward, ended) == two.scaled(reward, ended)).all()
+    two.begin()
+    assert (one.scaled(rewards[0], ended) != two.scaled(rewards[0], ended)).all()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from rlplast.agents.agent import Agent
 from rlplast.agents.experience import Experience
 from rlplast.agents.off_policy import OffPolicyAgent
 from rlplast.agents.tasks import Tasks
@@ -13,7 +14,7 @@ from rlplast.core.clock import Clock
 from rlplast.run.build import build_trainable
 from rlplast.run.config_file import read_config
 from tests.agents.toy_env import everything, hooked, same
-from tests.sequences import EACH, dqn_tasks, sac_tasks
+from tests.sequences import EACH, dqn_tasks, ppo_tasks, sac_tasks
 
 
 def made(config: dict[str, Any]) -> Any:
@@ -49,7 +50,9 @@ def replayed(agent: OffPolicyAgent) -> Any:
 # The step itself.
 
 
-@pytest.mark.parametrize("config", [dqn_tasks(), sac_tasks()], ids=["dqn", "sac"])
+@pytest.mark.parametrize(
+    "config", [dqn_tasks(), sac_tasks(), ppo_tasks()], ids=["dqn", "sac", "ppo"]
+)
 def test_switch_is_a_step_of_its_own_after_the_last_update_at_exactly_its_time(
     config: dict[str, Any],
 ):
@@ -183,7 +186,7 @@ def test_a_factor_drawn_for_a_task_multiplies_the_environments_own_option():
 # Networks.
 
 
-def weights(agent: OffPolicyAgent) -> dict[str, Any]:
+def weights(agent: Agent) -> dict[str, Any]:
     state = everything(agent)
     return {k: v for k, v in state.items() if k != "rest" and "initial" not in k}
 
@@ -207,9 +210,10 @@ def test_renewed_targets_are_other_ones_at_every_switch():
     assert not same(drawn[0], drawn[1])
 
 
-@pytest.mark.parametrize("make", [dqn_tasks, sac_tasks])
+@pytest.mark.parametrize("make", [dqn_tasks, sac_tasks, ppo_tasks])
 def test_optimizer_at_a_switch_is_kept_or_as_new(make: Any):
-    agent = at_end_of(made(make(env={"switch": {"optimizer": "renew", "target": "keep"}})), 0)
+    target = {} if make is ppo_tasks else {"target": "keep"}
+    agent = at_end_of(made(make(env={"switch": {"optimizer": "renew"} | target})), 0)
     before = weights(agent)
     agent.step()
     after = weights(agent)

@@ -20,6 +20,7 @@ METRICS = {"every": "20%", "names": ["weight_norm", "dormant_ratio"], "batch_siz
 VALUES = {
     "dqn": ("eval/return_mean", "train/epsilon"),
     "sac": ("eval/return_mean", "train/temperature"),
+    "ppo": ("eval/return_mean", "train/entropy"),
     "supervised": ("eval/accuracy", "train/loss"),
     "gpt": ("eval/low/loss", "train/loss"),
 }

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlplast.agents.off_policy_config import EnvConfig
+from rlplast.agents.agent import Agent
+from rlplast.agents.agent_config import EnvConfig
 from rlplast.agents.sac import SAC
 from rlplast.agents.sac_config import SACAgentConfig, SACConfig
 from rlplast.envs.base import EnvSpec
@@ -81,7 +82,7 @@ def trained(updates: int, **options: Any) -> SAC:
 
 
 @contextmanager
-def recorded(agent: SAC) -> Iterator[list[tuple[np.ndarray, np.ndarray, VectorStep]]]:
+def recorded(agent: Agent) -> Iterator[list[tuple[np.ndarray, np.ndarray, VectorStep]]]:
     """Note what the agent acted on, what it did and what came of it, step by step."""
     seen: list[tuple[np.ndarray, np.ndarray, VectorStep]] = []
     step = agent.experience.env.step

@@ -10,10 +10,12 @@ import pytest
 import torch
 
 from rlplast import envs
+from rlplast.agents.agent import Agent
+from rlplast.agents.agent_config import EnvConfig
 from rlplast.agents.dqn import DQN
 from rlplast.agents.dqn_config import DQNAgentConfig, DQNConfig
-from rlplast.agents.off_policy import OffPolicyAgent
-from rlplast.agents.off_policy_config import EnvConfig
+from rlplast.agents.ppo import PPO
+from rlplast.agents.ppo_config import PPOAgentConfig, PPOConfig
 from rlplast.agents.sac import SAC
 from rlplast.core.method.hooks import Hooks
 from rlplast.envs.base import EnvSpec, EpisodicEnv, rng_state
@@ -119,6 +121,30 @@ def dqn(
     return DQN(config, torch.device("cpu"))
 
 
+def ppo(
+    num_envs: int = 2,
+    total: str = "400 env_steps",
+    env: str = "gym/CartPole-v1",
+    seed: int = 3,
+    hooks: Sequence[dict[str, Any]] = (),
+    layers: Sequence[dict[str, Any]] = (),
+    **agent: Any,
+) -> PPO:
+    """A small PPO: 12 updates for every 10 steps of two environments."""
+    of_optimizer, agent = parts(agent)
+    small = {"hidden": [16, 16], "rollout_steps": 10, "batch_size": 5, "epochs": 3}
+    config = PPOConfig(
+        seed=seed,
+        total=total,
+        env=EnvConfig(env, num_envs),
+        agent=PPOAgentConfig(**(small | agent)),
+        optimizer=OptimizerConfig(**({"lr": 1e-3} | of_optimizer)),
+    )
+    config.layers, config.hooks = list(layers), list(hooks)  # whose modules are installed
+    config.check()
+    return PPO(config, torch.device("cpu"))
+
+
 def advanced(agent: Any, updates: int) -> Any:
     """Step an agent until it has done so many updates."""
     while agent.clock.updates < updates:
@@ -126,7 +152,7 @@ def advanced(agent: Any, updates: int) -> Any:
     return agent
 
 
-def hooked(agent: OffPolicyAgent, *configs: dict[str, Any]) -> Hooks:
+def hooked(agent: Agent, *configs: dict[str, Any]) -> Hooks:
     """Hooks as the loop builds them."""
     config = agent.config
     return Hooks(
@@ -141,7 +167,7 @@ def hooked(agent: OffPolicyAgent, *configs: dict[str, Any]) -> Hooks:
     )
 
 
-def everything(agent: OffPolicyAgent) -> dict[str, Any]:
+def everything(agent: Agent) -> dict[str, Any]:
     """All that decides an agent's future, as copies: networks by name, and the ``rest``."""
     state: dict[str, Any] = {}
     for name, network in agent.networks.items():
@@ -158,9 +184,11 @@ def everything(agent: OffPolicyAgent) -> dict[str, Any]:
     return state | {"rest": without_weights(agent)}
 
 
-def without_weights(agent: OffPolicyAgent) -> dict[str, Any]:
+def without_weights(agent: Agent) -> dict[str, Any]:
     """Streams, environments, statistics, replay content, stacks and counters, as copies."""
     state = copy.deepcopy(agent.state_dict())
+    if isinstance(agent, PPO):
+        return state | {"clock": agent.clock, "exploration": exploration_state(agent)}
     replay = agent.experience.replay
     if replay.size:
         batch = replay.sample_from(64, np.random.default_rng(0))
@@ -174,7 +202,7 @@ def without_weights(agent: OffPolicyAgent) -> dict[str, Any]:
     }
 
 
-def exploration_state(agent: OffPolicyAgent) -> dict[str, Any]:
+def exploration_state(agent: Agent) -> dict[str, Any]:
     return rng_state(agent.streams.numpy("exploration"))
 
 

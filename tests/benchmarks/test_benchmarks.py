@@ -17,6 +17,8 @@ SMALL = {"device": "cpu", "agent.batch_size": 8, "agent.buffer_size": 500}
 DQN = SMALL | {"env.num_envs": 2, "agent.network": "mlp_small", "replay_ratio": 0.1}
 SAC = SMALL | {"agent.actor_width": 8, "agent.critic_width": 8, "agent.initial_steps": 20}
 
+PPO = {"agent.rollout_steps": 8, "agent.batch_size": 16, "agent.epochs": 2}
+
 
 @pytest.mark.parametrize(("source", "keys"), [("dqn/demo", CARTPOLE | DQN), ("sac/pendulum", SAC)])
 def test_theirs_have_our_sizes_batches_and_ratio(
@@ -46,6 +48,26 @@ def test_theirs_have_our_sizes_batches_and_ratio(
     agent.close()
 
 
+def test_theirs_have_our_rollouts_and_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    sb3 = pytest.importorskip("stable_baselines3")
+    from benchmarks.peers import peer
+
+    made = []
+    logged = sb3.common.base_class.BaseAlgorithm.set_logger
+    remember = lambda model, logger: made.append(model) or logged(model, logger)  # noqa: E731
+    monkeypatch.setattr(sb3.common.base_class.BaseAlgorithm, "set_logger", remember)
+    config: Any = read_config("ppo/cartpole", PPO | {"device": "cpu"})
+    agent, _ = timing.ready(config, "off")
+    run = peer("stable_baselines3", config, agent)
+    (model,) = made
+    before = model.num_timesteps
+    run(3)
+    assert model.num_timesteps - before == 3 * config.transitions
+    assert model.n_epochs * config.transitions // model.batch_size == config.updates_per_rollout
+    assert count(model.policy) == sum(count(n.module) for n in agent.networks.values())
+    agent.close()
+
+
 def count(module: torch.nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
 
@@ -57,6 +79,7 @@ def test_each_of_the_standard_set_runs(name: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     for tasks in ("DQN", "SAC", "SMALL"):
         monkeypatch.setattr(agents, tasks, {"sac": Task("sac/pendulum", SAC, agents.SB3)})
+    monkeypatch.setattr(agents, "PPO", {"ppo": Task("ppo/cartpole", PPO, agents.SB3)})
     monkeypatch.setattr(fire, "FIRED", {"Nature CNN": fire.FIRED["Nature CNN, scope dqn"]})
     monkeypatch.setattr(replay, "SIZE", 40)
     monkeypatch.setattr(trainers, "UPDATES", 1)

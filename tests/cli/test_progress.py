@@ -378,7 +378,9 @@ def test_ranks_but_the_first_are_silent(monkeypatch: pytest.MonkeyPatch):
     assert written == b""
 
 
-@pytest.mark.parametrize(("kind", "columns"), [*zip(KINDS, WIDTHS, strict=True), ("dqn", 80)])
+@pytest.mark.parametrize(
+    ("kind", "columns"), [*zip(KINDS, (*WIDTHS, 80), strict=True), ("dqn", 80)]
+)
 def test_no_row_of_a_terminal_is_longer_than_it(
     kind: str, columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -276,7 +276,7 @@ def test_updates_of_a_run_read_other_data_and_move_no_stream(
             made.step()
         found.append([b.view.clone() for n in made.networks.values() for b in n.blocks])
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
-    networks = 2 if kind == "sac" else 1
+    networks = 2 if kind in ("sac", "ppo") else 1
     assert len(seen) == len({number for _, _, number in seen}) == 4 * networks
     assert {(count, size) for count, size, _ in seen} == {(1, 3)}
 

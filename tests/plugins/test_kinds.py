@@ -22,7 +22,7 @@ DQN = "rlplast.agents.dqn:DQN"
 
 
 def test_ours_are_there_with_their_classes() -> None:
-    assert list(kinds()) == ["dqn", "sac", "supervised", "gpt"]
+    assert list(kinds()) == ["dqn", "sac", "ppo", "supervised", "gpt"]
     for name, kind in kinds().items():
         assert kind.config_class()().kind == name
         assert kind.trainable_class().__module__.startswith("rlplast.")
@@ -41,7 +41,7 @@ def test_a_kind_that_nobody_needs_is_not_imported() -> None:
     ("name", "message"),
     [
         ("dqnn", r"kind = 'dqnn': did you mean 'dqn'\?$"),
-        ("zzz", r"kind = 'zzz': allowed: dqn, gpt, sac, supervised; your own: `rlplast --import"),
+        ("zzz", r"kind = 'zzz': allowed: dqn, gpt, ppo, sac, supervised; your own: `rlplast"),
         (3, r"kind = 3: allowed: dqn"),
         ([1], r"kind = \[1\]: allowed: dqn"),
     ],

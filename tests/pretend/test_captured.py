@@ -32,10 +32,11 @@ from tests.runs import Killed, at_step, final, kill
 from tests.test_every_kind import LAYERS, OWN, QUIET, REFUSED_LAYERS
 
 UPDATES = int(os.environ.get("CAPTURED_UPDATES", "24"))
-AGENTS = ("dqn", "sac")
+AGENTS = ("dqn", "sac", "ppo")
 LONG: dict[str, dict[str, Any]] = {
     "dqn": {"total": "10k env_steps"},
     "sac": {"total": "10k env_steps"},
+    "ppo": {"total": "10k env_steps"},
     "supervised": {"stream": {"name": "warm_start", "fraction": 0.4, "epochs": UPDATES}},
     "gpt": {"phases": [{"updates": 10 * UPDATES, "mixture": {"low": 1}}]},
 }

@@ -49,6 +49,8 @@ def test_outputs_are_what_the_module_says(kind: str, corpora: dict[str, str]) ->
         assert made.outputs("temperature", batch) is None
     elif kind == "dqn":
         expected = {"q": made.online(batch.obs)}
+    elif kind == "ppo":
+        expected = {"actor": made.actor(batch.obs), "critic": made.critic(batch.obs)}
     elif kind == "supervised":
         expected = {"model": made.predict(batch.x)}
     else:

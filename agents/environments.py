@@ -1,0 +1,155 @@
+"""The environments that an agent of a run lives in, phase by phase."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from rlplast import envs
+from rlplast.agents.agent_config import AgentConfig
+from rlplast.agents.evaluation import environment_errors
+from rlplast.agents.tasks import Tasks
+from rlplast.core.clock import Clock
+from rlplast.core.errors import ConfigError
+from rlplast.core.rng import numpy_stream
+
+__all__ = ["Environments"]
+
+
+class Environments:
+    """Environments in lockstep, with the frames that are seen of them.
+
+    Args:
+        config: of the run; every environment draws from a stream of its own, in each phase.
+        tasks: makes the environments.
+
+    Attributes:
+        env: the environments of `phase`.
+        stack: their newest frames.
+        returns: of the episodes finished since the last call of `episode_metrics`.
+
+    Raises:
+        RlplastError: if a first observation is not finite.
+    """
+
+    def __init__(self, config: AgentConfig, tasks: Tasks) -> None:
+        n = config.env.num_envs
+        self.num_envs, self.workers, self.seed = n, config.env.workers, config.seed
+        self._exact = config.env.resume == "exact"
+        self.tasks, self.spec, self.phase = tasks, tasks.spec, 0
+        self.env = self._make(0)
+        self.stack = envs.FrameStack(n, self.spec)
+        self.returns: list[float] = []
+        with ExitStack() as cleanup:
+            cleanup.callback(self.env.close)
+            self._begin("at the start")
+            cleanup.pop_all()  # it answered: it stays
+
+    def _make(self, phase: int) -> envs.VectorEnv | envs.TaskVector:
+        of_phase = ("phase", phase) if phase else ()
+        names = [("environment", i, *of_phase) for i in range(self.num_envs)]
+        rngs = [numpy_stream(self.seed, *name) for name in names]
+        return self.tasks.make(self.tasks.sequence.tasks[phase], rngs, self.workers)
+
+    def switch(self, phase: int) -> None:
+        """Go on in a phase's task, with new episodes.
+
+        Raises:
+            RlplastError: as `environment_errors` says.
+        """
+        self.env.close()
+        when = f"at the start of phase {phase}"
+        with environment_errors(when):
+            self.env, self.phase = self._make(phase), phase
+        self._begin(when)
+
+    def _begin(self, when: str) -> None:
+        """Begin new episodes."""
+        with environment_errors(when):
+            obs = self.env.reset()
+        self._begun(obs)
+
+    def _begun(self, obs: np.ndarray) -> None:
+        """Note the first observations of new episodes."""
+        self.stack.push(obs, True)
+
+    def obs(self) -> np.ndarray:
+        """Return what to act on, (num_envs, ...), stacked."""
+        return self.stack.obs()
+
+    def play(self, actions: np.ndarray, clock: Clock) -> envs.VectorStep:
+        """Step every environment, and return what came of it; `go_on` comes next.
+
+        Raises:
+            RlplastError: as `environment_errors` says.
+        """
+        with environment_errors(f"after {clock.env_steps} env_steps"):
+            return self.env.step(actions)
+
+    def go_on(self, step: envs.VectorStep, clock: Clock) -> Clock:
+        """Put the observations of a step into `stack`, and return the new clock."""
+        ended = step.terminated | step.truncated
+        self.stack.push(step.obs, ended)
+        self.returns += step.episode_return[ended].tolist()
+        return clock.advance(env_steps=self.num_envs, frames=step.frames, episodes=int(ended.sum()))
+
+    def episode_metrics(self) -> dict[str, float]:
+        """Return the episodes finished since the last call: their number and mean return."""
+        values = {"train/episodes": float(len(self.returns))}
+        if self.returns:
+            values["train/return"] = float(np.mean(self.returns))
+        self.returns = []
+        return values
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return environments and frame stacks.
+
+        Raises:
+            RlplastError: as `environment_errors` says, or if new episodes would begin at a resume,
+                and ``env.resume`` is exact.
+        """
+        with environment_errors("as its state was to be saved"):
+            env = self.env.state_dict()
+            if self._exact and self.env.restart_reason:
+                raise ValueError(
+                    f"env.resume = 'exact': a resume of env '{self.spec.id}' would begin a new "
+                    f"episode: {self.env.restart_reason}; mend the environment, or set env.resume "
+                    "to auto in the run's config.yaml"
+                )
+        return {
+            "env": env,
+            "stack": self.stack.frames,
+            "phase": self.phase,
+            "returns": self.returns,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned; `resume` comes next."""
+        phase = int(state.get("phase", 0))
+        if phase != self.phase:
+            self.env.close()
+            self.env, self.phase = self._make(phase), phase
+        self.env.load_state_dict(state["env"])
+        self.stack.frames[:] = state["stack"]
+        self.returns = [float(value) for value in state["returns"]]
+
+    def resume(self) -> None:
+        """Begin new episodes where the open ones cannot go on.
+
+        Raises:
+            ConfigError: if new episodes would begin, and ``env.resume`` is exact.
+        """
+        if self.env.restarts:
+            if self._exact:
+                why = self.env.restart_reason or f"env '{self.env.spec.id}' was restarted"
+                raise ConfigError(
+                    f"env.resume = 'exact': {why}; resume where and with the versions that it was "
+                    "saved with, or set env.resume to auto in the run's config.yaml, so that new "
+                    "episodes begin"
+                )
+            self._begin("as new episodes began after a resume")
+
+    def close(self) -> None:
+        """Close the environments and their processes."""
+        self.env.close()

@@ -1,0 +1,339 @@
+"""PPO: a clipped policy gradient on rollouts of several environments.
+
+Source: Schulman et al. 2017 (arXiv:1707.06347); details and defaults of Stable-Baselines3's PPO and
+VecNormalize. Two networks take hooks: ``actor`` and ``critic``, which share nothing but the bound
+of their gradients.
+
+An update is one step of both optimizers on one minibatch. A rollout owes `PPOConfig.
+updates_per_rollout` of them; which rows each one reads follows from the clock.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rlplast.agents.agent import Agent
+from rlplast.agents.draws import draw_categorical, draw_gaussian
+from rlplast.agents.environments import Environments
+from rlplast.agents.losses import categorical, clipped_surrogate, gaussian
+from rlplast.agents.ppo_config import PPOConfig
+from rlplast.agents.ppo_networks import PolicyNetwork, ValueNetwork, policy_architecture
+from rlplast.agents.rollout import Rollout, Transitions
+from rlplast.agents.running_statistics import RewardScale, RunningStatistics
+from rlplast.agents.tasks import Tasks
+from rlplast.core.device import on_device
+from rlplast.core.errors import RlplastError
+from rlplast.core.method.context import Activations
+from rlplast.core.method.install import install_methods
+from rlplast.core.network.network import Network
+from rlplast.core.network.record import in_mode
+from rlplast.core.rng import derive_seed, numpy_stream, torch_stream
+from rlplast.optimizers.updater import Updater, minimise_together
+from rlplast.training.trainable import penalties_of
+
+__all__ = ["PPO"]
+
+LIMIT = 10.0  # of normalised observations and rewards
+EPS = 1e-8  # added to the standard deviation of advantages
+AT_ONCE = 1024  # observations that are valued at once
+
+
+class PPO(Agent):
+    """A PPO agent with its environments and rollout; a `Trainable`.
+
+    Raises:
+        ConfigError: if the network does not fit the observations.
+    """
+
+    means = ("train/loss", "train/loss_actor", "train/entropy", "train/kl", "train/clip_fraction")
+    config: PPOConfig
+
+    def __init__(self, config: PPOConfig, device: torch.device) -> None:
+        agent, n = config.agent, config.env.num_envs
+        tasks = Tasks(config.env, config.seed)
+        super().__init__(config, tasks, device)
+        spec, shape = self.spec, self.spec.stacked_shape
+        self.normalises = agent.normalize_obs and len(shape) == 1
+        self.clip_rewards = spec.clip_rewards if agent.clip_rewards is None else agent.clip_rewards
+        self._build_networks()
+        dtype = "float32" if self.normalises else spec.obs_dtype
+        self.rollout = Rollout(agent.rollout_steps, n, shape, dtype, spec.action_dim, device)
+        self.statistics = RunningStatistics(shape if self.normalises else ())  # on the host
+        self.rewards = RewardScale(n, agent.gamma)
+        self.left = 0  # updates owed for the last rollout
+        self.batch = self.rollout.empty(agent.batch_size)
+        self._order = torch.zeros(config.transitions, dtype=torch.int64, device=device)
+        self._order_of: int | None = None
+        self._actor_loss = self._compiled(self.actor_loss)
+        self._critic_loss = self._compiled(self.critic_loss)
+        self.experience = Environments(config, tasks)
+        self._observe()
+
+    def _build_networks(self) -> None:
+        agent, spec, seed = self.config.agent, self.spec, self.config.seed
+        arch = policy_architecture(agent, spec.stacked_shape)
+        sizes = arch, spec.stacked_shape
+        log_std = None if spec.action_dim is None else agent.log_std
+        self.width = spec.num_actions or spec.action_dim or 0
+        self.actor = PolicyNetwork(*sizes, self.width, spec.obs_scale, agent.init, log_std)
+        self.critic = ValueNetwork(*sizes, spec.obs_scale, agent.init)
+        modules: dict[str, tuple[nn.Module, ...]] = {}
+        for name, module in (("actor", self.actor), ("critic", self.critic)):
+            if arch.convs:
+                module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+            modules[name] = (module.to(self.device),)
+        install_methods(self.config.layers, self.config.hooks, modules, seed)
+        self.networks, self.updaters = {}, {}
+        for name, (module,) in modules.items():
+            updater = Updater(self.config.optimizer, module, derive_seed(seed, name))
+            self.updaters[name] = updater
+            self.networks[name] = Network(name, module, updater.optimizers)
+            self.networks[name].initialise(torch_stream(seed, "init", name))
+        self.penalties = penalties_of(self)
+
+    # Acting, until a rollout is full.
+
+    def owes(self) -> bool:
+        """Whether an update is due before the next environment step."""
+        return self.left > 0
+
+    def _enter_task(self) -> None:
+        super()._enter_task()
+        if self.sequence.switch.statistics == "restart":
+            self.statistics.restart()
+            self.rewards.statistics.restart()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Go on with new episodes everywhere."""
+        self.rollout.restart()
+        self.rewards.begin()
+        self._observe()
+
+    def _observe(self) -> None:
+        """Take the observations of now into the statistics."""
+        if self.normalises:
+            self.statistics.update(self.experience.obs())
+
+    def _seen(self, obs: np.ndarray) -> np.ndarray:
+        """Return observations as the networks see them; a copy."""
+        if not self.normalises:
+            return obs.copy()
+        return self.statistics.normalise(torch.from_numpy(obs)).clamp_(-LIMIT, LIMIT).numpy()
+
+    @torch.no_grad()
+    def _environment_step(self) -> None:
+        experience, gamma = self.experience, self.config.agent.gamma
+        obs = self._seen(experience.obs())
+        actions, log_prob = self._act(obs)
+        played = actions if self.spec.action_dim is None else actions.clip(-1, 1)
+        step = experience.play(played, self.clock)
+        cut = np.flatnonzero(step.truncated)
+        last = experience.stack.after(step.obs_final)[cut] if len(cut) else None
+        self.clock = experience.go_on(step, self.clock)
+        self._observe()
+        ended = step.terminated | step.truncated
+        reward = self._learnt(step.reward, ended)
+        if last is not None:
+            reward[cut] += gamma * self._value(self._seen(last))
+        self.rollout.add(obs, actions, log_prob, reward, ended)
+        if self.rollout.full:
+            self._finish_rollout()
+
+    def _learnt(self, reward: np.ndarray, ended: np.ndarray) -> np.ndarray:
+        """Return the rewards that are learnt from, (num_envs,), of those of a step."""
+        reward = np.sign(reward) if self.clip_rewards else reward
+        if not self.config.agent.normalize_rewards:
+            return reward.copy()
+        return self.rewards.scaled(reward, ended).clip(-LIMIT, LIMIT)
+
+    def _finish_rollout(self) -> None:
+        rollout, agent = self.rollout, self.config.agent
+        value = self._value(rollout.obs.reshape(-1, *rollout.obs.shape[2:]))
+        last = self._value(self._seen(self.experience.obs()))
+        value = value.reshape(rollout.reward.shape)
+        rollout.finish(value, last, agent.gae_lambda, agent.gamma)
+        self.left = self.config.updates_per_rollout
+
+    def _act(self, obs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return an action for each observation, drawn, and its log-probability."""
+        with self._acting_mode():
+            found = self._computed(self._output, obs)
+        rng, log_std = self.streams.numpy("exploration"), self.actor.log_std
+        if log_std is None:
+            return draw_categorical(found, rng)
+        actions, log_prob = draw_gaussian(found, log_std.detach().cpu().numpy(), rng)
+        _check_finite(actions, self.clock)
+        return actions, log_prob
+
+    @torch.no_grad()
+    def _value(self, obs: np.ndarray) -> np.ndarray:
+        """Return values, (batch,), of observations as the networks see them."""
+        parts = [obs[i : i + AT_ONCE] for i in range(0, len(obs), AT_ONCE)]
+        found = [self.critic(on_device(part, self.device)).squeeze(1) for part in parts]
+        return torch.cat(found).cpu().numpy()
+
+    # The losses: pure functions of static tensors and of the networks' parameters.
+
+    def actor_loss(self, batch: Transitions) -> tuple[Tensor, tuple[Tensor, ...], Activations]:
+        """Return the clipped loss less the entropy's share, and what is logged of it.
+
+        That is the entropy, an estimate of KL(old, new) and the share of ratios beyond 1 ± ε, 0-d
+        each. Last come the actor's activations, if they are recorded.
+        """
+        agent = self.config.agent
+        output, found = self._with_activations("actor", batch.obs)
+        log_prob, entropy = self._log_prob(output, batch.action)
+        advantage = batch.advantage
+        if len(advantage) > 1:
+            std, mean = torch.std_mean(advantage)
+            advantage = (advantage - mean) / (std + EPS)
+        change = log_prob - batch.log_prob
+        ratio, entropy = change.exp(), entropy.mean()
+        loss = clipped_surrogate(ratio, advantage, agent.clip)
+        if agent.entropy_coef:
+            loss = loss - agent.entropy_coef * entropy
+        with torch.no_grad():
+            more = ratio - 1
+            kl = (more - change).mean()  # Schulman's third estimator
+            clipped = (more.abs() > agent.clip).float().mean()
+        return loss, (entropy.detach(), kl, clipped), self._kept("actor", found)
+
+    def _log_prob(self, output: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities and entropies of what the actor gives."""
+        log_std = self.actor.log_std
+        return categorical(output, action) if log_std is None else gaussian(output, log_std, action)
+
+    def critic_loss(self, batch: Transitions) -> tuple[Tensor, Activations]:
+        """Return ``value_coef`` times the mean squared error of values.
+
+        Last come the critic's activations, if they are recorded.
+        """
+        values, found = self._with_activations("critic", batch.obs)
+        loss = self.config.agent.value_coef * F.mse_loss(values.squeeze(1), batch.returns)
+        return loss, self._kept("critic", found)
+
+    def update(self) -> None:
+        """Update actor and critic once, on the next batch."""
+        batch, after = self._batch(), self.clock.advance(updates=1)
+        self._set_lr()
+        learn = self._learns(self.learn)
+
+        def work() -> None:
+            self._hooks(learn(batch), after)
+
+        self._on_device(learn.__name__, after, work)
+        self._count(after)
+        self.left -= 1
+
+    def learn(self, batch: Transitions) -> tuple[Tensor, dict[str, Activations]]:
+        """Update actor and critic, whose gradients are clipped together."""
+        loss_actor, logged, of_actor = self._actor_loss(batch)
+        loss, of_critic = self._critic_loss(batch)
+        losses = [self._penalised("actor", loss_actor), self._penalised("critic", loss)]
+        bound = self.config.agent.max_grad_norm
+        minimise_together(list(self.updaters.values()), losses, bound)
+        values = torch.stack([loss.detach(), loss_actor.detach(), *logged])
+        return values, {"actor": of_actor, "critic": of_critic}
+
+    def _batch(self) -> Transitions:
+        """Return the next batch, in the same tensors every time."""
+        size, owed = self.config.agent.batch_size, self.config.updates_per_rollout
+        done = -self.left % owed
+        place = done % (owed // self.config.agent.epochs)
+        first = self.clock.updates - place  # the clock as the epoch began
+        if self._order_of != first:
+            stream = numpy_stream(self.config.seed, "minibatches", first)
+            self._order.copy_(on_device(stream.permutation(len(self._order)), self.device))
+            self._order_of = first
+        rows = self._order[place * size : (place + 1) * size]
+        for mine, whole in zip(self.batch, self.rollout.data, strict=True):
+            torch.index_select(whole, 0, rows, out=mine)
+        return self.batch
+
+    def _acting(self) -> tuple[nn.Module, ...]:
+        return (self.actor,)
+
+    @torch.no_grad()
+    def _act_greedily(self, obs: np.ndarray) -> np.ndarray:
+        seen = self._seen(self._as_stored(obs))
+        with self._acting_mode():
+            found = self._computed(self._output, seen)
+        if self.spec.action_dim is None:
+            return found.argmax(1)
+        _check_finite(found, self.clock)
+        return found.clip(-1, 1)
+
+    def _output(self, obs: Tensor) -> Tensor:
+        return self.actor(obs)
+
+    # What hooks and metrics read: the last whole rollout.
+
+    def sample(self, size: int, number: int) -> Transitions | None:
+        """Return a probe batch from a stream of its own, or None before there is data."""
+        rng = numpy_stream(self.config.seed, "probe", number)
+        return next(self.rollout.batches(1, size, rng)) if self.rollout.filled else None
+
+    def batches(self, count: int | None, size: int, number: int) -> Iterator[Transitions]:
+        """Yield batches of the last rollout: `count` draws, or every transition once."""
+        rng = numpy_stream(self.config.seed, "batches", number)
+        return self.rollout.batches(count, size, rng)
+
+    def loss(self, network: str, batch: Transitions, train: bool = False) -> Tensor:
+        """Return the loss that trains a network, on a batch, without penalties."""
+        with nullcontext() if train else in_mode(self.actor, self.critic, train=False):
+            return (self.actor_loss if network == "actor" else self.critic_loss)(batch)[0]
+
+    def outputs(self, network: str, batch: Transitions, module: nn.Module | None = None) -> Tensor:
+        """Return a network's outputs on a batch: logits or means, or values, (batch, outputs)."""
+        module = self.networks[network].module if module is None else module
+        with in_mode(module, train=False):
+            return module(batch.obs)
+
+    @torch.no_grad()
+    def activations(self, network: str, batch: Transitions) -> Activations:
+        """Return hidden activations of a network on a batch's observations."""
+        return self._with_activations(network, batch.obs, wanted=True)[1]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what all agents have, the rollout, the updates owed for it and statistics."""
+        return super().state_dict() | {
+            "rollout": self.rollout.state_dict(),
+            "left": self.left,
+            "statistics": self.statistics.state_dict(),
+            "rewards": self.rewards.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned; `load_files` comes next."""
+        super().load_state_dict(state)
+        self.rollout.load_state_dict(state["rollout"])
+        self.left = int(state["left"])
+        self.statistics.load_state_dict(state["statistics"])
+        self.rewards.load_state_dict(state["rewards"])
+
+    def load_files(self, folder: Path) -> None:
+        """Begin new episodes where open ones cannot go on: these end as truncated."""
+        restarts = self.experience.env.restarts
+        if restarts:
+            value = self._value(self._seen(self.experience.obs()))
+            self.rollout.cut(np.float32(self.config.agent.gamma) * value)
+        super().load_files(folder)
+        if restarts:
+            self.rewards.begin()
+            self._observe()
+
+
+def _check_finite(actions: np.ndarray, clock: Any) -> None:
+    if not np.isfinite(actions).all():
+        raise RlplastError(
+            f"the policy's actions are not finite at {clock}: training diverged; the last "
+            "checkpoint is kept (lower optimizer.lr, or look at receipts.jsonl for a hook just "
+            "before)"
+        )

@@ -1,0 +1,204 @@
+"""What a policy did in its environments, and the data that updates learn from.
+
+- `Rollout`: a fixed number of steps of all environments, then the data of its transitions.
+- `Transitions`: these data, or a batch of them.
+- `advantages`: generalised advantage estimation.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from rlplast.core.device import on_device
+from rlplast.core.errors import ConfigError
+
+__all__ = ["Rollout", "Transitions", "advantages"]
+
+Floats = npt.NDArray[np.floating]
+
+
+class Transitions(NamedTuple):
+    """Transitions of a rollout.
+
+    Attributes:
+        obs: (batch, *obs_shape), as the networks saw them.
+        action: (batch,) integers, or (batch, action_dim), not clipped.
+        log_prob: (batch,), log-probability of the action when it was chosen.
+        advantage: (batch,).
+        returns: (batch,), what the critic learns: advantage plus value.
+    """
+
+    obs: Tensor
+    action: Tensor
+    log_prob: Tensor
+    advantage: Tensor
+    returns: Tensor
+
+
+def advantages(
+    reward: Floats,
+    value: Floats,
+    last: Floats,
+    ended: npt.NDArray[np.bool_],
+    decay: float,
+    gamma: float,
+) -> Floats:
+    """Return Σ_k (γλ)^k δ_{t+k}, δ_t = r_t + γ·V(s_{t+1}) − V(s_t), up to an episode's end.
+
+    Source: Schulman et al. 2016 (arXiv:1506.02438), equation 16.
+
+    Args:
+        reward: r, (steps, num_envs); of a truncated step with γ·V of its last observation.
+        value: V(s_t), (steps, num_envs).
+        last: V of the observations after the last step, (num_envs,).
+        ended: (steps, num_envs), whether a step ended its episode; then V(s_{t+1}) is 0.
+        decay: λ.
+        gamma: γ.
+    """
+    goes_on = (~ended).astype(np.float32) * np.float32(gamma)
+    delta = reward + goes_on * np.concatenate((value[1:], last[None])) - value
+    falling, sums = goes_on * np.float32(decay), np.zeros_like(last)
+    for t in reversed(range(len(delta))):
+        delta[t] += falling[t] * sums
+        sums = delta[t]
+    return delta
+
+
+class Rollout:
+    """Steps of all environments, of which the last whole rollout's transitions stay.
+
+    Args:
+        steps: of each environment.
+        num_envs: environments stepped together.
+        obs_shape: shape of one (stacked) observation.
+        obs_dtype: as the networks get it.
+        action_dim: entries of a continuous action; None for integers.
+        device: where `data` lives.
+
+    Attributes:
+        obs: (steps, num_envs, *obs_shape); of the steps before `position`.
+        data: the transitions of the last whole rollout, step by step: static tensors.
+        position: steps so far.
+        filled: whether there are data.
+    """
+
+    def __init__(
+        self,
+        steps: int,
+        num_envs: int,
+        obs_shape: Sequence[int],
+        obs_dtype: str,
+        action_dim: int | None,
+        device: torch.device,
+    ) -> None:
+        shape = steps, num_envs
+        self.steps, self.position, self.filled = steps, 0, False
+        self.obs = np.zeros((*shape, *obs_shape), obs_dtype)
+        integers = action_dim is None
+        self.action = np.zeros(shape if integers else (*shape, action_dim), _dtype(integers))
+        self.log_prob, self.reward = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+        self.ended = np.zeros(shape, np.bool_)
+        self._device = device
+        self.data = self.empty(steps * num_envs)
+
+    def empty(self, size: int) -> Transitions:
+        """Return room for so many transitions."""
+        like = self.obs, self.action, self.log_prob, self.reward, self.reward
+        kinds = [torch.from_numpy(array[:0]).dtype for array in like]
+        return Transitions(
+            *(
+                torch.zeros((size, *array.shape[2:]), dtype=kind, device=self._device)
+                for array, kind in zip(like, kinds, strict=True)
+            )
+        )
+
+    @property
+    def full(self) -> bool:
+        """Whether all steps are done; `finish` comes next."""
+        return self.position == self.steps
+
+    def restart(self) -> None:
+        """Forget the steps so far; `data` stay."""
+        self.position = 0
+
+    def add(
+        self,
+        obs: np.ndarray,
+        action: np.ndarray,
+        log_prob: np.ndarray,
+        reward: np.ndarray,
+        ended: np.ndarray,
+    ) -> None:
+        """Store a step of all environments, each (num_envs, ...)."""
+        t = self.position
+        self.obs[t], self.action[t], self.log_prob[t] = obs, action, log_prob
+        self.reward[t], self.ended[t] = reward, ended
+        self.position += 1
+
+    def cut(self, worth: Floats) -> None:
+        """End open episodes after the last step, as truncated where they are worth γ·V."""
+        if self.position:
+            t = self.position - 1
+            self.reward[t] += np.where(self.ended[t], 0, worth)
+            self.ended[t] = True
+
+    def finish(self, value: Floats, last: Floats, decay: float, gamma: float) -> None:
+        """Make data of a full rollout, and begin the next; arguments as of `advantages`."""
+        advantage = advantages(self.reward, value, last, self.ended, decay, gamma)
+        found = self.obs, self.action, self.log_prob, advantage, advantage + value
+        for data, array in zip(self.data, found, strict=True):
+            data.copy_(torch.from_numpy(array).flatten(0, 1))
+        self.position, self.filled = 0, True
+
+    def of(self, rows: np.ndarray) -> Transitions:
+        """Return the data of some rows; a copy."""
+        chosen = on_device(rows, self._device)
+        return Transitions(*(data[chosen] for data in self.data))
+
+    def batches(
+        self, count: int | None, size: int, rng: np.random.Generator
+    ) -> Iterator[Transitions]:
+        """Yield batches of the data: `count` draws, or every transition once, in any order.
+
+        Raises:
+            ConfigError: if there are no data yet.
+        """
+        if not self.filled:
+            raise ConfigError(
+                f"no rollout is whole yet ({self.position} of {self.steps} steps), so there is "
+                "nothing to sample: let the hook fire later"
+            )
+        whole = len(self.data.obs)
+        if count is None:
+            order = rng.permutation(whole)
+            yield from (self.of(order[i : i + size]) for i in range(0, whole, size))
+        else:
+            yield from (self.of(rng.integers(whole, size=size)) for _ in range(count))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the steps so far and the data."""
+        steps = {name: getattr(self, name) for name in _STEPS}
+        return steps | {
+            "position": self.position,
+            "filled": self.filled,
+            "data": self.data._asdict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned, into the same arrays and tensors."""
+        for name in _STEPS:
+            getattr(self, name)[:] = state[name]
+        for name, data in self.data._asdict().items():
+            data.copy_(state["data"][name])
+        self.position, self.filled = int(state["position"]), bool(state["filled"])
+
+
+_STEPS = ("obs", "action", "log_prob", "reward", "ended")
+
+
+def _dtype(integers: bool) -> type:
+    return np.int64 if integers else np.float32

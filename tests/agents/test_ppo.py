@@ -1,0 +1,330 @@
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rlplast.agents.ppo import PPO
+from rlplast.core.errors import ConfigError, Interrupted, RlplastError
+from rlplast.run import api
+from rlplast.run.build import build_trainable
+from rlplast.run.config_file import read_config
+from tests.agents.toy_control import recorded, use_slide
+from tests.agents.toy_env import advanced, everything, hooked, ppo, same, use_wheel
+from tests.ppo_runs import small_control, small_ppo
+from tests.runs import at_step, final, stop
+from tests.sequences import EACH, ppo_tasks
+
+ROLLOUT, OWED = 20, 12  # env_steps and updates of the small agent
+
+
+@pytest.fixture(params=["discrete", "continuous"])
+def toy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Let every environment be a toy, whose episodes have 7 steps or terminate before."""
+    (use_wheel if request.param == "discrete" else use_slide)(monkeypatch)
+    return request.param
+
+
+# Steps, rollouts and updates.
+
+
+def test_updates_follow_each_whole_rollout_one_at_a_time(toy: str):
+    agent = ppo()
+    while agent.clock.env_steps < 3 * ROLLOUT + 6 or agent.owes():
+        before = agent.clock
+        agent.step()
+        stepped = agent.clock.env_steps - before.env_steps
+        assert (stepped, agent.clock.updates - before.updates) in ((2, 0), (0, 1))
+        if not agent.owes():
+            assert agent.clock.updates == OWED * (agent.clock.env_steps // ROLLOUT)
+            assert agent.clock.updates == agent.config.updates_at(agent.clock.env_steps)
+    assert agent.clock.frames == 2 * agent.clock.env_steps
+    assert agent.rollout.position == 3
+
+
+def test_an_epoch_reads_every_transition_once_in_an_order_of_its_own(toy: str):
+    agent, orders = advanced(ppo(), 1), []
+    agent = ppo()
+    while not agent.owes():
+        agent.step()
+    for _ in range(3):
+        seen = []
+        for _ in range(ROLLOUT // 5):
+            batch = agent._batch()
+            seen += [tuple(row) for row in batch.obs.tolist()]
+            agent.update()
+        assert sorted(seen) == sorted(tuple(row) for row in agent.rollout.data.obs.tolist())
+        orders.append(seen)
+    assert orders[0] != orders[1] != orders[2] != orders[0]
+
+
+def test_first_update_of_a_rollout_finds_the_policy_that_acted(toy: str):
+    agent = ppo(epochs=1, batch_size=20)
+    for _ in range(3):
+        while not agent.owes():
+            agent.step()
+        _, logged, _ = agent.actor_loss(agent._batch())
+        assert [float(value) for value in logged[1:]] == pytest.approx([0, 0], abs=1e-6)
+        agent.update()
+
+
+def test_truncated_episodes_are_worth_their_last_observation_and_terminated_ones_nothing(
+    toy: str,
+):
+    agent = ppo(gamma=0.9, rollout_steps=40)
+    with recorded(agent) as steps:
+        for _ in range(39):
+            agent.step()
+    kinds = set()
+    for t, (obs, _, step) in enumerate(steps):
+        value = agent.critic(torch.from_numpy(step.obs_final)).detach()[:, 0].numpy()
+        expected = step.reward + np.where(step.truncated, 0.9 * value, 0)
+        np.testing.assert_allclose(agent.rollout.reward[t], expected, rtol=1e-5)
+        assert same(agent.rollout.ended[t], step.terminated | step.truncated)
+        assert same(agent.rollout.obs[t], obs)
+        kinds |= {(bool(a), bool(b)) for a, b in zip(step.terminated, step.truncated, strict=True)}
+    assert kinds == {(False, False), (True, False), (False, True)}
+
+
+def test_actions_are_clipped_where_they_are_played_and_not_where_they_are_learnt(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    use_slide(monkeypatch)
+    agent = ppo()
+    with recorded(agent) as steps:
+        for _ in range(9):
+            agent.step()
+    learnt = agent.rollout.action[:9]
+    assert np.abs(learnt).max() > 1
+    assert same(learnt.clip(-1, 1), np.stack([actions for _, actions, _ in steps]))
+
+
+def test_draws_have_the_policys_probabilities(monkeypatch: pytest.MonkeyPatch):
+    use_wheel(monkeypatch)
+    agent, obs = ppo(), np.zeros((20_000, 3), np.float32)
+    with torch.no_grad():
+        agent.actor.get_parameter("head.bias").copy_(torch.tensor([0.2, 0.5, 0.3]).log())
+        agent.actor.get_parameter("head.weight").zero_()
+        actions, log_prob = agent._act(obs)
+    share = np.bincount(actions) / len(actions)
+    np.testing.assert_allclose(share, [0.2, 0.5, 0.3], atol=0.015)
+    np.testing.assert_allclose(np.exp(log_prob), np.array([0.2, 0.5, 0.3])[actions], rtol=1e-5)
+
+
+def test_an_agent_learns_cartpole():
+    agent = {"rollout_steps": 32, "batch_size": 256, "epochs": 20, "gamma": 0.98}
+    agent |= {"gae_lambda": 0.8, "hidden": None, "accelerate": "off"}
+    env = {"num_envs": 8, "options": {}}
+    made: Any = build_trainable(
+        read_config(small_ppo(total="8k env_steps", agent=agent, env=env, seed=1))
+    )
+    while made.clock.env_steps < 8000:
+        made.step()
+    assert made.play(0, 10).returns.mean() > 150  # of 500; a random agent has 20
+
+
+# Statistics.
+
+
+def test_observations_and_rewards_are_normalised_for_the_learner_alone():
+    made: Any = build_trainable(read_config(small_control()))
+    raw, before = made.experience.obs(), made.statistics.count
+    assert before == 2
+    advanced(made, 4)
+    assert made.statistics.count == before + made.clock.env_steps
+    assert made.rewards.statistics.count == made.clock.env_steps
+    assert made.rollout.data.obs.abs().max() <= 10
+    assert made.rollout.data.obs.mean().abs() < 1
+    assert np.abs(made.rollout.reward).max() < 16 <= -made.play(0, 1).returns.mean()
+    expected = made.actor(made.statistics.normalise(torch.from_numpy(raw)).clamp(-10, 10))
+    np.testing.assert_allclose(made.act(raw), expected.detach().clamp(-1, 1), atol=1e-6)
+
+
+def test_evaluation_probes_and_acting_leave_training_bit_identical(toy: str):
+    plain, watched = ppo(normalize_obs=True), ppo(normalize_obs=True)
+    for i in range(60):
+        plain.step()
+        watched.step()
+        if i % 7 == 0:
+            watched.evaluate(i, 2)
+            batch = watched.sample(16, i)
+            for name in watched.networks if batch is not None else ():
+                watched.activations(name, batch)
+                watched.loss(name, batch)
+                watched.outputs(name, batch)
+            watched.act(watched.experience.obs())
+    assert plain.clock.updates > 10
+    assert same(everything(plain), everything(watched))
+
+
+def test_probe_batch_is_none_until_a_rollout_is_whole(toy: str):
+    agent = ppo()
+    for _ in range(9):
+        agent.step()
+    assert agent.sample(4, 0) is None
+    agent.step()
+    batch = agent.sample(4, 0)
+    assert batch is not None
+    assert len(batch.obs) == 4
+
+
+# Hooks.
+
+
+@pytest.mark.parametrize("network", ["actor", "critic"])
+def test_a_hook_resets_actor_or_critic_alone(network: str, toy: str):
+    agent = advanced(ppo(), 15)
+    row = {"method": "full_reset", "at": "50%", "networks": [network], "params": {"init": "fresh"}}
+    hooks = hooked(agent, row)
+    before = everything(agent)
+    (receipt,) = hooks.fire(agent.clock, agent.clock.advance(env_steps=300))
+    assert receipt.network == network
+    after = everything(agent)
+    changed = {name for name in before if not same(before[name], after[name])}
+    assert changed == {network, f"{network} optimizer"}
+    if network == "actor" and toy == "continuous":
+        assert after["actor"]["log_std"].tolist() == [0, 0] != before["actor"]["log_std"].tolist()
+    advanced(agent, 30)
+
+
+def test_every_update_hooks_of_one_network_leave_the_other_but_for_the_common_bound(toy: str):
+    one, two = ppo(max_grad_norm=None), ppo(max_grad_norm=None)
+    row = {"method": "swr", "every": "1 updates", "networks": ["critic"], "params": {"coef": 0.1}}
+    two.after_update = hooked(two, row).after_update
+    advanced(one, OWED), advanced(two, OWED)
+    assert same(one.actor.state_dict(), two.actor.state_dict())
+    assert not same(one.critic.state_dict(), two.critic.state_dict())
+
+
+# Interrupted, wherever it is: in the first rollout, as it gets full, in an epoch, in the next
+# rollout.
+MOMENTS = (3, 10, 11, 13, 15, 20, 84 - 14 - 1)
+
+
+@pytest.mark.parametrize("make", [small_ppo, small_control])
+def test_interrupted_anywhere_and_resumed_equals(make: Any, tmp_path: Path):
+    hooks = [{"method": "shrink_perturb", "every": "9 updates"}]
+    hooks += [
+        {"method": "cbp", "every": "1 updates", "params": {"maturity": 3, "replacement_rate": 0.1}}
+    ]
+    config = make(hooks=hooks, penalties=[{"method": "l2_init"}])
+    api.train(config, tmp_path / "through")
+    expected = final(tmp_path / "through")
+    for step in MOMENTS:
+        run = tmp_path / str(step)
+        with pytest.raises(Interrupted):
+            api.train(config, run, observer=at_step(step, stop))
+        api.resume(run)
+        assert final(run) == expected, step
+
+
+def test_where_episodes_cannot_go_on_they_end_as_truncated(toy: str, tmp_path: Path):
+    agent, other = ppo(), ppo()
+    for _ in range(4):
+        agent.step()
+    other.load_state_dict(agent.state_dict())
+    obs = other.experience.obs().copy()
+    other.experience.env.restarts = True  # as an environment says that cannot be put back
+    other.load_files(tmp_path)
+    value = other.critic(torch.from_numpy(obs)).detach()[:, 0].numpy()
+    before = agent.rollout.reward[3], agent.rollout.ended[3]
+    worth = np.where(before[1], 0, np.float32(0.99) * value)
+    np.testing.assert_allclose(other.rollout.reward[3], before[0] + worth, rtol=1e-6)
+    assert other.rollout.ended[3].all()
+    assert (other.experience.obs() != obs).all()
+    assert same(other.rollout.reward[:3], agent.rollout.reward[:3])
+
+
+@pytest.mark.slow
+def test_compiled_updates_train_as_eager_ones(toy: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    eager, compiled = (advanced(ppo(accelerate=how), 2 * OWED) for how in ("off", "compile"))
+    assert compiled._whole
+    for name, network in eager.networks.items():
+        theirs = compiled.networks[name].module.state_dict()
+        for key, value in network.module.state_dict().items():
+            torch.testing.assert_close(theirs[key], value, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(compiled.sums, eager.sums, rtol=1e-3, atol=1e-4)
+
+
+# A sequence of tasks.
+
+
+def test_no_rollout_reaches_into_another_task():
+    agent: Any = build_trainable(read_config(ppo_tasks(env={"steps_per_task": 50})))
+    seen = []
+    while agent.clock.env_steps < 50 + 6:
+        agent.step()
+        seen.append((agent.clock.phase, agent.rollout.position))
+    assert (0, 5) in seen  # 10 env_steps of the first task are not learnt from
+    assert agent.clock.updates == 2 * 4 == agent.config.updates_at(50)
+    assert agent.rollout.position == 3
+    assert agent.rollout.obs[:3, :, 4:].all()  # Acrobot has 6 coordinates, CartPole 4
+
+
+def test_statistics_restart_with_the_first_observation_of_a_task():
+    for choice, count in (("restart", 2), ("keep", EACH + 4)):
+        env = {"sequence": [], "id": "gym/Pendulum-v1", "shift": "gravity", "tasks": 2}
+        agent = {"normalize_obs": True, "normalize_rewards": True}
+        env |= {"cycles": 1, "switch": {"statistics": choice}}
+        made: Any = build_trainable(read_config(ppo_tasks(env=env, agent=agent)))
+        while made.clock.phase < 1:
+            made.step()
+        made._enter_task()
+        assert made.statistics.count == count
+        assert made.rewards.statistics.count == (0 if choice == "restart" else EACH)
+
+
+def test_interrupted_in_any_task_and_resumed_equals(tmp_path: Path):
+    hooks = [{"method": "shrink_perturb", "on": "phase_start"}]
+    config = ppo_tasks(hooks=hooks, env={"switch": {"statistics": "restart"}})
+    api.train(config, tmp_path / "through")
+    for step in (21, 30, 31, 63):  # at the end of a task, its switch, the first step after it
+        run = tmp_path / str(step)
+        with pytest.raises(Interrupted):
+            api.train(config, run, observer=at_step(step, stop))
+        api.resume(run)
+        assert final(run) == final(tmp_path / "through"), step
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"agent.batch_size": 7}, r"batch_size = 7: .*rollout_steps = 20, such as 5$"),
+        ({"total": "19 env_steps"}, r"rollout_steps = 10: .* has 20 env_steps, .* ever learnt"),
+        ({"agent.network": "mlpp"}, r"agent.network = 'mlpp': did you mean 'mlp'"),
+        ({"agent.network": "nature"}, r"'nature' needs image observations"),
+        ({"replay_ratio": 1}, r"replay_ratio.*"),
+        ({"agent.initial_steps": 1}, r"initial_steps.*this key is for kind: (dqn|sac)"),
+    ],
+)
+def test_bad_values_are_refused(keys: dict[str, Any], message: str):
+    with pytest.raises(ConfigError, match=message):
+        build_trainable(read_config(small_ppo(), keys))
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ({"steps_per_task": 18}, r"has 20 env_steps, .*steps_per_task = 18, or nothing"),
+        ({"switch": "c_chain"}, r"env.switch.replay = 'keep': a ppo run has no replay"),
+        ({"switch": {"target": "keep"}}, r"allowed are env.switch.optimizer and statistics"),
+    ],
+)
+def test_bad_sequences_are_refused(env: dict[str, Any], message: str):
+    with pytest.raises(ConfigError, match=message):
+        read_config(ppo_tasks(env=env))
+
+
+def test_a_policy_that_diverged_stops_the_run(monkeypatch: pytest.MonkeyPatch):
+    use_slide(monkeypatch)
+    agent: PPO = ppo()
+    with torch.no_grad():
+        agent.actor.get_parameter("log_std").fill_(torch.nan)
+    with pytest.raises(RlplastError, match=r"actions are not finite at .* training diverged"):
+        agent.step()

@@ -1,0 +1,133 @@
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from rlplast.agents.rollout import Rollout, advantages
+from rlplast.core.errors import ConfigError
+from tests.agents.toy_env import same
+
+STEPS, ENVS = 13, 3
+
+
+def advantages_twin(
+    reward: np.ndarray, value: np.ndarray, ended: np.ndarray, gamma: float, decay: float
+) -> float:
+    """The first step's advantage in one environment: a λ-weighted mean of n-step advantages.
+
+    `value` has one entry more than `reward`. Equation 16 as it is derived: (1 − λ) Σ λ^(n−1) A_n,
+    where the last n takes the weight that is left.
+    """
+    length = int(np.argmax(ended)) + 1 if ended.any() else len(reward)
+    total = 0.0
+    for n in range(1, length + 1):
+        discounted = sum(gamma**k * reward[k] for k in range(n))
+        terminal = bool(ended[n - 1])
+        tail = 0.0 if terminal else gamma**n * value[n]
+        weight = decay ** (n - 1) * (1 if n == length else 1 - decay)
+        total += weight * (discounted + tail - value[0])
+    return total
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5, 0.95, 1.0])
+@pytest.mark.parametrize("gamma", [0.9, 1.0])
+def test_advantages_are_the_twins(decay: float, gamma: float):
+    rng = np.random.default_rng(0)
+    reward = rng.standard_normal((STEPS, ENVS)).astype(np.float32)
+    value = rng.standard_normal((STEPS + 1, ENVS)).astype(np.float32)
+    ended = rng.random((STEPS, ENVS)) < 0.2
+    found = advantages(reward, value[:-1], value[-1], ended, decay, gamma)
+    assert found.dtype == np.float32
+    for t in range(STEPS):
+        for i in range(ENVS):
+            own = reward[t:, i], value[t:, i], ended[t:, i]
+            assert found[t, i] == pytest.approx(advantages_twin(*own, gamma, decay), abs=1e-5)
+
+
+def rollout(action_dim: int | None = 2) -> Rollout:
+    return Rollout(STEPS, ENVS, (4,), "float32", action_dim, torch.device("cpu"))
+
+
+def played(made: Rollout, steps: int, seed: int = 0) -> Rollout:
+    """Store so many steps, whose observations number transitions through."""
+    rng = np.random.default_rng(seed)
+    for _ in range(steps):
+        first = 100 * seed + made.position * ENVS
+        obs = np.full((ENVS, 4), first) + np.arange(ENVS)[:, None]
+        numbers = rng.standard_normal((2, ENVS))
+        made.add(obs, numbers.T, *numbers, rng.random(ENVS) < 0.2)
+    return made
+
+
+def finished(made: Rollout, seed: int = 1) -> Rollout:
+    value = np.random.default_rng(seed).standard_normal((STEPS + 1, ENVS)).astype(np.float32)
+    made.finish(value[:-1], value[-1], 0.9, 0.99)
+    return made
+
+
+def test_data_are_the_transitions_step_by_step():
+    made = played(rollout(), STEPS)
+    assert made.full
+    steps = made.action.copy(), made.log_prob.copy(), made.reward.copy(), made.ended.copy()
+    finished(made)
+    value = np.random.default_rng(1).standard_normal((STEPS + 1, ENVS)).astype(np.float32)
+    action, log_prob, reward, ended = steps
+    expected = advantages(reward, value[:-1], value[-1], ended, 0.9, 0.99)
+    assert same(made.data.obs[:, 0].numpy(), np.arange(STEPS * ENVS, dtype=np.float32))
+    assert same(made.data.action.numpy(), action.reshape(-1, 2))
+    assert same(made.data.log_prob.numpy(), log_prob.reshape(-1))
+    assert same(made.data.advantage.numpy(), expected.reshape(-1))
+    assert same(made.data.returns.numpy(), (expected + value[:-1]).reshape(-1))
+    assert (made.position, made.filled) == (0, True)
+
+
+def test_data_stay_in_their_place_while_the_next_steps_are_played():
+    made = finished(played(rollout(), STEPS))
+    before = [(data.data_ptr(), data.clone()) for data in made.data]
+    played(made, STEPS - 1, seed=2)
+    assert all(same(data, old) for data, (_, old) in zip(made.data, before, strict=True))
+    finished(played(made, 1, seed=2))
+    assert [data.data_ptr() for data in made.data] == [address for address, _ in before]
+    assert not same(made.data.obs, before[0][1])
+
+
+def test_cut_ends_open_episodes_with_what_they_are_worth():
+    made = rollout(None)
+    obs, zeros = np.zeros((ENVS, 4)), np.zeros(ENVS)
+    made.cut(np.ones(ENVS))  # nothing is open yet
+    made.add(obs, zeros, zeros, zeros, np.zeros(ENVS, bool))
+    made.add(obs, zeros, zeros, zeros, np.array([False, True, False]))
+    made.cut(np.array([1.0, 2.0, 3.0]))
+    assert made.reward[:2].tolist() == [[0, 0, 0], [1, 0, 3]]
+    assert made.ended[:2].tolist() == [[False] * 3, [True] * 3]
+
+
+def test_a_pass_has_every_transition_once_and_draws_repeat_by_their_stream():
+    made = finished(played(rollout(), STEPS))
+    whole = list(made.batches(None, 10, np.random.default_rng(0)))
+    assert [len(batch.obs) for batch in whole] == [10, 10, 10, 9]
+    numbers = torch.cat([batch.obs[:, 0] for batch in whole])
+    assert numbers.tolist() != sorted(numbers.tolist())
+    assert sorted(numbers.tolist()) == list(range(STEPS * ENVS))
+    one, two = (list(made.batches(2, 5, np.random.default_rng(0))) for _ in range(2))
+    assert same([list(batch) for batch in one], [list(batch) for batch in two])
+    for batch in one:
+        rows = batch.obs[:, 0].long()
+        assert same([data[rows] for data in made.data], list(batch))
+
+
+def test_nothing_is_sampled_before_a_rollout_is_whole():
+    made = played(rollout(), 4)
+    with pytest.raises(ConfigError, match=r"no rollout is whole yet \(4 of 13 steps\).*fire later"):
+        next(made.batches(1, 4, np.random.default_rng(0)))
+
+
+def test_state_holds_steps_and_data():
+    made = played(finished(played(rollout(), STEPS)), 5, seed=2)
+    state = copy.deepcopy(made.state_dict())
+    other = rollout()
+    other.load_state_dict(state)
+    for one in (made, other):
+        finished(played(one, STEPS - 5, seed=3))
+    assert same(made.state_dict(), other.state_dict())
