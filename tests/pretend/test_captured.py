@@ -44,6 +44,7 @@ KEYS = {"supervised": 2}  # graphs of an update: its last batch of an epoch is s
 EAGER_BECAUSE = {
     "fire": "reads norms on the host",
     "c_chain": "reads batches of its own",
+    "infer": "reads batches of its own",
     "regrama": "reads the clock",
     "kron": "steps on the host",
     "muon": "steps on the host",
