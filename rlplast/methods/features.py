@@ -2,6 +2,7 @@
 
 - `Reading`: a module that keeps what some of its layers read.
 - `head_layers`: the layers that give a network's outputs, whose input are its last features.
+- `readers`: those, and the layers that read hidden units.
 - `at_start`: the tensors of a network at θ0.
 - `check_whole`: refuses a row's `layers`.
 """
@@ -18,7 +19,7 @@ from rlplast.core.network.network import Network
 from rlplast.core.network.order import last_layers
 from rlplast.core.network.stacked import StackedLinear
 
-__all__ = ["Reading", "at_start", "check_whole", "head_layers"]
+__all__ = ["Reading", "at_start", "check_whole", "head_layers", "readers"]
 
 
 class Reading(nn.Module):
@@ -80,6 +81,22 @@ def head_layers(network: Network, method: str) -> list[nn.Module]:
                 f"{type(modules[path]).__name__}: allowed are Linear, StackedLinear"
             )
     return [modules[path] for path in paths]
+
+
+def readers(network: Network, method: str) -> list[nn.Module]:
+    """Return the layers that read hidden units, and those of `head_layers`.
+
+    Args:
+        network: the network.
+        method: what messages say.
+
+    Raises:
+        ConfigError: as `head_layers` does.
+    """
+    groups = (group for group in network.units().groups if group.point is not None)
+    paths = dict.fromkeys(part.block.path for group in groups for part in group.outgoing)
+    found = [network.module.get_submodule(path) for path in paths]
+    return list(dict.fromkeys(found + head_layers(network, method)))
 
 
 def at_start(network: Network) -> dict[str, Tensor]:

@@ -99,8 +99,10 @@ def test_features_at_right_angles_to_the_directions_are_free() -> None:
     w = torch.tensor(rows, dtype=torch.float64)
     free = torch.linalg.svd(w).Vh[3:]  # the other five directions
     with torch.no_grad():
-        start = termed.start[0].weight  # type: ignore[index, union-attr]
-        module[0].weight.copy_(start + 3 * free.mT @ torch.randn(5, 4, dtype=torch.float64))
+        start = termed.start.get_parameter("0.weight")
+        module.get_parameter("0.weight").copy_(
+            start + 3 * free.mT @ torch.randn(5, 4, dtype=torch.float64)
+        )
     assert float(termed.term().detach()) == pytest.approx(0, abs=1e-20)
 
 

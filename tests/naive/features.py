@@ -1,5 +1,9 @@
 """Slow twins of terms on features: one sample, one direction, one entry at a time."""
 
+import math
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -36,3 +40,24 @@ def last_features(module: nn.Module, x: Tensor) -> Tensor:
 
 def _between(module: nn.Module) -> bool:
     return "Norm" in type(module).__name__ or isinstance(module, nn.Embedding)
+
+
+def lost_rank(features: Tensor) -> float:
+    """m − exp(−Σ p log p) of the singular values' shares p, in float64."""
+    sizes = np.linalg.svd(features.detach().double().flatten(1).numpy(), compute_uv=False)
+    shares = [s / sizes.sum() for s in sizes if s > 0]
+    return len(sizes) - math.exp(-sum(p * math.log(p + 1e-8) for p in shares))
+
+
+def read_by(module: nn.Module, paths: Sequence[str], x: Tensor) -> list[Tensor]:
+    """What layers of a plain network read, in evaluation mode."""
+    seen: list[Tensor] = []
+    handles = [
+        module.get_submodule(path).register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+        for path in paths
+    ]
+    module.eval()(x)
+    module.train()
+    for handle in handles:
+        handle.remove()
+    return seen

@@ -45,6 +45,7 @@ EAGER_BECAUSE = {
     "fire": "reads norms on the host",
     "c_chain": "reads batches of its own",
     "infer": "reads batches of its own",
+    "l2_er": "reads batches of its own",
     "regrama": "reads the clock",
     "kron": "steps on the host",
     "muon": "steps on the host",

@@ -24,6 +24,7 @@ COUNTED = 3  # updates
 # What waits, and for what.
 EXCEPTIONS = {
     "kron": "its package copies numbers of the host",
+    "l2_er": "singular values are checked",
     # Made to fire now and then, not in every update.
     "fire": "eigenvalues are checked, and a choice is made by them",
     "full_reset": "fresh weights are drawn on the host",
