@@ -40,6 +40,7 @@ LAYERS: dict[str, dict[str, Any]] = {
     "stochastic_depth": {"p": 0.4},
     "rigl": {"sparsity": 0.5, "every": 3, "until": 20},
     "unit_features": {},
+    "activation": {"kind": "rational"},
 }
 # In which kinds of run a layer resumes: the first one in `make test`, the others in
 # `make test-slow`.
@@ -55,6 +56,7 @@ RESUMES = {
     "stochastic_depth": ("gpt", "sac"),
     "rigl": ("sac", "dqn"),
     "unit_features": ("sac", "dqn"),
+    "activation": ("sac", "gpt", "dqn", "supervised"),
 }
 REFUSED_LAYERS = {
     ("gpt", "crelu"): "h.0.mlp.c_fc has the nonlinearity gelu: allowed is relu",
