@@ -41,6 +41,7 @@ LAYERS: dict[str, dict[str, Any]] = {
     "rigl": {"sparsity": 0.5, "every": 3, "until": 20},
     "unit_features": {},
     "activation": {"kind": "rational"},
+    "aid": {"p": 0.8},
 }
 # In which kinds of run a layer resumes: the first one in `make test`, the others in
 # `make test-slow`.
@@ -57,6 +58,7 @@ RESUMES = {
     "rigl": ("sac", "dqn"),
     "unit_features": ("sac", "dqn"),
     "activation": ("sac", "gpt", "dqn", "supervised"),
+    "aid": ("gpt", "dqn", "sac"),
 }
 REFUSED_LAYERS = {
     ("gpt", "crelu"): "h.0.mlp.c_fc has the nonlinearity gelu: allowed is relu",

@@ -12,11 +12,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from rlplast.core.errors import ConfigError, NothingToEdit
-from rlplast.core.method.install import hidden_layers, put
+from rlplast.core.errors import ConfigError
 from rlplast.core.method.method import Method, method
 from rlplast.core.network.blocks import BlockSpec
-from rlplast.core.network.units import NONLINEARITY, UnitGroup
+from rlplast.methods.replacing import replace_nonlinearity, replaceable
 from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["Activation", "Rational", "SmoothLeaky"]
@@ -140,46 +139,16 @@ class Activation(Method):
 
         Raises:
             NothingToEdit: if there is none.
-            ConfigError: for one that cannot be replaced, or is by this method already.
+            ConfigError: for one that cannot be replaced, or is by a method already.
         """
-        groups = {path: own[0] for path, own in hidden_layers(model, self.name).items()}
-        groups = {path: first for path, first in groups.items() if first.nonlinearity != "linear"}
-        if not groups:
-            raise NothingToEdit("activation finds no layer with a nonlinearity")
-        for path, group in groups.items():
-            self._check(model, path, group)
-        for path, group in groups.items():
-            layer, place = model.get_submodule(path), _place(group)
-            new = self._made(layer)
-            if place:
-                put(model, model.get_submodule(place), new)
-            else:
-                setattr(layer, NONLINEARITY, new)
-        return list(groups)
-
-    def _check(self, model: nn.Module, path: str, group: UnitGroup) -> None:
-        place = _place(group)
-        if place is None:
-            raise ConfigError(
-                f"activation: {path} has the nonlinearity {group.nonlinearity} as a function, or "
-                "as a module that others use: give it a module of its own, such as nn.ReLU()"
-            )
-        layer = model.get_submodule(path)
-        old = model.get_submodule(place) if place else getattr(layer, NONLINEARITY, None)
-        if hasattr(old, "replaced"):
-            raise ConfigError(f"activation: the nonlinearity of {path} is replaced already")
+        places = replaceable(model, self.name)
+        for path, place in places.items():
+            new = self._made(model.get_submodule(path))
+            replace_nonlinearity(model, path, place, new, self.name)
+        return list(places)
 
     def _made(self, layer: nn.Module) -> nn.Module:
-        alpha = ALPHAS.get(self.kind, 0.0) if self.alpha is None else self.alpha
         if self.kind == "rational":
-            made = Rational(layer.get_parameter("weight"), getattr(layer, "members", 0))
-        else:
-            kinds = {"leaky_relu": nn.LeakyReLU, "smooth_leaky": SmoothLeaky, "elu": nn.ELU}
-            made = kinds[self.kind](alpha)
-        vars(made)["replaced"] = True
-        return made
-
-
-def _place(group: UnitGroup) -> str | None:
-    """Return the path of the nonlinearity; empty where it is asked of `activated`."""
-    return None if group.point is None else group.point.nonlinearity
+            return Rational(layer.get_parameter("weight"), getattr(layer, "members", 0))
+        kinds = {"leaky_relu": nn.LeakyReLU, "smooth_leaky": SmoothLeaky, "elu": nn.ELU}
+        return kinds[self.kind](ALPHAS[self.kind] if self.alpha is None else self.alpha)

@@ -226,8 +226,8 @@ def test_what_cannot_be_replaced_is_named_and_stays() -> None:
     for net, match, error in (
         (Function(), "activation: fc has the nonlinearity tanh as a function", ConfigError),
         (shared(), "activation: 0 has the nonlinearity relu .* or as a module", ConfigError),
-        (again, "activation: the nonlinearity of 0 is replaced already", ConfigError),
-        (ours, "activation: the nonlinearity of conv1 is replaced already", ConfigError),
+        (again, "activation: the nonlinearity of 0 is replaced by activation", ConfigError),
+        (ours, "activation: the nonlinearity of conv1 is replaced by activ", ConfigError),
         (nn.Sequential(nn.Linear(3, 2)), "activation finds no layer with hidden", NothingToEdit),
         (
             nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2)),
