@@ -43,6 +43,7 @@ class Row:
         temperature: of log α.
         renewed: the optimizers whose state is zeroed, step counts included; others are kept.
         forgets: those of which some entries are zeroed, step counts kept.
+        restarted: those of which step counts are zeroed and nothing else.
     """
 
     actor: str
@@ -51,6 +52,7 @@ class Row:
     temperature: str = "unchanged"
     renewed: tuple[str, ...] = NETWORKS
     forgets: tuple[str, ...] = ()
+    restarted: tuple[str, ...] = ()
 
 
 TWO = ("actor", "critic")
@@ -92,6 +94,7 @@ METHODS = {
     "hare_tortoise": NOTHING,  # it has followed no update
     "redo": UNITS,
     "regrama": UNITS,
+    "restart_steps": Row("unchanged", "unchanged", "unchanged", renewed=(), restarted=NETWORKS),
     "snr": UNITS,
 }
 
@@ -308,6 +311,10 @@ def check_row(row: Row, configs: list[dict[str, Any]], **options: Any) -> None:
             ]
             assert same(kept, after[f"{name} optimizer"]) and not same(kept, old), name
             assert all(own["step"] > 0 for own in after[f"{name} optimizer"])
+        elif name in row.restarted:
+            old = [was | {"step": was["step"] * 0} for was in before[f"{name} optimizer"]]
+            assert all(was["step"] > 0 for was in before[f"{name} optimizer"]), name
+            assert same(old, after[f"{name} optimizer"]), name
         else:
             assert same(before[f"{name} optimizer"], after[f"{name} optimizer"]), name
     assert same(after["target"], after["critic"] if row.target == "critic" else before["target"])
