@@ -83,6 +83,7 @@ CASES: dict[str, Case] = {
         draws=True,
         refuses_inside="reads batches of data, which an update has no time for",
     ),
+    "drm": Case({"threshold": 0.5}, draws=True, refuses=_WITHOUT_UNITS),
     "fire": Case({"iterations": 8}, refuses_zero=True),
     "full_reset": Case({"init": "fresh"}, draws=True, cures_nan=True),
     "hare_tortoise": Case(

@@ -53,7 +53,9 @@ EAGER_BECAUSE = {
     "schedule_free": "steps on the host",
     "trac": "steps on the host",
     "upgd": "steps on the host",
-    **dict.fromkeys(("full_reset", "head_reset", "redo", "shrink_perturb"), "draws from a gen"),
+    **dict.fromkeys(
+        ("drm", "full_reset", "head_reset", "redo", "shrink_perturb"), "draws from a gen"
+    ),
     "persistent": "draws from a gen",
     "fp16": "skips updates, as the host decides",
 }

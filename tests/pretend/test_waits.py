@@ -26,6 +26,7 @@ EXCEPTIONS = {
     "kron": "its package copies numbers of the host",
     "l2_er": "singular values are checked",
     # Made to fire now and then, not in every update.
+    "drm": "fresh weights are drawn on the host",
     "fire": "eigenvalues are checked, and a choice is made by them",
     "full_reset": "fresh weights are drawn on the host",
     "head_reset": "fresh weights are drawn on the host",
