@@ -47,6 +47,7 @@ EAGER_BECAUSE = {
     "infer": "reads batches of its own",
     "l2_er": "reads batches of its own",
     "regrama": "reads the clock",
+    "adam_o": "steps on the host",
     "kron": "steps on the host",
     "muon": "steps on the host",
     "muon_fire": "steps on the host",
