@@ -40,7 +40,8 @@ class Case:
         refuses_zero: whether a zero matrix is refused by name.
         cures_nan: whether the method works on weights that are not finite.
         made_for_every_update: whether it is meant to run inside each update.
-        follows: whether a firing without an update before it changes nothing.
+        follows: whether a firing without an update before it changes no weight.
+        edits_weights: whether it edits any weight, rather than the optimizer's state alone.
         whole: whether the tensors it edits are written whole, rather than some of their rows.
         shared: entries that the members of a stacked network share; they go from 0 to 1.
     """
@@ -54,6 +55,7 @@ class Case:
     cures_nan: bool = False
     made_for_every_update: bool = False
     follows: bool = False
+    edits_weights: bool = True
     whole: bool = True
     shared: int = 0
 
@@ -81,6 +83,7 @@ CASES: dict[str, Case] = {
         draws=True,
         refuses_inside="reads batches of data, which an update has no time for",
     ),
+    "drm": Case({"threshold": 0.5}, draws=True, refuses=_WITHOUT_UNITS),
     "fire": Case({"iterations": 8}, refuses_zero=True),
     "full_reset": Case({"init": "fresh"}, draws=True, cures_nan=True),
     "hare_tortoise": Case(
@@ -107,6 +110,7 @@ CASES: dict[str, Case] = {
     ),
     "redo": Case({"threshold": 1.0}, draws=True, refuses=_WITHOUT_UNITS, whole=False),
     "regrama": Case({"threshold": 1.0}, draws=True, refuses=_WITHOUT_UNITS, whole=False),
+    "restart_steps": Case(follows=True, edits_weights=False),
     "scale_weights": Case(
         {"factor": 0.5},
         refuses={

@@ -13,6 +13,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 from rlplast.core.network.network import Network
 from rlplast.core.network.stacked import StackedLinear
 from rlplast.core.rng import preserve_global_rng
+from rlplast.optimizers.adam_o import AdamO
 from rlplast.optimizers.schedule_free import ScheduleFree
 from rlplast.optimizers.trac import Trac
 from rlplast.optimizers.upgd import UPGD
@@ -124,6 +125,7 @@ FORMS: dict[str, MakeOptimizer] = {
     "sgd_foreach_maximize": functools.partial(
         SGD, lr=LR, momentum=0.9, foreach=True, maximize=True
     ),
+    "adam_o": lambda params: AdamO(params, lr=LR),
     "schedule_free": functools.partial(ScheduleFree, lr=LR),
     "trac": lambda params: Trac(Adam(params, lr=LR)),
     "upgd": functools.partial(UPGD, lr=LR),

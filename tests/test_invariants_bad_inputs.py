@@ -247,11 +247,12 @@ def test_bf16_copies_follow_their_fp32_master(method: str) -> None:
                 param.copy_(master)
         moved = [m.detach().clone() for m in masters.values()]
         hooks.step(updates=update, activations=found)
-        assert any(not torch.equal(m, old) for m, old in zip(masters.values(), moved, strict=True))
+        edited = any(not torch.equal(m, o) for m, o in zip(masters.values(), moved, strict=True))
+        assert edited is CASES[method].edits_weights
         assert all(torch.equal(p, m.to(torch.bfloat16)) for p, m in masters.items())
     [receipt] = hooks.flush(Clock(updates=3))
     assert receipt.firings == 3
-    assert receipt.sfe > 0
+    assert (receipt.sfe > 0) is CASES[method].edits_weights
 
 
 def test_small_factors_accumulate_in_the_master() -> None:

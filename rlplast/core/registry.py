@@ -82,6 +82,7 @@ _BUILT_IN = (
     "rlplast.agents.sampling",
     "rlplast.metrics",
     "rlplast.optimizers.factories",
+    "rlplast.optimizers.adam_o",
     "rlplast.optimizers.kron",
     "rlplast.optimizers.muon_fire",
     "rlplast.optimizers.schedule_free",

@@ -27,8 +27,8 @@ class OptimizerConfig(Section):
         weight_decay: strength of weight decay. adam, sgd and rmsprop add it to the gradient; others
             decouple it.
         decay: which tensors decay: all, or matrices (two dimensions or more).
-        betas: two numbers, for adam, adamw, muon, muon_fire, schedule_free and trac; null for the
-            optimizer's own default, see `rlplast list optimizers`.
+        betas: two numbers, for adam, adam_o, adamw, muon, muon_fire, schedule_free and trac; null
+            for the optimizer's own default, see `rlplast list optimizers`.
         eps: ε, for the optimizers with `betas` and rmsprop; null for the optimizer's own default.
         momentum: for kron, muon, muon_fire, rmsprop, sgd and trac; null for the optimizer's own
             default.

@@ -59,9 +59,8 @@ def test_firing_changes_the_network_and_nothing_around_it(method: dict[str, Any]
     assert (receipt.sfe > 0) is edits
     # Methods that read moments forget some of their own accord.
     own = {"q optimizer"} if "moments" in method_of(method["method"]).reads else set()
-    assert {key for key in before if not same(before[key], after[key])} == (
-        {"q"} | own if edits else set()
-    )
+    changed = {key for key in before if not same(before[key], after[key])}
+    assert changed == ({"q"} if edits else set()) | own
 
 
 WHOLE = ("full_reset", "persistent", "distill")  # of whom an edited target equals a copy

@@ -43,6 +43,7 @@ class Row:
         temperature: of log α.
         renewed: the optimizers whose state is zeroed, step counts included; others are kept.
         forgets: those of which some entries are zeroed, step counts kept.
+        restarted: those of which step counts are zeroed and nothing else.
     """
 
     actor: str
@@ -51,6 +52,7 @@ class Row:
     temperature: str = "unchanged"
     renewed: tuple[str, ...] = NETWORKS
     forgets: tuple[str, ...] = ()
+    restarted: tuple[str, ...] = ()
 
 
 TWO = ("actor", "critic")
@@ -85,6 +87,7 @@ METHODS = {
     "dash": Row("shrunk", "shrunk", renewed=TWO),
     "plasticity_injection": Row("injected", "injected", renewed=(), forgets=TWO),
     "persistent": Row("θ0", "θ0", renewed=TWO),
+    "drm": Row("towards fresh", "towards fresh", renewed=TWO),
     "distill": Row("fresh", "fresh", renewed=TWO),
     "hypersphere_project": Row("unit rows", "unit rows", "unchanged", renewed=()),
     "weight_clip": Row("within 0.1", "within 0.1", "unchanged", renewed=()),
@@ -93,6 +96,7 @@ METHODS = {
     "hare_tortoise": NOTHING,  # it has followed no update
     "redo": UNITS,
     "regrama": UNITS,
+    "restart_steps": Row("unchanged", "unchanged", "unchanged", renewed=(), restarted=NETWORKS),
     "snr": UNITS,
 }
 
@@ -128,6 +132,16 @@ def fresh(blocks: list[Block], before: State, after: State, start: State) -> Non
         assert (after[name] != start[name]).all(), name
         if after[name].numel() > 8:  # else chance
             assert float(after[name].std()) == pytest.approx(float(start[name].std()), rel=0.8)
+
+
+def towards_fresh(blocks: list[Block], before: State, after: State, start: State) -> None:
+    """Biases, which are drawn as 0, are multiplied by one factor; others move too."""
+    zero = [b.name for b in blocks if b.trainable and not start[b.name].any()]
+    factors = np.concatenate([(after[n] / before[n]).flatten().numpy() for n in zero])
+    np.testing.assert_allclose(factors, factors[0], **TOLERANCE)
+    assert 0.2 <= factors[0] <= 0.9
+    for name in (b.name for b in blocks if b.trainable and b.name not in zero):
+        assert not same(after[name], before[name]), name
 
 
 def fresh_heads(blocks: list[Block], before: State, after: State, start: State) -> None:
@@ -249,6 +263,7 @@ RULES: dict[str, Rule] = {
     "0.2θ + 0.8θ0": mixed,
     "fresh": fresh,
     "fresh heads": fresh_heads,
+    "towards fresh": towards_fresh,
     "orthogonal": orthogonal,
     "swr 1e-4": rescaled(1e-4),
     "swr 1e-3": rescaled(1e-3),
@@ -309,6 +324,10 @@ def check_row(row: Row, configs: list[dict[str, Any]], **options: Any) -> None:
             ]
             assert same(kept, after[f"{name} optimizer"]) and not same(kept, old), name
             assert all(own["step"] > 0 for own in after[f"{name} optimizer"])
+        elif name in row.restarted:
+            old = [was | {"step": was["step"] * 0} for was in before[f"{name} optimizer"]]
+            assert all(was["step"] > 0 for was in before[f"{name} optimizer"]), name
+            assert same(old, after[f"{name} optimizer"]), name
         else:
             assert same(before[f"{name} optimizer"], after[f"{name} optimizer"]), name
     assert same(after["target"], after["critic"] if row.target == "critic" else before["target"])

@@ -82,7 +82,7 @@ def test_parameters_come_with_default_and_range():
 
 def test_optimizers_are_those_a_config_can_name():
     names = [row["name"] for row in rows("optimizers")]
-    ours = ["kron", "muon_fire", "schedule_free", "trac", "upgd"]
+    ours = ["adam_o", "kron", "muon_fire", "schedule_free", "trac", "upgd"]
     assert names == sorted(["adam", "adamw", "muon", "rmsprop", "sgd", *ours])
 
 

@@ -47,6 +47,8 @@ CASES: dict[str, PenaltyCase] = {
     "spectral": PenaltyCase({"coef": 0.1, "power": 2}, spectral_twin, weights_only=True),
     "wasserstein": PenaltyCase({"coef": 0.5}, wasserstein_twin),
     "c_chain": PenaltyCase({"coef": 0.5, "beta": 0.1, "batch": 4}, None),
+    "l2_er": PenaltyCase({"coef": 0.01, "rank_coef": 0.01, "batch": 4}, None),
+    "infer": PenaltyCase({"coef": 0.5, "heads": 3, "batch": 4}, None),
 }
 TWINS = {name: case.twin for name, case in CASES.items() if case.twin is not None}
 

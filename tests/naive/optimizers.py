@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from scipy.special import erfi
 
-__all__ = ["NaiveTrac", "NaiveUPGD"]
+__all__ = ["NaiveAdamRel", "NaiveTrac", "NaiveUPGD"]
 
 
 class NaiveUPGD:
@@ -33,6 +33,26 @@ class NaiveUPGD:
             kept = (1 - self.lr * self.weight_decay) * w
             moved.append(kept - self.lr * (g + xi) * (1 - scaled))
         return moved
+
+
+class NaiveAdamRel:
+    """Adam of one weight whose t starts anew: Kingma & Ba 2015, Ellis et al. 2024."""
+
+    def __init__(self, lr: float, weight_decay: float = 0.0) -> None:
+        self.lr, self.weight_decay = lr, weight_decay
+        self.m = self.v = 0.0
+        self.t = 0
+
+    def restart(self) -> None:
+        self.t = 0
+
+    def step(self, weight: float, gradient: float) -> float:
+        """Return the weight after an update; it decays beside the gradient."""
+        self.t += 1
+        self.m = 0.9 * self.m + 0.1 * gradient
+        self.v = 0.999 * self.v + 0.001 * gradient**2
+        m, v = self.m / (1 - 0.9**self.t), self.v / (1 - 0.999**self.t)
+        return (1 - self.lr * self.weight_decay) * weight - self.lr * m / (math.sqrt(v) + 1e-8)
 
 
 class NaiveTrac:

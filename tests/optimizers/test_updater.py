@@ -254,7 +254,7 @@ def test_the_gradient_is_clipped_only_if_asked():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"name": "lion"}, "optimizer 'lion' is unknown: allowed: adam, adamw, kron"),
+        ({"name": "lion"}, "optimizer 'lion' is unknown: allowed: adam, adam_o, adamw, kron"),
         ({"name": "adamm"}, "optimizer 'adamm' is unknown: did you mean 'adam'"),
         ({"params": {"alpha": 0.9}}, "adam has no parameter 'alpha'"),
         ({"name": "rmsprop", "params": {"alpha": 1.0}}, "rmsprop.alpha = 1.0: allowed is [0, 1)"),

@@ -45,14 +45,19 @@ KEYS = {"supervised": 2}  # graphs of an update: its last batch of an epoch is s
 EAGER_BECAUSE = {
     "fire": "reads norms on the host",
     "c_chain": "reads batches of its own",
+    "infer": "reads batches of its own",
+    "l2_er": "reads batches of its own",
     "regrama": "reads the clock",
+    "adam_o": "steps on the host",
     "kron": "steps on the host",
     "muon": "steps on the host",
     "muon_fire": "steps on the host",
     "schedule_free": "steps on the host",
     "trac": "steps on the host",
     "upgd": "steps on the host",
-    **dict.fromkeys(("full_reset", "head_reset", "redo", "shrink_perturb"), "draws from a gen"),
+    **dict.fromkeys(
+        ("drm", "full_reset", "head_reset", "redo", "shrink_perturb"), "draws from a gen"
+    ),
     "persistent": "draws from a gen",
     "fp16": "skips updates, as the host decides",
 }

@@ -24,7 +24,9 @@ COUNTED = 3  # updates
 # What waits, and for what.
 EXCEPTIONS = {
     "kron": "its package copies numbers of the host",
+    "l2_er": "singular values are checked",
     # Made to fire now and then, not in every update.
+    "drm": "fresh weights are drawn on the host",
     "fire": "eigenvalues are checked, and a choice is made by them",
     "full_reset": "fresh weights are drawn on the host",
     "head_reset": "fresh weights are drawn on the host",

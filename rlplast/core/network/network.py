@@ -267,8 +267,12 @@ class Network:
         """Return a new draw of a Block by this network's initializer, not yet rounded.
 
         Buffers other than a norm layer's running statistics return to θ0. The
-        seed of a layer's own draws moves on, so that these are other ones after a reset.
+        seed of a layer's own draws moves on, so that these are other ones after a reset. A module
+        may say in ``starts`` where a tensor of its own begins.
         """
+        starts = getattr(block.module, "starts", None)
+        if isinstance(starts, Mapping) and block.spec.tensor in starts:
+            return block.view.new_tensor(starts[block.spec.tensor])
         if block.kind == "lifecycle" and block.spec.tensor == "seed":
             return block.view * _SEED_FACTOR + 1
         if block.role == "buffer" and block.kind != "norm":

@@ -79,7 +79,12 @@ def is_norm(module: nn.Module) -> bool:
 
 
 def is_activation(module: nn.Module) -> bool:
-    """Say whether a module without tensors is a nonlinearity, by its name and by a trial."""
+    """Say whether a module is a nonlinearity: by its name and a trial, or because it says so.
+
+    One with tensors says so by ``acts_alone``.
+    """
+    if getattr(module, "acts_alone", False):
+        return True
     name = type(module).__name__.lower()
     bare = not any((module._parameters, module._buffers, module._modules))
     if not bare or not any(known in name for known in _ACTIVATIONS):

@@ -13,8 +13,15 @@ from torch import nn
 from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.trace import UNTRACEABLE, Tracer, asks_shape, is_matrix, why
-from rlplast.core.network.unit_walk import ReaderSearch, Step, name_of
-from rlplast.core.network.units import ActivationPoint, Part, UnitGroup, UnitMap, UnitSpec
+from rlplast.core.network.unit_walk import ReaderSearch, Step, alone, name_of
+from rlplast.core.network.units import (
+    NONLINEARITY,
+    ActivationPoint,
+    Part,
+    UnitGroup,
+    UnitMap,
+    UnitSpec,
+)
 
 __all__ = ["JOINED", "find_units"]
 
@@ -67,6 +74,7 @@ def find_units(
         by_path.setdefault(block.path, []).append(block)
     groups: list[UnitGroup] = []
     tied = _tied(module)
+    found = [_with_own(module, each) for each in found]
     for each in found:
         path = each.spec.layer
         problem = _problem(module, each.spec, by_path, tied)
@@ -94,6 +102,15 @@ def _declared(spec: UnitSpec, prefix: str) -> _Found:
     anchor = spec.norms[0] if spec.norms and not spec.norms_last else spec.layer
     module = "" if spec.replaceable else None
     return _Found(spec, anchor, (spec.nonlinearity,), name_of(spec.nonlinearity), module=module)
+
+
+def _with_own(module: nn.Module, found: _Found) -> _Found:
+    """Return the same with the nonlinearity that a method has put in its place, if one has."""
+    own = getattr(module.get_submodule(found.spec.layer), NONLINEARITY, None)
+    if own is None or found.module != "":
+        return found
+    step = alone(own) if isinstance(own, nn.Module) else own
+    return replace(found, steps=(step,), nonlinearity=name_of(own))
 
 
 def _whole(spec: UnitSpec, prefix: str) -> UnitSpec:

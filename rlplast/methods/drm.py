@@ -1,0 +1,84 @@
+"""DrM's perturbation: shrink and perturb, the more the more units are dormant.
+
+Source: Xu et al. 2024 (arXiv:2310.19668), DrM, and its code, utils.perturb and agents/drm.py.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field, NonNegativeFloat
+from torch import Tensor
+
+from rlplast.core.method.context import Context
+from rlplast.core.method.method import Method, State, method
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.edits import Assign, Edit
+from rlplast.core.network.network import Network
+from rlplast.core.validation import Pair
+from rlplast.methods.redo import dormant
+from rlplast.metrics.ranks import at_least_float32
+
+__all__ = ["Drm"]
+
+
+@method("drm", source="Xu et al. 2024, DrM (arXiv:2310.19668); its code")
+@dataclass(frozen=True)
+class Drm(Method):
+    """Mix weights with a fresh draw, the more the more hidden units are dormant: DrM.
+
+    θ ← α·θ + (1 − α)·fresh, with α = 1 − `rate`·β cut to the range `keep`, and β the share of
+    dormant units among all hidden units in scope (of each member of an ensemble its own) on a
+    probe batch. Weights, biases, norm layers' scale and shift, embeddings and heads are all
+    edited, a tied tensor once; BatchNorm's running statistics are not. A network without hidden
+    units is left alone. The optimizer's state is zeroed and followers become copies unless the
+    hook says otherwise.
+
+    Attributes:
+        rate: k, how fast α falls with β.
+        keep: the smallest and the largest α.
+        threshold: τ of a dormant unit: mean |activation| over its layer's mean.
+        probe: samples of the probe batch.
+    """
+
+    reads: ClassVar[tuple[str, ...]] = ("activations",)
+
+    rate: NonNegativeFloat = 2.0
+    keep: Pair[Annotated[float, Field(ge=0, le=1)]] = (0.2, 0.9)
+    threshold: NonNegativeFloat = 0.025
+    probe: Annotated[int, Field(ge=1, le=1_000_000)] = 256
+
+    def setup(self, network: Network, blocks: Sequence[Block]) -> State:
+        """Keep no state.
+
+        Raises:
+            NothingToEdit: if there are no hidden units in scope.
+        """
+        if blocks:
+            network.units_in(blocks)
+        return {}
+
+    def plan(self, context: Context, state: State) -> list[Edit]:
+        """Plan the mixture for every trainable Block in scope."""
+        generator, kept = context.stream(), self._kept(context)
+        edits: list[Edit] = []
+        for block in context.blocks:
+            if block.role == "buffer":
+                continue
+            now = at_least_float32(block.view)
+            fresh = context.network.fresh(block, generator).to(now)
+            alpha = kept[block.spec.member].to(now)
+            edits.append(Assign(block, alpha * now + (1 - alpha) * fresh))
+        return edits
+
+    def _kept(self, context: Context) -> dict[int | None, Tensor]:
+        """Return α of each member of an ensemble; under None that of what all share."""
+        masks: dict[int | None, list[Tensor]] = {None: []}
+        for group in context.units:
+            found = dormant(context.activations[group.name], self.threshold)
+            members = {None, group.weight.block.spec.member}
+            for member in members:
+                masks.setdefault(member, []).append(found)
+        shares = {member: torch.cat(found).double().mean() for member, found in masks.items()}
+        return {m: (1 - self.rate * share).clamp(*self.keep) for m, share in shares.items()}

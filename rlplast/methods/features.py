@@ -1,0 +1,136 @@
+"""What layers read on a batch, with its gradient, for terms that act on features.
+
+- `Reading`: a module that keeps what some of its layers read.
+- `head_layers`: the layers that give a network's outputs, whose input are its last features.
+- `readers`: those, and the layers that read hidden units.
+- `at_start`: the tensors of a network at θ0.
+- `check_whole`: refuses a row's `layers`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlplast.core.errors import ConfigError
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.network import Network
+from rlplast.core.network.order import last_layers
+from rlplast.core.network.stacked import StackedLinear
+
+__all__ = ["Reading", "at_start", "check_whole", "head_layers", "readers"]
+
+
+class Reading(nn.Module):
+    """A module that keeps what some of its layers read in a forward pass.
+
+    Args:
+        module: the module.
+        layers: of its parts.
+
+    Attributes:
+        found: a layer with its input, in the order of the pass; what several read, once.
+    """
+
+    def __init__(self, module: nn.Module, layers: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.module = module
+        self.found: list[tuple[nn.Module, Tensor]] = []
+        self._read = tuple(layers)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the module returns."""
+        self.found.clear()
+        handles = [layer.register_forward_pre_hook(self._keep) for layer in self._read]
+        try:
+            return self.module(*args, **kwargs)
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _keep(self, layer: nn.Module, args: tuple[Any, ...]) -> None:
+        if not any(args[0] is tensor for _, tensor in self.found):
+            self.found.append((layer, args[0]))
+
+
+def head_layers(network: Network, method: str) -> list[nn.Module]:
+    """Return the layers that give a network's outputs; else the linear layer registered last.
+
+    Args:
+        network: the network.
+        method: what messages say.
+
+    Raises:
+        ConfigError: if there is none, or one is no linear layer.
+    """
+    modules = dict(network.module.named_modules())
+    paths = [path for path in modules if path in last_layers(network)]
+    if not paths:  # neither declared nor traced
+        paths = [path for path, m in modules.items() if isinstance(m, nn.Linear)][-1:]
+    if not paths:
+        raise ConfigError(
+            f"{method} finds no head in network {network.name!r}, a "
+            f"{type(network.module).__name__}: it has no linear layer; name the networks that have "
+            "one in `networks`"
+        )
+    for path in paths:
+        if not isinstance(modules[path], nn.Linear | StackedLinear):
+            raise ConfigError(
+                f"{method}: the head {path} of network {network.name!r} is a "
+                f"{type(modules[path]).__name__}: allowed are Linear, StackedLinear"
+            )
+    return [modules[path] for path in paths]
+
+
+def readers(network: Network, method: str) -> list[nn.Module]:
+    """Return the layers that read hidden units, and those of `head_layers`.
+
+    Args:
+        network: the network.
+        method: what messages say.
+
+    Raises:
+        ConfigError: as `head_layers` does.
+    """
+    groups = (group for group in network.units().groups if group.point is not None)
+    paths = dict.fromkeys(part.block.path for group in groups for part in group.outgoing)
+    found = [network.module.get_submodule(path) for path in paths]
+    return list(dict.fromkeys(found + head_layers(network, method)))
+
+
+def at_start(network: Network) -> dict[str, Tensor]:
+    """Return a network's parameters and saved buffers at θ0, by the module's names.
+
+    Stacked and packed tensors are put together anew at each call, others are θ0 itself.
+    """
+    found: dict[str, Tensor] = {}
+    for block in network.blocks:
+        name, start = ".".join(p for p in (block.path, block.spec.tensor) if p), network.initial
+        if not block.spec.index:
+            value = start[block.name]
+            found[name] = value.mT if block.spec.transposed else value
+            continue
+        if name not in found:
+            found[name] = torch.empty_like(block.param, requires_grad=False)
+        block.like(found[name]).copy_(start[block.name])
+    return found
+
+
+def check_whole(method: str, network: Network, blocks: Sequence[Block], able: int) -> None:
+    """Refuse a row that leaves layers out: all of them make features.
+
+    Args:
+        method: what the message says.
+        network: the network.
+        blocks: those of the row.
+        able: how many there are without `layers`.
+
+    Raises:
+        ConfigError: if some are left out.
+    """
+    if len(blocks) < able:
+        raise ConfigError(
+            f"{method} acts on features of network {network.name!r}, which all layers make: leave "
+            "`layers` out of its row"
+        )

@@ -1,0 +1,98 @@
+"""InFeR: keep some directions of the last features where they were at initialisation.
+
+Source: Lyle et al. 2022 (arXiv:2204.09560), initial feature regularization.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from pydantic import Field, NonNegativeFloat
+from torch import Tensor
+
+from rlplast.core.method.context import Context
+from rlplast.core.method.hook import refuse_low_precision
+from rlplast.core.method.method import Method, State, method
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.network import Network
+from rlplast.core.network.record import WithWeights
+from rlplast.methods.draws import symmetric
+from rlplast.methods.features import Reading, at_start, check_whole, head_layers
+from rlplast.metrics.ranks import at_least_float32
+
+__all__ = ["Infer"]
+
+
+@method("infer", source="Lyle et al. 2022, InFeR (arXiv:2204.09560)")
+@dataclass(frozen=True)
+class Infer(Method):
+    """Keep random directions of the last features where they were at initialisation: InFeR.
+
+    coef · Σᵢ mean (⟨wᵢ, φ_θ(x)⟩ − β⟨wᵢ, φ_θ0(x)⟩)² over a batch x of its own. φ is what the layer
+    reads that gives the network's outputs (of a GPT at every token); the w are `heads` fixed
+    vectors, U(±1/√d) in each entry. Both are computed in evaluation mode, at θ0 with the buffers
+    of then. Members of an ensemble have the same w, and their terms are added. All layers below
+    the head get a gradient: weights, biases, norm layers, embeddings; so `layers` is refused. The
+    head itself gets none; a tied one does as an embedding. A temperature has no term. The
+    optimizer's state and target networks are left alone. θ0 is the run's, also after a hook has
+    drawn weights anew.
+
+    Attributes:
+        coef: strength of the term.
+        beta: β, the factor of the features at initialisation.
+        heads: how many directions.
+        batch: samples of the batch.
+    """
+
+    reads = ("batches",)
+
+    coef: NonNegativeFloat = 0.1
+    beta: NonNegativeFloat = 1.0
+    heads: Annotated[int, Field(ge=1, le=1_000_000)] = 10
+    batch: Annotated[int, Field(ge=1, le=1_000_000)] = 32
+
+    def covers(self, block: Block) -> bool:
+        """Return whether a Block is of a layer; a network of none (a temperature) has no term."""
+        return block.kind != "other"
+
+    def setup(self, network: Network, blocks: Sequence[Block]) -> State:
+        """Keep no state: directions are hashes of the seed.
+
+        Raises:
+            ConfigError: if some layers are left out, or there is no linear head.
+            BadWeights: for weights in low precision.
+        """
+        check_whole(self.name, network, blocks, sum(map(self.covers, network.trainable())))
+        for block in blocks:
+            refuse_low_precision(network, block)
+        head_layers(network, self.name)
+        return {}
+
+    def term(self, context: Context, state: State) -> Tensor:
+        """Return coef times the sum over directions, heads and members."""
+        network, layers = context.network, head_layers(context.network, self.name)
+        [batch] = context.batches(1, self.batch)
+        start = Reading(WithWeights(network.module, at_start(network)), layers)
+        now = Reading(network.module, layers)
+        with torch.no_grad():
+            context.outputs(batch, start)
+        context.outputs(batch, now)
+        terms = []
+        for place, ((_, then), (layer, features)) in enumerate(
+            zip(start.found, now.found, strict=True)
+        ):
+            moved = at_least_float32(features) - self.beta * at_least_float32(then)
+            apart = hasattr(layer, "members") and moved.ndim > 2
+            moved = moved.flatten(int(apart), -2)  # (members,) samples, width
+            error = moved @ self._directions(context, place, moved).mT
+            terms.append(error.square().mean(-2).sum())
+        return self.coef * torch.stack(terms).sum()
+
+    def _directions(self, context: Context, place: int, features: Tensor) -> Tensor:
+        """Return the w for the features that the head number `place` reads, (heads, width)."""
+        width, device = features.shape[-1], features.device
+        unit = torch.arange(self.heads, device=device).unsqueeze(1)
+        entry, zero = torch.arange(width, device=device), torch.zeros_like(unit)
+        drawn = symmetric(features.dtype, zero, context.seed, place, unit, entry)
+        return drawn / width**0.5

@@ -1,0 +1,72 @@
+"""Nonlinearities of hidden layers that methods replace.
+
+- `replaceable`: the layers whose nonlinearity can be replaced, checked before anything is changed.
+- `replace_nonlinearity`: puts another one in its place.
+"""
+
+from torch import nn
+
+from rlplast.core.errors import ConfigError, NothingToEdit
+from rlplast.core.method.install import hidden_layers, put
+from rlplast.core.network.units import NONLINEARITY, UnitGroup
+
+__all__ = ["replace_nonlinearity", "replaceable"]
+
+_REPLACED = "replaced_by"  # attribute of nonlinearities: the method that put them there
+
+
+def replaceable(model: nn.Module, method: str) -> dict[str, str]:
+    """Return the layers with hidden units and a nonlinearity → the path of that.
+
+    It is empty where the network asks `rlplast.core.network.units.activated` for it.
+
+    Args:
+        model: the model.
+        method: what messages say.
+
+    Raises:
+        NothingToEdit: if there is none.
+        ConfigError: for one that cannot be replaced, or is by a method already.
+    """
+    groups = {path: own[0] for path, own in hidden_layers(model, method).items()}
+    found = {
+        p: _place(model, p, g, method) for p, g in groups.items() if g.nonlinearity != "linear"
+    }
+    if not found:
+        raise NothingToEdit(f"{method} finds no layer with a nonlinearity")
+    return found
+
+
+def _place(model: nn.Module, path: str, group: UnitGroup, method: str) -> str:
+    place = None if group.point is None else group.point.nonlinearity
+    if place is None:
+        raise ConfigError(
+            f"{method}: {path} has the nonlinearity {group.nonlinearity} as a function, or as a "
+            "module that others use: give it a module of its own, such as nn.ReLU()"
+        )
+    layer = model.get_submodule(path)
+    now = model.get_submodule(place) if place else getattr(layer, NONLINEARITY, None)
+    if hasattr(now, _REPLACED):
+        raise ConfigError(
+            f"{method}: the nonlinearity of {path} is replaced by {vars(now)[_REPLACED]} already"
+        )
+    return place
+
+
+def replace_nonlinearity(
+    model: nn.Module, path: str, place: str, new: nn.Module, method: str
+) -> None:
+    """Put a nonlinearity in the place of a layer's.
+
+    Args:
+        model: the model.
+        path: of the layer.
+        place: as `replaceable` returned it.
+        new: the nonlinearity.
+        method: whose it is.
+    """
+    vars(new)[_REPLACED] = method
+    if place:
+        put(model, model.get_submodule(place), new)
+    else:
+        setattr(model.get_submodule(path), NONLINEARITY, new)

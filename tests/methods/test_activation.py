@@ -1,0 +1,244 @@
+"""Other nonlinearities: what they are, whose are replaced, and what training does to them."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rlplast
+from rlplast.agents.sac_networks import Critic, TrunkSpec
+from rlplast.core.errors import ConfigError, NothingToEdit
+from rlplast.core.network.network import Network
+from rlplast.core.network.record import observe
+from rlplast.core.rng import torch_stream
+from rlplast.methods.activation import Rational
+from rlplast.supervised.resnet import ResNet18
+from tests.methods.test_deep_fourier import OWN, Function, shared
+from tests.methods.unit_nets import NETS, Trained, normal
+from tests.models import assert_same
+from tests.naive import activation as naive
+
+KINDS = (*naive.KINDS, "rational")
+every_kind = pytest.mark.parametrize("kind", KINDS)
+# Of networks whose nonlinearities are modules, the layers.
+REPLACED = {"mlp": ["0", "2"], "conv": ["0", "4", "8"], "conv_batchnorm": ["0", "4", "8"]}
+
+
+def install(module: nn.Module, kind: str, **params: Any) -> list[str]:
+    return rlplast.replace_layers(module, "activation", kind=kind, **params)
+
+
+def function_of(kind: str, module: nn.Module | None = None, alpha: float | None = None) -> Any:
+    """The twin's function; of a rational one with the coefficients of a module."""
+    if module is not None:
+        a, b = (module.get_parameter(n).tolist() for n in ("numerator", "denominator"))
+        return lambda x: naive.rational(x, a, b)
+    function, default = naive.KINDS[kind]
+    return lambda x: function(x, default if alpha is None else alpha)
+
+
+@every_kind
+@pytest.mark.parametrize("alpha", [None, 0.3])
+def test_entries_are_the_twins(kind: str, alpha: float | None) -> None:
+    if kind == "rational" and alpha is not None:
+        return
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double()
+    assert install(net, kind, alpha=alpha) == ["0"]
+    module = net.get_submodule("1")
+    x = torch.cat([torch.linspace(-6, 6, 49), 40 * normal(9)]).double().view(2, 29)
+    rational = module if kind == "rational" else None
+    expected = naive.entrywise(function_of(kind, rational, alpha), x)
+    torch.testing.assert_close(module(x), expected)
+    assert torch.autograd.gradcheck(module, (x + 0.01).requires_grad_())
+
+
+def test_a_rational_function_begins_near_leaky_relu_and_moves_anywhere() -> None:
+    rational = Rational(nn.Parameter(torch.zeros(())))
+    x = torch.linspace(-3, 3, 601)
+    leaky = nn.functional.leaky_relu(x, 0.01)
+    assert float((rational(x) - leaky).detach().abs().max()) < 0.034
+    optimizer = torch.optim.Adam(rational.parameters(), lr=2e-2)
+    for _ in range(400):
+        optimizer.zero_grad()
+        (rational(x) - x.sin()).square().mean().backward()
+        optimizer.step()
+    assert float((rational(x) - x.sin()).detach().abs().max()) < 0.2  # of 3 at first
+
+
+@every_kind
+@pytest.mark.parametrize("net", REPLACED)
+def test_networks_compute_it_and_activations_are_its(net: str, kind: str) -> None:
+    plain, trained = NETS[net].module(), Trained(net, install=lambda m: install(m, kind))
+    modules = dict(plain.named_children())
+    trained.train(3)
+    x, _ = trained.batch()
+    weights = {n: t for n, t in trained.state().items() if n in plain.state_dict()}
+    plain.load_state_dict(weights)
+    h, seen = x, []
+    for name, module in modules.items():
+        new = trained.module.get_submodule(name)
+        if isinstance(module, nn.ReLU):
+            rational = new if kind == "rational" else None
+            h = naive.entrywise(function_of(kind, rational), h)
+            seen.append(h)
+        else:
+            h = module.eval()(h).detach()
+    torch.testing.assert_close(trained.module.eval()(x), h, rtol=1e-4, atol=1e-5)
+    taps = observe(trained.network, lambda: trained.module(x))
+    assert list(taps) == REPLACED[net]
+    for tap, expected in zip(taps.values(), seen, strict=True):
+        torch.testing.assert_close(tap, expected, rtol=1e-4, atol=1e-5)
+
+
+@every_kind
+@pytest.mark.parametrize("name", OWN)
+def test_our_networks_compute_it_and_their_units_say_so(name: str, kind: str) -> None:
+    module, inputs = OWN[name]()
+    plain = [g.name for g in Network("net", copy.deepcopy(module)).units().groups]
+    paths = install(module, kind)
+    network, any_module = Network("net", module), module
+    assert [g.name for g in network.units().groups] == plain
+    groups = [g for g in network.units().groups if g.point is not None]
+    assert {g.nonlinearity for g in groups} == {kind.replace("smooth_leaky", "smoothleaky")}
+    seen: dict[str, Tensor] = {}
+
+    def keep(layer: nn.Module, args: Any, out: Tensor) -> None:
+        seen["z"] = out.detach()
+
+    module.get_submodule(paths[0]).register_forward_hook(keep)
+    taps = any_module.forward_activations(*inputs)[1]  # type: ignore[operator]
+    recorded = observe(network, lambda: module(*inputs))
+    for group in groups:  # read off the layer, and returned by the network
+        assert entries(recorded[group.name]) == pytest.approx(entries(taps[group.name]))
+    first = [g for g in groups if g.weight.block.path == paths[0]]
+    outputs = seen["z"] if len(first) > 1 else seen["z"].unsqueeze(0)
+    for group, z in zip(first, outputs, strict=True):
+        expected = naive.entrywise(
+            function_of(kind, Rational(z) if kind == "rational" else None), z
+        )
+        assert entries(taps[group.name]) == pytest.approx(entries(expected), rel=1e-4, abs=1e-6)
+
+
+def entries(tensor: Tensor) -> list[float]:
+    """All entries in order of size: layouts of tokens differ."""
+    return sorted(tensor.detach().flatten().tolist())
+
+
+def test_of_a_resnet_units_inside_blocks_change_and_the_stream_does_not() -> None:
+    plain = ResNet18(1, 3, 4)
+    net = copy.deepcopy(plain)
+    paths = install(net, "elu")
+    assert paths == [f"layer{i}.{j}.conv1" for i in range(1, 5) for j in range(2)]
+    assert not torch.equal(net.eval()(normal(2, 1, 8, 8)), plain.eval()(normal(2, 1, 8, 8)))
+
+
+# Coefficients that train.
+
+
+def critic() -> Network:
+    module = Critic(5, 2, TrunkSpec("mlp", 8, 2))
+    install(module, "rational")
+    return Network("critic", module, torch.optim.Adam(module.parameters(), lr=1e-2))
+
+
+def parameter_of(network: Network, name: str) -> Tensor:
+    return network.module.get_parameter(name)
+
+
+def update(network: Network, times: int) -> None:
+    for number in range(times):
+        network.optimizers[0].zero_grad()
+        values = network.module(normal(8, 5, seed=number), normal(8, 2, seed=number))
+        (values - normal(2, 8)).square().mean().backward()
+        network.optimizers[0].step()
+
+
+def test_each_layer_and_member_has_coefficients_of_its_own_which_train() -> None:
+    network = critic()
+    names = [b.name for b in network.blocks if "nonlinearity" in b.name]
+    assert names == [
+        f"[{member}].fc{layer}.own_nonlinearity.{name}"
+        for layer in (1, 2)
+        for member in range(2)
+        for name in ("numerator", "denominator")
+    ]
+    start = {b.name: b.view.clone() for b in network.blocks}
+    update(network, 3)
+    for block in network.blocks:
+        assert (block.view != start[block.name]).any(), block.name
+    coefficients = parameter_of(network, "fc1.own_nonlinearity.numerator")
+    assert not torch.equal(*coefficients)
+
+
+def test_a_reset_puts_coefficients_back_and_initialisation_draws_nothing_for_them() -> None:
+    network = critic()
+    network.initialise(torch_stream(0, "init"))
+    start = {b.name: b.view.clone() for b in network.blocks if "nonlinearity" in b.name}
+    update(network, 3)
+    rlplast.apply("full_reset", network, init="fresh")
+    for block in network.blocks:
+        if block.name in start:
+            torch.testing.assert_close(block.view, start[block.name], rtol=0, atol=0)
+            assert block.view.tolist() == pytest.approx(list(Rational.starts[block.spec.tensor]))
+
+
+def test_half_precision_is_computed_in_float32() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).bfloat16()
+    install(net, "rational")
+    module = net.get_submodule("1")
+    x = (50 * normal(64)).bfloat16()
+    wide = copy.deepcopy(module).float()(x.float())
+    assert module(x).dtype == torch.bfloat16
+    assert torch.equal(module(x), wide.bfloat16())
+
+
+# Beside other methods.
+
+
+@every_kind
+@pytest.mark.parametrize("other", ["lifecycle", "layer_norm", "dropout", "plasticity_injection"])
+def test_other_methods_find_the_same_layers(other: str, kind: str) -> None:
+    plain, changed = NETS["mlp"].module(), NETS["mlp"].module()
+    install(changed, kind)
+    assert rlplast.replace_layers(changed, other) == rlplast.replace_layers(plain, other)
+    assert changed.eval()(normal(4, 5)).shape == (4, 3)
+
+
+@every_kind
+def test_units_are_reset_by_their_new_activations(kind: str) -> None:
+    trained = Trained("mlp", install=lambda m: install(m, kind)).train(2)
+    receipt = rlplast.apply(
+        "redo", trained.network, threshold=1.0, inputs=lambda size, generator: normal(64, 5)
+    )
+    taps = observe(trained.network, lambda: trained.module(normal(64, 5)))
+    assert receipt.units is not None
+    assert set(receipt.units) == set(taps)
+    assert sum(receipt.units.values()) > 0
+
+
+def test_what_cannot_be_replaced_is_named_and_stays() -> None:
+    again = NETS["mlp"].module()
+    install(again, "elu")
+    ours = OWN["q"]()[0]
+    install(ours, "rational")
+    for net, match, error in (
+        (Function(), "activation: fc has the nonlinearity tanh as a function", ConfigError),
+        (shared(), "activation: 0 has the nonlinearity relu .* or as a module", ConfigError),
+        (again, "activation: the nonlinearity of 0 is replaced by activation", ConfigError),
+        (ours, "activation: the nonlinearity of conv1 is replaced by activ", ConfigError),
+        (nn.Sequential(nn.Linear(3, 2)), "activation finds no layer with hidden", NothingToEdit),
+        (
+            nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2)),
+            "activation finds no layer with a nonlinearity",
+            NothingToEdit,
+        ),
+    ):
+        before = copy.deepcopy(net)
+        with pytest.raises(error, match=match):
+            install(net, "leaky_relu")
+        assert str(net) == str(before)
+        assert_same(dict(net.state_dict()), dict(before.state_dict()))
+    with pytest.raises(ConfigError, match=r"activation\.alpha = 0\.1: rational has no alpha"):
+        install(NETS["mlp"].module(), "rational", alpha=0.1)

@@ -1,0 +1,145 @@
+"""restart_steps beside Adam-Rel in plain numbers, and in runs where the target changes."""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW
+
+import rlplast
+from rlplast.core.errors import ConfigError
+from rlplast.core.network.network import Network
+from tests.agents.test_dqn_hooks import run
+from tests.agents.toy_env import dqn, hooked, use_wheel
+from tests.models import assert_same, subject
+from tests.naive.optimizers import NaiveAdamRel
+
+LR = 0.01
+
+
+def driven(make: Any, restarts: list[str], gradients: Tensor) -> list[list[float]]:
+    """Return the weights after each update with given gradients."""
+    layer = nn.Linear(2, 1, bias=False).double()
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[1.0, -2.0]]))
+    network = Network("net", nn.Sequential(layer), make(layer.parameters()))
+    rows = [{"method": "restart_steps", "at": restarts}] if restarts else []
+    hooks = rlplast.Hooks(rows, network, "10k updates")
+    found = []
+    for update, gradient in enumerate(gradients, 1):
+        layer.weight.grad = gradient.view(1, 2).clone()
+        network.optimizers[0].step()
+        found.append(layer.weight.flatten().tolist())
+        hooks.step(updates=update)
+    return found
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize(("kind", "decay"), [(Adam, 0.0), (AdamW, 0.1)])
+def test_adam_becomes_adam_rel(kind: Any, decay: float, fused: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    gradients = torch.randn(12, 2, generator=generator, dtype=torch.float64)
+    gradients[5:] *= 30  # the target has changed
+
+    def make(params: Any) -> torch.optim.Optimizer:
+        return kind(params, lr=LR, weight_decay=decay, fused=fused)
+
+    found = driven(make, ["5 updates", "9 updates"], gradients)
+    twins, weights = [NaiveAdamRel(LR, decay) for _ in range(2)], [1.0, -2.0]
+    for number, (gradient, now) in enumerate(zip(gradients, found, strict=True)):
+        if number in (5, 9):
+            for twin in twins:
+                twin.restart()
+        weights = [
+            twin.step(w, float(g)) for twin, w, g in zip(twins, weights, gradient, strict=True)
+        ]
+        assert now == pytest.approx(weights, rel=1e-5)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_after_a_long_time_with_one_gradient_the_next_moves_are_those_of_the_card(
+    restart: bool,
+) -> None:
+    layer = nn.Linear(1, 1, bias=False).double()
+    optimizer = Adam(layer.parameters(), lr=LR)
+    network = Network("net", nn.Sequential(layer), optimizer)
+
+    def moves(gradient: float, updates: int) -> list[float]:
+        for name, value in {"exp_avg": 1.0, "exp_avg_sq": 1.0, "step": 1e5}.items():
+            optimizer.state[layer.weight][name] = torch.full_like(layer.weight, value)
+        optimizer.state[layer.weight]["step"] = torch.tensor(1e5)
+        if restart:
+            rlplast.apply("restart_steps", network)
+        weights = [float(layer.weight.detach())]
+        for _ in range(updates):
+            layer.weight.grad = torch.full_like(layer.weight, gradient)
+            optimizer.step()
+            weights.append(float(layer.weight.detach()))
+        return [(a - b) / LR for a, b in itertools.pairwise(weights)]
+
+    (same,) = moves(1.0, 1)
+    assert same == pytest.approx(10 / 1000**0.5 if restart else 1, rel=1e-4)
+    largest = max(moves(100.0, 30))
+    assert largest < 1.3 if restart else largest > 3
+
+
+def test_nothing_but_the_count_changes() -> None:
+    made = subject("conv_batchnorm")
+    before = made.snapshot()
+    receipt = rlplast.apply("restart_steps", made.network)
+    assert (receipt.optimizer_policy, receipt.followers) == ("keep", {"target": "leave"})
+    assert (receipt.entries_touched, receipt.sfe) == (0, 0)
+    steps = {name: t for name, t in before.items() if name.endswith(":step")}
+    assert steps and all(t > 0 for t in steps.values())
+    wanted = before | {name: torch.zeros_like(t) for name, t in steps.items()}
+    assert_same(wanted, made.snapshot())
+
+
+def test_an_optimizer_without_a_count_trains_as_without_it() -> None:
+    gradients = torch.randn(9, 2, dtype=torch.float64)
+    plain, restarted = (
+        driven(lambda p: SGD(p, lr=LR, momentum=0.9), at, gradients) for at in ([], ["4 updates"])
+    )
+    assert plain == restarted
+
+
+def test_a_dqn_counts_anew_from_each_copy_to_its_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_wheel(monkeypatch)
+    agent = dqn(2, total="96 env_steps", target_every=16)
+    hooks = hooked(agent, {"method": "restart_steps", "every": "16 env_steps"})
+    seen: list[tuple[bool, float]] = []  # of each update: whether the target is new, and t
+    sync, learn, new = agent._sync_target, agent.learn, [True]
+
+    def synced() -> None:
+        new.append(True)
+        sync()
+
+    def learned(*args: Any, **options: Any) -> Any:
+        found = learn(*args, **options)
+        state = next(iter(agent.networks["q"].optimizers[0].state.values()))
+        seen.append((bool(new), float(state["step"])))
+        new.clear()
+        return found
+
+    monkeypatch.setattr(agent, "_sync_target", synced)
+    monkeypatch.setattr(agent, "learn", learned)
+    run(agent, hooks, 90)
+    assert sum(fresh for fresh, _ in seen) > 3
+    assert all((t == 1) == fresh for fresh, t in seen)
+
+
+def test_members_of_an_ensemble_are_restarted_together() -> None:
+    made = subject("stacked")
+    with pytest.raises(ConfigError, match=r"layers name net\[0\]\.fc1\.weight and leave net\[1\]"):
+        rlplast.Hooks(
+            [{"method": "restart_steps", "at": "2 updates", "layers": ["[0].fc1"]}],
+            made.network,
+            "9 updates",
+        )
+    rlplast.Hooks(
+        [{"method": "restart_steps", "at": "2 updates", "layers": ["fc1"]}],
+        made.network,
+        "9 updates",
+    )

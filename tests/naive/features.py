@@ -1,0 +1,63 @@
+"""Slow twins of terms on features: one sample, one direction, one entry at a time."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tests.naive.lifecycle import word
+
+
+def direction(seed: int, place: int, head: int, width: int) -> list[float]:
+    """Return a direction of U(−1/√d, 1/√d), from the hash of its entries' places."""
+    words = [word(0, seed, place, head, j) for j in range(width)]
+    return [((w % 2**64 >> 40) * 2.0**-23 - 1) / width**0.5 for w in words]
+
+
+def infer(now: Tensor, then: Tensor, coef: float, beta: float, heads: int, seed: int) -> Tensor:
+    """coef · Σᵢ meanₓ (⟨wᵢ, φ(x)⟩ − β⟨wᵢ, φ₀(x)⟩)² of features (samples, width)."""
+    total = torch.zeros((), dtype=now.dtype)
+    for i in range(heads):
+        w = direction(seed, 0, i, now.shape[1])
+        for x, y in zip(now, then, strict=True):
+            moved = sum(w[j] * (x[j] - beta * y[j]) for j in range(len(w)))
+            total = total + moved**2 / len(now)  # type: ignore[operator]
+    return coef * total
+
+
+def last_features(module: nn.Module, x: Tensor) -> Tensor:
+    """What a plain network's last linear layer reads: found by its inputs to that layer."""
+    layers = [m for m in module.modules() if hasattr(m, "weight") and not _between(m)]
+    seen: list[Tensor] = []
+    handle = layers[-1].register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    module.eval()(x)
+    module.train()
+    handle.remove()
+    return seen[0]
+
+
+def _between(module: nn.Module) -> bool:
+    return "Norm" in type(module).__name__ or isinstance(module, nn.Embedding)
+
+
+def lost_rank(features: Tensor) -> float:
+    """m − exp(−Σ p log p) of the singular values' shares p, in float64."""
+    sizes = np.linalg.svd(features.detach().double().flatten(1).numpy(), compute_uv=False)
+    shares = [s / sizes.sum() for s in sizes if s > 0]
+    return len(sizes) - math.exp(-sum(p * math.log(p + 1e-8) for p in shares))
+
+
+def read_by(module: nn.Module, paths: Sequence[str], x: Tensor) -> list[Tensor]:
+    """What layers of a plain network read, in evaluation mode."""
+    seen: list[Tensor] = []
+    handles = [
+        module.get_submodule(path).register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+        for path in paths
+    ]
+    module.eval()(x)
+    module.train()
+    for handle in handles:
+        handle.remove()
+    return seen
