@@ -41,13 +41,18 @@ __all__ = ["Written", "report", "sections", "write_report", "write_waiting"]
 Columns = dict[str, Callable[[SummaryRow], str]]  # head → what a row has in the column
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Written:
     """A report: its page, the runs, and their numbers."""
 
     page: Path
     gathered: Gathered
     summary: Summary
+
+    def __repr__(self) -> str:
+        """Return where the page is, and of how much; the numbers are in `summary`."""
+        arms, runs = len(self.gathered.arms), len(self.gathered.runs)
+        return f"<Report {self.page}: {arms} arms, {runs} runs>"
 
 
 def report(

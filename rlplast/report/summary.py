@@ -22,6 +22,7 @@ import numpy as np
 from rlplast.report.comparison import Comparison, compare, holm
 from rlplast.report.drops import Drop
 from rlplast.report.gather import Gathered
+from rlplast.report.numbers import judged
 from rlplast.report.run_data import (
     Run,
     RunData,
@@ -340,7 +341,7 @@ def csv_text(summary: Summary) -> str:
     """Return a line per task and arm, then one per arm over all tasks.
 
     Estimates have three columns: the value, and with `_low` and `_high` the ends of its interval.
-    What is not known is left empty.
+    What is not known is left empty, and so is a difference of too few seeds to be judged.
     """
     rows = [_flat(row) for row in (*summary.rows, *summary.aggregates)]
     text = io.StringIO()
@@ -355,7 +356,7 @@ def _flat(row: SummaryRow) -> dict[str, Any]:
     for field in dataclasses.fields(row):
         name, value = field.name, getattr(row, field.name)
         if name in _ESTIMATES:
-            own = value or _NOTHING
+            own = (judged(value) if name == "difference" else value) or _NOTHING
             flat |= {name: own.value, f"{name}_low": own.low, f"{name}_high": own.high}
         else:
             flat[name] = value

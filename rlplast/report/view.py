@@ -40,7 +40,8 @@ class Report:
     def slugs(self) -> dict[str, str]:
         """Task → its part of a file's name, each another; "all" is that of all tasks."""
         found = {ALL_TASKS: "all"}
-        for task in self.gathered.tasks:
+        going = (run.task for run in self.gathered.running)
+        for task in dict.fromkeys((*self.gathered.tasks, *going)):
             found[task] = unused(slug_of(task), found.values(), "-")
         return found
 

@@ -10,7 +10,8 @@ nothing is ever unpickled. A damaged one is refused with its reason. Files that 
 - `check`, `check_run`, `load`, `fitting`: one checkpoint's folder.
 - `newest`, `unseal_newer`, `prune`: the folder of a run's checkpoints: ``step-N`` was due,
   ``best-N`` was saved for an evaluation that was the best so far (`rlplast.training.best`),
-  ``branch-N`` is where a study's prefix stopped, before what was due there.
+  ``branch-N`` is where a study's prefix stopped, before what was due there, or where a signal ended
+  an evaluation.
 - `network_tensors`, `load_network_tensors`: a Network's tensors by name, out of it and into one.
 """
 

@@ -106,10 +106,12 @@ class Loop:
                 self._checkpoint()
                 self._settle()  # one precedes the first update
                 self._fire(None, trainable.clock)
-            elif self._fired_until is not None:  # what fell on the end of the run before it grew
+            if self._stopped and self._pending is None:  # at an end that may have moved since
+                self._end(signals)
+            if self._fired_until is not None:  # what fell on the end of the run before it grew
                 self._fire(self._fired_until, trainable.clock)
                 self._fired_until = None
-            if self._unread:
+            if self._unread and not self._stopped:
                 self._observe(trainable.clock)
             while self._pending is not None or not self.done():
                 if self._pending is None:
@@ -130,20 +132,21 @@ class Loop:
                 received = distributed.highest(max(signals, default=0))
                 if received and not self.done():
                     self._interrupt(received)
-            best = False
-            if self._logged != trainable.clock:  # not if resumed from the very end
-                clock, every = trainable.clock, self.intervals
-                try:
-                    best = self._measure(
-                        clock, every.metrics is not None, every.evaluate is not None
-                    )
-                except EvaluationStopped:
-                    self._stopped = True
-                    self._interrupt(max(signals))
-                self._log(clock)
-            self._unread = {}  # nothing fires at the end
-            self._checkpoint(best)
-            self._settle()
+            self._end(signals)
+
+    def _end(self, signals: list[int]) -> None:
+        """Measure, evaluate, log and save the end of the run."""
+        clock, every, best = self.trainable.clock, self.intervals, False
+        if self._logged != clock:  # not if resumed from the very end
+            try:
+                best = self._measure(clock, every.metrics is not None, every.evaluate is not None)
+            except EvaluationStopped:
+                self._stopped = True
+                self._interrupt(max(signals))
+            self._log(clock)
+        self._unread = {}  # nothing fires at the end
+        self._checkpoint(best)
+        self._settle()
 
     def _interrupt(self, received: int) -> NoReturn:
         self._checkpoint()
@@ -275,7 +278,7 @@ class Loop:
         clock, root, taken = self.trainable.clock, self.folder.checkpoints, None
         if self._saved is None or self._saved[0] != clock:
             # Of one clock, before and after what is due.
-            settled = int(self._pending is None or self._stopped)
+            settled = int(self._pending is None and not self._stopped)
             position = (
                 clock[self.total.unit],
                 clock.updates,

@@ -6,6 +6,7 @@ from itertools import count as numbers
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from rlplast.core.rng import Streams, numpy_stream, torch_stream
 from rlplast.training import checkpoint
 from rlplast.training.loop import Intervals, Loop
 from rlplast.training.run_folder import RunFolder
+from rlplast.training.signals import stop_if_asked
 from rlplast.training.trainable import AfterUpdate, no_hooks
 from tests.runs import Killed, at_step, kill, stop
 
@@ -191,6 +193,26 @@ def killed(made: Loop, step: int) -> None:
     made.observer = at_step(step, kill)
     with pytest.raises(Killed):
         run(made)
+
+
+def stopped_in_evaluation(made: Loop, number: int) -> None:
+    """Run a loop to its n-th evaluation, in which a signal stops it."""
+
+    def play(toy: Toy, seed: int, episodes: int) -> dict[str, float]:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            stop()
+        stop_if_asked()
+        return evaluate(toy, seed, episodes)
+
+    left, evaluate = number, Toy.evaluate
+    with (
+        mock.patch.object(Toy, "evaluate", play),
+        pytest.raises(Interrupted, match="stopped by SIGTERM; checkpoint saved"),
+    ):
+        run(made)
+    assert left == 0
 
 
 def killed_and_resumed(make: Callable[[], Loop], step: int) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
 from rlplast.report.arms import differences, label_of
-from rlplast.report.gather import gather
+from rlplast.report.contents import write_waiting
+from rlplast.report.gather import NothingDone, gather
 from rlplast.report.run_data import RunData, curve, first_after, hook_time
 from tests.report.runs import metric_rows, receipt_row, write_run, write_study
 
@@ -429,6 +430,19 @@ def test_runs_that_go_on_have_curves_and_a_share_that_is_left(tmp_path: Path) ->
     assert len(found.missing) == 3
     (folder / "metrics.jsonl").write_text("[]\n[]\n")  # such a run is left out until it is whole
     assert gather([study]).running == ()
+
+
+def test_page_of_a_study_without_tasks_shows_curves_before_a_run_is_done(tmp_path: Path) -> None:
+    statuses = {("asterix", "none", 1): "running", ("asterix", "fire", 1): "running"}
+    study = write_study(tmp_path, arms=("none", "fire"), seeds=(1,), statuses=statuses)
+    about = json.loads((study / "study.json").read_text())
+    cells = [cell | {"task": ""} for cell in about["cells"]]
+    (study / "study.json").write_text(json.dumps(about | {"cells": cells, "tasks": {}}))
+    with pytest.raises(NothingDone) as raised:
+        gather([study])
+    write_waiting(raised.value.gathered, tmp_path / "page")
+    text = (tmp_path / "page" / "report.html").read_text()
+    assert "No run is done yet" in text and "chart-curve-atari-asterix" in text.lower()
 
 
 def test_runs_that_go_on_are_found_without_a_study(tmp_path: Path) -> None:

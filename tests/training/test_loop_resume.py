@@ -6,7 +6,6 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 import safetensors.torch
@@ -14,16 +13,15 @@ import safetensors.torch
 from rlplast.core.errors import DamagedFile, Interrupted, RlplastError
 from rlplast.training import checkpoint
 from rlplast.training.run_folder import RunFolder
-from rlplast.training.signals import stop_if_asked
 from tests.core.toy import (
     HOOKS,
     STEPS,
-    Toy,
     interrupted_and_resumed,
     killed,
     killed_and_resumed,
     loop,
     run,
+    stopped_in_evaluation,
 )
 from tests.marks import every_step
 from tests.runs import Killed, at_step, final, flip, stop
@@ -67,24 +65,34 @@ def test_run_interrupted_at_every_single_step_equals(
 def test_signal_in_an_evaluation_ends_it_and_resume_does_it_again(
     evaluation: int, tmp_path: Path, through: dict[str, Any]
 ) -> None:
-    def play(trainable: Any, number: int, episodes: int) -> dict[str, float]:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            stop()
-        stop_if_asked()
-        return evaluate(trainable, number, episodes)
-
-    left, evaluate = evaluation, Toy.evaluate
-    made = loop(tmp_path)
-    with (
-        mock.patch.object(Toy, "evaluate", play),
-        pytest.raises(Interrupted, match="stopped by SIGTERM; checkpoint saved"),
-    ):
-        run(made)
-    assert left == 0
+    stopped_in_evaluation(loop(tmp_path), evaluation)
     run(loop(tmp_path))
     assert final(tmp_path) == through
+
+
+def test_run_stopped_in_every_evaluation_equals_and_keeps_as_many_checkpoints(
+    tmp_path: Path, through: dict[str, Any]
+) -> None:
+    for _ in range(3):
+        stopped_in_evaluation(loop(tmp_path), 1)
+        stopped_in_evaluation(loop(tmp_path), 1)
+        run_until = loop(tmp_path)
+        run_until.observer = at_step(1, stop)
+        with contextlib.suppress(Interrupted):
+            run(run_until)
+    run(loop(tmp_path))
+    assert final(tmp_path) == through
+    names = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+    assert not any(name.startswith("branch-") for name in names)
+
+
+def test_run_stopped_in_its_last_evaluation_is_extended_as_one_that_ended(tmp_path: Path) -> None:
+    hooks = ({"method": "shrink_perturb", "every": "1 env_steps", "params": {"init": "fresh"}},)
+    run(loop(tmp_path / "ended", hooks=hooks))
+    stopped_in_evaluation(loop(tmp_path / "stopped", hooks=hooks), 3)
+    for name in ("ended", "stopped"):
+        run(loop(tmp_path / name, hooks=hooks, total="20 env_steps"))
+    assert final(tmp_path / "stopped") == final(tmp_path / "ended")
 
 
 def test_signal_at_the_last_step_lets_the_run_end(tmp_path: Path, through: dict[str, Any]) -> None:

@@ -23,6 +23,7 @@ from tests.core.toy import (
     killed_and_resumed,
     loop,
     run,
+    stopped_in_evaluation,
 )
 from tests.marks import every_step
 from tests.runs import final
@@ -246,3 +247,15 @@ def test_run_interrupted_at_its_best_moments_begins_with_the_firing(
 ) -> None:
     interrupted_and_resumed(lambda: best_loop(tmp_path), STEPS - 1)
     assert final(tmp_path) == best
+
+
+@pytest.mark.parametrize("evaluation", range(1, 5))
+@pytest.mark.parametrize("best", [None, "score"])
+def test_conditions_see_what_they_would_after_a_signal_in_an_evaluation(
+    evaluation: int, best: str | None, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"metrics": "2 updates", "evaluate": "2 updates", "best": best}
+    run(when_loop(tmp_path / "through", **options))
+    stopped_in_evaluation(when_loop(tmp_path / "run", **options), evaluation)
+    run(when_loop(tmp_path / "run", **options))
+    assert final(tmp_path / "run") == final(tmp_path / "through")
