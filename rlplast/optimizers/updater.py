@@ -171,8 +171,8 @@ def minimise_together(
             updater._compiled_step(gradients[:count])
             gradients = gradients[count:]
         return
-    for updater in updaters:
-        updater.zero_grad()
+    for parameter in parameters:
+        parameter.grad = None
     torch.autograd.backward(losses)
     if clip_norm is not None:
         torch.nn.utils.clip_grad_norm_(parameters, clip_norm)

@@ -10,10 +10,11 @@ from rlplast.core.errors import ConfigError
 from rlplast.run import api
 from rlplast.run.build import build_trainable
 from tests.marks import optimizers
+from tests.ppo_runs import small_ppo
 from tests.runs import TINY, check_resumes
 from tests.sac_runs import small_sac
 
-KINDS: dict[str, dict[str, Any]] = {"dqn": TINY, "sac": small_sac()}
+KINDS: dict[str, dict[str, Any]] = {"dqn": TINY, "sac": small_sac(), "ppo": small_ppo()}
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -37,7 +38,7 @@ def test_the_learning_rate_falls_over_the_updates_that_were_planned(kind: str) -
     if kind == "sac":
         keys["agent.lr_critic"] = 0.02
     trainable: Any = build_trainable(api.read_config(KINDS[kind], keys))
-    network, largest = ("q", 0.01) if kind == "dqn" else ("critic", 0.02)
+    network, largest = {"dqn": ("q", 0.01), "sac": ("critic", 0.02), "ppo": ("actor", 0.01)}[kind]
     found = []
     while trainable.clock.updates < 50:  # ten more than planned, as after `resume --total`
         updates = trainable.clock.updates

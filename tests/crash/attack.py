@@ -47,6 +47,7 @@ MEMORY = 6 << 30  # bytes a child may take
 BASES = (
     "dqn/demo",
     "sac/pendulum",
+    "ppo/cartpole",
     "supervised/digits_warm_start",
     "gpt/stdlib_demo",
     "study/demo",

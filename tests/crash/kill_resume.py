@@ -113,6 +113,16 @@ DQN_SHORT: dict[str, Any] = {  # of small environments
     "agent.target_every": 100,
     "evaluate.every": None,
 }
+PPO_SHORT: dict[str, Any] = {
+    "total": "3000 env_steps",
+    "hooks": SAC_HOOKS,
+    "layers": SAC_SHORT["layers"],
+    "agent.hidden": [32, 32],
+    "agent.rollout_steps": 50,
+    "agent.batch_size": 20,
+    "agent.epochs": 4,
+    "evaluate": {"every": "15%", "episodes": 3},
+}
 # Classifiers and GPTs, over the boundary of two phases; a GPT's tied head refuses two methods.
 PHASED_HOOKS: list[dict[str, Any]] = [{"method": "fire", "on": "phase_start"}, *HOOKS[1:]]
 SHORT_OF |= {
@@ -160,7 +170,10 @@ def main() -> int:
     short = SHORT | ({"env.num_envs": 2} if "env" in keys else {})
     family = keys["env"]["id"].split("/")[0] if "env" in keys else keys["kind"]
     small_dqn = keys["kind"] == "dqn" and family not in ("minatar", "atari")
-    short |= DQN_SHORT if small_dqn else SHORT_OF[family]
+    if keys["kind"] == "ppo":
+        short |= PPO_SHORT
+    else:
+        short |= DQN_SHORT if small_dqn else SHORT_OF[family]
     own = ("hooks", "layers", "penalties") if args.own else ()
     short = {key: value for key, value in short.items() if key not in own}
     config.write_text(dump_config(read_config(args.config, short)))
