@@ -77,9 +77,10 @@ class SAC(OffPolicyAgent):
         super().__init__(config, tasks, device)
         self._build_networks()
         self.statistics = RunningStatistics(self.obs_shape if self.normalises else (), device)
-        bound, n = agent.scale_rewards, config.env.num_envs
-        scales = bound is not None
-        self.return_scale = ReturnScale(n, agent.gamma, bound, device) if scales else None
+        self.return_scale: ReturnScale | None = None
+        if agent.scale_rewards is not None:
+            of_returns = config.env.num_envs, agent.gamma, agent.scale_rewards
+            self.return_scale = ReturnScale(*of_returns, device)
         self.target_entropy = -agent.target_entropy_scale * self.action_dim
         self._noise = np.zeros((2, agent.batch_size, self.action_dim), np.float32)
         self.noise = torch.from_numpy(self._noise).to(device)
@@ -122,11 +123,12 @@ class SAC(OffPolicyAgent):
 
     def _enter_task(self) -> None:
         super()._enter_task()
-        restarts = self.sequence.switch.statistics == "restart"
-        if restarts:
-            self.statistics.restart()
         if self.return_scale is not None:
-            self.return_scale.restart() if restarts else self.return_scale.cut()
+            self.return_scale.cut()
+        if self.sequence.switch.statistics == "restart":
+            self.statistics.restart()
+            if self.return_scale is not None:
+                self.return_scale.restart()
 
     def _environment_step(self) -> None:
         obs, rng = self.experience.obs(), self.streams.numpy("exploration")

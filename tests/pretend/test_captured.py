@@ -28,6 +28,7 @@ from tests.marks import optimizers
 from tests.methods import penalty_cases
 from tests.pretend.device import counted
 from tests.pretend.test_every_kind import DEVICE
+from tests.pretend.test_waits import AGENTS as WITH_VALUES
 from tests.runs import Killed, at_step, final, kill
 from tests.test_every_kind import LAYERS, OWN, QUIET, REFUSED_LAYERS
 
@@ -143,6 +144,12 @@ def test_plain_updates(kind: str, corpora: dict[str, str]) -> None:
 @pytest.mark.parametrize("keys", [{"actor_every": 2}, {"critic_subset": 2, "critics": 5}], ids=str)
 def test_updates_that_differ_from_one_another(keys: dict[str, Any]) -> None:
     check("sac", "", least("sac", 2), {}, agent=keys)
+
+
+@pytest.mark.parametrize("name", WITH_VALUES)
+def test_networks_and_values_of_agents(name: str, corpora: dict[str, str]) -> None:
+    kind, changes = WITH_VALUES[name]
+    check(kind, "", least(kind), corpora, agent=changes)
 
 
 @pytest.mark.parametrize("kind", ["supervised", "gpt"])

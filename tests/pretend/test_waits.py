@@ -71,6 +71,24 @@ def test_updates_wait_for_nothing(kind: str, corpora: dict[str, str]) -> None:
     check(kind, kind, corpora)
 
 
+BINS = {"bins": 7, "low": -5.0, "high": 5.0}
+AGENTS = {
+    **{
+        f"dqn {k}": ("dqn", {"values": {"kind": k, **BINS}}) for k in ("hl_gauss", "two_hot", "c51")
+    },
+    "sac c51": ("sac", {"values": {"kind": "c51", **BINS}, "critics": 3, "critic_subset": 2}),
+    "simba_v2": ("sac", {"network": "simba_v2", "scale_rewards": 5, "values": {"kind": "c51"}}),
+    "bro": ("sac", {"network": "bro"}),
+}
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_networks_and_values_of_agents_wait_for_nothing(name: str, corpora: dict[str, str]) -> None:
+    kind, changes = AGENTS[name]
+    agent = small_run(kind, corpora)["agent"] | changes
+    check(kind, name, corpora, agent=agent)
+
+
 def accepted(inside: bool) -> list[tuple[str, str]]:
     """Return kinds of runs with the methods that they accept, inside updates or between them."""
     return [

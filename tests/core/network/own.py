@@ -7,13 +7,14 @@ from torch import Tensor
 
 from rlplast.agents.networks import ARCHITECTURES, QNetwork
 from rlplast.agents.sac_networks import Actor, Critic, TrunkSpec
+from rlplast.agents.trunks import RESIDUAL
 from rlplast.gpt.model import GPT, GPTModelConfig
 from tests.methods.nets import normal
 
 Q_SHAPES = {"nature": (4, 84, 84), "minatar": (4, 10, 10), "mlp": (6,)}
 OWN = (
     *(f"q {name}" for name in Q_SHAPES),
-    *(f"{who} {kind}" for who in ("actor", "critic") for kind in ("mlp", "simba")),
+    *(f"{who} {kind}" for who in ("actor", "critic") for kind in ("mlp", *RESIDUAL)),
     "gpt",
 )
 
