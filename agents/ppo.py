@@ -4,8 +4,8 @@ Source: Schulman et al. 2017 (arXiv:1707.06347); details and defaults of Stable-
 VecNormalize. Two networks take hooks: ``actor`` and ``critic``, which share nothing but the bound
 of their gradients.
 
-An update is one step of both optimizers on one minibatch. A rollout owes `PPOConfig.
-updates_per_rollout` of them; which rows each one reads follows from the clock.
+An update is one step of both optimizers on one minibatch. A rollout owes as many as
+`PPOConfig.updates_per_rollout` says; which rows each one reads follows from the clock.
 """
 
 from collections.abc import Iterator, Mapping

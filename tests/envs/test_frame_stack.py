@@ -18,6 +18,12 @@ def test_frame_stack_equals_a_deque_per_environment(depth: int, repeat_first: bo
     for step in range(40):
         frames = rng.integers(256, size=(3, 2, 2), dtype=np.uint8)
         first = rng.random(3) < 0.2 if step else np.ones(3, bool)
+        before, after = stack.obs().copy(), stack.after(frames)
+        going_on = np.stack(
+            [np.stack([*list(own)[1:], f]) for own, f in zip(naive, frames, strict=True)]
+        )
+        assert np.array_equal(after, going_on if depth > 1 else going_on[:, 0])
+        assert np.array_equal(stack.obs(), before)
         stack.push(frames, first if step else True)
         for frame, begins, own in zip(frames, first, naive, strict=True):
             if begins:

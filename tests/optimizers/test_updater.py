@@ -16,7 +16,7 @@ from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import RULES, allocate, optimizer_tensors
 from rlplast.optimizers import factories
 from rlplast.optimizers.config import OptimizerConfig, lr_at
-from rlplast.optimizers.updater import Updater
+from rlplast.optimizers.updater import Updater, minimise_together
 from tests.marks import optimizers
 from tests.models import build
 
@@ -311,3 +311,31 @@ def test_compiled_steps_are_those_of_torchs_own_adam(name: str, decay: float):
     for mine, reference in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, reference, rtol=1e-5, atol=1e-7)
     torch.testing.assert_close(ours[2], drawn[2], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("bound", "own"), [(None, None), (0.1, None), (1e9, None), (0.5, 0.1)])
+def test_gradients_of_several_modules_are_clipped_by_their_common_norm(bound, own):
+    torch.manual_seed(0)
+    ours, theirs = [nn.Linear(3, 2), nn.Linear(4, 1)], [nn.Linear(3, 2), nn.Linear(4, 1)]
+    config = OptimizerConfig("sgd", lr=0.1, clip_norm=own)
+    updaters = [Updater(config, module) for module in ours]
+    inputs = torch.randn(5, 3), torch.randn(5, 4)
+    for mine, their in zip(ours, theirs, strict=True):
+        their.load_state_dict(mine.state_dict())
+    for _ in range(3):
+        losses = [m(x).square().mean() for m, x in zip(ours, inputs, strict=True)]
+        minimise_together(updaters, losses, bound)
+        parameters = [list(module.parameters()) for module in theirs]
+        expected = sum(m(x).square().mean() for m, x in zip(theirs, inputs, strict=True))
+        gradients = torch.autograd.grad(expected, [p for part in parameters for p in part])
+        norm = torch.cat([g.flatten() for g in gradients]).norm()
+        factor = 1.0 if bound is None else min(1.0, bound / float(norm))
+        clipped = iter(g * factor for g in gradients)
+        with torch.no_grad():
+            for part in parameters:
+                steps = [next(clipped) for _ in part]
+                length = float(torch.cat([g.flatten() for g in steps]).norm())
+                for parameter, step in zip(part, steps, strict=True):
+                    parameter -= 0.1 * step * (1.0 if own is None else min(1.0, own / length))
+    for mine, their in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine.state_dict(), their.state_dict(), rtol=1e-4, atol=1e-6)
