@@ -37,6 +37,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "benchmarks.md"
 MARKS = ("<!-- costs -->", "<!-- end of costs -->")
 SIDE_SECONDS = 1.5  # of a comparison, for each side, unless three calls take longer
 PARAMS = {"dash": {"batches": 4, "batch": 64}}  # where the default depends on the data
+SCHEDULED = ("restart_steps",)  # leaves the optimizer its moments, yet has a schedule
 UPDATES = 100_000  # of the run of which metrics take a share
 MEASUREMENTS = 20  # of a run with the default `metrics.every: 5%`
 PAIR = 400  # updates of the two runs that check the share
@@ -111,6 +112,8 @@ def update_of(trainable: Any) -> Callable[[], Any]:
 def in_updates(info: Info) -> bool:
     """Say whether a method acts in every update."""
     method: Any = info.target
+    if info.name in SCHEDULED:
+        return False
     return method.key != "hooks" or method.policies == ("keep", "leave")
 
 
