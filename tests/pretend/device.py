@@ -210,7 +210,9 @@ def _counted_really() -> Iterator[Counts]:
         replay(graph)
 
     torch.cuda.CUDAGraph.replay = counting  # type: ignore[method-assign]
-    torch.cuda.set_sync_debug_mode("warn")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")
+        torch.cuda.set_sync_debug_mode("warn")
     try:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
