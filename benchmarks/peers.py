@@ -33,7 +33,10 @@ def peer(module: str, config: Any, agent: Any, **special: Any) -> Steps:
 
     n = config.env.num_envs
     algorithm = getattr(import_module(module), config.kind.upper())
-    first, options = (_of_rollouts if config.kind == "ppo" else _of_replay)(config, agent)
+    if config.kind == "ppo":
+        first, options = config.transitions, of_rollouts(config)
+    else:
+        first, options = _of_replay(config, agent)
     options |= {"batch_size": config.agent.batch_size, "seed": config.seed}
     if module == "stable_baselines3":
         options["device"] = str(agent.device)
@@ -74,10 +77,10 @@ def _of_replay(config: Any, agent: Any) -> tuple[int, dict[str, Any]]:
     return options["learning_starts"] + 4 * n * per_step.denominator, options
 
 
-def _of_rollouts(config: Any, agent: Any) -> tuple[int, dict[str, Any]]:
-    """Return the env_steps to begin with, and options of PPO."""
+def of_rollouts(config: Any) -> dict[str, Any]:
+    """Return options of PPO."""
     own = config.agent
-    options = {
+    return {
         "learning_rate": config.optimizer.lr,
         "n_steps": own.rollout_steps,
         "n_epochs": own.epochs,
@@ -88,7 +91,6 @@ def _of_rollouts(config: Any, agent: Any) -> tuple[int, dict[str, Any]]:
         "vf_coef": own.value_coef,
         "max_grad_norm": own.max_grad_norm,
     }
-    return config.transitions, options
 
 
 def normalised(config: Any) -> dict[str, Any]:
