@@ -57,11 +57,10 @@ def show(table: Table, width: int = _UNWRAPPED) -> None:
 
 
 def wrapped(text: str) -> str:
-    """Return a sentence in lines that fit the terminal; a file or pipe gets it in one."""
-    console = new_console()
+    """Return a sentence in lines that fit terminal or COLUMNS; a file or pipe gets it in one."""
     return textwrap.fill(
         text,
-        console.width if console.is_terminal else _UNWRAPPED,
+        columns(_UNWRAPPED),
         subsequent_indent="  ",
         break_long_words=False,
         break_on_hyphens=False,
