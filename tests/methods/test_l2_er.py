@@ -163,7 +163,7 @@ def test_updates_of_a_run_read_other_data_and_move_no_stream(
     with_term, seen, networks = trained(config)
     without = trained(run_of(kind, corpora, "l2_er"))[0]
     assert all(torch.equal(a, b) for a, b in zip(with_term, without, strict=True))
-    assert networks == (2 if kind == "sac" else 1)
+    assert networks == (2 if kind in ("sac", "ppo") else 1)
     assert len(seen) == len({number for _, _, number in seen}) == 4 * networks
     assert {(count, size) for count, size, _ in seen} == {(1, 3)}
 
