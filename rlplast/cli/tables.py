@@ -57,10 +57,11 @@ def show(table: Table, width: int = _UNWRAPPED) -> None:
 
 
 def wrapped(text: str) -> str:
-    """Return a sentence in lines that fit terminal or COLUMNS; a file or pipe gets it in one."""
+    """Return a sentence in lines that fit the terminal; a file or pipe gets it in one."""
+    console = new_console()
     return textwrap.fill(
         text,
-        columns(_UNWRAPPED),
+        console.width if console.is_terminal else _UNWRAPPED,
         subsequent_indent="  ",
         break_long_words=False,
         break_on_hyphens=False,
