@@ -21,6 +21,7 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -57,14 +58,14 @@ def sb3_ppo(name: str, seed: int) -> Scores:
     from rlplast.run.config_file import read_config
 
     torch.set_num_threads(1)
-    config = read_config(name)
+    config: Any = read_config(name)
     env_id, lr, own = config.env.id.removeprefix("gym/"), config.optimizer.lr, config.agent
-    env = make_vec_env(env_id, config.env.num_envs, seed=seed)
-    test = make_vec_env(env_id, 1, seed=10_000 + seed)
+    env: Any = make_vec_env(env_id, config.env.num_envs, seed=seed)
+    test: Any = make_vec_env(env_id, 1, seed=10_000 + seed)
     if own.normalize_obs:
         env = VecNormalize(env, gamma=own.gamma)
         test = VecNormalize(test, training=False, norm_reward=False)
-    options = of_rollouts(config) | {"learning_rate": lambda left: lr * left}
+    options: dict[str, Any] = of_rollouts(config) | {"learning_rate": lambda left: lr * left}
     policy = {"net_arch": list(own.hidden)} if own.hidden else None
     model = PPO(
         "MlpPolicy",
