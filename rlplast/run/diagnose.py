@@ -5,6 +5,7 @@
 """
 
 import dataclasses
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,11 +59,7 @@ class Diagnosis:
         alarms = [s.name for n in self.networks for s in n.signs if s.alarming]
         alarms += [sign.name for sign in self.agent if sign.alarming]
         signs = f" Signs: {', '.join(dict.fromkeys(alarms))}." if alarms else ""
-        sentences = [
-            f"{sentence.format(by[verdict])}"
-            for verdict, sentence in _VERDICTS.items()
-            if by[verdict]
-        ]
+        sentences = [text.format(by[verdict]) for verdict, text in _VERDICTS.items() if by[verdict]]
         if not by["lost"] and (by["slower"] or by["kept"]):
             sentences.append(_ELSE)
         return " ".join(sentences) + signs
@@ -190,7 +187,7 @@ def _study(run: Run, trainer: Any) -> str:
     when = "on: phase_start" if phases else "at: 50%"
     reset = f"{{method: full_reset, {when}, params: {{init: fresh}}}}"
     return (
-        f"base: {run.path / 'config.yaml'}\n"
+        f"base: {json.dumps(str(run.path / 'config.yaml'))}\n"  # quoted, as YAML reads it too
         "seeds: 5\n"
         "arms:\n"
         "  none: {hooks: []}\n"

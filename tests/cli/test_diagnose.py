@@ -53,11 +53,12 @@ def test_every_kind_is_diagnosed_and_stays_as_it_is(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_study_that_it_proposes_is_one(kind: str, runs: dict[str, Path]) -> None:
+def test_study_that_it_proposes_is_one(kind: str, runs: dict[str, Path], tmp_path: Path) -> None:
     found = rlplast.diagnose(runs[kind], updates=1, samples=4, episodes=0)
     study = StudyConfig.parse(parse_yaml(found.study))
     assert list(study.arms) == ["none", "fresh", "shrink_perturb"]
     assert study.base == str(runs[kind] / "config.yaml")
+    rlplast.plan(parse_yaml(found.study), tmp_path / "study")  # which builds every arm
 
 
 def test_agent_says_what_its_values_and_temperature_are(runs: dict[str, Path]) -> None:
