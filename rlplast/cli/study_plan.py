@@ -82,7 +82,7 @@ def show_tree(
         if estimates is not None and cell.key in estimates:
             label.append(f"  {_estimate_text(estimates[cell.key])}", "dim")
         if cell.arm is not None and times[cell.parent, cell.arm] > 1:
-            label.append(f", {times[cell.parent, cell.arm]} continuations of this each", "dim")
+            label.append(f" × {times[cell.parent, cell.arm]}")
         branches[cell.key] = branches[cell.parent].add(label, highlight=False)
     console.print(root)
     trees = len({(c.task, c.seed) for c in cells})

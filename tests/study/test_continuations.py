@@ -57,7 +57,7 @@ def test_the_plan_shows_an_arm_once_with_its_number_of_continuations(tmp_path: P
     outcome = command("study", config, "--plan")
     assert outcome.code == 0
     assert outcome.out.count("perturb") == 1
-    assert "5 continuations" in outcome.out
+    assert "perturb × 5" in outcome.out
     assert "11 cells" in outcome.out
 
 
