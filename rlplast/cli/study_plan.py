@@ -79,10 +79,10 @@ def show_tree(
         if cell.config.continuation > 1:
             continue
         label = Text(visible(cell.arm if cell.arm is not None else cell.name.split("/")[-1]))
-        if estimates is not None and cell.key in estimates:
-            label.append(f"  {_estimate_text(estimates[cell.key])}", "dim")
         if cell.arm is not None and times[cell.parent, cell.arm] > 1:
             label.append(f" × {times[cell.parent, cell.arm]}")
+        if estimates is not None and cell.key in estimates:
+            label.append(f"  {_estimate_text(estimates[cell.key])}", "dim")
         branches[cell.key] = branches[cell.parent].add(label, highlight=False)
     console.print(root)
     trees = len({(c.task, c.seed) for c in cells})
