@@ -140,7 +140,7 @@ def _diagnosed(
     scores: dict[str, float] = {}
     trained = any(own.verdict != "new" for own in networks)
     if trained and hasattr(trainer, "play") and episodes and not trainer.spec.changes:
-        observer(f"{episodes} episodes")
+        observer("1 episode" if episodes == 1 else f"{episodes:,} episodes")
         scores = trainer.play(0, episodes).scores()
     return Diagnosis(
         run.path,
