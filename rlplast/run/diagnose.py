@@ -40,7 +40,8 @@ class Diagnosis:
         networks: what each network that gives outputs shows.
         agent: what an agent shows besides; empty for others.
         scores: of the episodes played; empty if none were, as where no network has trained.
-        study: a study's YAML that compares the run with one whose networks are fresh.
+        study: a study's YAML that compares the run (arm ``none``) with one whose networks are made
+            fresh. All arms have the run's own hooks.
     """
 
     run: Path
@@ -183,16 +184,17 @@ def _of_agent(trainer: Any, scores: dict[str, float]) -> tuple[Sign, ...]:
 
 
 def _study(run: Run, trainer: Any) -> str:
-    """Return a study that settles it: the run, and one whose networks are fresh."""
+    """Return a study that settles it: the run, and one whose networks are made fresh as well."""
     phases = getattr(trainer, "horizon", run.config.horizon)().phase  # that begin; 0: not counted
     when = "on: phase_start" if phases > 1 else "at: 50%"
-    reset = f"{{method: full_reset, {when}, params: {{init: fresh}}}}"
+    own = "".join(f"{json.dumps(row)}, " for row in run.config.hooks)  # which is YAML too
+    reset = f"{own}{{method: full_reset, {when}, params: {{init: fresh}}}}"
     return (
         f"base: {json.dumps(str(run.path / 'config.yaml'))}\n"  # quoted, as YAML reads it too
         "seeds: 5\n"
         "arms:\n"
-        "  none: {hooks: []}\n"
+        f"  none: {{hooks: [{own.removesuffix(', ')}]}}\n"
         f"  fresh: {{hooks: [{reset}]}}\n"
         "  shrink_perturb:\n"
-        f"    hooks: [{{method: shrink_perturb, {when}, params: {{coef: 0.8}}}}]\n"
+        f"    hooks: [{own}{{method: shrink_perturb, {when}, params: {{coef: 0.8}}}}]\n"
     )
