@@ -139,6 +139,7 @@ def test_the_page_has_the_shares_and_their_chart(tmp_path: Path):
     text = (tmp_path / "out" / "report.html").read_text()
     assert "share that recovers" in text
     assert "the score that the study names" in text
+    assert "12 runs are done" in text
     seconds, updates = written.summary.cost
     assert seconds == pytest.approx(12 * 30 + 2 * 30)  # each continuation and each prefix once
     assert updates == 12 * 1500 + 2 * 1500
