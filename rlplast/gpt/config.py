@@ -15,6 +15,7 @@ from pydantic import Field, PositiveInt
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError, check_choice, check_known, did_you_mean
 from rlplast.core.validation import Section, check_value
+from rlplast.gpt.embedded import EMBEDDED
 from rlplast.gpt.model import GPTModelConfig
 from rlplast.optimizers.config import OptimizerConfig
 from rlplast.training.config import EvaluateConfig, MetricsConfig, RunConfig
@@ -107,8 +108,9 @@ class GPTConfig(RunConfig):
 
     Attributes:
         model: the GPT's sizes.
-        corpora: a mapping of name → ``embedded/stdlib``, ``embedded/docstrings``, or a folder
-            written by ``rlplast tokens``. All corpora are evaluated, also those that no phase uses.
+        corpora: a mapping of name → ``embedded/`` and one of stdlib, docstrings, topics, ebcdic and
+            entities, or a folder written by ``rlplast tokens``. All corpora are evaluated, also
+            those that no phase uses.
         phases: a list of mappings. ``updates`` is a number or such as ``96k updates``. ``mixture``
             is a mapping of corpus → weight: the probability of a corpus is its weight over the sum
             of all.
@@ -171,8 +173,9 @@ class GPTConfig(RunConfig):
         for name, source in self.corpora.items():
             if not isinstance(source, str) or not source:
                 raise ConfigError(
-                    f"corpora.{name} = {source!r}: allowed are embedded/stdlib, "
-                    "embedded/docstrings, or a folder written by `rlplast tokens`"
+                    f"corpora.{name} = {source!r}: allowed are "
+                    + "".join(f"embedded/{text}, " for text in EMBEDDED)
+                    + "or a folder written by `rlplast tokens`"
                 )
             if not name or "/" in name:
                 raise ConfigError(f"corpora: name {name!r}: allowed is text without a slash")

@@ -72,8 +72,7 @@ def open_corpus(name: str, source: str | Path) -> Corpus:
 
     Args:
         name: what to call it.
-        source: ``embedded/stdlib``, ``embedded/docstrings``, or a folder written by
-            ``rlplast tokens``.
+        source: ``embedded/`` and a name of `EMBEDDED`, or a folder written by ``rlplast tokens``.
 
     Raises:
         ConfigError: if there is no such folder or embedded text.

@@ -1,15 +1,18 @@
-"""Text that needs no download: the source of Python's standard library, read where it lies.
+"""Text that needs no download, since every Python brings it.
 
-- `EMBEDDED`: the texts by name: ``stdlib``, the modules; ``docstrings``, what they say.
+- `EMBEDDED`: the texts by name. ``stdlib``, the modules of the standard library; ``docstrings``,
+  what they say; ``topics``, the language reference that ``help()`` shows; ``ebcdic``, the same in
+  IBM's code page 500; ``entities``, HTML's names of characters.
 - `embedded_text`: one of them as bytes, split into training and validation.
 
-Both are those of the running Python: other versions of it have other ones.
+All are those of the running Python: other versions of it have other ones.
 """
 
 import ast
 import functools
+import html.entities
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from pathlib import Path
 
 from rlplast.core.errors import ConfigError, did_you_mean
@@ -18,7 +21,7 @@ __all__ = ["EMBEDDED", "SEPARATOR", "embedded_text"]
 
 SEPARATOR = b"\0"  # after each file
 LIMIT = 8_000_000  # bytes of source
-VALIDATION = 0.1  # share of files
+VALIDATION = 0.1  # share of documents
 # Tests, third-party packages, applications, tables, and what a build generates.
 LEFT_OUT = {
     *("test", "tests", "idle_test", "idlelib", "turtledemo", "ensurepip", "lib2to3"),
@@ -60,9 +63,57 @@ def _docstrings(source: bytes) -> bytes:
     return "".join(text + "\n\n" for text in texts if text).encode()
 
 
-EMBEDDED: dict[str, Callable[[bytes], bytes]] = {
-    "docstrings": _docstrings,
-    "stdlib": lambda source: source,
+def _of_files(text: Callable[[bytes], bytes]) -> list[bytes]:
+    """Return what each module gives, the last tenth for validation the same in every text."""
+    root = Path(sysconfig.get_paths()["stdlib"])
+    files = _files(root)
+    if len(files) < 2:
+        raise ConfigError(
+            f"corpus embedded/stdlib or embedded/docstrings: {root} has no Python source: use a "
+            "Python installed with its standard library's .py files, or write a corpus with "
+            "`rlplast tokens`"
+        )
+    return [text(path.read_bytes()) for path in files]
+
+
+def _spread(documents: list[str], encoding: str = "utf-8") -> list[bytes]:
+    """Return documents with those for validation last: some of all, evenly spaced."""
+    count = _held_out(documents)
+    chosen = {i * len(documents) // count for i in range(count)}
+    order = sorted(range(len(documents)), key=lambda i: i in chosen)
+    return [documents[i].encode(encoding, "replace") for i in order]
+
+
+def _held_out(documents: Sized) -> int:
+    """Return how many documents are for validation."""
+    return max(round(VALIDATION * len(documents)), 1)
+
+
+def _topics() -> list[str]:
+    """Return the texts that ``help()`` has beside docstrings, by name."""
+    try:
+        from pydoc_data.topics import topics
+    except ImportError as error:
+        raise ConfigError(
+            "corpus embedded/topics or embedded/ebcdic: this Python has no pydoc_data: use one "
+            "with its whole standard library, or write a corpus with `rlplast tokens`"
+        ) from error
+    return [topics[name] for name in sorted(topics)]
+
+
+def _entities() -> list[str]:
+    """Return each name of HTML after its character, or characters, such as ``é eacute``."""
+    named = sorted(html.entities.html5.items())
+    return [f"{text} {name[:-1]}" for name, text in named if name.endswith(";")]
+
+
+# Documents of each text, the last tenth of them for validation.
+EMBEDDED: dict[str, Callable[[], list[bytes]]] = {
+    "stdlib": lambda: _of_files(lambda source: source),
+    "docstrings": lambda: _of_files(_docstrings),
+    "topics": lambda: _spread(_topics()),
+    "ebcdic": lambda: _spread(_topics(), "cp500"),
+    "entities": lambda: _spread(_entities()),
 }
 
 
@@ -72,26 +123,20 @@ def _joined(documents: Iterable[bytes]) -> bytes:
 
 @functools.cache
 def embedded_text(name: str) -> tuple[bytes, bytes]:
-    """Return a text as (training, validation); a 0 byte ends each file.
+    """Return a text as (training, validation); a 0 byte ends each document.
 
-    Files are in order of their names; the last tenth of them is for validation, the same ones
-    in every text. At most 8 MB of source are read, once per process.
+    A document is a file of the library, a topic or an entity. They are in order of their names. A
+    tenth of them is for validation: the last files, the same ones in every text; topics and
+    entities from everywhere. At most 8 MB of source are read. A text is built once per process.
 
     Args:
         name: a key of `EMBEDDED`.
 
     Raises:
-        ConfigError: for another name, or if this Python has no source files.
+        ConfigError: for another name, or if this Python has no such text.
     """
     if name not in EMBEDDED:
         raise ConfigError(f"corpus embedded/{name}: {did_you_mean(name, EMBEDDED)}")
-    root = Path(sysconfig.get_paths()["stdlib"])
-    files = _files(root)
-    if len(files) < 2:
-        raise ConfigError(
-            f"corpus embedded/{name}: {root} has no Python source: use a Python installed with "
-            "its standard library's .py files, or write a corpus with `rlplast tokens`"
-        )
-    documents = [EMBEDDED[name](path.read_bytes()) for path in files]
-    cut = len(files) - max(round(VALIDATION * len(files)), 1)
+    documents = EMBEDDED[name]()
+    cut = len(documents) - _held_out(documents)
     return _joined(documents[:cut]), _joined(documents[cut:])

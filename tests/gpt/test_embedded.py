@@ -1,5 +1,8 @@
 import bisect
+import html
 import inspect
+import pydoc_data.topics
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -85,6 +88,43 @@ def test_docstrings_are_those_of_the_same_files_in_order(library):
     train, validation = embedded.embedded_text("docstrings")
     assert train == DOCSTRINGS.encode() + b"\0"  # b.py says nothing
     assert validation == b"Last.\n\n\0"
+
+
+def test_topics_are_those_of_help_and_a_tenth_of_them_is_for_validation():
+    train, validation = (part.split(b"\0")[:-1] for part in embedded.embedded_text("topics"))
+    told = set(pydoc_data.topics.topics.values())
+    assert {text.decode() for text in (*train, *validation)} == told
+    assert len(validation) == round(len(told) / 10)
+    by_name = [text.encode() for _, text in sorted(pydoc_data.topics.topics.items())]
+    places = [by_name.index(text) for text in validation]
+    assert places == sorted(places)
+    assert set(np.diff(places)) <= {len(told) // len(places), -(-len(told) // len(places))}
+
+
+def test_ebcdic_is_the_same_text_in_another_code():
+    for topics, ebcdic in zip(
+        embedded.embedded_text("topics"), embedded.embedded_text("ebcdic"), strict=True
+    ):
+        latin = topics.decode().encode("latin-1", "replace").decode("latin-1")
+        assert ebcdic.decode("cp500") == latin
+    printed = range(ord(" "), 127)
+    assert not [b for b in printed if bytes([b]).decode("cp500") == chr(b)]  # none means the same
+
+
+def test_an_entity_is_a_character_and_its_name():
+    train, validation = (part.split(b"\0")[:-1] for part in embedded.embedded_text("entities"))
+    pairs = [text.decode().rsplit(" ", 1) for text in (*train, *validation)]
+    assert len({name for _, name in pairs}) == len(pairs)
+    assert all(html.unescape(f"&{name};") == character for character, name in pairs)
+    assert ["é", "eacute"] in pairs
+    assert len(validation) == round(len(pairs) / 10)
+
+
+def test_a_python_without_its_reference_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
+    embedded.embedded_text.cache_clear()
+    with pytest.raises(ConfigError, match=r"embedded/topics or .* this Python has no pydoc_data"):
+        open_corpus("mine", "embedded/ebcdic")
 
 
 def test_a_python_without_source_is_refused(library):
