@@ -4,13 +4,15 @@
 - `Diagnosis`: what it found.
 """
 
+import copy
 import dataclasses
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.rng import preserve_global_rng
@@ -186,15 +188,18 @@ def _of_agent(trainer: Any, scores: dict[str, float]) -> tuple[Sign, ...]:
 def _study(run: Run, trainer: Any) -> str:
     """Return a study that settles it: the run, and one whose networks are made fresh as well."""
     phases = getattr(trainer, "horizon", run.config.horizon)().phase  # that begin; 0: not counted
-    when = "on: phase_start" if phases > 1 else "at: 50%"
-    own = "".join(f"{json.dumps(row)}, " for row in run.config.hooks)  # which is YAML too
-    reset = f"{own}{{method: full_reset, {when}, params: {{init: fresh}}}}"
-    return (
-        f"base: {json.dumps(str(run.path / 'config.yaml'))}\n"  # quoted, as YAML reads it too
-        "seeds: 5\n"
-        "arms:\n"
-        f"  none: {{hooks: [{own.removesuffix(', ')}]}}\n"
-        f"  fresh: {{hooks: [{reset}]}}\n"
-        "  shrink_perturb:\n"
-        f"    hooks: [{own}{{method: shrink_perturb, {when}, params: {{coef: 0.8}}}}]\n"
-    )
+    schedule = {"on": "phase_start"} if phases > 1 else {"at": "50%"}
+    reset = {"method": "full_reset", **schedule, "params": {"init": "fresh"}}
+    perturb = {"method": "shrink_perturb", **schedule, "params": {"coef": 0.8}}
+    arms = {"none": [], "fresh": [reset], "shrink_perturb": [perturb]}
+    study = {
+        "base": str(run.path / "config.yaml"),
+        "seeds": 5,
+        # Rows of their own in each arm: YAML would write shared ones as references.
+        "arms": {
+            name: {"hooks": [*copy.deepcopy(run.config.hooks), *added]}
+            for name, added in arms.items()
+        },
+    }
+    text = yaml.safe_dump(study, sort_keys=False, default_flow_style=None, width=76)
+    return text.replace("'on': ", "on: ")  # a word of YAML 1.1 that ours takes as it is

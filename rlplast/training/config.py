@@ -15,7 +15,6 @@ from pydantic import Field
 from rlplast.core.clock import UNITS, Clock, Time
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.schedule import Schedule
-from rlplast.core.rng import continued_seed
 from rlplast.core.validation import Section
 from rlplast.training.intervals import Intervals
 
@@ -278,6 +277,8 @@ class RunConfig(Section):
     @property
     def stream_seed(self) -> int:
         """What the draws of learning derive from; data and tasks derive from `seed`."""
+        from rlplast.core.rng import continued_seed  # here, as torch takes a second
+
         return continued_seed(self.seed, self.continuation)
 
     def total_time(self) -> Time:
