@@ -60,7 +60,7 @@ class Agent(ABC):
         if config.evaluate.every is not None:
             self._check_constant("evaluate.every")
         self.units = config.units
-        self.streams = Streams(config.seed)
+        self.streams = Streams(config.seed, config.continuation)
         self.clock, self.updates_planned = Clock(), config.updates_planned()
         self.after_update: AfterUpdate = no_hooks
         self.inside_key: Callable[[Clock], Hashable] = no_key
@@ -122,7 +122,7 @@ class Agent(ABC):
             if switch.target == "copy":
                 write([Assign(theirs, mine.view) for mine, theirs in network.followed()])
             elif switch.target == "renew":
-                drawn = torch_stream(self.config.seed, "switch", phase, network.name)
+                drawn = torch_stream(self.streams.seed, "switch", phase, network.name)
                 pairs = network.followed()
                 write([Assign(theirs, network.fresh(mine, drawn)) for mine, theirs in pairs])
 
@@ -428,7 +428,7 @@ class Agent(ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; `load_files` comes next."""
         self.streams.load_state_dict(state["streams"])
-        self.experience.load_state_dict(state["experience"])
+        self.experience.load_state_dict(state["experience"], new_draws=self.streams.parted)
         self.sums.copy_(state["sums"])
         self.updates_summed = int(state["updates_summed"])
         self.penalties.load_state_dict(state.get("penalties", {}))

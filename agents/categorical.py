@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field, PositiveFloat
+from pydantic import Field
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError
@@ -20,6 +20,8 @@ from rlplast.core.validation import Section
 __all__ = ["Categorical", "ValuesConfig", "categorical_of", "check_values"]
 
 _SIGMA = 0.75
+_FINEST = 1e-6  # width of a bin, in shares of the largest value: some steps of float32
+_LEAST = 1e-30  # width of a bin: far from where float32 ends
 
 
 @dataclass
@@ -40,14 +42,15 @@ class ValuesConfig(Section):
     bins: Annotated[int, Field(ge=2, le=10_000)] = 51
     low: float = -10.0
     high: float = 10.0
-    sigma: PositiveFloat = _SIGMA
+    sigma: Annotated[float, Field(ge=1e-6, le=1e6)] = _SIGMA
 
 
 def check_values(config: ValuesConfig | None) -> None:
     """Check ``agent.values`` against itself.
 
     Raises:
-        ConfigError: if the range is empty, or there is a width that nothing reads.
+        ConfigError: if the range is empty, or bins are too narrow for float32, or there is a width
+            that nothing reads.
     """
     if config is None:
         return
@@ -55,6 +58,14 @@ def check_values(config: ValuesConfig | None) -> None:
         raise ConfigError(
             f"agent.values.low = {config.low}: allowed is less than agent.values.high = "
             f"{config.high}"
+        )
+    width = (config.high - config.low) / config.bins
+    least = max(_FINEST * max(abs(config.low), abs(config.high)), _LEAST)
+    if width < least:
+        raise ConfigError(
+            f"agent.values.bins = {config.bins}: between low = {config.low} and high = "
+            f"{config.high} a bin is {width:.3g} wide; allowed is {least:.3g} or more, which "
+            "float32 can tell apart there: give fewer bins, or a wider range"
         )
     if config.sigma != _SIGMA and config.kind != "hl_gauss":
         raise ConfigError(

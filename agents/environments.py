@@ -35,7 +35,7 @@ class Environments:
 
     def __init__(self, config: AgentConfig, tasks: Tasks) -> None:
         n = config.env.num_envs
-        self.num_envs, self.workers, self.seed = n, config.env.workers, config.seed
+        self.num_envs, self.workers, self.seed = n, config.env.workers, config.stream_seed
         self._exact = config.env.resume == "exact"
         self.tasks, self.spec, self.phase = tasks, tasks.spec, 0
         self.env = self._make(0)
@@ -47,10 +47,13 @@ class Environments:
             cleanup.pop_all()  # it answered: it stays
 
     def _make(self, phase: int) -> envs.VectorEnv | envs.TaskVector:
+        task = self.tasks.sequence.tasks[phase]
+        return self.tasks.make(task, self._streams(phase), self.workers)
+
+    def _streams(self, phase: int) -> list[np.random.Generator]:
         of_phase = ("phase", phase) if phase else ()
         names = [("environment", i, *of_phase) for i in range(self.num_envs)]
-        rngs = [numpy_stream(self.seed, *name) for name in names]
-        return self.tasks.make(self.tasks.sequence.tasks[phase], rngs, self.workers)
+        return [numpy_stream(self.seed, *name) for name in names]
 
     def switch(self, phase: int) -> None:
         """Go on in a phase's task, with new episodes.
@@ -124,13 +127,18 @@ class Environments:
             "returns": self.returns,
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned; `resume` comes next."""
+    def load_state_dict(self, state: Mapping[str, Any], new_draws: bool = False) -> None:
+        """Restore what `state_dict` returned; `resume` comes next.
+
+        Args:
+            state: what `state_dict` returned.
+            new_draws: whether environments draw from new streams of this run from here on.
+        """
         phase = int(state.get("phase", 0))
         if phase != self.phase:
             self.env.close()
             self.env, self.phase = self._make(phase), phase
-        self.env.load_state_dict(state["env"])
+        self.env.load_state_dict(state["env"], self._streams(phase) if new_draws else None)
         self.stack.frames[:] = state["stack"]
         self.returns = [float(value) for value in state["returns"]]
 

@@ -129,9 +129,9 @@ class Experience(Environments):
         own = {"replay": self.replay.state_dict(), "credit": self.credit}
         return super().state_dict() | own
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], new_draws: bool = False) -> None:
         """Restore what `state_dict` returned; the replay follows in `load_files`."""
-        super().load_state_dict(state)
+        super().load_state_dict(state, new_draws)
         self.credit = float(state["credit"])
         self._replay_state = state["replay"]
 

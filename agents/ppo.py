@@ -91,7 +91,7 @@ class PPO(Agent):
         install_methods(self.config.layers, self.config.hooks, modules, seed)
         self.networks, self.updaters = {}, {}
         for name, (module,) in modules.items():
-            updater = Updater(self.config.optimizer, module, derive_seed(seed, name))
+            updater = Updater(self.config.optimizer, module, derive_seed(self.streams.seed, name))
             self.updaters[name] = updater
             self.networks[name] = Network(name, module, updater.optimizers)
             self.networks[name].initialise(torch_stream(seed, "init", name))
@@ -249,7 +249,7 @@ class PPO(Agent):
         place = done % (owed // self.config.agent.epochs)
         first = self.clock.updates - place  # the clock as the epoch began
         if self._order_of != first:
-            stream = numpy_stream(self.config.seed, "minibatches", first)
+            stream = numpy_stream(self.streams.seed, "minibatches", first)
             self._order.copy_(on_device(stream.permutation(len(self._order)), self.device))
             self._order_of = first
         rows = self._order[place * size : (place + 1) * size]

@@ -59,7 +59,7 @@ class PPOAgentConfig(Section):
     hidden: list[Width] | None = None
     activation: Activation | None = None
     init: Init = "orthogonal"
-    log_std: Annotated[float, Field(ge=-100, le=100)] = 0.0
+    log_std: Annotated[float, Field(ge=-20, le=20)] = 0.0
     rollout_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 2048
     batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 64
     epochs: Annotated[int, Field(ge=1, le=1000)] = 10

@@ -114,7 +114,7 @@ class SAC(OffPolicyAgent):
             module = getattr(self, name)
             if name != "temperature" or agent.learn_temperature:
                 own = self.config.optimizer_of(name)
-                self.updaters[name] = Updater(own, module, derive_seed(seed, name))
+                self.updaters[name] = Updater(own, module, derive_seed(self.streams.seed, name))
             optimizers = self.updaters[name].optimizers if name in self.updaters else None
             follower = {"target": self.target} if name == "critic" else None
             self.networks[name] = Network(name, module, optimizers, follower)

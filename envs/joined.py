@@ -144,9 +144,11 @@ class TaskVector:
         """Return everything that decides the future, as a copy."""
         return {"env": self._env.state_dict(), "late": self._late.copy()}
 
-    def load_state_dict(self, state: State) -> None:
-        """Continue exactly where `state` was taken, without a reset."""
-        self._env.load_state_dict(state["env"])
+    def load_state_dict(
+        self, state: State, rngs: Sequence[np.random.Generator] | None = None
+    ) -> None:
+        """Continue where `state` was taken, as `VectorEnv.load_state_dict` does."""
+        self._env.load_state_dict(state["env"], rngs)
         self._late[:] = state["late"]
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ from rlplast.envs.base import (
     NotFinite,
     State,
     checked_actions,
+    rng_state,
 )
 from rlplast.envs.workers import TIMEOUT, WorkerGroups
 
@@ -340,13 +341,23 @@ class VectorEnv:
             "episode_length": self._length.copy(),
         }
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(
+        self, state: State, rngs: Sequence[np.random.Generator] | None = None
+    ) -> None:
         """Continue where `state` was taken; without a reset, unless it `restarts` then.
+
+        Args:
+            state: what `state_dict` returned.
+            rngs: generators whose states each environment goes on with, instead of its own. An
+                open episode that draws from one of its own keeps that.
 
         Raises:
             ValueError: when the state has another number of environments or other ones.
         """
         states = state["envs"]
+        if rngs is not None:
+            drawn = map(rng_state, rngs)
+            states = [own | {"rng": rng} for own, rng in zip(states, drawn, strict=True)]
         if len(states) != self.num_envs:
             raise ValueError(f"a state of {len(states)} environments cannot fill {self.num_envs}")
         parts = self._groups.call("set_states", [(states[part],) for part in self._slices])

@@ -37,6 +37,8 @@ def _finish(run: Run) -> None:
         unit = run.config.total_time().unit
         unit = "updates" if unit in ("epochs", "phase") else unit  # many firings within one
         console.print(receipt_table(receipts[-_SHOWN:], unit, console.width))
+        if len(receipts) > _SHOWN:
+            say(f"these are the last {_SHOWN} of {len(receipts):,} receipts")
     for line in _inside([r for r in rows if r["norm_after"] is None and r.get("units")]):
         say(line)
     metrics = run.lines("metrics")

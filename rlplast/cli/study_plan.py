@@ -74,8 +74,13 @@ def show_tree(
     title = "/".join(part for part in (first.task, f"seed-{first.seed}") if part)
     root = Tree(title)
     branches: dict[str | None, Tree] = {None: root}
+    times = Counter((c.parent, c.arm) for c in own)  # an arm's continuations are one line
     for cell in own:
+        if cell.config.continuation > 1:
+            continue
         label = Text(visible(cell.arm if cell.arm is not None else cell.name.split("/")[-1]))
+        if cell.arm is not None and times[cell.parent, cell.arm] > 1:
+            label.append(f" × {times[cell.parent, cell.arm]}")
         if estimates is not None and cell.key in estimates:
             label.append(f"  {_estimate_text(estimates[cell.key])}", "dim")
         branches[cell.key] = branches[cell.parent].add(label, highlight=False)

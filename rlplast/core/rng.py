@@ -23,6 +23,7 @@ from rlplast.core.errors import ConfigError
 __all__ = [
     "Streams",
     "check_seed",
+    "continued_seed",
     "derive_seed",
     "numpy_stream",
     "preserve_global_rng",
@@ -75,15 +76,27 @@ def _on_gpu() -> bool:
     return torch.cuda.is_initialized()
 
 
+def continued_seed(seed: int, continuation: int) -> int:
+    """Return the seed of a run's streams: its own, but for later continuations of one branch."""
+    return seed if continuation == 1 else derive_seed(seed, "continuation", continuation)
+
+
 class Streams:
     """The long-lived streams of one run, by name, with their state.
 
     Args:
         seed: the run's seed; also seeds torch's global generators (stream ``model``).
+        continuation: of the branch that the run goes on from, from 1; each has streams of its own.
+
+    Attributes:
+        continuation: as given.
+        seed: what all draws of learning derive from, those of hooks too: `continued_seed`.
+        parted: whether the state that was loaded is another continuation's: a prefix's.
     """
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
+    def __init__(self, seed: int, continuation: int = 1) -> None:
+        self.seed = seed = continued_seed(seed, continuation)
+        self.continuation, self.parted = continuation, False
         self._numpy: dict[str, np.random.Generator] = {}
         torch.manual_seed(derive_seed(seed, "model"))
 
@@ -96,6 +109,7 @@ class Streams:
     def state_dict(self) -> dict[str, Any]:
         """Return the state of every stream used so far and of torch's global generators."""
         state: dict[str, Any] = {
+            "continuation": self.continuation,
             "numpy": {name: g.bit_generator.state for name, g in self._numpy.items()},
             "model": torch.get_rng_state(),
         }
@@ -104,7 +118,13 @@ class Streams:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned, into the generators already handed out."""
+        """Restore what `state_dict` returned, into the generators already handed out.
+
+        Streams of another continuation than the state's stay as they are, new.
+        """
+        self.parted = state.get("continuation", 1) != self.continuation
+        if self.parted:
+            return
         for name, stored in state["numpy"].items():
             self.numpy(name).bit_generator.state = stored
         torch.set_rng_state(state["model"])

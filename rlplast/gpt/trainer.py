@@ -92,12 +92,12 @@ class GPTTrainer(Trainable):
         self.fingerprints = {f"corpora.{n}": corpus.sha256 for n, corpus in self.corpora.items()}
         self.device = device = distributed.join(device)
         seed = config.seed
-        self.streams = Streams(seed)
+        self.streams = Streams(seed, config.continuation)
         if distributed.rank() > 0:  # other dropout for other rows
-            torch.manual_seed(derive_seed(seed, "model", distributed.rank()))
+            torch.manual_seed(derive_seed(self.streams.seed, "model", distributed.rank()))
         self.gpt = GPT(config.model).to(device)
         install_methods(config.layers, config.hooks, {"gpt": (self.gpt,)}, seed)
-        self.updater = Updater(config.optimizer, self.gpt, derive_seed(seed, "gpt"))
+        self.updater = Updater(config.optimizer, self.gpt, derive_seed(self.streams.seed, "gpt"))
         network = Network("gpt", self.gpt, self.updater.optimizers)
         network.initialise(torch_stream(seed, "init", "gpt"))
         run = config.start.run and config.start.run.replace("{seed}", str(seed))
@@ -306,7 +306,9 @@ class GPTTrainer(Trainable):
         check_data(state["data"], self.fingerprints)
         self.streams.load_state_dict(state["streams"])
         own = state["dropout"][distributed.rank() % len(state["dropout"])]
-        if self.device.type == "cuda":
+        if self.streams.parted:
+            pass  # dropout draws from the new stream
+        elif self.device.type == "cuda":
             torch.cuda.set_rng_state(own, self.device)
         else:
             torch.set_rng_state(own)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pydantic import PositiveFloat
 from torch import nn
 
+from rlplast.core.errors import NothingToEdit
 from rlplast.core.method.method import Method, method
 from rlplast.methods.normalised import normalise
 
@@ -37,7 +38,12 @@ class LayerNorm(Method):
         """Normalise every layer with hidden units in place; return their paths.
 
         Raises:
-            NothingToEdit: if there is none.
+            NothingToEdit: if there is none, or a norm follows each of them already.
             ConfigError: for a layer that cannot be normalised, or is by a method already.
         """
-        return normalise(model, self.name, affine=self.affine, eps=self.eps, bias=True)
+        paths = normalise(model, self.name, affine=self.affine, eps=self.eps, bias=True)
+        if not paths:
+            raise NothingToEdit(
+                f"{self.name}: a norm follows each layer with hidden units already; leave it out"
+            )
+        return paths

@@ -142,7 +142,8 @@ def diagnose_network(
     ]
     outputs = functools.partial(source.outputs, network.name, batch)
     fitted = fit_errors(network, outputs, starts, targets, updates, lr, seed)
-    errors = [[min(error, VARIANCE) for error in own] for own in fitted]
+    # A fit that diverged, whose error may be NaN, has fitted nothing.
+    errors = [[e if e < VARIANCE else VARIANCE for e in own] for own in fitted]
     now, new, *old = (1 - sum(own) / targets / VARIANCE for own in errors)
     behind = mean_interval([(a - b) / VARIANCE for a, b, *_ in zip(*errors, strict=True)])
     fit = Fit(updates, now, old[0] if old else None, new, behind)
@@ -159,7 +160,7 @@ def _judged(fit: Fit) -> tuple[Verdict, str]:
         f"(difference {_points(lost)} points, 95% interval {_points(high)} to {_points(low)})."
     )
     if fit.fresh < FITTED:
-        more = "A fresh network fits too little for a comparison: try more updates, or a higher lr."
+        more = "A fresh network fits too little for a comparison: try more updates, or another lr."
         return "unclear", f"{found} {more}"
     if low > LOST * fit.fresh:
         return "lost", found

@@ -100,7 +100,7 @@ def _facts(report: Report) -> Iterator[tuple[str, str]]:
         yield title, _listed(names)
     keys = dict.fromkeys(map(report.score, report.tasks))
     yield "Score", ", ".join(map(better, keys))
-    done, missing = len(gathered.runs), len(gathered.missing)
+    done, missing = len(gathered.single), len(gathered.missing)
     runs = f"{done} {'run is' if done == 1 else 'runs are'} done"
     yield "Runs", runs + (f", {missing} {'is' if missing == 1 else 'are'} not" if missing else "")
     if gathered.left:

@@ -15,6 +15,7 @@ from pathlib import Path
 from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.report import (
     closeups,
+    continuation_parts,
     iterations,
     pictures,
     published,
@@ -159,6 +160,9 @@ def sections(report: Report) -> tuple[Section, ...]:
         Section("summary", "Summary", (card(report),)),
         Section("curves", "Scores and learning curves", tuple(_pairs(report)), open=True),
         Section("numbers", "Numbers", tuple(_results(report)), open=True),
+        Section(
+            "continuations", "Continuations", tuple(continuation_parts.parts(report)), open=True
+        ),
         Section("published", "Published curves", tuple(published.parts(report)), open=True),
         Section("iterations", "Iterations", tuple(iterations.parts(report)), open=True),
         Section("sequence", "Sequence of tasks", tuple(sequence_parts.parts(report)), open=True),

@@ -9,6 +9,7 @@ from typing import Any
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.report import arms as naming
 from rlplast.report.arm_styles import unused
+from rlplast.report.continuations import joined
 from rlplast.report.run_data import EVALUATIONS, TRAINING, RunData, read_run
 from rlplast.run.read import read_config, read_info, status_in, unaltered
 from rlplast.study.folder import read_journal, read_study
@@ -38,6 +39,9 @@ class Gathered:
         notes: what a reader should know about how runs were put together.
         published: curves of others that studies hold their arms against.
         running: runs that have measured a score and have not ended, or were killed.
+        continued: the continuations of which some of `runs` are the means.
+        recovered: the score from which a continuation counts as recovered; None for the best one
+            of its prefix.
         left: of runs and prefixes that are to end yet, whether each has started, and the share
             that is left of it.
     """
@@ -53,6 +57,15 @@ class Gathered:
     published: tuple[PublishedCurve, ...] = ()
     running: tuple[RunData, ...] = ()
     left: tuple[tuple[bool, float], ...] = ()
+    continued: tuple[RunData, ...] = ()
+    recovered: float | None = None
+
+    @property
+    def single(self) -> tuple[RunData, ...]:
+        """Runs as they were trained: continuations instead of their means."""
+        means = {(run.task, run.arm, run.seed) for run in self.continued}
+        alone = (run for run in self.runs if (run.task, run.arm, run.seed) not in means)
+        return (*alone, *self.continued)
 
 
 class NothingDone(ConfigError):
@@ -152,18 +165,24 @@ def _of_study(study: Path) -> Gathered:
                 left.append((started, 1 - ((started and share_of(folder, cell)) or 0.0)))
                 running += _begun(folder, task, arm, seed) if arm != PREFIX else []
     tasks = [task for task in plan["tasks"] if task] + [run.task for run in runs]
+    groups: dict[tuple[str, str, int], list[RunData]] = {}
+    for run in runs:
+        groups.setdefault((run.task, run.arm, run.seed), []).append(run)
+    several = any(cell.get("continuation", 1) > 1 for cell in plan["cells"])
     return Gathered(
         name=plan["name"] or study.resolve().name,
         arms=tuple(plan["arms"]),
         tasks=tuple(dict.fromkeys(tasks)),
         baseline=plan["baseline"],
-        runs=tuple(runs),
+        runs=tuple(map(joined, groups.values())),
         missing=tuple(missing),
         prefixes=tuple(prefixes),
         notes=(SMOKE,) if plan.get("smoke") else (),
         published=tuple(map(_published, plan.get("published", ()))),
         running=tuple(running),
         left=tuple(left),
+        continued=tuple(run for run in runs if several and run.branch is not None),
+        recovered=plan.get("recovered"),
     )
 
 
@@ -247,6 +266,7 @@ def _merge(parts: Sequence[Gathered]) -> Gathered:
     runs: dict[tuple[str, str, int], RunData] = {}
     published: dict[tuple[str, str], PublishedCurve] = {}
     running: list[RunData] = []
+    continued: list[RunData] = []
     notes = [note for part in parts for note in part.notes]
     for part in parts:
         for arm in part.arms:
@@ -261,6 +281,7 @@ def _merge(parts: Sequence[Gathered]) -> Gathered:
                 if curve.arm == arm:
                     published[curve.task, name] = replace(curve, arm=name)
             running += [replace(run, arm=name) for run in part.running if run.arm == arm]
+            continued += [replace(run, arm=name) for run in part.continued if run.arm == arm]
             for run in own:
                 kept = runs.setdefault((run.task, name, run.seed), replace(run, arm=name))
                 if kept.folder != run.folder:
@@ -285,6 +306,8 @@ def _merge(parts: Sequence[Gathered]) -> Gathered:
         published=tuple(published.values()),
         running=tuple(running),
         left=tuple(share for part in parts for share in part.left),
+        continued=tuple(continued),
+        recovered=next((p.recovered for p in parts if p.recovered is not None), None),
     )
 
 

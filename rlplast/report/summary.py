@@ -173,8 +173,9 @@ def summarise(gathered: Gathered) -> Summary:
     aggregates: tuple[SummaryRow, ...] = ()
     if len(tasks) > 1:
         aggregates = _aggregates(tasks, gathered.arms, baseline, notes)
-    prefixes = prefix_seconds(gathered.runs, gathered.prefixes)
-    seconds = sum(run.own_seconds for run in runs) + sum(prefixes.values())
+    prefixes = prefix_seconds(gathered.single, gathered.prefixes)
+    seconds = sum(measure(run, None).own_seconds for run in gathered.single)
+    seconds += sum(prefixes.values())
     return Summary(
         baseline,
         runs,
@@ -182,7 +183,7 @@ def summarise(gathered: Gathered) -> Summary:
         aggregates,
         starts,
         prefixes,
-        (seconds, updates_done(gathered.runs, gathered.prefixes)),
+        (seconds, updates_done(gathered.single, gathered.prefixes)),
         tuple(notes),
     )
 

@@ -35,7 +35,7 @@ def build(config: RunConfig) -> tuple[Trainable, Hooks]:
             config.hooks,
             trainable.networks,
             config.reference_time(),
-            config.seed,
+            config.stream_seed,
             config.schedule_units,
             getattr(trainable, "horizon", config.horizon)(),  # exact, once the data are known
             _measured(config),
@@ -97,7 +97,7 @@ def build_trainable(config: RunConfig) -> Trainable:
     set_up(device, config.matmul, config.deterministic)
     _check_env(config)
     try:
-        return make(config, device)
+        made = make(config, device)
     except MemoryError as error:
         raise ConfigError(
             f"{error}: lower what the config keeps in memory, such as agent.buffer_size"
@@ -106,6 +106,13 @@ def build_trainable(config: RunConfig) -> Trainable:
         if "allocate" not in str(error):
             raise
         raise ConfigError(f"out of memory ({error}): lower batch sizes or the replay") from error
+    if getattr(getattr(made, "streams", None), "continuation", 1) != config.continuation:
+        made.close()
+        raise ConfigError(
+            f"continuation = {config.continuation}: a run of kind {config.kind!r} draws as its "
+            "seed says; its attribute `streams` is to be Streams(config.seed, config.continuation)"
+        )
+    return made
 
 
 def _check_env(config: Any) -> None:

@@ -165,12 +165,12 @@ def _refuse_keys_of_other_places(data: Any, cls: type, kind: str) -> None:
         near = did_you_mean(key, _keys(cls, path[:-1])).startswith("did")
         if len(homes) == 1 and not near:
             raise ConfigError(f"{where} has an unknown key {key!r}: did you mean {homes[0]}.{key}?")
-        for other, found in kinds().items():
-            if other != kind and _has(found.config_class(), path):
-                raise ConfigError(
-                    f"{where} has an unknown key {path[-1]!r}: this key is for kind: {other}, "
-                    f"and the config is of kind: {kind}"
-                )
+        others = [name for name, found in kinds().items() if _has(found.config_class(), path)]
+        if others:
+            raise ConfigError(
+                f"{where} has an unknown key {key!r}: this key is for kind: "
+                f"{' or '.join(others)}, and the config is of kind: {kind}"
+            )
 
 
 def _unknown_keys(data: Any, cls: type) -> Iterator[tuple[str, ...]]:

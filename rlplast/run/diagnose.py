@@ -4,12 +4,15 @@
 - `Diagnosis`: what it found.
 """
 
+import copy
 import dataclasses
-import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.rng import preserve_global_rng
@@ -23,8 +26,8 @@ _VERDICTS = {
     "lost": "Plasticity is lost in {}.",
     "slower": "Learning is slower than anew in {}, as in most trained networks, but not lost.",
     "kept": "There is no loss of plasticity in {}.",
-    "unclear": "The test does not tell whether {} has lost plasticity.",
-    "new": "There is nothing to judge in {}, which has not trained.",
+    "unclear": "The test does not tell whether plasticity is lost in {}.",
+    "new": "There is nothing to judge in {}: all weights are the initial ones.",
 }
 _ELSE = "If the run learns badly, look for another cause: exploration, learning rate, values."
 
@@ -38,8 +41,9 @@ class Diagnosis:
         kind: of the run.
         networks: what each network that gives outputs shows.
         agent: what an agent shows besides; empty for others.
-        scores: of the episodes played; empty if none were.
-        study: a study's YAML that compares the run with one whose networks are fresh.
+        scores: of the episodes played; empty if none were, as where no network has trained.
+        study: a study's YAML that compares the run (arm ``none``) with one whose networks are made
+            fresh. All arms have the run's own hooks.
     """
 
     run: Path
@@ -83,7 +87,7 @@ def diagnose(
         targets: how many, at least 2.
         samples: inputs from the data or the replay, at least 1.
         episodes: of an agent, to compare its values with its returns; 0 for none.
-        lr: learning rate of the fits, above 0; default: where the run's own one begins.
+        lr: learning rate of the fits, finite and above 0; default: where the run's own one begins.
         observer: called with what is done next.
 
     Raises:
@@ -98,8 +102,8 @@ def diagnose(
     ):
         if value < least:
             raise ConfigError(f"{name} = {value}: allowed is {least} or more")
-    if lr is not None and not lr > 0:
-        raise ConfigError(f"lr = {lr}: allowed is more than 0")
+    if lr is not None and not 0 < lr < math.inf:
+        raise ConfigError(f"lr = {lr}: allowed is a finite number above 0")
     config = run.config
     if hasattr(config.evaluate, "overestimation"):
         evaluate: Any = dataclasses.replace(config.evaluate, overestimation=True)
@@ -137,14 +141,15 @@ def _diagnosed(
             options = {"updates": updates, "targets": targets, "lr": rate}
             networks.append(diagnose_network(trainer, network, batch, **options))
     scores: dict[str, float] = {}
-    if hasattr(trainer, "play") and episodes and not trainer.spec.changes:
-        observer(f"{episodes} episodes")
+    trained = any(own.verdict != "new" for own in networks)
+    if trained and hasattr(trainer, "play") and episodes and not trainer.spec.changes:
+        observer("1 episode" if episodes == 1 else f"{episodes:,} episodes")
         scores = trainer.play(0, episodes).scores()
     return Diagnosis(
         run.path,
         run.config.kind,
         tuple(networks),
-        _of_agent(trainer, scores),
+        _of_agent(trainer, scores) if trained else (),
         scores,
         _study(run, trainer),
     )
@@ -181,17 +186,20 @@ def _of_agent(trainer: Any, scores: dict[str, float]) -> tuple[Sign, ...]:
 
 
 def _study(run: Run, trainer: Any) -> str:
-    """Return a study that settles it: the run, and one whose networks are fresh."""
-    phases = len(getattr(getattr(trainer, "sequence", None), "tasks", ())) > 1
-    phases = phases or run.config.kind in ("supervised", "gpt")
-    when = "on: phase_start" if phases else "at: 50%"
-    reset = f"{{method: full_reset, {when}, params: {{init: fresh}}}}"
-    return (
-        f"base: {json.dumps(str(run.path / 'config.yaml'))}\n"  # quoted, as YAML reads it too
-        "seeds: 5\n"
-        "arms:\n"
-        "  none: {hooks: []}\n"
-        f"  fresh: {{hooks: [{reset}]}}\n"
-        "  shrink_perturb:\n"
-        f"    hooks: [{{method: shrink_perturb, {when}, params: {{coef: 0.8}}}}]\n"
-    )
+    """Return a study that settles it: the run, and one whose networks are made fresh as well."""
+    phases = getattr(trainer, "horizon", run.config.horizon)().phase  # that begin; 0: not counted
+    schedule = {"on": "phase_start"} if phases > 1 else {"at": "50%"}
+    reset = {"method": "full_reset", **schedule, "params": {"init": "fresh"}}
+    perturb = {"method": "shrink_perturb", **schedule, "params": {"coef": 0.8}}
+    arms = {"none": [], "fresh": [reset], "shrink_perturb": [perturb]}
+    study = {
+        "base": str(run.path / "config.yaml"),
+        "seeds": 5,
+        # Rows of their own in each arm: YAML would write shared ones as references.
+        "arms": {
+            name: {"hooks": [*copy.deepcopy(run.config.hooks), *added]}
+            for name, added in arms.items()
+        },
+    }
+    text = yaml.safe_dump(study, sort_keys=False, default_flow_style=None, width=76)
+    return text.replace("'on': ", "on: ")  # a word of YAML 1.1 that ours takes as it is

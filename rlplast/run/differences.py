@@ -17,6 +17,7 @@ ABSENT = "absent"
 # fast it runs, does not change what is trained.
 FREE = (
     "seed",
+    "continuation",
     "threads",
     "device",
     "log",

@@ -186,7 +186,7 @@ def study_cells(study: StudyConfig) -> list[Cell]:
 
 def cells_of(study: StudyConfig, arm_runs: Sequence[ArmRun]) -> list[Cell]:
     """Return the cells of some runs of a study, as of `study_cells`."""
-    return plan(planned_runs(study, arm_runs))
+    return plan(planned_runs(study, arm_runs), study.continuations)
 
 
 def planned_runs(study: StudyConfig, arm_runs: Sequence[ArmRun]) -> list[PlannedRun]:
@@ -293,6 +293,8 @@ def write_study(
         "seeds": study.seed_list(),
         "smoke": smoke,
     }
+    if study.recovered is not None:
+        about["recovered"] = study.recovered
     published = published_curves(study)
     if published:
         about["published"] = [dataclasses.asdict(curve) for curve in published]

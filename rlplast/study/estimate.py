@@ -39,7 +39,7 @@ __all__ = ["StudyPlan", "estimate", "plan_study"]
 
 _OF_A_HUB = ("data.huggingface.path", "model.pretrained")  # no folders, or not for certain
 _SECONDS = 3.0  # after which no further config is timed
-_SAME_SPEED = ("seed", "total", "log", "evaluate", "metrics", "checkpoint")
+_SAME_SPEED = ("seed", "continuation", "total", "log", "evaluate", "metrics", "checkpoint")
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,7 @@ def cell_row(cell: "Cell") -> dict[str, Any]:
         "task": cell.task,
         "seed": cell.seed,
         "arm": cell.arm,
+        "continuation": cell.config.continuation,
         "name": cell.name,
         "folder": cell.folder,
         "parent": cell.parent,

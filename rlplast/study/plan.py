@@ -70,7 +70,9 @@ class Cell:
     def name(self) -> str:
         """What people call it, such as ``asterix/seed-1/fire``."""
         own = self.arm if self.arm is not None else f"prefix to {_words(self.stops)}"
-        return "/".join(part for part in (self.task, f"seed-{self.seed}", own) if part)
+        number = self.config.continuation
+        more = f"continuation-{number}" if number > 1 else ""
+        return "/".join(part for part in (self.task, f"seed-{self.seed}", own, more) if part)
 
     @property
     def folder(self) -> str:
@@ -80,16 +82,26 @@ class Cell:
         return "/".join(["cells", *parts, f"seed-{self.seed}", f"{_file_name(own)}-{self.key[:8]}"])
 
 
-def plan(runs: Iterable[PlannedRun]) -> list[Cell]:
+def plan(runs: Iterable[PlannedRun], continuations: int = 1) -> list[Cell]:
     """Return the cells of all runs; a prefix comes before the cells that go on from it.
 
+    Args:
+        runs: all of them.
+        continuations: how many cells each arm has that goes on from a prefix.
+
     Raises:
-        ConfigError: if two arms, or two tasks, are the same run, or a hook is never due.
+        ConfigError: if two arms, or two tasks, are the same run, or a hook is never due; or if
+            there is no prefix to continue.
     """
     groups: dict[tuple[Any, ...], list[PlannedRun]] = defaultdict(list)
     for run in runs:
         groups[run.task, run.seed, _without_rows(run.config), _installed(run.config)].append(run)
-    cells = [cell for group in groups.values() for cell in _cells(group)]
+    cells = [cell for group in groups.values() for cell in _cells(group, continuations)]
+    if continuations > 1 and all(cell.parent is None for cell in cells):
+        raise ConfigError(
+            f"continuations = {continuations}: no arms share a prefix to go on from; give the "
+            "hooks of two arms at least a later time, such as at: 50%, or leave it out"
+        )
     seen: dict[str, Cell] = {}
     for cell in cells:
         other = seen.setdefault(cell.key, cell)
@@ -108,7 +120,7 @@ def _installed(config: RunConfig) -> Rows:
     return tuple(_canonical(row) for row in config.hooks if row_implements(row, "install"))
 
 
-def _cells(group: Sequence[PlannedRun]) -> list[Cell]:
+def _cells(group: Sequence[PlannedRun], continuations: int) -> list[Cell]:
     """Return the cells of runs whose configs differ in hooks and penalties only."""
     lists = [_rows(run.config) for run in group]
     identities: dict[str, str] = {}
@@ -130,9 +142,14 @@ def _cells(group: Sequence[PlannedRun]) -> list[Cell]:
         same, parent, starts = todo.pop()
         first = group[same[0]]
         if len(same) == 1:
-            key = _key(first.config, (), first.processes)
-            about = (first.task, first.seed, first.arm, first.config)
-            cells.append(Cell(key, *about, parent, starts, ()))
+            configs = [first.config]
+            if parent is not None:
+                more = range(2, continuations + 1)
+                configs += [dataclasses.replace(first.config, continuation=n) for n in more]
+            for config in configs:
+                key = _key(config, (), first.processes)
+                about = (first.task, first.seed, first.arm, config)
+                cells.append(Cell(key, *about, parent, starts, ()))
             continue
         own = dict(zip(same, _own_rows([lists[i] for i in same], identities), strict=True))
         stops = _earliest(time for rows in own.values() for row in rows for time in earliest[row])

@@ -54,6 +54,11 @@ class StudyConfig(Section):
         processes: how many processes train each run together, on a GPU each if its device is cuda.
             More than 1 is for runs of kind gpt.
         jobs: runs at the same time; null: as many as the cores allow.
+        continuations: how often each arm goes on from the prefix that it shares with others, each
+            time with streams of its own: of environments, exploration, batches and hooks. Arms that
+            share nothing run once.
+        recovered: the final score from which a continuation counts as recovered, or up to which
+            where less is better; null: the best score of the prefix.
         retries: how often a failed run is started again.
         executor: ``kind`` (local, ray or slurm) and its options.
         published: curves that reports hold arms against: ``file``, a CSV, and ``arms``, which maps
@@ -71,6 +76,8 @@ class StudyConfig(Section):
     threads: PositiveInt | None = None
     processes: PositiveInt = 1
     jobs: PositiveInt | None = None
+    continuations: PositiveInt = 1
+    recovered: float | None = None
     retries: NonNegativeInt = 1
     executor: dict[str, Any] = field(default_factory=lambda: {"kind": "local"})
     published: dict[str, Any] | None = None
@@ -107,6 +114,12 @@ class StudyConfig(Section):
             raise ConfigError("tasks is empty: name at least one, or leave the key out")
         seeds = self.seed_list()
         check_size("seeds", len(seeds))
+        check_size("continuations", self.continuations)
+        if self.recovered is not None and self.continuations == 1:
+            raise ConfigError(
+                f"recovered = {self.recovered:g}: it is a score of continuations, of which there "
+                "is one: add continuations, or leave it out"
+            )
         if not len(set(seeds)) == len(seeds) > 0:
             raise ConfigError(
                 f"seeds = {self.seeds!r}: allowed is how many, or a list of numbers, each once"

@@ -63,7 +63,7 @@ class Supervised(Trainable):
     def __init__(self, config: SupervisedConfig, device: torch.device) -> None:
         self.config, self.device = config, device
         seed = config.seed
-        self.streams = Streams(seed)
+        self.streams = Streams(seed, config.continuation)
         regression = config.data.regression
         load = load_regression if regression else load_data
         self.data = load(config.data, seed).to(device)
@@ -85,7 +85,9 @@ class Supervised(Trainable):
             self.model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         self.model.to(device)
         install_methods(config.layers, config.hooks, {"model": (self.model,)}, seed)
-        self.updater = Updater(config.optimizer, self.model, derive_seed(seed, "model"))
+        self.updater = Updater(
+            config.optimizer, self.model, derive_seed(self.streams.seed, "model")
+        )
         network = Network("model", self.model, self.updater.optimizers)
         if not config.model.pretrained:  # else θ0 is what was published
             network.initialise(torch_stream(seed, "init", "model"))
@@ -216,7 +218,7 @@ class Supervised(Trainable):
     def _shuffled(self, *stream: str | int) -> Tensor:
         """Return the indices of this phase's training images in the order of a named stream."""
         indices = self.stream[self.clock.phase].train
-        generator = torch_stream(self.config.seed, *stream)
+        generator = torch_stream(self.streams.seed, *stream)
         order = indices[torch.randperm(len(indices), generator=generator)]
         return on_device(order, self.task.train.y.device)
 
@@ -230,7 +232,7 @@ class Supervised(Trainable):
 
     def _parts(self, chosen: Tensor, count: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield augmented and normalised images, and labels or targets, in so many parts."""
-        steps, seed, stream = self.config.augment, self.config.seed, None
+        steps, seed, stream = self.config.augment, self.streams.seed, None
         if steps:
             stream = torch_stream(seed, "data", "augment", self.clock.updates)
         for indices in chosen.tensor_split(count):

@@ -249,6 +249,8 @@ class RunConfig(Section):
         evaluate: how often, and how long, the run is evaluated.
         metrics: how often plasticity metrics are measured, and which.
         checkpoint: how often the run is saved, and which checkpoints stay.
+        continuation: which continuation of one branch the run is, from 1. Later ones draw anew from
+            the branch on: `stream_seed`. A study with ``continuations`` sets it.
         percentages_of: the length that percentages are a share of; null for the total. ``resume
             --total`` sets it, so that an extended run keeps its schedule.
     """
@@ -269,7 +271,15 @@ class RunConfig(Section):
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    continuation: Annotated[int, Field(ge=1)] = 1
     percentages_of: str | None = None
+
+    @property
+    def stream_seed(self) -> int:
+        """What the draws of learning derive from; data and tasks derive from `seed`."""
+        from rlplast.core.rng import continued_seed  # here, as torch takes a second
+
+        return continued_seed(self.seed, self.continuation)
 
     def total_time(self) -> Time:
         """Return the run's length.

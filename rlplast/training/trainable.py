@@ -52,7 +52,7 @@ def penalties_of(trainable: Any) -> Penalties:
         total=config.reference_time(),
         units=config.schedule_units,
         horizon=getattr(trainable, "horizon", config.horizon)(),
-        seed=config.seed,
+        seed=config.stream_seed,
     )
 
 

@@ -383,6 +383,11 @@ def test_a_compiled_update_does_what_eager_code_does(
     ("changes", "says"),
     [
         ({"low": 5.0}, r"agent\.values\.low = 5\.0: allowed is less than agent\.values\.high = 5"),
+        (
+            {"low": 1e8, "high": 1e8 + 1},
+            r"agent\.values\.bins = \d+: between low = 100000000\.0 and",
+        ),
+        ({"low": 0.0, "high": 1e-30}, r"e-3\d wide; allowed is 1e-30 or more"),
         ({"kind": "c51", "sigma": 1.0}, r"agent\.values\.sigma = 1\.0 with kind = 'c51': it is of"),
     ],
 )
@@ -399,6 +404,10 @@ def test_values_that_make_no_sense_are_refused(changes: dict[str, Any], says: st
         (
             {"values": {"kind": "c51", "bins": 1}},
             r"agent\.values\.bins = 1: allowed is \[2, 10000\]",
+        ),
+        (
+            {"values": {"kind": "hl_gauss", "sigma": 1e-7}},
+            r"agent\.values\.sigma = 1e-07: allowed is \[1e-06, 1000000\]",
         ),
         (
             {"values": {"kind": "c51"}, "output": "softmax"},

@@ -300,7 +300,8 @@ def test_interrupted_in_any_task_and_resumed_equals(tmp_path: Path):
         ({"agent.network": "mlpp"}, r"agent.network = 'mlpp': did you mean 'mlp'"),
         ({"agent.network": "nature"}, r"'nature' needs image observations"),
         ({"replay_ratio": 1}, r"replay_ratio.*"),
-        ({"agent.initial_steps": 1}, r"initial_steps.*this key is for kind: (dqn|sac)"),
+        ({"agent.initial_steps": 1}, r"initial_steps.*kind: dqn or sac, and the config is of kind"),
+        ({"agent.log_std": 90}, r"agent.log_std = 90: allowed is \[-20, 20\]"),
     ],
 )
 def test_bad_values_are_refused(keys: dict[str, Any], message: str):

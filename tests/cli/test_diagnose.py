@@ -58,7 +58,37 @@ def test_study_that_it_proposes_is_one(kind: str, runs: dict[str, Path], tmp_pat
     study = StudyConfig.parse(parse_yaml(found.study))
     assert list(study.arms) == ["none", "fresh", "shrink_perturb"]
     assert study.base == str(runs[kind] / "config.yaml")
+    hooks = {name: list(arm["hooks"]) for name, arm in study.arms.items()}
+    assert hooks["none"] == list(rlplast.load(runs[kind]).config.hooks)
+    for name, method in (("fresh", "full_reset"), ("shrink_perturb", "shrink_perturb")):
+        assert hooks[name][:-1] == hooks["none"] and hooks[name][-1]["method"] == method
     rlplast.plan(parse_yaml(found.study), tmp_path / "study")  # which builds every arm
+
+
+@pytest.mark.parametrize(
+    ("total", "stream", "when"),
+    [
+        ("auto", {"name": "single_task", "epochs": 2}, "at: 50%"),
+        ("2 epochs", {"name": "warm_start", "fraction": 0.4, "epochs": 2}, "at: 50%"),
+        ("3 epochs", {"name": "warm_start", "fraction": 0.4, "epochs": 2}, "on: phase_start"),
+    ],
+)
+def test_study_resets_where_a_phase_starts_if_one_does(
+    total: str, stream: dict[str, object], when: str, tmp_path: Path
+) -> None:
+    changes = {"total": total, "stream": stream, "hooks": [], "metrics": {"every": None}}
+    api.train(small_run("supervised", {}, **changes), tmp_path / "run")
+    found = rlplast.diagnose(tmp_path / "run", updates=1, samples=4)
+    assert found.study.count(when) == 2
+    rlplast.plan(parse_yaml(found.study), tmp_path / "study")
+
+
+def test_agent_that_has_not_trained_has_no_signs(tmp_path: Path) -> None:
+    api.train(small_run("sac", {}) | {"replay_ratio": 1e-3, "total": "40 env_steps"}, tmp_path)
+    found = rlplast.diagnose(tmp_path, updates=1, samples=4)
+    assert {own.verdict for own in found.networks} == {"new"}
+    assert found.verdict.startswith("There is nothing to judge in actor and critic: all weights")
+    assert "Signs" not in found.verdict and not found.agent and not found.scores
 
 
 def test_agent_says_what_its_values_and_temperature_are(runs: dict[str, Path]) -> None:
@@ -81,6 +111,12 @@ def test_dead_network_is_found_in_a_run(runs: dict[str, Path], monkeypatch) -> N
     monkeypatch.setattr(api.Run, "trainer", dead)
     found = diagnose(api.load(runs["dqn"]), updates=300, samples=32, episodes=0)
     assert found.verdict.startswith("Plasticity is lost in q. Signs: dormant_ratio")
+
+
+@pytest.mark.parametrize("lr", [0.0, float("inf"), float("nan")])
+def test_rates_that_fit_nothing_are_named(lr: float, runs: dict[str, Path]) -> None:
+    message = refused(command("diagnose", runs["dqn"], "--lr", lr))
+    assert message.startswith(f"lr = {lr}: allowed is a finite number above 0")
 
 
 @pytest.mark.parametrize("option", ["updates", "targets", "samples", "episodes"])
@@ -110,4 +146,5 @@ def test_verdict_of_several_networks_names_each() -> None:
         "Plasticity is lost in critic. There is no loss of plasticity in actor."
     )
     assert said(actor="new", critic="new").startswith("There is nothing to judge in actor and")
+    assert said(q="unclear") == "The test does not tell whether plasticity is lost in q."
     assert json.dumps(said(q="kept")).count("another cause") == 1

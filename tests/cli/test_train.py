@@ -300,6 +300,15 @@ def test_receipts_at_the_end_are_whole_in_80_columns(
 
 
 @pytest.mark.slow
+def test_end_of_a_run_says_how_many_receipts_are_not_shown(tmp_path: Path):
+    hooks = [{"method": "head_reset", "every": "7 env_steps"}]
+    config = small_config(tmp_path, hooks=hooks)
+    lines = command("train", config, "--out", tmp_path / "run").out.splitlines()
+    count = len(jsonl(tmp_path / "run" / "receipts.jsonl"))
+    assert count > 20 == sum(line.startswith("head_reset ") for line in lines)
+    assert f"these are the last 20 of {count} receipts" in lines
+
+
 def test_program_trains_in_worker_processes_without_a_warning(tmp_path: Path):
     config = small_config(tmp_path, total="80 env_steps", evaluate={"every": None})
     words = [sys.executable, "-W", "error", "-m", "rlplast.cli.main", "train", str(config)]

@@ -63,6 +63,9 @@ def test_weights_and_biases_stay_and_nothing_happens_after_updates(net: str) -> 
 def test_what_cannot_be_normalised_is_named() -> None:
     with pytest.raises(NothingToEdit, match="layer_norm finds no layer with hidden units"):
         install(nn.Sequential(nn.Linear(3, 2)))
+    normed = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.ReLU(), nn.Linear(4, 2))
+    with pytest.raises(NothingToEdit, match="layer_norm: a norm follows each layer with hidden"):
+        install(normed)
     for first in ("layer_norm", "normalize_project"):
         module = NETS["mlp"].module()
         rlplast.replace_layers(module, first)

@@ -81,6 +81,16 @@ def test_module_without_known_initial_weights_is_compared_with_fresh_ones():
     assert "initial weights" not in found.reason
 
 
+def test_fits_that_diverge_have_fitted_nothing():
+    net = network()
+    redraw(net)
+    net.optimizers = (torch.optim.SGD(net.module.parameters(), 1e9),)
+    found = diagnosed(net)
+    assert found.verdict == "unclear" and "fits too little" in found.reason
+    assert found.fit is not None
+    assert (found.fit.now, found.fit.fresh, found.fit.behind) == (0, 0, (0, 0, 0))
+
+
 def test_shares_are_those_of_the_errors_of_trainability():
     net = network()
     redraw(net)

@@ -71,6 +71,7 @@ def test_plan_is_read_back(study: Path):
         "task": "t",
         "seed": 3,
         "arm": None,
+        "continuation": 1,
         "name": "t/seed-3/prefix to 12 updates",
         "folder": "",
         "parent": None,

@@ -411,3 +411,28 @@ def test_arms_of_hundreds_of_moments_are_a_chain_of_prefixes():
     assert stops(cells) == [f"{i + 1} updates" for i in range(moments - 1)]
     for i in range(moments):
         assert len(chain(f"arm{i}", cells)) == min(i + 2, moments)
+
+
+def test_arms_go_on_from_their_prefix_as_often_as_the_study_says():
+    planned = runs([], [at("50%")], [at("75%")])
+    once, thrice = plan(planned), plan(planned, 3)
+    assert [cell for cell in thrice if cell.config.continuation == 1] == once
+    for cell in once:
+        more = [c for c in thrice if c.arm == cell.arm and c.config.continuation > 1]
+        own = [c for c in more if c.starts == cell.starts and c.stops == cell.stops]
+        assert [c.config.continuation for c in own] == ([] if cell.arm is None else [2, 3])
+        assert {c.parent for c in own} <= {cell.parent}
+    assert len({cell.key for cell in thrice}) == len({cell.folder for cell in thrice}) == 2 + 9
+    assert cost(thrice) == (pytest.approx(0.5 + 0.25 + 3 * 0.5 + 3 * 0.25 * 2), 9)
+
+
+def test_an_arm_that_shares_nothing_runs_once():
+    cells = plan(runs([], [at("50%")], [at("0%")]), 2)
+    counted = [(cell.arm, cell.config.continuation) for cell in cells if cell.arm is not None]
+    assert sorted(counted) == [("arm0", 1), ("arm0", 2), ("arm1", 1), ("arm1", 2), ("arm2", 1)]
+
+
+@pytest.mark.parametrize("lists", [[[]], [[], [at("0%")]]])
+def test_continuations_without_a_prefix_are_refused(lists: list[list[Hook]]):
+    with pytest.raises(ConfigError, match="continuations = 4: no arms share a prefix"):
+        plan(runs(*lists), 4)

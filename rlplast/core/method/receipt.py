@@ -19,8 +19,8 @@ class Receipt:
         network: name of the network.
         clock: the run's clock at the firing.
         crossings: how many due points this firing stands for.
-        entries_touched: number of entries that the plan wrote. A receipt of several firings has the
-            number per firing.
+        entries_touched: number of entries of weights and buffers that the plan wrote. A receipt of
+            several firings has the number per firing.
         sfe: squared Frobenius error Σ‖before − after‖² over the plan's tensors.
         sfe_normalized: the part of `sfe` that is of trainable tensors, over `norm_before`². It is
             the share of their squared norm that the firing moved; None where norms are not known.

@@ -1,0 +1,139 @@
+"""Continuations of one branch: one state, and draws of their own from there on."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from rlplast import envs
+from rlplast.core.clock import Time
+from rlplast.core.errors import ConfigError
+from rlplast.core.rng import Streams, derive_seed, numpy_stream
+from rlplast.envs.base import rng_state
+from rlplast.run import api
+from rlplast.run.build import build
+from rlplast.training import checkpoint
+from tests.agents.toy_env import same
+from tests.every_kind import KINDS, small_run
+from tests.gpt.runs import write_corpora
+from tests.marks import slow
+from tests.runs import Killed, at_step, final, kill
+
+QUIET: dict[str, Any] = {
+    "evaluate": {"every": None},
+    "metrics": {"every": None},
+    "checkpoint": {"every": "10%", "keep": 20},
+    "hooks": [{"method": "shrink_perturb", "at": "80%", "params": {"init": "fresh"}}],
+}
+IN_TEST = ("dqn", "ppo")  # the other kinds in `make test-slow`
+BY_KIND = [kind if kind in IN_TEST else slow(kind) for kind in KINDS]
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return write_corpora(tmp_path_factory.mktemp("corpora"))
+
+
+def half(config: Any) -> tuple[Time, ...]:
+    end = config.total_time()
+    return (Time(end.value // 2, end.unit),)
+
+
+def continued(prefix: Path, out: Path, config: Any, number: int, until: tuple[Time, ...]) -> Path:
+    api.branch(prefix, out, dataclasses.replace(config, continuation=number), until)
+    return out
+
+
+@pytest.mark.parametrize("kind", BY_KIND)
+def test_the_first_is_the_run_itself_and_others_draw_anew(
+    kind: str, corpora: dict[str, str], tmp_path: Path
+):
+    config = api.read_config(small_run(kind, corpora, **QUIET))
+    until = half(config)
+    api.train(config, tmp_path / "whole")
+    api.train(config, tmp_path / "prefix", until=until)
+    parts = {
+        n: continued(tmp_path / "prefix", tmp_path / str(n), config, n, until) for n in (1, 2, 3)
+    }
+    starts = [checkpoint.newest(own / "checkpoints")[0] for own in parts.values()]
+    weights = [(start / "tensors.safetensors").read_bytes() for start in starts]
+    assert weights[0] == weights[1] == weights[2]
+    for own in parts.values():
+        api.resume(own)
+    left = {n: final(own) for n, own in parts.items()}
+    whole = final(tmp_path / "whole")
+    assert left[1] == whole
+    assert len({left[n]["tensors.safetensors"] for n in parts}) == 3
+    again = continued(tmp_path / "prefix", tmp_path / "again", config, 2, until)
+    with pytest.raises(Killed):
+        api.resume(again, observer=at_step(5, kill))
+    api.resume(again)
+    assert final(again) == left[2]
+
+
+def test_environments_go_on_from_their_state_with_new_draws():
+    rngs = [numpy_stream(1, i) for i in range(2)]
+    one, two, three = (
+        envs.make_vector("minatar/breakout", [numpy_stream(seed, i) for i in range(2)])
+        for seed in (1, 2, 3)
+    )
+    one.reset()
+    actions = np.zeros(2, dtype=np.int64)
+    for _ in range(4):
+        one.step(actions)
+    state = one.state_dict()
+    two.load_state_dict(state, rngs)
+    assert np.array_equal(two.obs, one.obs)
+    by_hand = {
+        **state,
+        "envs": [
+            {**own, "rng": rng_state(numpy_stream(1, i))} for i, own in enumerate(state["envs"])
+        ],
+    }
+    three.load_state_dict(by_hand)
+    for _ in range(60):
+        assert np.array_equal(two.step(actions).obs, three.step(actions).obs)
+    assert same(two.state_dict(), three.state_dict())
+
+
+def test_streams_of_a_continuation_are_new_ones_and_then_resume():
+    streams = Streams(5)
+    first = streams.numpy("replay").random(3)
+    prefix = streams.state_dict()
+    other = Streams(5, 2)
+    other.load_state_dict(prefix)
+    assert other.parted
+    seed = derive_seed(5, "continuation", 2)
+    assert np.array_equal(other.numpy("replay").random(3), numpy_stream(seed, "replay").random(3))
+    assert not np.array_equal(numpy_stream(seed, "replay").random(3), first)
+    saved = other.state_dict()
+    expected = other.numpy("replay").random(3)
+    resumed = Streams(5, 2)
+    resumed.load_state_dict(saved)
+    assert not resumed.parted
+    assert np.array_equal(resumed.numpy("replay").random(3), expected)
+
+
+def test_tasks_are_those_of_the_seed():
+    config = api.read_config({"kind": "ppo", "env": {"id": "gym/CartPole-v1"}, "seed": 4})
+    third = dataclasses.replace(config, continuation=3)
+    assert config.stream_seed == config.seed == third.seed == 4
+    assert third.stream_seed == derive_seed(4, "continuation", 3)
+
+
+def test_a_kind_whose_streams_know_no_continuations_says_so():
+    config = small_run("dqn", {}, **QUIET) | {"continuation": 2}
+    with (
+        mock.patch("rlplast.agents.agent.Streams", lambda seed, continuation: Streams(seed)),
+        pytest.raises(ConfigError, match="continuation = 2: a run of kind 'dqn' draws as its seed"),
+    ):
+        build(api.read_config(config))
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, "two"])
+def test_a_bad_number_is_refused_by_name(value: Any):
+    with pytest.raises(ConfigError, match="continuation"):
+        api.read_config({"kind": "dqn", "continuation": value})
