@@ -56,7 +56,7 @@ class DQN(OffPolicyAgent):
         if agent.precision == "bf16":  # autocast would round its weights anew at every update
             self.target.bfloat16()
         install_methods(config.layers, config.hooks, {"q": (self.online, self.target)}, seed)
-        updater = Updater(config.optimizer, self.online, derive_seed(config.stream_seed, "q"))
+        updater = Updater(config.optimizer, self.online, derive_seed(self.streams.seed, "q"))
         self.updaters = {"q": updater}
         q = Network("q", self.online, updater.optimizers, {"target": self.target})
         q.initialise(torch_stream(seed, "init", "q"))

@@ -4,7 +4,7 @@ One step is one update, or the start of the next phase. Started by ``torchrun``,
 process draws the whole batch and takes its own rows, so that N processes follow one.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -305,17 +305,20 @@ class GPTTrainer(Trainable):
         """
         check_data(state["data"], self.fingerprints)
         self.streams.load_state_dict(state["streams"])
-        own = state["dropout"][distributed.rank() % len(state["dropout"])]
-        if self.streams.parted:
-            pass  # dropout draws from the new stream
-        elif self.device.type == "cuda":
-            torch.cuda.set_rng_state(own, self.device)
-        else:
-            torch.set_rng_state(own)
+        if not self.streams.parted:  # else dropout draws from the new stream
+            self._load_dropout(state["dropout"])
         self.penalties.load_state_dict(state["penalties"])
         self.sum.copy_(state["sum"])
         self.updates_summed = int(state["updates_summed"])
         self.scaler.load_state_dict(state["scaler"])
+
+    def _load_dropout(self, states: Sequence[Tensor]) -> None:
+        """Restore the stream of dropout of this process."""
+        own = states[distributed.rank() % len(states)]
+        if self.device.type == "cuda":
+            torch.cuda.set_rng_state(own, self.device)
+        else:
+            torch.set_rng_state(own)
 
     def close(self) -> None:
         """Leave the group of processes, if there is one."""

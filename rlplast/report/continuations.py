@@ -6,6 +6,7 @@
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,10 +24,10 @@ Line = dict[str, Any]
 
 
 def joined(runs: Sequence[RunData]) -> RunData:
-    """Return the mean of one seed's continuations: lines that all have at one x, number by number.
+    """Return one run whose metrics are the means of those of a seed's continuations.
 
-    What a run has beside its metrics is the first one's. A number that is missing, null or not
-    finite in one of them is null.
+    It has the lines that all of them have at one x. A number that is missing, null or not finite in
+    one of them is null. All but the metrics is the first one's.
     """
     first = runs[0]
     if len(runs) == 1:
@@ -40,9 +41,11 @@ def joined(runs: Sequence[RunData]) -> RunData:
 def _numbered(run: RunData) -> dict[tuple[Any, ...], Line]:
     """Return a run's lines by x, by whether they are evaluations, and by their number there."""
     found: dict[tuple[Any, ...], Line] = {}
+    before: Counter[tuple[Any, ...]] = Counter()
     for line in run.metrics:
         place = line.get(run.unit), any(name.startswith("eval/") for name in line)
-        found[*place, sum(key[:2] == place for key in list(found)[-4:])] = line
+        found[*place, before[place]] = line
+        before[place] += 1
     return found
 
 

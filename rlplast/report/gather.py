@@ -293,6 +293,12 @@ def _merge(parts: Sequence[Gathered]) -> Gathered:
     baselines = list(dict.fromkeys(p.baseline for p in parts if p.baseline is not None))
     if len(baselines) > 1:
         notes.append(f"baseline is {baselines[0]}; {', '.join(baselines[1:])} is one elsewhere")
+    levels = list(dict.fromkeys(part.recovered for part in parts if part.continued))
+    if len(levels) > 1:
+        words = ["the best score of the prefix" if own is None else f"{own:g}" for own in levels]
+        notes.append(
+            f"continuations recover from {words[0]}; elsewhere from {', '.join(words[1:])}"
+        )
     order = sorted(runs.values(), key=lambda r: (tasks.index(r.task), arms.index(r.arm), r.seed))
     return Gathered(
         name=" + ".join(dict.fromkeys(part.name for part in parts)),
@@ -307,7 +313,7 @@ def _merge(parts: Sequence[Gathered]) -> Gathered:
         running=tuple(running),
         left=tuple(share for part in parts for share in part.left),
         continued=tuple(continued),
-        recovered=next((p.recovered for p in parts if p.recovered is not None), None),
+        recovered=levels[0] if levels else None,
     )
 
 

@@ -215,10 +215,10 @@ class Supervised(Trainable):
         if self.config.stream.name in TASKS:
             self.online += loss * len(y) if right is None else right
 
-    def _shuffled(self, *stream: str | int) -> Tensor:
+    def _shuffled(self, seed: int, *stream: str | int) -> Tensor:
         """Return the indices of this phase's training images in the order of a named stream."""
         indices = self.stream[self.clock.phase].train
-        generator = torch_stream(self.streams.seed, *stream)
+        generator = torch_stream(seed, *stream)
         order = indices[torch.randperm(len(indices), generator=generator)]
         return on_device(order, self.task.train.y.device)
 
@@ -226,7 +226,7 @@ class Supervised(Trainable):
         """Return the indices of the batch's images."""
         config, key = self.config, (self.clock.phase, here.epoch)
         if self.order is None or self.order[0] != key:
-            self.order = key, self._shuffled("data", "epoch", *key)
+            self.order = key, self._shuffled(self.streams.seed, "data", "epoch", *key)
         chosen = self.order[1][here.batch * config.batch_size :]
         return chosen[: config.batch_size] if here.batch < here.batches - 1 else chosen
 
@@ -345,14 +345,16 @@ class Supervised(Trainable):
 
     def sample(self, size: int, number: int) -> Images:
         """Return raw training images of this phase, drawn from a stream of their own."""
-        return Images(*self.task.train.batch(self._shuffled("probe", number)[:size]))
+        return Images(
+            *self.task.train.batch(self._shuffled(self.config.seed, "probe", number)[:size])
+        )
 
     def batches(self, count: int | None, size: int, number: int) -> Iterator[Images]:
         """Yield raw training images of this phase in one random order, from its start if need be.
 
         None is one pass.
         """
-        parts = self._shuffled("batches", number).split(size)
+        parts = self._shuffled(self.config.seed, "batches", number).split(size)
         for chosen in parts if count is None else islice(cycle(parts), count):
             yield Images(*self.task.train.batch(chosen))
 

@@ -92,6 +92,25 @@ def test_a_seeds_continuations_are_their_mean(tmp_path: Path):
     assert joined(own[:1]) is own[0]
 
 
+def test_lines_of_one_x_are_averaged_each_with_its_own(tmp_path: Path):
+    study = write_continued(tmp_path)
+    own = [run for run in gather([study]).continued if (run.arm, run.seed) == ("none", 1)]
+    for number, run in enumerate(own):
+        clock = {"updates": 3000, "env_steps": 6000}
+        run.metrics.extend(clock | {"train/loss": float(i + number)} for i in range(9))
+    tail = [line["train/loss"] for line in joined(own).metrics[-9:]]
+    assert tail == [i + 1.0 for i in range(9)]
+
+
+def test_studies_of_other_levels_are_not_put_together_without_a_word(tmp_path: Path):
+    one, other = (write_continued(tmp_path / name) for name in ("one", "other"))
+    for study, level in ((one, 145.0), (other, 180.0)):
+        (study / "study.json").write_text(json.dumps(read_study(study) | {"recovered": level}))
+    found = gather([one, other])
+    assert found.recovered == 145.0
+    assert "continuations recover from 145; elsewhere from 180" in found.notes
+
+
 def test_a_value_that_is_missing_in_one_continuation_is_missing_in_the_mean(tmp_path: Path):
     study = write_continued(tmp_path)
     own = [run for run in gather([study]).continued if (run.arm, run.seed) == ("none", 1)]

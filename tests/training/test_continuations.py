@@ -7,6 +7,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import torch
 
 from rlplast import envs
 from rlplast.core.clock import Time
@@ -122,6 +123,14 @@ def test_tasks_are_those_of_the_seed():
     third = dataclasses.replace(config, continuation=3)
     assert config.stream_seed == config.seed == third.seed == 4
     assert third.stream_seed == derive_seed(4, "continuation", 3)
+
+
+def test_probes_of_a_classifier_are_those_of_the_seed():
+    config = small_run("supervised", {}, **QUIET)
+    one, two = (build(api.read_config(config | {"continuation": n}))[0] for n in (1, 2))
+    assert torch.equal(one.sample(8, 3).x, two.sample(8, 3).x)
+    orders = [list(own.batches(2, 4, 3)) for own in (one, two)]
+    assert all(torch.equal(a.x, b.x) for a, b in zip(*orders, strict=True))
 
 
 def test_a_kind_whose_streams_know_no_continuations_says_so():
