@@ -16,6 +16,7 @@ from rlplast.run.timing import paced, ready, timed, updates
 __all__ = ["Side", "measure"]
 
 ROUNDS = 7  # turns of each side
+LONGEST = 20.0  # seconds of all turns, if a single update is longer than a turn
 FIRST = 8  # updates by whose end everything is compiled or captured
 
 
@@ -62,7 +63,7 @@ def measure(config: Any, report: Callable[[str], None]) -> dict[str, Side]:
                     raise
                 sides[choice] = Side([], problem=shorten(str(error), 160))
         report("updates in turn")
-        for choice, times in paced(runs, ROUNDS).items():
+        for choice, times in paced(runs, ROUNDS, LONGEST).items():
             setup = first[choice] - FIRST * statistics.median(times)
             sides[choice] = Side(times, max(0.0, setup))
     return sides

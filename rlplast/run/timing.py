@@ -5,6 +5,7 @@
 """
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,7 +20,6 @@ from rlplast.training.trainable import attach
 __all__ = ["Steps", "built", "paced", "ready", "timed", "updates"]
 
 TURN = 0.3  # seconds of a side in each round
-LONGEST = 20.0  # seconds of all rounds, if a single step is longer than a turn
 FILL = 500  # random env_steps before the first update
 REPLAY = 20_000  # transitions that replays have room for
 
@@ -33,10 +33,13 @@ def timed(call: Callable[..., object], *args: Any) -> float:
     return time.perf_counter() - started
 
 
-def paced(sides: Mapping[str, Steps], rounds: int) -> dict[str, list[float]]:
+def paced(
+    sides: Mapping[str, Steps], rounds: int, longest: float = math.inf
+) -> dict[str, list[float]]:
     """Return seconds per step of each side; sides take turns of `TURN` seconds.
 
-    There are fewer rounds if single steps are so long that all would take more than `LONGEST`.
+    There are fewer rounds, at least one, if single steps are so long that all would take more than
+    `longest` seconds.
     """
     counts, least = {}, 0.0
     for name, run in sides.items():
@@ -46,7 +49,7 @@ def paced(sides: Mapping[str, Steps], rounds: int) -> dict[str, list[float]]:
         counts[name] = max(1, round(count * TURN / seconds))
         least += counts[name] * seconds / count
     times: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(max(1, min(rounds, int(LONGEST / max(least, TURN))))):
+    for _ in range(max(1, int(min(rounds, longest / max(least, TURN))))):
         for name, run in sides.items():
             times[name].append(timed(run, counts[name]) / counts[name])
     return times
