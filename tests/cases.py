@@ -99,6 +99,13 @@ CASES: dict[str, Case] = {
     ),
     "hypersphere_project": Case(made_for_every_update=True),
     "persistent": Case(refuses_inside="adds a term to the updates between its firings"),
+    "pfo": Case(
+        {"batch": 8},
+        refuses=_WITHOUT_UNITS,
+        refuses_inside="reads batches of data, which an update has no time for",
+        follows=True,
+        edits_weights=False,
+    ),
     "plasticity_injection": Case(
         draws=True,
         refuses={

@@ -12,18 +12,17 @@ import torch
 from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
-from rlplast.core.errors import BadWeights, NothingToEdit
+from rlplast.core.errors import NothingToEdit
 from rlplast.core.method.context import Context
 from rlplast.core.method.method import Method, State, method
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
-from rlplast.core.network.record import WithWeights
 from rlplast.core.registry import build
+from rlplast.methods.past import past_self, remember, room
 
 __all__ = ["Distill"]
 
-_PAST = "past/"  # what the names of the past self's tensors begin with
 _NEVER = -1  # for the updates at the last firing
 
 
@@ -78,9 +77,8 @@ class Distill(Method):
         if blocks and not any(self.covers(b) for b in network.trainable()):
             raise NothingToEdit(f"distill finds no outputs of network {network.name!r}")
         self._reset.setup(network, blocks)
-        past = {_PAST + name: torch.zeros_like(t) for name, t in _tensors(network).items()}
-        # The host reads it at every update, and may not wait for a device.
-        return past | {"fired": torch.full((), _NEVER, dtype=torch.int64)}
+        # The host reads `fired` at every update, and may not wait for a device.
+        return room(network) | {"fired": torch.full((), _NEVER, dtype=torch.int64)}
 
     def plan(self, context: Context, state: State) -> list[Edit]:
         """Plan to remember the network, and the reset.
@@ -88,12 +86,7 @@ class Distill(Method):
         Raises:
             BadWeights: if the network is not finite, and so nothing to imitate.
         """
-        network = context.network
-        bad = [network.qualified(b) for b in network.blocks if not bool(b.view.isfinite().all())]
-        if bad:
-            raise BadWeights(f"distill: {', '.join(bad)}: not finite, hence no outputs to imitate")
-        past = _tensors(network)
-        edits: list[Edit] = [Assign(state[_PAST + n], t.clone()) for n, t in past.items()]
+        edits = remember(self.name, context.network, state)
         edits.append(Assign(state["fired"], torch.tensor(context.clock.updates)))
         return edits + self._reset.plan(context, {})
 
@@ -103,16 +96,8 @@ class Distill(Method):
         if fired == _NEVER or done - fired >= self.updates:
             return context.blocks[0].view.new_zeros(())
         [batch] = context.batches(1, self.batch)
-        past = {n.removeprefix(_PAST): t for n, t in state.items() if n.startswith(_PAST)}
         with torch.no_grad():
-            before = context.outputs(batch, WithWeights(context.network.module, past))
+            before = context.outputs(batch, past_self(context.network, state))
         error = (context.outputs(batch) - before).square().mean()
         members = len({block.spec.member for block in context.blocks})
         return self.coef * (1 - (done - fired) / self.updates) * members * error
-
-
-def _tensors(network: Network) -> dict[str, Tensor]:
-    """Return a network's parameters and saved buffers by name, detached; tied ones once."""
-    module, saved = network.module, network.module.state_dict().keys()
-    found = [*module.named_parameters(), *module.named_buffers()]
-    return {name: tensor.detach() for name, tensor in found if name in saved}

@@ -1,6 +1,6 @@
-"""What layers read on a batch, with its gradient, for terms that act on features.
+"""What layers read or give on a batch, with its gradient, for terms that act on features.
 
-- `Reading`: a module that keeps what some of its layers read.
+- `Reading`: a module that keeps what some of its layers read, or give.
 - `head_layers`: the layers that give a network's outputs, whose input are its last features.
 - `readers`: those, and the layers that read hidden units.
 - `at_start`: the tensors of a network at θ0.
@@ -23,26 +23,35 @@ __all__ = ["Reading", "at_start", "check_whole", "head_layers", "readers"]
 
 
 class Reading(nn.Module):
-    """A module that keeps what some of its layers read in a forward pass.
+    """A module that keeps what some of its layers read, or give, in a forward pass.
 
     Args:
         module: the module.
         layers: of its parts.
+        outputs: whether to keep what they give.
 
     Attributes:
-        found: a layer with its input, in the order of the pass; what several read, once.
+        found: a layer with its input, in the order of the pass; what several read, once. With
+            `outputs` a layer with its output.
     """
 
-    def __init__(self, module: nn.Module, layers: Sequence[nn.Module]) -> None:
+    def __init__(
+        self, module: nn.Module, layers: Sequence[nn.Module], outputs: bool = False
+    ) -> None:
         super().__init__()
         self.module = module
         self.found: list[tuple[nn.Module, Tensor]] = []
-        self._read = tuple(layers)
+        self._read, self._outputs = tuple(layers), outputs
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the module returns."""
         self.found.clear()
-        handles = [layer.register_forward_pre_hook(self._keep) for layer in self._read]
+        handles = [
+            layer.register_forward_hook(self._keep_output)
+            if self._outputs
+            else layer.register_forward_pre_hook(self._keep)
+            for layer in self._read
+        ]
         try:
             return self.module(*args, **kwargs)
         finally:
@@ -52,6 +61,9 @@ class Reading(nn.Module):
     def _keep(self, layer: nn.Module, args: tuple[Any, ...]) -> None:
         if not any(args[0] is tensor for _, tensor in self.found):
             self.found.append((layer, args[0]))
+
+    def _keep_output(self, layer: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+        self.found.append((layer, output))
 
 
 def head_layers(network: Network, method: str) -> list[nn.Module]:

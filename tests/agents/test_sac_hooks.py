@@ -94,6 +94,7 @@ METHODS = {
     "scale_weights": Row("halved", "halved", renewed=TWO),
     "cbp": UNITS,
     "hare_tortoise": NOTHING,  # it has followed no update
+    "pfo": NOTHING,  # it remembers
     "redo": UNITS,
     "regrama": UNITS,
     "restart_steps": Row("unchanged", "unchanged", "unchanged", renewed=(), restarted=NETWORKS),

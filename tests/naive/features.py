@@ -61,3 +61,17 @@ def read_by(module: nn.Module, paths: Sequence[str], x: Tensor) -> list[Tensor]:
     for handle in handles:
         handle.remove()
     return seen
+
+
+def given_by(module: nn.Module, paths: Sequence[str], x: Tensor) -> list[Tensor]:
+    """What layers of a plain network give, in evaluation mode."""
+    seen: list[Tensor] = []
+    handles = [
+        module.get_submodule(path).register_forward_hook(lambda _, args, out: seen.append(out))
+        for path in paths
+    ]
+    module.eval()(x)
+    module.train()
+    for handle in handles:
+        handle.remove()
+    return seen

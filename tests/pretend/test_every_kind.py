@@ -14,7 +14,9 @@ DEVICE: dict[str, dict[str, Any]] = {kind: {"device": "cuda"} for kind in KINDS}
 DEVICE["gpt"]["deterministic"] = True  # a GPU sums the gradients of attention in any order
 
 
-@pytest.mark.filterwarnings("ignore:agent.accelerate = 'graph'.*distill")  # eager from then on
+@pytest.mark.filterwarnings(
+    "ignore:agent.accelerate = 'graph'.*(distill|pfo)"
+)  # eager from then on
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_interventions_in_one_run_wait_and_resume(
     kind: str, corpora: dict[str, str], tmp_path: Path

@@ -1,0 +1,102 @@
+"""PFO: keep pre-activations near those of the network that collected the data.
+
+Source: Moalla et al. 2024 (arXiv:2405.00662), proximal feature optimisation, and their code.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field, NonNegativeFloat
+from torch import Tensor, nn
+
+from rlplast.core.method.context import Context
+from rlplast.core.method.method import Method, State, method
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.edits import Edit
+from rlplast.core.network.network import Network
+from rlplast.core.network.units import UnitGroup
+from rlplast.methods.features import Reading, head_layers
+from rlplast.methods.past import past_self, remember, room
+from rlplast.metrics.ranks import at_least_float32
+
+__all__ = ["PFO"]
+
+
+@method("pfo", source="Moalla et al. 2024, PFO (arXiv:2405.00662); its code", key="hooks")
+@dataclass(frozen=True)
+class PFO(Method):
+    """Keep pre-activations near those of the network as it was at the last firing: PFO.
+
+    A firing remembers the network and changes nothing. From then on the loss of every update has
+    the term coef · mean (z(x) − z_past(x))² over a batch x of its own and all entries of z, what
+    hidden layers give right before the nonlinearity: a conv's at every pixel, a transformer's at
+    every token. With a PPO whose hook fires once per rollout, z_past is that of the networks that
+    collected it.
+
+    Both are computed in evaluation mode, and z_past gets no gradient; the terms of an ensemble's
+    members are added. Layers up to z get a gradient: weights, biases, norm layers, embeddings. The
+    head gets none. A row's `scope` and `layers` say which layers' z count. A temperature has none.
+    The optimizer's state and target networks are left alone. What another hook writes is pulled
+    back until the next firing.
+
+    Attributes:
+        coef: strength of the term.
+        layers: whether z is of all hidden layers in scope, or of those alone that the head reads;
+            where it reads a residual stream, of the last one.
+        batch: samples of the batch.
+    """
+
+    reads = ("batches",)
+    policies: ClassVar[tuple[str, str]] = ("keep", "leave")
+
+    coef: NonNegativeFloat = 1.0
+    layers: Literal["last", "all"] = "last"
+    batch: Annotated[int, Field(ge=1, le=1_000_000)] = 64
+
+    def setup(self, network: Network, blocks: Sequence[Block]) -> State:
+        """Return room for the network as it was.
+
+        Raises:
+            NothingToEdit: if no layer in scope has hidden units.
+            ConfigError: if `layers` is last, and there is no linear head.
+        """
+        self._points(network, network.units_in(blocks))
+        return room(network)
+
+    def plan(self, context: Context, state: State) -> list[Edit]:
+        """Plan to remember the network.
+
+        Raises:
+            BadWeights: if it is not finite.
+        """
+        return remember(self.name, context.network, state)
+
+    def term(self, context: Context, state: State) -> Tensor:
+        """Return the term, summed over the members of an ensemble."""
+        network = context.network
+        points = self._points(network, context.units)
+        [batch] = context.batches(1, self.batch)
+        then = Reading(past_self(network, state), points, outputs=True)
+        now = Reading(network.module, points, outputs=True)
+        with torch.no_grad():
+            context.outputs(batch, then)
+        context.outputs(batch, now)
+        terms, entries = [], 0
+        for (_, before), (_, after) in zip(then.found, now.found, strict=True):
+            moved = at_least_float32(after) - at_least_float32(before)
+            terms.append(moved.square().sum())
+            entries += moved.numel()
+        members = len({block.spec.member for block in context.blocks})
+        return self.coef * members * torch.stack(terms).sum() / entries
+
+    def _points(self, network: Network, groups: Sequence[UnitGroup]) -> list[nn.Module]:
+        """Return the layers or norms whose outputs are z, in the network's order."""
+        if self.layers == "last":
+            heads = head_layers(network, self.name)
+            paths = {path for path, module in network.module.named_modules() if module in heads}
+            read = [g for g in groups if paths & {part.block.path for part in g.outgoing}]
+            groups = read or groups[-1:]
+        paths = dict.fromkeys(g.point.path for g in groups if g.point is not None)
+        return [network.module.get_submodule(path) for path in paths]
