@@ -328,7 +328,8 @@ def _words(hint: Any, many: bool = False) -> str:
     if origin in (list, tuple):
         return f"a list of {_words(args[0], many=True)}"
     if _is_section(hint):
-        return f"a mapping of {hint.__name__}'s keys"
+        keys = [field.name for field in dataclasses.fields(hint)]
+        return f"a mapping (keys: {', '.join(keys[:3])}, …)"
     name = _WORDS.get(origin or hint, str(hint))
     return name.removeprefix("a ") + ("s" if name.startswith("a ") else "") if many else name
 

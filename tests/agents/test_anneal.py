@@ -95,7 +95,7 @@ def test_an_agent_learns_from_the_windows_of_its_next_update():
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (5, "agent.anneal = 5: allowed is a mapping of AnnealConfig's keys or null"),
+        (5, r"agent.anneal = 5: allowed is a mapping \(keys: every, updates, n_step, …\) or null"),
         ({"every": 5, "updates": 2}, "needed is one of them, as in {every: 40000"),
         ({"updates": 2, "gamma": 0.5}, "agent.anneal has no every, which it needs"),
         ({**BBF, "n_steps": 3}, "n_steps"),

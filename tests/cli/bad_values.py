@@ -63,7 +63,7 @@ WRONG_TYPES = [
         "x",
         "optimizer.clip_norm = 'x': allowed is a number in (0, inf) or null",
     ),
-    ("agent", 3, "agent = 3: allowed is a mapping of DQNAgentConfig's keys"),
+    ("agent", 3, "agent = 3: allowed is a mapping (keys: batch_size, "),
     ("agent", None, "agent = null: allowed is a mapping"),
     ("env", "gym/CartPole-v1", "env = 'gym/CartPole-v1': allowed is a mapping"),
     ("env.id", None, "env.id = null: allowed is text"),

@@ -56,7 +56,7 @@ def test_a_mapping_becomes_the_dataclass_with_its_defaults() -> None:
         ({"name": None}, "name = null: allowed is text"),
         ({"names": "a"}, "config has an unknown key 'names': did you mean 'name'?"),
         ({"inner": {"lrr": 1}}, "config.inner has an unknown key 'lrr': did you mean 'lr'?"),
-        ({"inner": 3}, "inner = 3: allowed is a mapping of Inner's keys"),
+        ({"inner": 3}, "inner = 3: allowed is a mapping (keys: lr, every, mode, …)"),
         ({"inner": {"lr": 0}}, "inner.lr = 0: allowed is (0, inf)"),
         ({"inner": {"lr": True}}, "inner.lr = True: allowed is a number in (0, inf), such as 0.1"),
         ({"inner": {"lr": "1"}}, "inner.lr = '1': allowed is a number in (0, inf), such as 0.1"),

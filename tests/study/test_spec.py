@@ -231,7 +231,7 @@ def test_key_of_a_study_is_named_with_what_is_allowed(keys: dict[str, Any], says
 @pytest.mark.parametrize(
     ("arm", "says"),
     [
-        (3, "arms.a = 3: allowed is a mapping of Arm's keys"),
+        (3, r"arms.a = 3: allowed is a mapping \(keys: hooks, "),
         ([], r"arms.a = \[\]: allowed is a mapping"),
         ({"hook": []}, "arms.a has an unknown key 'hook': did you mean 'hooks'"),
         ({1: []}, "arms.a has an unknown key '1': allowed: grid"),

@@ -1,0 +1,141 @@
+"""Does a metric of early training say how well a network learns later?
+
+    python scripts/early_metrics.py FOLDER --network model --score eval/online_accuracy
+
+For each metric that a study's runs measured: Spearman's rank correlation, over arms, of its value
+early in the run with two outcomes at the end. They are `trainability` (how much worse than from
+θ0 the network fits new targets) and the change of the score since then. Values are means over the
+seeds of an arm. In brackets are 95% bootstrap intervals over arms. p is by 10,000 permutations of
+arms, and by Holm's rule for all metrics of an outcome. `score` as a metric is the score until
+then: what one sees without any metric.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from rlplast.report.gather import gather
+
+DRAWS = 10_000
+
+
+def of_run(run: Any, network: str, score: str, early: float) -> dict[str, float] | None:
+    """Return a run's early metrics, and what became of it; None if it is not done."""
+    rows, total = run.metrics, run.metrics[-1]["updates"]
+    if run.info.get("status") != "done":
+        return None
+    ends = f"/{network}"
+    measured = [r for r in rows if f"metric/trainability{ends}" in r]
+    first = next(r for r in measured if r["updates"] >= early * total - 1)
+    found = {
+        key.removeprefix("metric/").removesuffix(ends): value
+        for key, value in first.items()
+        if key.startswith("metric/") and key.endswith(ends)
+    }
+    shares = [(row["updates"] / total, row[score]) for row in rows if score in row]
+    until = np.mean([value for share, value in shares if early / 2 < share <= early])
+    end = np.mean([value for share, value in shares if share > 0.9])
+    found |= {"score": float(until), "→ change of the score": float(end - until)}
+    return found | {"→ trainability at the end": measured[-1][f"metric/trainability{ends}"]}
+
+
+def of_arms(folder: Path, without: list[str], *args: Any) -> dict[str, dict[str, float]]:
+    """Return the means over seeds, by arm."""
+    runs: dict[str, list[dict[str, float]]] = {}
+    for run in gather([folder]).runs:
+        found = None if run.arm in without else of_run(run, *args)
+        if found is not None:
+            runs.setdefault(str(run.arm), []).append(found)
+    seeds = {arm: len(found) for arm, found in runs.items()}
+    print(
+        f"{len(runs)} arms, {sum(seeds.values())} runs, seeds an arm: {sorted(set(seeds.values()))}"
+    )
+    return {
+        arm: {key: float(np.mean([row[key] for row in found])) for key in found[0]}
+        for arm, found in runs.items()
+    }
+
+
+def rank_correlation(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return Spearman's ρ along the last axis; NaN where one of them is constant."""
+    a, b = (stats.rankdata(v, axis=-1) for v in (x, y))
+    a, b = (v - v.mean(-1, keepdims=True) for v in (a, b))
+    with np.errstate(invalid="ignore"):
+        return (a * b).sum(-1) / np.sqrt((a**2).sum(-1) * (b**2).sum(-1))
+
+
+def tested(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float, float]:
+    """Return ρ, its 95% interval by resampling pairs, and p by permuting one of them."""
+    rng = np.random.default_rng(0)
+    picks = rng.integers(len(x), size=(DRAWS, len(x)))
+    low, high = np.nanpercentile(rank_correlation(x[picks], y[picks]), [2.5, 97.5])
+    rho = float(rank_correlation(x, y))
+    shuffled = rng.permuted(np.tile(y, (DRAWS, 1)), axis=1)
+    beyond = np.abs(rank_correlation(np.tile(x, (DRAWS, 1)), shuffled)) >= abs(rho) - 1e-12
+    return rho, float(low), float(high), float((beyond.sum() + 1) / (DRAWS + 1))
+
+
+def holm(p: list[float]) -> list[float]:
+    """Return Holm's p-values."""
+    order, found, least = np.argsort(p), [0.0] * len(p), 0.0
+    for place, index in enumerate(order):
+        least = max(least, min(1.0, (len(p) - place) * p[index]))
+        found[index] = least
+    return found
+
+
+def draw(arms: dict[str, dict[str, float]], metrics: list[str], outcome: str, path: Path) -> None:
+    """Draw the outcome over each metric, an arm a dot."""
+    from matplotlib.figure import Figure
+
+    columns = 4
+    lines = -(-len(metrics) // columns)
+    figure = Figure(figsize=(3 * columns, 2.6 * lines), layout="constrained")
+    axes = np.atleast_2d(figure.subplots(lines, columns, sharey=True)).flatten()
+    for place, metric in zip(axes, metrics, strict=False):
+        for arm, row in arms.items():
+            plain = arm == "none"
+            style = {"color": "#b3001b", "s": 45} if plain else {"color": "#33658a", "s": 16}
+            place.scatter(row[metric], row[outcome], zorder=2 + plain, **style)
+        place.set_title(metric, fontsize=10)
+        place.spines[["top", "right"]].set_visible(False)
+        place.grid(alpha=0.25)
+        if min(row[metric] for row in arms.values()) > 0 and metric not in ("score", "srank"):
+            place.set_xscale("log")
+    for place in axes[len(metrics) :]:
+        place.set_visible(False)
+    figure.supylabel(outcome.removeprefix("→ "))
+    figure.supxlabel("early in the run; red: none")
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--network", required=True)
+    parser.add_argument("--score", required=True)
+    parser.add_argument("--early", type=float, default=0.2, help="share of the run")
+    parser.add_argument("--without", nargs="+", default=[], metavar="ARM")
+    parser.add_argument("--picture", type=Path)
+    args = parser.parse_args()
+    arms = of_arms(args.folder, args.without, args.network, args.score, args.early)
+    keys = next(iter(arms.values()))
+    metrics = [key for key in keys if not key.startswith("→")]
+    for outcome in (key for key in keys if key.startswith("→")):
+        y = np.array([row[outcome] for row in arms.values()])
+        found = [tested(np.array([r[m] for r in arms.values()]), y) for m in metrics]
+        print(
+            f"\n| at {args.early:.0%} of the run {outcome} | ρ | p | p by Holm |\n|---|---|---|---|"
+        )
+        table = zip(metrics, found, holm([row[3] for row in found]), strict=True)
+        for metric, (rho, low, high, p), by_holm in sorted(table, key=lambda r: -abs(r[1][0])):
+            print(f"| `{metric}` | {rho:.2f} [{low:.2f}, {high:.2f}] | {p:.4f} | {by_holm:.3f} |")
+        if args.picture is not None and outcome == "→ change of the score":
+            draw(arms, metrics, outcome, args.picture)
+
+
+if __name__ == "__main__":
+    main()
