@@ -339,7 +339,7 @@ class Agent(ABC):
 
     @abstractmethod
     def _acting(self) -> tuple[nn.Module, ...]:
-        """Return the modules that act."""
+        """Return the modules that are called between updates; the first one acts."""
 
     @contextmanager
     def _acting_mode(self) -> Iterator[None]:

@@ -5,10 +5,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from rlplast.agents.networks import ARCHITECTURES, Activation, Init, Output
+from rlplast.agents.networks import Activation, Init, Output, check_network
 from rlplast.agents.off_policy_config import OffPolicyAgentConfig, OffPolicyConfig, Width
-from rlplast.core.errors import ConfigError, check_choice
-from rlplast.core.network.own import is_factory
+from rlplast.core.errors import ConfigError
 from rlplast.optimizers.config import OptimizerConfig
 
 __all__ = ["DQNAgentConfig", "DQNConfig"]
@@ -82,17 +81,9 @@ class DQNConfig(OffPolicyConfig):
     def check(self) -> None:
         """Check values; see `OffPolicyConfig`."""
         super().check()
-        agent, usual = self.agent, DQNAgentConfig()
-        if not is_factory(agent.network):
-            check_choice("agent.network", agent.network, ("auto", *ARCHITECTURES))
-            self._check_values()
-            return
-        for name in ("convs", "hidden", "activation", "output", "init", "values"):
-            if getattr(agent, name) != getattr(usual, name):
-                raise ConfigError(
-                    f"agent.{name} = {getattr(agent, name)!r}: it is of our networks, and "
-                    f"agent.network = {agent.network!r} is your own; leave it out"
-                )
+        ours = ("convs", "hidden", "activation", "output", "init", "values")
+        check_network(self.agent, DQNAgentConfig(), ours)
+        self._check_values()
 
     def _check_values(self) -> None:
         """Refuse keys that categorical values do not read."""

@@ -40,6 +40,7 @@ __all__ = [
     "architecture",
     "architecture_of",
     "channels_last",
+    "check_network",
     "convs_of",
     "orthogonal",
     "q_network",
@@ -119,6 +120,28 @@ def architecture_of(agent: Any, obs_shape: Sequence[int], auto: str = "mlp") -> 
     hidden = named.hidden if agent.hidden is None else tuple(agent.hidden)
     own = {"activation": agent.activation, "output": getattr(agent, "output", named.output)}
     return replace(named, convs=convs, hidden=hidden, **own)
+
+
+def check_network(agent: Any, usual: Any, ours: Sequence[str]) -> None:
+    """Check ``agent.network``; beside a user's function no key of our networks is allowed.
+
+    Args:
+        agent: the section ``agent`` of a DQN's or a PPO's config.
+        usual: the same with default values.
+        ours: keys of our networks.
+
+    Raises:
+        ConfigError: for another name, or such a key with a value of its own.
+    """
+    if not is_factory(agent.network):
+        check_choice("agent.network", agent.network, ("auto", *ARCHITECTURES))
+        return
+    for name in ours:
+        if getattr(agent, name) != getattr(usual, name):
+            raise ConfigError(
+                f"agent.{name} = {getattr(agent, name)!r}: it is of our networks, and "
+                f"agent.network = {agent.network!r} is your own; leave it out"
+            )
 
 
 def convs_of(rows: Sequence[Sequence[int]]) -> Convs:

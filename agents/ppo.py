@@ -23,7 +23,7 @@ from rlplast.agents.draws import draw_categorical, draw_gaussian
 from rlplast.agents.environments import Environments
 from rlplast.agents.losses import categorical, clipped_surrogate, gaussian
 from rlplast.agents.ppo_config import PPOConfig
-from rlplast.agents.ppo_networks import PolicyNetwork, ValueNetwork, policy_architecture
+from rlplast.agents.ppo_networks import policy_and_value
 from rlplast.agents.rollout import Rollout, Transitions
 from rlplast.agents.running_statistics import RewardScale, RunningStatistics
 from rlplast.agents.tasks import Tasks
@@ -77,17 +77,12 @@ class PPO(Agent):
 
     def _build_networks(self) -> None:
         agent, spec, seed = self.config.agent, self.spec, self.config.seed
-        arch = policy_architecture(agent, spec.stacked_shape)
-        sizes = arch, spec.stacked_shape
         log_std = None if spec.action_dim is None else agent.log_std
         self.width = spec.num_actions or spec.action_dim or 0
-        self.actor = PolicyNetwork(*sizes, self.width, spec.obs_scale, agent.init, log_std)
-        self.critic = ValueNetwork(*sizes, spec.obs_scale, agent.init)
-        modules: dict[str, tuple[nn.Module, ...]] = {}
-        for name, module in (("actor", self.actor), ("critic", self.critic)):
-            if arch.convs:
-                module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-            modules[name] = (module.to(self.device),)
+        sizes = spec.stacked_shape, self.width, spec.obs_scale
+        self.actor, self.critic = policy_and_value(agent, *sizes, log_std, seed)
+        networks = {"actor": self.actor, "critic": self.critic}
+        modules = {name: (module.to(self.device),) for name, module in networks.items()}
         install_methods(self.config.layers, self.config.hooks, modules, seed)
         self.networks, self.updaters = {}, {}
         for name, (module,) in modules.items():
@@ -176,7 +171,8 @@ class PPO(Agent):
     def _value(self, obs: np.ndarray) -> np.ndarray:
         """Return values, (batch,), of observations as the networks see them."""
         parts = [obs[i : i + AT_ONCE] for i in range(0, len(obs), AT_ONCE)]
-        found = [self.critic(on_device(part, self.device)).squeeze(1) for part in parts]
+        with self._acting_mode():
+            found = [self.critic(on_device(part, self.device)).squeeze(1) for part in parts]
         return torch.cat(found).cpu().numpy()
 
     # The losses: pure functions of static tensors and of the networks' parameters.
@@ -258,7 +254,7 @@ class PPO(Agent):
         return self.batch
 
     def _acting(self) -> tuple[nn.Module, ...]:
-        return (self.actor,)
+        return self.actor, self.critic
 
     @torch.no_grad()
     def _act_greedily(self, obs: np.ndarray) -> np.ndarray:

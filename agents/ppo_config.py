@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from rlplast.agents.agent_config import AgentConfig, EnvConfig, Width
-from rlplast.agents.networks import ARCHITECTURES, Activation, Init
+from rlplast.agents.networks import Activation, Init, check_network
 from rlplast.agents.switch import Switch
-from rlplast.core.errors import ConfigError, check_choice
+from rlplast.core.errors import ConfigError
 from rlplast.core.validation import Section
 from rlplast.optimizers.config import OptimizerConfig
 
@@ -22,7 +22,8 @@ class PPOAgentConfig(Section):
 
     Attributes:
         network: auto (mlp_small for vectors), nature, minatar, mlp (256-256) or mlp_small (64-64).
-            Actor and critic have one each.
+            Actor and critic have one each. Or a function of yours, as ``package.module:factory``;
+            see docs/how-to/bring-a-network.md.
         convs: ``[channels, kernel, stride]`` of each convolution, such as ``[[16, 3, 1]]``; null
             for those of the network.
         hidden: widths of the fully-connected layers before the head, such as ``[256, 64]``; null
@@ -107,7 +108,7 @@ class PPOConfig(AgentConfig):
         """Check values against their ranges and against each other; write out what is auto."""
         super().check()
         agent, whole, total = self.agent, self.transitions, self.total_time()
-        check_choice("agent.network", agent.network, ("auto", *ARCHITECTURES))
+        check_network(agent, PPOAgentConfig(), ("convs", "hidden", "activation", "init"))
         if whole % agent.batch_size:
             near = max(n for n in range(1, min(agent.batch_size, whole) + 1) if not whole % n)
             raise ConfigError(

@@ -1,0 +1,64 @@
+"""Trunks that a user's function makes, a pair at a time: the actor's and that of a critic.
+
+- `making`: what makes one of the two from a seed.
+- `head`: a layer that reads what a trunk returns.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from rlplast.core.errors import ConfigError
+from rlplast.core.network.own import check_again, check_outputs, factory_of, made
+
+__all__ = ["ACTOR", "CRITIC", "head", "making"]
+
+ACTOR, CRITIC = 0, 1  # place in the pair
+_KEY = "agent.network"
+
+
+def making(
+    name: str, part: int, inputs: Sequence[Tensor], seed: int, **spaces: Any
+) -> tuple[Callable[[int], nn.Module], int]:
+    """Return what makes a trunk from a seed, and how many numbers that of `seed` returns.
+
+    Args:
+        name: ``package.module:factory``, whose function returns a pair of modules.
+        part: `ACTOR` or `CRITIC`.
+        inputs: zeros that a trunk is called with.
+        seed: of the trunk that is looked at.
+        spaces: arguments of the function.
+
+    Raises:
+        ConfigError: for another number of modules, and as `made`, `check_again` and
+            `check_outputs` do.
+    """
+    make = partial(_trunk, name, part, inputs=inputs, **spaces)
+    key, first = f"{_KEY} = {name!r}", make(seed=seed)
+    check_again(key, first, make(seed=seed))
+    return make, check_outputs(key, first, inputs)
+
+
+def _trunk(name: str, part: int, seed: int, inputs: Sequence[Tensor], **spaces: Any) -> nn.Module:
+    factory = factory_of(_KEY, name)
+
+    def one(**spaces: Any) -> nn.Module:
+        found = factory(**spaces)
+        if not isinstance(found, tuple) or [isinstance(m, nn.Module) for m in found] != [True] * 2:
+            raise ConfigError(
+                f"{_KEY} = {name!r}: the function returned a {type(found).__name__}: allowed is a "
+                "pair of modules, the trunk of the actor and that of a critic"
+            )
+        return found[part]
+
+    which = ("the actor's trunk", "the critics' trunk")[part]
+    return made(f"{_KEY} = {name!r}, {which}", one, seed, inputs, **spaces)
+
+
+def head(width: int, outputs: int) -> nn.Linear:
+    """Return a layer that is known as a head, also where the user's trunk cannot be traced."""
+    layer = nn.Linear(width, outputs)
+    layer.is_head = True  # type: ignore[assignment]
+    return layer

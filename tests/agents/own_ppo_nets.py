@@ -1,0 +1,73 @@
+"""Trunks of a PPO as a user would write them."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Pair = tuple[nn.Module, nn.Module]
+
+
+def layers(size: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(size, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh())
+
+
+def mlp(obs_shape: tuple[int, ...]) -> Pair:
+    return layers(obs_shape[0]), layers(obs_shape[0])
+
+
+def pictures(obs_shape: tuple[int, ...]) -> Pair:
+    def one() -> nn.Module:
+        convs = [nn.Conv2d(obs_shape[0], 4, 3), nn.ReLU(), nn.Flatten()]
+        return nn.Sequential(*convs, nn.LazyLinear(8), nn.ReLU())
+
+    return one(), one()
+
+
+def batch_norm(obs_shape: tuple[int, ...]) -> Pair:
+    def one() -> nn.Module:
+        return nn.Sequential(nn.Linear(obs_shape[0], 8), nn.BatchNorm1d(8), nn.ReLU())
+
+    return one(), one()
+
+
+class Noisy(nn.Module):
+    """A trunk whose path depends on its data, that drops units and has a buffer that is drawn."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.layer, self.drop = nn.Linear(size, 16), nn.Dropout(0.1)
+        self.register_buffer("features", torch.randn(size))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        x = obs + 0.1 * self.features  # type: ignore[operator]
+        if x.abs().max() > 10:
+            x = x / 10
+        return self.drop(self.layer(x).tanh())
+
+
+def noisy(obs_shape: tuple[int, ...]) -> Pair:
+    return Noisy(obs_shape[0]), Noisy(obs_shape[0])
+
+
+def one(obs_shape: tuple[int, ...]) -> Any:
+    return layers(obs_shape[0])
+
+
+def flat(obs_shape: tuple[int, ...]) -> Pair:
+    return layers(obs_shape[0]), nn.Sequential(layers(obs_shape[0]), nn.Flatten(0))
+
+
+def untrained(obs_shape: tuple[int, ...]) -> Pair:
+    return nn.Identity(), layers(obs_shape[0])
+
+
+BODY = nn.Linear(4, 4)
+
+
+def shared_body(obs_shape: tuple[int, ...]) -> Pair:
+    return nn.Sequential(BODY, layers(4)), nn.Sequential(BODY, layers(4))
+
+
+def with_actions(obs_shape: tuple[int, ...], num_actions: int) -> Pair:
+    return layers(obs_shape[0]), layers(obs_shape[0])
