@@ -51,23 +51,20 @@ def lost_rank(features: Tensor) -> float:
 
 def read_by(module: nn.Module, paths: Sequence[str], x: Tensor) -> list[Tensor]:
     """What layers of a plain network read, in evaluation mode."""
-    seen: list[Tensor] = []
-    handles = [
-        module.get_submodule(path).register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-        for path in paths
-    ]
-    module.eval()(x)
-    module.train()
-    for handle in handles:
-        handle.remove()
-    return seen
+    return _seen(module, paths, x, outputs=False)
 
 
 def given_by(module: nn.Module, paths: Sequence[str], x: Tensor) -> list[Tensor]:
     """What layers of a plain network give, in evaluation mode."""
+    return _seen(module, paths, x, outputs=True)
+
+
+def _seen(module: nn.Module, paths: Sequence[str], x: Tensor, outputs: bool) -> list[Tensor]:
     seen: list[Tensor] = []
     handles = [
-        module.get_submodule(path).register_forward_hook(lambda _, args, out: seen.append(out))
+        module.get_submodule(path).register_forward_hook(
+            lambda _, args, out: seen.append(out if outputs else args[0])
+        )
         for path in paths
     ]
     module.eval()(x)
