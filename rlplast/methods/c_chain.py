@@ -20,6 +20,7 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
 from rlplast.core.network.record import WithWeights
+from rlplast.methods.features import members
 
 __all__ = ["CChain"]
 
@@ -105,8 +106,7 @@ class CChain(Method):
             reference[name] = torch.where(kept, state[f"previous/{name}"], live)
         with torch.no_grad():
             before = context.outputs(batch, WithWeights(context.network.module, reference))
-        members = len({block.spec.member for block in context.blocks})
-        moved = members * (context.outputs(batch) - before).square().mean()
+        moved = members(context.blocks) * (context.outputs(batch) - before).square().mean()
         return self._strength(context, state, moved.detach()) * moved
 
     def _strength(self, context: Context, state: State, moved: Tensor) -> Tensor | float:

@@ -19,6 +19,7 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
 from rlplast.core.registry import build
+from rlplast.methods.features import members
 from rlplast.methods.past import past_self, remember, room
 
 __all__ = ["Distill"]
@@ -99,5 +100,5 @@ class Distill(Method):
         with torch.no_grad():
             before = context.outputs(batch, past_self(context.network, state))
         error = (context.outputs(batch) - before).square().mean()
-        members = len({block.spec.member for block in context.blocks})
-        return self.coef * (1 - (done - fired) / self.updates) * members * error
+        strength = self.coef * (1 - (done - fired) / self.updates)
+        return strength * members(context.blocks) * error

@@ -4,6 +4,7 @@
 - `head_layers`: the layers that give a network's outputs, whose input are its last features.
 - `readers`: those, and the layers that read hidden units.
 - `at_start`: the tensors of a network at θ0.
+- `members`: how many networks a stack of them has.
 - `check_whole`: refuses a row's `layers`.
 """
 
@@ -19,7 +20,7 @@ from rlplast.core.network.network import Network
 from rlplast.core.network.order import last_layers
 from rlplast.core.network.stacked import StackedLinear
 
-__all__ = ["Reading", "at_start", "check_whole", "head_layers", "readers"]
+__all__ = ["Reading", "at_start", "check_whole", "head_layers", "members", "readers"]
 
 
 class Reading(nn.Module):
@@ -127,6 +128,11 @@ def at_start(network: Network) -> dict[str, Tensor]:
             found[name] = torch.empty_like(block.param, requires_grad=False)
         block.like(found[name]).copy_(start[block.name])
     return found
+
+
+def members(blocks: Sequence[Block]) -> int:
+    """Return how many networks Blocks are of: those of a stack, or 1; shared ones do not count."""
+    return max(1, len({b.spec.member for b in blocks if b.spec.member is not None}))
 
 
 def check_whole(method: str, network: Network, blocks: Sequence[Block], able: int) -> None:

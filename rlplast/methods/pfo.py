@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field, NonNegativeFloat
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlplast.core.method.context import Context
 from rlplast.core.method.method import Method, State, method
@@ -43,8 +43,8 @@ class PFO(Method):
 
     Attributes:
         coef: strength of the term.
-        layers: whether z is of all hidden layers in scope, or of those alone that the head reads;
-            where it reads a residual stream, of the last one.
+        layers: whether z is of all hidden layers in scope, or of those alone that the head reads.
+            Where it reads no hidden units, as of a residual stream, z is of all.
         batch: samples of the batch.
     """
 
@@ -77,26 +77,30 @@ class PFO(Method):
         """Return the term, summed over the members of an ensemble."""
         network = context.network
         points = self._points(network, context.units)
+        layers = [network.module.get_submodule(path) for path in points]
         [batch] = context.batches(1, self.batch)
-        then = Reading(past_self(network, state), points, outputs=True)
-        now = Reading(network.module, points, outputs=True)
+        then = Reading(past_self(network, state), layers, outputs=True)
+        now = Reading(network.module, layers, outputs=True)
         with torch.no_grad():
             context.outputs(batch, then)
         context.outputs(batch, now)
-        terms, entries = [], 0
-        for (_, before), (_, after) in zip(then.found, now.found, strict=True):
+        counts = dict(zip(layers, points.values(), strict=True))
+        squares: dict[int, list[Tensor]] = {}  # by how many members lie side by side
+        for (layer, after), (_, before) in zip(now.found, then.found, strict=True):
             moved = at_least_float32(after) - at_least_float32(before)
-            terms.append(moved.square().sum())
-            entries += moved.numel()
-        members = len({block.spec.member for block in context.blocks})
-        return self.coef * members * torch.stack(terms).sum() / entries
+            squares.setdefault(counts[layer], []).append(moved.square().flatten())
+        means = [max(1, count) * torch.cat(found).mean() for count, found in squares.items()]
+        return self.coef * torch.stack(means).sum()
 
-    def _points(self, network: Network, groups: Sequence[UnitGroup]) -> list[nn.Module]:
-        """Return the layers or norms whose outputs are z, in the network's order."""
+    def _points(self, network: Network, groups: Sequence[UnitGroup]) -> dict[str, int]:
+        """Return the layers or norms whose outputs are z, and how many members each has."""
         if self.layers == "last":
+            modules = dict(network.module.named_modules())
             heads = head_layers(network, self.name)
-            paths = {path for path, module in network.module.named_modules() if module in heads}
-            read = [g for g in groups if paths & {part.block.path for part in g.outgoing}]
-            groups = read or groups[-1:]
-        paths = dict.fromkeys(g.point.path for g in groups if g.point is not None)
-        return [network.module.get_submodule(path) for path in paths]
+            read = {
+                g.name: [h for h in heads if any(modules[p.block.path] is h for p in g.outgoing)]
+                for g in groups
+            }
+            if all(any(h is found for row in read.values() for found in row) for h in heads):
+                groups = [g for g in groups if read[g.name]]
+        return {g.point.path: g.point.members for g in groups if g.point is not None}

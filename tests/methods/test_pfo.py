@@ -13,7 +13,9 @@ from rlplast.agents.ppo import PPO
 from rlplast.core.errors import BadWeights, NothingToEdit
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.network.network import Network
+from rlplast.core.network.stacked import StackedLinear
 from rlplast.core.rng import preserve_global_rng
+from rlplast.methods.features import members
 from rlplast.run import api
 from tests.every_kind import small_run
 from tests.marks import slow
@@ -133,6 +135,66 @@ def test_stacked_critics_equal_two_separate_ones() -> None:
     copied()
     terms = [driven.term() for driven in alone]
     torch.testing.assert_close(pair.term(), terms[0] + terms[1])  # type: ignore[operator]
+
+
+class Shared(nn.Module):
+    """Two critics that read one layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = nn.Linear(5, 4)
+        self.fc, self.head = StackedLinear(2, 4, 3), StackedLinear(2, 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.relu(self.fc(torch.relu(self.seen(x)))))
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+def test_a_layer_that_members_share_counts_once(layers: str) -> None:
+    torch.manual_seed(0)
+    driven = Driven(Shared(), torch.randn(6, 5), params={"layers": layers})
+    past = copy.deepcopy(driven.module)
+    driven.hooks.step(updates=2)
+    driven.move(1)
+    shared, stacked = (
+        (after - before).detach().square()
+        for after, before in zip(
+            given_by(driven.module, ["seen", "fc"], driven.x),
+            given_by(past, ["seen", "fc"], driven.x),
+            strict=True,
+        )
+    )
+    expected = stacked[0].mean() + stacked[1].mean()
+    expected = expected + shared.mean() if layers == "all" else expected
+    torch.testing.assert_close(driven.term(), COEF * expected)
+
+
+def test_layers_that_members_share_are_no_member() -> None:
+    """Or a term that is added up over critics would count DrQ's encoder as a third one."""
+    modules = (Shared(), FAMILIES["stacked"](), Critic())
+    assert [members(Network("net", module).blocks) for module in modules] == [2, 2, 1]
+
+
+class Stream(nn.Module):
+    """A residual stream, of which the head reads the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inp, self.up, self.down = nn.Linear(5, 4), nn.Linear(4, 7), nn.Linear(7, 4)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        stream = self.inp(x)
+        return self.head(stream + self.down(torch.relu(self.up(stream))))
+
+
+def test_where_the_head_reads_no_units_all_layers_count() -> None:
+    torch.manual_seed(0)
+    driven = Driven(Stream(), torch.randn(6, 5))
+    past = copy.deepcopy(driven.module)
+    driven.hooks.step(updates=2)
+    driven.move(1)
+    torch.testing.assert_close(driven.term(), twin(driven.module, past, ["up"], driven.x, COEF))
 
 
 @pytest.mark.parametrize("family", POINTS)
