@@ -90,6 +90,7 @@ def holm(p: list[float]) -> list[float]:
 def draw(arms: dict[str, dict[str, float]], metrics: list[str], outcome: str, path: Path) -> None:
     """Draw the outcome over each metric, an arm a dot."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
 
     columns = 4
     lines = -(-len(metrics) // columns)
@@ -103,8 +104,10 @@ def draw(arms: dict[str, dict[str, float]], metrics: list[str], outcome: str, pa
         place.set_title(metric, fontsize=10)
         place.spines[["top", "right"]].set_visible(False)
         place.grid(alpha=0.25)
-        if min(row[metric] for row in arms.values()) > 0 and metric not in ("score", "srank"):
+        values = [row[metric] for row in arms.values()]
+        if 0 < 20 * min(values) < max(values):
             place.set_xscale("log")
+            place.xaxis.set_minor_formatter(NullFormatter())
     for place in axes[len(metrics) :]:
         place.set_visible(False)
     figure.supylabel(outcome.removeprefix("→ "))
