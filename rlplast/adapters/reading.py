@@ -20,6 +20,7 @@ from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.method.context import Activations, Source
 from rlplast.core.method.hook import Hook
 from rlplast.core.method.hooks import Hooks
+from rlplast.core.method.method import implements
 from rlplast.core.method.readings import output_of
 from rlplast.core.network.network import Network
 from rlplast.core.network.record import Recorder, in_mode, observe
@@ -263,11 +264,12 @@ def check_readings(
         needed = needed or (hook.method.measures_deviation and probe is None)
         if hook.schedule.every_update:
             _check_inside(hook, hooks, shards)
-        elif {"activations", "gradients", "batches"} & set(hook.method.reads):
+        elif reads := _read_at_firings(hook):
             names = [network.name for network in hook.networks]
             own = source is not None and all(source.has_loss(name) for name in names)
             has_loss = own if probe is None else loss is not None
-            _check_scheduled(hook, probe is not None, has_loss, source is not None, shards)
+            known = source is not None
+            _check_scheduled(hook, reads, probe is not None, has_loss, known, shards)
             needed = needed or probe is None
     return needed
 
@@ -289,8 +291,16 @@ def _check_inside(hook: Hook, hooks: Hooks, shards: int) -> None:
         )
 
 
-def _check_scheduled(hook: Hook, probe: bool, loss: bool, known: bool, shards: int) -> None:
-    reads, name = hook.method.reads, _name(hook)
+def _read_at_firings(hook: Hook) -> list[str]:
+    """Return what a plan reads of a batch; `check_terms` looks at what only a term reads."""
+    of_term = {"batches"} if implements(hook.method, "term") else set()
+    return [r for r in hook.method.reads if r != "moments" and r not in of_term]
+
+
+def _check_scheduled(
+    hook: Hook, reads: Sequence[str], probe: bool, loss: bool, known: bool, shards: int
+) -> None:
+    name = _name(hook)
     ask = "probe=, a function (size, generator) that returns what the network is called with"
     if "batches" in reads and not probe:
         raise ConfigError(

@@ -1,6 +1,7 @@
 """Actor and critic of PPO and A2C: views of one policy with one optimizer."""
 
 import copy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -96,6 +97,40 @@ def test_rows_of_the_parts_equal_a_loop_by_hand():
 
     learn_by_hand(watched, policy, optimizer, term, before, after)
     assert [(r.network, r.clock.env_steps) for r in callback.receipts] == [("critic", 32)]
+    for (name, ours), theirs in zip(
+        model.policy.named_parameters(), policy.parameters(), strict=True
+    ):
+        assert torch.allclose(ours, theirs, rtol=0, atol=1e-6), name
+
+
+def test_pfo_on_the_actor_equals_a_loop_by_hand():
+    """It fires as each rollout but the first begins; z is what goes into the last ReLU."""
+    params = {"coef": 5.0, "batch": 8}
+    row = {"method": "pfo", "every": "16 env_steps", "networks": ["actor"], "params": params}
+    model = sb3_model("PPO", policy_kwargs=RELU)
+    policy, watched = copy.deepcopy(model.policy), Watched(model)
+    callback = HookCallback([row], seed=5)
+    model.learn(64, callback=callback)
+    optimizer = torch.optim.Adam(policy.parameters(), lr=3e-4, eps=1e-5)
+    seen: dict[str, Any] = {"update": 0, "rollout": 0, "past": None}
+
+    def before(number: int, last: Any) -> None:
+        seen["rollout"] = number
+        if number > 1:
+            seen["past"] = copy.deepcopy(policy.mlp_extractor.policy_net)
+
+    def term(policy: Any) -> Tensor:
+        if seen["past"] is None:
+            return torch.zeros((), requires_grad=True)
+        rollout = watched.rollouts[seen["rollout"] - 1][0]
+        stream = derive_seed(0, "penalty", "pfo", "actor", seen["update"])
+        generator = torch_stream(5, "probe", derive_seed(stream, 0))
+        x = rollout[torch.randint(len(rollout), (8,), generator=generator)]
+        now, then = policy.mlp_extractor.policy_net[:-1](x), seen["past"][:-1](x)
+        return 5.0 * (now - then.detach()).square().mean()
+
+    learn_by_hand(watched, policy, optimizer, term, before, partial(seen.__setitem__, "update"))
+    assert [r.clock.env_steps for r in callback.receipts] == [16, 32, 48]
     for (name, ours), theirs in zip(
         model.policy.named_parameters(), policy.parameters(), strict=True
     ):
