@@ -24,9 +24,9 @@ DRAWS = 10_000
 
 def of_run(run: Any, network: str, score: str, early: float) -> dict[str, float] | None:
     """Return a run's early metrics, and what became of it; None if it is not done."""
-    rows, total = run.metrics, run.metrics[-1]["updates"]
     if run.info.get("status") != "done":
         return None
+    rows, total = run.metrics, run.metrics[-1]["updates"]
     ends = f"/{network}"
     measured = [r for r in rows if f"metric/trainability{ends}" in r]
     first = next(r for r in measured if r["updates"] >= early * total - 1)

@@ -97,10 +97,10 @@ class PFO(Method):
         if self.layers == "last":
             modules = dict(network.module.named_modules())
             heads = head_layers(network, self.name)
-            read = {
-                g.name: [h for h in heads if any(modules[p.block.path] is h for p in g.outgoing)]
-                for g in groups
-            }
-            if all(any(h is found for row in read.values() for found in row) for h in heads):
-                groups = [g for g in groups if read[g.name]]
+            read = [
+                [g for g in groups if any(modules[p.block.path] is head for p in g.outgoing)]
+                for head in heads
+            ]
+            if all(read):
+                groups = [g for g in groups if any(g in of_head for of_head in read)]
         return {g.point.path: g.point.members for g in groups if g.point is not None}
