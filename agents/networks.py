@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -231,7 +231,7 @@ class QNetwork(nn.Module):
         bins: of each action, if values are categorical; None for one number.
     """
 
-    head_gain = 1.0  # of the head's orthogonal weights
+    head_gains: ClassVar[dict[str, float]] = {"head": 1.0}  # of orthogonal weights
 
     def __init__(
         self,
@@ -283,8 +283,7 @@ class QNetwork(nn.Module):
         if self.init == "torch" or block.kind == "norm":
             return torch_default(block, generator)
         if self.init == "orthogonal":
-            gain = self.head_gain if block.path == "head" else math.sqrt(2)
-            return orthogonal(block, generator, gain)
+            return orthogonal(block, generator, self.head_gains.get(block.path, math.sqrt(2)))
         if block.role == "bias":
             return torch.zeros(block.view.shape)
         bound = math.sqrt(6 / (block.spec.fan_in + block.spec.fan_out))
@@ -296,6 +295,14 @@ class QNetwork(nn.Module):
 
     def forward_activations(self, obs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return what `forward` does, and the activations after each hidden nonlinearity."""
+        x, activations = self._hidden(obs)
+        values = self.get_submodule(self.order[-1])(x)
+        if self.bins is not None:
+            return values.unflatten(1, (-1, self.bins)), activations
+        return (values.softmax(1) if self.output == "softmax" else values), activations
+
+    def _hidden(self, obs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return what the head reads, (batch, features), and the activations of each layer."""
         kind = obs.device.type
         low = torch.is_autocast_enabled(kind)  # the first layer would round to it anyway
         x = channels_last(obs).to(torch.get_autocast_dtype(kind) if low else torch.float32)
@@ -307,10 +314,7 @@ class QNetwork(nn.Module):
             if isinstance(layer, nn.Linear) and x.ndim > 2:
                 x = x.flatten(1)
             x = activations[name] = activated(layer, layer(x), self.activation[1])
-        values = self.get_submodule(self.order[-1])(x.flatten(1))
-        if self.bins is not None:
-            return values.unflatten(1, (-1, self.bins)), activations
-        return (values.softmax(1) if self.output == "softmax" else values), activations
+        return x.flatten(1), activations
 
 
 def orthogonal(block: Block, generator: torch.Generator, gain: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""Trunks that a user's function makes, a pair at a time: the actor's and that of a critic.
+"""Trunks that a user's function makes: that of the actor and that of a critic, or one for both.
 
 - `making`: what makes one of the two from a seed.
 - `head`: a layer that reads what a trunk returns.
@@ -15,18 +15,18 @@ from rlplast.core.network.own import check_again, check_outputs, factory_of, mad
 
 __all__ = ["ACTOR", "CRITIC", "head", "making"]
 
-ACTOR, CRITIC = 0, 1  # place in the pair
+ACTOR, CRITIC = 0, 1  # place in the pair; None is the only trunk
 _KEY = "agent.network"
 
 
 def making(
-    name: str, part: int, inputs: Sequence[Tensor], seed: int, **spaces: Any
+    name: str, part: int | None, inputs: Sequence[Tensor], seed: int, **spaces: Any
 ) -> tuple[Callable[[int], nn.Module], int]:
     """Return what makes a trunk from a seed, and how many numbers that of `seed` returns.
 
     Args:
-        name: ``package.module:factory``, whose function returns a pair of modules.
-        part: `ACTOR` or `CRITIC`.
+        name: ``package.module:factory``, whose function returns a pair of modules, or one.
+        part: `ACTOR` or `CRITIC` of a pair; None for one module.
         inputs: zeros that a trunk is called with.
         seed: of the trunk that is looked at.
         spaces: arguments of the function.
@@ -41,20 +41,36 @@ def making(
     return make, check_outputs(key, first, inputs)
 
 
-def _trunk(name: str, part: int, seed: int, inputs: Sequence[Tensor], **spaces: Any) -> nn.Module:
-    factory = factory_of(_KEY, name)
+def _trunk(
+    name: str, part: int | None, seed: int, inputs: Sequence[Tensor], **spaces: Any
+) -> nn.Module:
+    key, factory = f"{_KEY} = {name!r}", factory_of(_KEY, name)
+    if part is None:
+        return made(f"{key}, the shared trunk", factory, seed, inputs, **spaces)
 
     def one(**spaces: Any) -> nn.Module:
         found = factory(**spaces)
         if not isinstance(found, tuple) or [isinstance(m, nn.Module) for m in found] != [True] * 2:
             raise ConfigError(
-                f"{_KEY} = {name!r}: the function returned a {type(found).__name__}: allowed is a "
+                f"{key}: the function returned a {type(found).__name__}: allowed is a "
                 "pair of modules, the trunk of the actor and that of a critic"
             )
+        _check_apart(key, *found)
         return found[part]
 
     which = ("the actor's trunk", "the critics' trunk")[part]
-    return made(f"{_KEY} = {name!r}, {which}", one, seed, inputs, **spaces)
+    return made(f"{key}, {which}", one, seed, inputs, **spaces)
+
+
+def _check_apart(key: str, actor: nn.Module, critic: nn.Module) -> None:
+    """Refuse trunks that share a layer: each is made by a call of its own, and would not."""
+    of_actor = {id(p) for p in actor.parameters()}
+    for name, parameter in critic.named_parameters():
+        if id(parameter) in of_actor:
+            raise ConfigError(
+                f"{key}: actor and critic share {name}: give each layers of its own, or, for PPO, "
+                "return one module and set agent.shared_trunk: true"
+            )
 
 
 def head(width: int, outputs: int) -> nn.Linear:

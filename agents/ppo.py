@@ -2,9 +2,9 @@
 
 Source: Schulman et al. 2017 (arXiv:1707.06347); details and defaults of Stable-Baselines3's PPO and
 VecNormalize. Two networks take hooks: ``actor`` and ``critic``, which share nothing but the bound
-of their gradients.
+of their gradients. With ``shared_trunk`` they are one, ``actor_critic``, with two heads.
 
-An update is one step of both optimizers on one minibatch. A rollout owes as many as
+An update is one step of all optimizers on one minibatch. A rollout owes as many as
 `PPOConfig.updates_per_rollout` says; which rows each one reads follows from the clock.
 """
 
@@ -23,7 +23,7 @@ from rlplast.agents.draws import draw_categorical, draw_gaussian
 from rlplast.agents.environments import Environments
 from rlplast.agents.losses import categorical, clipped_surrogate, gaussian
 from rlplast.agents.ppo_config import PPOConfig
-from rlplast.agents.ppo_networks import policy_and_value
+from rlplast.agents.ppo_networks import networks_of
 from rlplast.agents.rollout import Rollout, Transitions
 from rlplast.agents.running_statistics import RewardScale, RunningStatistics
 from rlplast.agents.tasks import Tasks
@@ -72,6 +72,7 @@ class PPO(Agent):
         self._order_of: int | None = None
         self._actor_loss = self._compiled(self.actor_loss)
         self._critic_loss = self._compiled(self.critic_loss)
+        self._shared_loss = self._compiled(self.shared_loss)
         self.experience = Environments(config, tasks)
         self._observe()
 
@@ -80,8 +81,9 @@ class PPO(Agent):
         log_std = None if spec.action_dim is None else agent.log_std
         self.width = spec.num_actions or spec.action_dim or 0
         sizes = spec.stacked_shape, self.width, spec.obs_scale
-        self.actor, self.critic = policy_and_value(agent, *sizes, log_std, seed)
-        networks = {"actor": self.actor, "critic": self.critic}
+        networks = networks_of(agent, *sizes, log_std, seed)
+        parts = ("actor_critic", "actor_critic") if agent.shared_trunk else ("actor", "critic")
+        self.actor, self.critic = (networks[part] for part in parts)
         modules = {name: (module.to(self.device),) for name, module in networks.items()}
         install_methods(self.config.layers, self.config.hooks, modules, seed)
         self.networks, self.updaters = {}, {}
@@ -172,7 +174,7 @@ class PPO(Agent):
         """Return values, (batch,), of observations as the networks see them."""
         parts = [obs[i : i + AT_ONCE] for i in range(0, len(obs), AT_ONCE)]
         with self._acting_mode():
-            found = [self.critic(on_device(part, self.device)).squeeze(1) for part in parts]
+            found = [self.critic(on_device(part, self.device))[:, -1] for part in parts]
         return torch.cat(found).cpu().numpy()
 
     # The losses: pure functions of static tensors and of the networks' parameters.
@@ -183,8 +185,31 @@ class PPO(Agent):
         That is the entropy, an estimate of KL(old, new) and the share of ratios beyond 1 ± ε, 0-d
         each. Last come the actor's activations, if they are recorded.
         """
-        agent = self.config.agent
         output, found = self._with_activations("actor", batch.obs)
+        return *self._policy_loss(output, batch), self._kept("actor", found)
+
+    def critic_loss(self, batch: Transitions) -> tuple[Tensor, Activations]:
+        """Return ``value_coef`` times the mean squared error of values.
+
+        Last come the critic's activations, if they are recorded.
+        """
+        values, found = self._with_activations("critic", batch.obs)
+        return self._value_loss(values.squeeze(1), batch), self._kept("critic", found)
+
+    def shared_loss(
+        self, batch: Transitions
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Activations]:
+        """Return what `critic_loss` and `actor_loss` do, of one network with both heads.
+
+        They are the loss of values, that of the policy, what is logged of it, and activations.
+        """
+        output, found = self._with_activations("actor_critic", batch.obs)
+        loss_actor, logged = self._policy_loss(output[:, :-1], batch)
+        loss = self._value_loss(output[:, -1], batch)
+        return loss, loss_actor, logged, self._kept("actor_critic", found)
+
+    def _policy_loss(self, output: Tensor, batch: Transitions) -> tuple[Tensor, tuple[Tensor, ...]]:
+        agent = self.config.agent
         log_prob, entropy = self._log_prob(output, batch.action)
         advantage = batch.advantage
         if len(advantage) > 1:
@@ -199,24 +224,18 @@ class PPO(Agent):
             more = ratio - 1
             kl = (more - change).mean()  # Schulman's third estimator
             clipped = (more.abs() > agent.clip).float().mean()
-        return loss, (entropy.detach(), kl, clipped), self._kept("actor", found)
+        return loss, (entropy.detach(), kl, clipped)
+
+    def _value_loss(self, values: Tensor, batch: Transitions) -> Tensor:
+        return self.config.agent.value_coef * F.mse_loss(values, batch.returns)
 
     def _log_prob(self, output: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Return log-probabilities and entropies of what the actor gives."""
         log_std = self.actor.log_std
         return categorical(output, action) if log_std is None else gaussian(output, log_std, action)
 
-    def critic_loss(self, batch: Transitions) -> tuple[Tensor, Activations]:
-        """Return ``value_coef`` times the mean squared error of values.
-
-        Last come the critic's activations, if they are recorded.
-        """
-        values, found = self._with_activations("critic", batch.obs)
-        loss = self.config.agent.value_coef * F.mse_loss(values.squeeze(1), batch.returns)
-        return loss, self._kept("critic", found)
-
     def update(self) -> None:
-        """Update actor and critic once, on the next batch."""
+        """Update all networks once, on the next batch."""
         batch, after = self._batch(), self.clock.advance(updates=1)
         self._set_lr()
         learn = self._learns(self.learn)
@@ -230,13 +249,20 @@ class PPO(Agent):
 
     def learn(self, batch: Transitions) -> tuple[Tensor, dict[str, Activations]]:
         """Update actor and critic, whose gradients are clipped together."""
-        loss_actor, logged, of_actor = self._actor_loss(batch)
-        loss, of_critic = self._critic_loss(batch)
-        losses = [self._penalised("actor", loss_actor), self._penalised("critic", loss)]
+        activations: dict[str, Activations]
+        if self.config.agent.shared_trunk:
+            loss, loss_actor, logged, found = self._shared_loss(batch)
+            losses, activations = {"actor_critic": loss_actor + loss}, {"actor_critic": found}
+        else:
+            loss_actor, logged, of_actor = self._actor_loss(batch)
+            loss, of_critic = self._critic_loss(batch)
+            losses = {"actor": loss_actor, "critic": loss}
+            activations = {"actor": of_actor, "critic": of_critic}
+        penalised = [self._penalised(network, loss) for network, loss in losses.items()]
         bound = self.config.agent.max_grad_norm
-        minimise_together(list(self.updaters.values()), losses, bound)
+        minimise_together(list(self.updaters.values()), penalised, bound)
         values = torch.stack([loss.detach(), loss_actor.detach(), *logged])
-        return values, {"actor": of_actor, "critic": of_critic}
+        return values, activations
 
     def _batch(self) -> Transitions:
         """Return the next batch, in the same tensors every time."""
@@ -254,7 +280,7 @@ class PPO(Agent):
         return self.batch
 
     def _acting(self) -> tuple[nn.Module, ...]:
-        return self.actor, self.critic
+        return tuple(network.module for network in self.networks.values())
 
     @torch.no_grad()
     def _act_greedily(self, obs: np.ndarray) -> np.ndarray:
@@ -267,7 +293,7 @@ class PPO(Agent):
         return found.clip(-1, 1)
 
     def _output(self, obs: Tensor) -> Tensor:
-        return self.actor(obs)
+        return self.actor(obs)[:, : self.width]
 
     # What hooks and metrics read: the last whole rollout.
 
@@ -283,11 +309,14 @@ class PPO(Agent):
 
     def loss(self, network: str, batch: Transitions, train: bool = False) -> Tensor:
         """Return the loss that trains a network, on a batch, without penalties."""
-        with nullcontext() if train else in_mode(self.actor, self.critic, train=False):
+        with nullcontext() if train else in_mode(*self._acting(), train=False):
+            if network == "actor_critic":
+                loss, loss_actor, *_ = self.shared_loss(batch)
+                return loss_actor + loss
             return (self.actor_loss if network == "actor" else self.critic_loss)(batch)[0]
 
     def outputs(self, network: str, batch: Transitions, module: nn.Module | None = None) -> Tensor:
-        """Return a network's outputs on a batch: logits or means, or values, (batch, outputs)."""
+        """Return a network's outputs on a batch, (batch, outputs): logits or means, or values."""
         module = self.networks[network].module if module is None else module
         with in_mode(module, train=False):
             return module(batch.obs)

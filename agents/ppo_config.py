@@ -22,8 +22,10 @@ class PPOAgentConfig(Section):
 
     Attributes:
         network: auto (mlp_small for vectors), nature, minatar, mlp (256-256) or mlp_small (64-64).
-            Actor and critic have one each. Or a function of yours, as ``package.module:factory``;
-            see docs/how-to/bring-a-network.md.
+            Or a function of yours, as ``package.module:factory``; see
+            docs/how-to/bring-a-network.md.
+        shared_trunk: whether actor and critic are two heads of one network, ``actor_critic``. Else
+            each has a network of its own.
         convs: ``[channels, kernel, stride]`` of each convolution, such as ``[[16, 3, 1]]``; null
             for those of the network.
         hidden: widths of the fully-connected layers before the head, such as ``[256, 64]``; null
@@ -56,6 +58,7 @@ class PPOAgentConfig(Section):
     """
 
     network: str = "auto"
+    shared_trunk: bool = False
     convs: list[list[int]] | None = None
     hidden: list[Width] | None = None
     activation: Activation | None = None

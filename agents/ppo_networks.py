@@ -1,13 +1,11 @@
-"""Networks of PPO: a policy and a value, which share no layer; ours, and those of users.
+"""Networks of PPO: a policy and a value, apart or on one trunk; ours, and those of users.
 
-Source: sizes and initializers of Stable-Baselines3's ``MlpPolicy`` and ``CnnPolicy``, whose shared
-convolutions each of the two has here for itself. So hooks may reset either one alone.
+Source: sizes and initializers of Stable-Baselines3's ``MlpPolicy`` and ``CnnPolicy``.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,14 +13,17 @@ from torch import Tensor, nn
 from rlplast.agents.networks import Architecture, QNetwork, architecture_of, orthogonal
 from rlplast.agents.own_trunks import ACTOR, CRITIC, head, making
 from rlplast.core.network.blocks import Block
+from rlplast.core.network.order import Order
 from rlplast.core.network.own import is_factory, own_initializer
+from rlplast.core.network.units import UnitSpec
 from rlplast.core.rng import derive_seed
 
 __all__ = [
     "OwnNetwork",
     "PolicyNetwork",
+    "SharedNetwork",
     "ValueNetwork",
-    "policy_and_value",
+    "networks_of",
     "policy_architecture",
 ]
 
@@ -42,7 +43,7 @@ class PolicyNetwork(QNetwork):
         log_std: log σ at the start; None for discrete actions.
     """
 
-    head_gain = 0.01
+    head_gains: ClassVar[dict[str, float]] = {"head": 0.01}
     log_std: nn.Parameter | None
 
     def __init__(
@@ -79,18 +80,42 @@ class ValueNetwork(QNetwork):
         super().__init__(arch, obs_shape, 1, obs_scale, init)
 
 
+class SharedNetwork(PolicyNetwork):
+    """A policy, and a value from the same trunk as its last output; see `PolicyNetwork`."""
+
+    head_gains: ClassVar[dict[str, float]] = {"head": 0.01, "value": 1.0}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.value = nn.Linear(self.get_submodule("head").in_features, 1)
+
+    def forward_order(self) -> Order:
+        """Return the layers' names in forward order; heads, side by side, last."""
+        return [*self.order[:-1], ("head", "value")]
+
+    def unit_specs(self) -> list[UnitSpec]:
+        """Return the units of each hidden layer, the last of which both heads read."""
+        specs = super().unit_specs()
+        return [*specs[:-1], *(replace(last, downstream=("head", "value")) for last in specs[-1:])]
+
+    def forward_activations(self, obs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return (batch, outputs + 1), and the activations after each hidden nonlinearity."""
+        x, activations = self._hidden(obs)
+        return torch.cat([self.get_submodule("head")(x), self.value(x)], 1), activations
+
+
 class OwnNetwork(nn.Module):
-    """A trunk that a user's function makes, below a head of ours: a policy, or a value.
+    """A trunk that a user's function makes, below heads of ours: a policy, a value, or both.
 
     The function gets `obs_shape` by name and returns two modules, the trunk of the actor and that
-    of the critic. Each gets float32 observations, (batch, *obs_shape), and returns (batch, any
-    number).
+    of the critic, or one for both. Each gets float32 observations, (batch, *obs_shape), and returns
+    (batch, any number).
 
     Args:
         name: ``package.module:factory``.
-        part: which of the two trunks, `ACTOR` or `CRITIC`.
+        part: which of the two trunks, `ACTOR` or `CRITIC`; None for the only one.
         obs_shape: shape of one (stacked) observation.
-        outputs: of the head: discrete actions, entries of a continuous one, or 1.
+        outputs: of the policy: discrete actions, or entries of a continuous one.
         obs_scale: factor on observations, 1/255 for frames.
         seed: that buffers are drawn from.
         log_std: log σ at the start, for continuous actions; else None.
@@ -102,7 +127,7 @@ class OwnNetwork(nn.Module):
     def __init__(
         self,
         name: str,
-        part: int,
+        part: int | None,
         obs_shape: Sequence[int],
         outputs: int,
         obs_scale: float = 1.0,
@@ -110,11 +135,15 @@ class OwnNetwork(nn.Module):
         log_std: float | None = None,
     ) -> None:
         super().__init__()
-        self.obs_scale, self.initial = obs_scale, log_std
-        self.gain = (PolicyNetwork if part == ACTOR else ValueNetwork).head_gain
+        self.obs_scale = obs_scale
+        self.initial = log_std = None if part == CRITIC else log_std
         shape = tuple(obs_shape)
         make, width = making(name, part, (torch.zeros(2, *shape),), seed, obs_shape=shape)
-        self.net, self.head = make(seed), head(width, outputs)
+        self.net = make(seed)
+        self.head = head(width, 1 if part == CRITIC else outputs)
+        self.value = head(width, 1) if part is None else None
+        ours = {ACTOR: PolicyNetwork, CRITIC: ValueNetwork, None: SharedNetwork}[part]
+        self.gains = ours.head_gains
         value = None if log_std is None else nn.Parameter(torch.full((outputs,), log_std))
         self.register_parameter("log_std", value)
         self._init_trunk = own_initializer(lambda seed: nn.ModuleDict({"net": make(seed)}))
@@ -123,26 +152,28 @@ class OwnNetwork(nn.Module):
         """Draw one Block: the trunk's as its function does, the others as our networks' are."""
         if block.name == "log_std" and self.initial is not None:
             return torch.full(block.view.shape, self.initial)
-        if block.path == "head":
-            return orthogonal(block, generator, self.gain)
+        if block.path in self.gains:
+            return orthogonal(block, generator, self.gains[block.path])
         return self._init_trunk(block, generator)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Return logits, means or values, (batch, outputs)."""
+        """Return logits, means or values, (batch, outputs); with one trunk a value comes last."""
         obs = obs.float()
-        hidden = self.net(obs * self.obs_scale if self.obs_scale != 1.0 else obs)
-        return self.head(hidden.float())
+        hidden = self.net(obs * self.obs_scale if self.obs_scale != 1.0 else obs).float()
+        if self.value is None:
+            return self.head(hidden)
+        return torch.cat([self.head(hidden), self.value(hidden)], 1)
 
 
-def policy_and_value(
+def networks_of(
     agent: Any,
     obs_shape: Sequence[int],
     outputs: int,
     obs_scale: float = 1.0,
     log_std: float | None = None,
     seed: int = 0,
-) -> tuple[PolicyNetwork | OwnNetwork, ValueNetwork | OwnNetwork]:
-    """Return the networks of a PPO's config.
+) -> dict[str, Any]:
+    """Return the networks of a PPO's config: ``actor`` and ``critic``, or ``actor_critic``.
 
     Args:
         agent: its section ``agent``.
@@ -153,19 +184,30 @@ def policy_and_value(
         seed: that buffers of a user's networks are drawn from.
     """
     if is_factory(agent.network):
-        own = partial(OwnNetwork, agent.network, obs_shape=obs_shape, obs_scale=obs_scale)
-        actor = own(ACTOR, outputs=outputs, seed=derive_seed(seed, "actor"), log_std=log_std)
-        return actor, own(CRITIC, outputs=1, seed=derive_seed(seed, "critic"))
+        parts = {"actor_critic": None} if agent.shared_trunk else {"actor": ACTOR, "critic": CRITIC}
+        return {
+            name: OwnNetwork(
+                agent.network, part, obs_shape, outputs, obs_scale, derive_seed(seed, name), log_std
+            )
+            for name, part in parts.items()
+        }
     arch = policy_architecture(agent, obs_shape)
-    actor = PolicyNetwork(arch, obs_shape, outputs, obs_scale, agent.init, log_std)
-    made = actor, ValueNetwork(arch, obs_shape, obs_scale, agent.init)
-    for module in made if arch.convs else ():
+    policy = arch, obs_shape, outputs, obs_scale, agent.init, log_std
+    made = (
+        {"actor_critic": SharedNetwork(*policy)}
+        if agent.shared_trunk
+        else {
+            "actor": PolicyNetwork(*policy),
+            "critic": ValueNetwork(arch, obs_shape, obs_scale, agent.init),
+        }
+    )
+    for module in made.values() if arch.convs else ():
         module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
     return made
 
 
 def policy_architecture(agent: Any, obs_shape: Sequence[int]) -> Architecture:
-    """Return the trunk of both networks of a PPO's config.
+    """Return the trunk of the networks of a PPO's config.
 
     Args:
         agent: its section ``agent``.

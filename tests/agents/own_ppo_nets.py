@@ -65,8 +65,13 @@ def untrained(obs_shape: tuple[int, ...]) -> Pair:
 BODY = nn.Linear(4, 4)
 
 
+def kept_body(obs_shape: tuple[int, ...]) -> Pair:
+    return nn.Sequential(BODY, layers(4)), layers(4)
+
+
 def shared_body(obs_shape: tuple[int, ...]) -> Pair:
-    return nn.Sequential(BODY, layers(4)), nn.Sequential(BODY, layers(4))
+    body = nn.Linear(obs_shape[0], 4)
+    return nn.Sequential(body, layers(4)), nn.Sequential(body, layers(4))
 
 
 def with_actions(obs_shape: tuple[int, ...], num_actions: int) -> Pair:

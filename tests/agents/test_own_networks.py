@@ -97,7 +97,7 @@ def test_it_compiles_where_asked(tmp_path: Path) -> None:
     ("net", "message"),
     [
         ("wrong_shape", r"of 2 inputs the module returned \(2, 3\): allowed is .* \(2, 2\)"),
-        ("no_module", r"the function returned \[2\]: allowed is a module"),
+        ("no_module", r"the function returned a list, \[2\]: allowed is a module"),
         ("buffers_only", "the module has no parameters that could be trained"),
         ("fails", r"called with zeros of shape \(2, 4\), raised RuntimeError: mat1 and mat2"),
         ("other_arguments", "raised TypeError: .*unexpected keyword argument 'obs_shape'"),

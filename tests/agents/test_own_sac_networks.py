@@ -129,7 +129,7 @@ def test_it_compiles_where_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("flat", r"of 2 inputs the module returned \(32,\): allowed is .* \(2, any number\)"),
         ("no_action", "critics' trunk: the function, .* zeros of shape .2, 3. and .2, 1., raised"),
         ("untrained", "the actor's trunk: the module has no parameters that could be trained"),
-        ("shared_body", "the function returned body.weight twice: allowed are new layers at each"),
+        ("shared_body", "actor and critic share body.weight: give each layers of its own"),
         ("grows", "called twice with the same seed, the function returned different modules"),
         ("in_place", "the module writes into its input, which others read too"),
         ("unused_lazy", "spare.weight is lazy, and no forward pass has given it a shape"),

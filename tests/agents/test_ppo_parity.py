@@ -9,7 +9,9 @@ import torch
 from stable_baselines3 import PPO as SB3PPO
 from stable_baselines3.common.callbacks import BaseCallback, CallbackList
 from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+from torch import nn
 
 from rlplast.agents.ppo import PPO
 from rlplast.agents.running_statistics import RewardScale, RunningStatistics
@@ -18,10 +20,25 @@ from rlplast.run.config_file import read_config
 from tests.ppo_runs import small_ppo
 
 ENVS, STEPS, BATCH, EPOCHS = 3, 16, 12, 3  # 12 updates for each rollout
-LAYERS = ("policy_net", "value_net")
 
 
-def theirs(env_id: str) -> Any:
+class Body(BaseFeaturesExtractor):
+    """A trunk that actor and critic share: sizes and gains of the MLP that each has else."""
+
+    def __init__(self, space: Any) -> None:
+        super().__init__(space, 64)
+        self.layers = nn.Sequential(
+            nn.Linear(*space.shape, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh()
+        )
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return self.layers(obs)
+
+
+SHARED = {"features_extractor_class": Body, "net_arch": []}
+
+
+def theirs(env_id: str, shared: bool = False) -> Any:
     def make() -> gymnasium.Env:
         return gymnasium.make(env_id, max_episode_steps=7)  # so that some are truncated
 
@@ -34,6 +51,7 @@ def theirs(env_id: str) -> Any:
         n_epochs=EPOCHS,
         ent_coef=0.01,
         max_grad_norm=0.1,
+        policy_kwargs=SHARED if shared else {},
         seed=1,
         device="cpu",
     )
@@ -42,9 +60,9 @@ def theirs(env_id: str) -> Any:
     return model
 
 
-def ours(env_id: str) -> PPO:
+def ours(env_id: str, shared: bool = False) -> PPO:
     agent = {"rollout_steps": STEPS, "batch_size": BATCH, "epochs": EPOCHS, "hidden": None}
-    agent |= {"entropy_coef": 0.01, "max_grad_norm": 0.1}
+    agent |= {"shared_trunk": shared, "entropy_coef": 0.01, "max_grad_norm": 0.1}
     env = {"num_envs": ENVS}
     config = read_config(small_ppo(f"gym/{env_id}", total="10k env_steps", agent=agent, env=env))
     made = build_trainable(config)
@@ -54,15 +72,22 @@ def ours(env_id: str) -> PPO:
 
 def weights_of(policy: Any) -> dict[str, torch.Tensor]:
     """Return Stable-Baselines3's weights by our names."""
-    found = {}
-    for name, part, head in (
-        ("actor", policy.mlp_extractor.policy_net, policy.action_net),
-        ("critic", policy.mlp_extractor.value_net, policy.value_net),
-    ):
-        for layer, module in {"fc1": part[0], "fc2": part[2], "head": head}.items():
-            found |= {f"{name}.{layer}.{key}": value for key, value in module.state_dict().items()}
+    actor, critic = "actor", "critic"
+    of_actor, of_critic = policy.mlp_extractor.policy_net, policy.mlp_extractor.value_net
+    if isinstance(policy.features_extractor, Body):
+        actor = critic = "actor_critic"
+        of_actor = of_critic = policy.features_extractor.layers
+    modules = {f"{actor}.fc1": of_actor[0], f"{actor}.fc2": of_actor[2]}
+    modules |= {f"{critic}.fc1": of_critic[0], f"{critic}.fc2": of_critic[2]}
+    modules[f"{actor}.head"] = policy.action_net
+    modules[f"{critic}.head" if critic != actor else "actor_critic.value"] = policy.value_net
+    found = {
+        f"{layer}.{key}": value
+        for layer, module in modules.items()
+        for key, value in module.state_dict().items()
+    }
     if hasattr(policy, "log_std"):
-        found["actor.log_std"] = policy.log_std.detach()
+        found[f"{actor}.log_std"] = policy.log_std.detach()
     return found
 
 
@@ -104,11 +129,13 @@ def by_environment(rows: np.ndarray) -> np.ndarray:
     return rows % ENVS * STEPS + rows // ENVS
 
 
+@pytest.mark.parametrize("shared", [False, True], ids=["apart", "shared"])
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
 def test_ten_updates_and_more_equal_stable_baselines3s(
-    env_id: str, monkeypatch: pytest.MonkeyPatch
+    env_id: str, shared: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    model, agent = theirs(env_id), ours(env_id)
+    model, agent = theirs(env_id, shared), ours(env_id, shared)
+    assert own_weights(agent).keys() == weights_of(model.policy).keys()
     for name, value in own_weights(agent).items():
         value.copy_(weights_of(model.policy)[name])
     for _ in range(2):
@@ -140,9 +167,11 @@ def test_ten_updates_and_more_equal_stable_baselines3s(
     assert agent.clock.updates == 2 * EPOCHS * STEPS * ENVS // BATCH == 24
 
 
+@pytest.mark.parametrize("shared", [False, True], ids=["apart", "shared"])
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
-def test_fresh_networks_have_stable_baselines3s_sizes_and_gains(env_id: str):
-    expected, found = weights_of(theirs(env_id).policy), own_weights(ours(env_id))
+def test_fresh_networks_have_stable_baselines3s_sizes_and_gains(env_id: str, shared: bool):
+    expected = weights_of(theirs(env_id, shared).policy)
+    found = own_weights(ours(env_id, shared))
     assert expected.keys() == found.keys()
     for name, value in found.items():
         assert value.shape == expected[name].shape

@@ -79,6 +79,7 @@ AGENTS = {
     "sac c51": ("sac", {"values": {"kind": "c51", **BINS}, "critics": 3, "critic_subset": 2}),
     "simba_v2": ("sac", {"network": "simba_v2", "scale_rewards": 5, "values": {"kind": "c51"}}),
     "bro": ("sac", {"network": "bro"}),
+    "shared trunk": ("ppo", {"shared_trunk": True}),
 }
 
 

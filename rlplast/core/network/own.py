@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import is_fake
 from torch.nn.parameter import is_lazy
 
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import ConfigError, shortened
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Init, part_of, torch_default
 from rlplast.core.rng import preserve_global_rng
@@ -85,7 +85,8 @@ def made(
         try:
             module = factory(**spaces)
             if not isinstance(module, nn.Module):
-                raise ConfigError(f"{key}: the function returned {module!r}: allowed is a module")
+                kind = f"a {type(module).__name__}, {' '.join(shortened(module).split())}"
+                raise ConfigError(f"{key}: the function returned {kind}: allowed is a module")
             with torch.no_grad():
                 before = [each._version for each in inputs]
                 module.eval()(*inputs)

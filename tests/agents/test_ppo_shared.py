@@ -1,0 +1,189 @@
+"""A PPO whose actor and critic share a trunk; its updates: test_ppo_parity.py."""
+
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import rlplast
+from rlplast.agents.ppo_config import PPOAgentConfig
+from rlplast.agents.ppo_networks import SharedNetwork, networks_of
+from rlplast.core.errors import ConfigError
+from rlplast.core.network.network import Network
+from rlplast.run.build import build
+from rlplast.run.config_file import read_config
+from tests.agents.toy_control import use_slide
+from tests.agents.toy_env import advanced, everything, hooked, ppo, same, use_wheel
+from tests.ppo_runs import AGENT, small_control, small_ppo
+from tests.runs import check_resumes
+
+SHARED = {"shared_trunk": True}
+OWN = {"network": "tests.agents.own_ppo_nets:one", "hidden": None}
+
+
+def both(base: Any, own: bool = False, **keys: Any) -> dict[str, Any]:
+    agent = (AGENT if base is small_ppo else {}) | SHARED | (OWN if own else {})
+    return base(agent=agent | keys.pop("agent", {}), **keys)
+
+
+def network(shape: tuple[int, ...] = (4,), **keys: Any) -> SharedNetwork:
+    made = networks_of(PPOAgentConfig(**SHARED, **keys), shape, 3)
+    assert list(made) == ["actor_critic"]
+    return made["actor_critic"]
+
+
+def test_policy_and_value_are_two_layers_on_one_trunk() -> None:
+    module, obs = network(hidden=[8, 6]), torch.randn(5, 4)
+    x = obs
+    for layer in (module.fc1, module.fc2):  # type: ignore[attr-defined]
+        x = torch.tanh(x @ layer.weight.T + layer.bias)
+    policy, value = (x @ h.weight.T + h.bias for h in (module.head, module.value))
+    torch.testing.assert_close(module(obs), torch.cat([policy, value], 1))
+    _, activations = module.forward_activations(obs)
+    torch.testing.assert_close(activations["fc2"], x)
+    handle = Network("actor_critic", module)
+    assert [group.name for group in handle.units().groups] == ["fc1", "fc2"]
+    readers = {
+        part.block.path for part in handle.units().groups[1].parts if part.block.path != "fc2"
+    }
+    assert readers == {"head", "value"}
+
+
+@pytest.mark.parametrize("init", ["orthogonal", "torch", "xavier_uniform"])
+def test_heads_begin_as_those_of_networks_apart(init: Any) -> None:
+    module = network(hidden=[8], init=init)
+    Network("actor_critic", module).initialise(torch.Generator().manual_seed(0))
+    for layer, gain in ((module.head, 0.01), (module.value, 1.0)):
+        if init == "orthogonal":
+            norms = torch.linalg.svdvals(layer.weight.detach())
+            torch.testing.assert_close(norms, torch.full_like(norms, gain))
+        bound = math.sqrt(6 / (8 + len(layer.weight))) if init == "xavier_uniform" else 8**-0.5
+        assert layer.weight.abs().max() <= max(bound, gain)
+        assert init == "torch" or not layer.bias.any()
+
+
+def test_it_reads_pictures_and_has_a_trunk_without_hidden_layers() -> None:
+    pictures = torch.randint(2, (5, 4, 10, 10), dtype=torch.uint8)
+    assert network((4, 10, 10))(pictures).shape == (5, 4)
+    bare = network(hidden=[])
+    assert bare(torch.zeros(2, 4)).shape == (2, 4)
+    assert not Network("actor_critic", bare).units().groups
+
+
+@pytest.mark.parametrize("base", [small_ppo, small_control])
+@pytest.mark.parametrize("own", [False, True], ids=["ours", "own"])
+def test_killed_and_resumed_equals(base: Any, own: bool, tmp_path: Path) -> None:
+    hooks: list[dict[str, Any]] = [
+        {"method": "redo", "every": "20 updates", "params": {"threshold": 0.5}},
+        {"method": "full_reset", "at": "50%", "params": {"init": "fresh"}},
+        {"method": "pfo", "every": "20 env_steps", "params": {"batch": 8}},
+    ]
+    rows = check_resumes(both(base, own, hooks=hooks), tmp_path)["receipts"]
+    assert {row["network"] for row in rows} == {"actor_critic"}
+
+
+@pytest.mark.parametrize("base", [small_ppo, small_control])
+def test_a_users_trunk_learns_as_ours_of_the_same_weights(base: Any) -> None:
+    quiet = {"metrics": {"every": None}}
+    ours, _ = build(read_config(both(base, agent={"hidden": [16, 16]}, **quiet)))
+    own, _ = build(read_config(both(base, own=True, **quiet)))
+    names = {"net.0": "fc1", "net.2": "fc2", "head": "head", "value": "value"}
+    mine, theirs = (agent.networks["actor_critic"].module for agent in (ours, own))
+    for name, other in names.items():
+        theirs.get_submodule(name).load_state_dict(mine.get_submodule(other).state_dict())
+    for agent in (ours, own):
+        while agent.clock.updates < 12:
+            agent.step()
+    for name, other in names.items():
+        a, b = theirs.get_submodule(name).weight, mine.get_submodule(other).weight
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+    ours.close(), own.close()
+
+
+@pytest.mark.parametrize("use", [use_wheel, use_slide])
+def test_probes_and_acting_leave_training_bit_identical(
+    use: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch)
+    plain, watched = (ppo(normalize_obs=True, **SHARED) for _ in range(2))
+    for i in range(60):
+        plain.step()
+        watched.step()
+        batch = watched.sample(16, i) if i % 7 == 0 else None
+        if batch is not None:
+            found = watched.outputs("actor_critic", batch)
+            assert found.shape == (16, watched.width + 1)
+            watched.activations("actor_critic", batch)
+            watched.loss("actor_critic", batch)
+            watched.act(watched.experience.obs())
+    assert plain.clock.updates > 10
+    assert same(everything(plain), everything(watched))
+
+
+def test_the_loss_is_the_sum_of_those_of_networks_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_slide(monkeypatch)
+    shared, apart = ppo(**SHARED), ppo()
+    module = shared.networks["actor_critic"].module
+    for name, head in (("actor", "head"), ("critic", "value")):
+        own = apart.networks[name].module
+        for layer in ("fc1", "fc2"):
+            own.get_submodule(layer).load_state_dict(module.get_submodule(layer).state_dict())
+        own.get_submodule("head").load_state_dict(module.get_submodule(head).state_dict())
+    while not apart.owes():
+        apart.step()
+    batch = apart._batch()
+    expected = apart.loss("actor", batch) + apart.loss("critic", batch)
+    torch.testing.assert_close(shared.loss("actor_critic", batch), expected)
+    np.testing.assert_allclose(shared._value(batch.obs.numpy()), apart._value(batch.obs.numpy()))
+
+
+def test_a_reset_of_heads_reaches_both_and_one_of_the_network_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    use_slide(monkeypatch)
+    agent = advanced(ppo(**SHARED), 15)
+    handle = agent.networks["actor_critic"]
+    before = {block.name: block.view.clone() for block in handle.blocks}
+    rlplast.head_reset(handle)
+    changed = {b.name.split(".")[0] for b in handle.blocks if not same(b.view, before[b.name])}
+    assert changed == {"head", "value"}
+    row = {"method": "full_reset", "at": "50%", "params": {"init": "fresh"}}
+    (receipt,) = hooked(agent, row).fire(agent.clock, agent.clock.advance(env_steps=300))
+    assert receipt.network == "actor_critic"
+    assert agent.actor.log_std.tolist() == [0, 0]
+    advanced(agent, 30)
+
+
+@pytest.mark.slow
+def test_compiled_updates_train_as_eager_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_slide(monkeypatch)
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    eager, compiled = (advanced(ppo(accelerate=how, **SHARED), 24) for how in ("off", "compile"))
+    assert compiled._whole
+    theirs = compiled.networks["actor_critic"].module.state_dict()
+    for key, value in eager.networks["actor_critic"].module.state_dict().items():
+        torch.testing.assert_close(theirs[key], value, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(compiled.sums, eager.sums, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            {"agent": OWN | {"network": "tests.agents.own_ppo_nets:mlp"}},
+            "the shared trunk: the function returned a tuple, .Sequential.*: allowed is a module",
+        ),
+        (
+            {"hooks": [{"method": "full_reset", "at": "50%", "networks": ["critic"]}]},
+            "critic.*actor_critic",
+        ),
+    ],
+    ids=["pair", "critic"],
+)
+def test_what_it_has_not_is_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build(read_config(both(small_ppo, **keys)))
