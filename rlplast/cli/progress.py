@@ -90,10 +90,13 @@ class RunProgress(Rows):
 def _length(loop: Loop) -> tuple[str, float]:
     """Return the unit that progress is counted in, and how many there are.
 
-    An epoch or a phase may last for hours: updates are counted instead where their number is known.
+    An epoch, a phase, or one env_step with the updates of a priming may last for hours: updates are
+    counted instead where their number is known.
     """
     updates = loop.hooks.horizon.updates
-    if loop.total.unit in ("epochs", "phase") and updates > 0:
+    agent: Any = getattr(getattr(loop.trainable, "config", None), "agent", None)
+    long = loop.total.unit in ("epochs", "phase") or getattr(agent, "initial_updates", 0) > 0
+    if long and updates > 0:
         return "updates", updates
     return loop.total.unit, loop.total.value
 

@@ -299,6 +299,14 @@ def test_what_a_plug_in_calls_env_is_no_sequence_of_tasks():
     assert "phase 1/2" in watching(loop).plain().split(", ")
 
 
+def test_a_priming_is_counted_in_updates():
+    loop = stub(total=Time(50, "env_steps"), horizon={"updates": 500})
+    loop.trainable.clock = Clock(updates=100, env_steps=10)
+    assert "20%" in watching(loop).plain().split(": ")[1] and "10 of 50" in watching(loop).plain()
+    loop.trainable.config = SimpleNamespace(agent=SimpleNamespace(initial_updates=400))
+    assert watching(loop).plain() == "training: 20%, 100 of 500 updates"
+
+
 def test_long_epochs_are_counted_in_updates():
     loop = stub(horizon={"updates": 500})
     loop.trainable.clock = Clock(updates=100, epochs=1)
