@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from rlplast.agents.losses import between
-from rlplast.agents.own_trunks import ACTOR, CRITIC, head, making
+from rlplast.agents.own_trunks import ACTOR, CRITIC, head, making, order_with_heads
+from rlplast.core.network.order import Order
 from rlplast.core.network.own import own_initializer
 from rlplast.core.rng import derive_seed
 
@@ -58,6 +59,10 @@ class OwnActor(nn.Module):
         self.mean, self.log_std = (head(width, action_dim) for _ in range(2))
         self.log_std_range = log_std, log_std_min, log_std_max
         self.init_block = own_initializer(lambda seed: nn.ModuleDict({"net": make(seed)}))
+
+    def forward_order(self) -> Order | None:
+        """Return the layers' names in forward order, heads side by side last; None if unknown."""
+        return order_with_heads("net", self.net, ("mean", "log_std"))
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and log_std, (batch, action_dim), of (batch, *obs_shape)."""

@@ -2,6 +2,7 @@
 
 - `making`: what makes one of the two from a seed.
 - `head`: a layer that reads what a trunk returns.
+- `order_with_heads`: the forward order of a trunk with heads side by side.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,9 +12,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
+from rlplast.core.network.network import Network
+from rlplast.core.network.order import Order, forward_order
 from rlplast.core.network.own import check_again, check_outputs, factory_of, made
 
-__all__ = ["ACTOR", "CRITIC", "head", "making"]
+__all__ = ["ACTOR", "CRITIC", "head", "making", "order_with_heads"]
 
 ACTOR, CRITIC = 0, 1  # place in the pair; None is the only trunk
 _KEY = "agent.network"
@@ -63,13 +66,13 @@ def _trunk(
 
 
 def _check_apart(key: str, actor: nn.Module, critic: nn.Module) -> None:
-    """Refuse trunks that share a layer: each is made by a call of its own, and would not."""
+    """Refuse trunks that train a layer in common: each is made by a call of its own."""
     of_actor = {id(p) for p in actor.parameters()}
     for name, parameter in critic.named_parameters():
-        if id(parameter) in of_actor:
+        if parameter.requires_grad and id(parameter) in of_actor:
             raise ConfigError(
-                f"{key}: actor and critic share {name}: give each layers of its own, or, for PPO, "
-                "return one module and set agent.shared_trunk: true"
+                f"{key}: actor and critic share {name}: give each layers of its own (a PPO may "
+                "have one trunk: set agent.shared_trunk: true and return one module)"
             )
 
 
@@ -78,3 +81,22 @@ def head(width: int, outputs: int) -> nn.Linear:
     layer = nn.Linear(width, outputs)
     layer.is_head = True  # type: ignore[assignment]
     return layer
+
+
+def order_with_heads(name: str, trunk: nn.Module, heads: tuple[str, ...]) -> Order | None:
+    """Return a module's forward order; None if the trunk declares none and cannot be traced.
+
+    Args:
+        name: of the trunk in the module.
+        trunk: it.
+        heads: layers that all read what it returns.
+    """
+    try:
+        own = forward_order(Network(name, trunk))
+    except ConfigError:
+        return None
+    whole = [
+        path for path in own if not any(path.startswith(f"{other}.") for other in own if other)
+    ]
+    last = heads if len(heads) > 1 else heads[0]
+    return [*(f"{name}.{path}".rstrip(".") for path in whole), last]

@@ -112,6 +112,7 @@ class PPOConfig(AgentConfig):
         super().check()
         agent, whole, total = self.agent, self.transitions, self.total_time()
         check_network(agent, PPOAgentConfig(), ("convs", "hidden", "activation", "init"))
+        self._check_rows()
         if whole % agent.batch_size:
             near = max(n for n in range(1, min(agent.batch_size, whole) + 1) if not whole % n)
             raise ConfigError(
@@ -124,6 +125,18 @@ class PPOConfig(AgentConfig):
                 f"environments has {whole} env_steps, allowed are at most those of the total, "
                 f"{total}, or nothing is ever learnt"
             )
+
+    def _check_rows(self) -> None:
+        """Refuse rows that name the actor or the critic where they are one network."""
+        for key in ("hooks", "penalties", "layers") if self.agent.shared_trunk else ():
+            for number, row in enumerate(getattr(self, key)):
+                named = row.get("networks") if isinstance(row, dict) else None
+                if isinstance(named, list) and ({"actor", "critic"} & {*map(str, named)}):
+                    raise ConfigError(
+                        f"{key}[{number}].networks = {named}: with agent.shared_trunk: true actor "
+                        "and critic are one network, actor_critic, with a layer head and a layer "
+                        "value (layers: [value]); for networks apart set it to false"
+                    )
 
     def _check_sequence(self) -> None:
         super()._check_sequence()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rlplast.agents.networks import Architecture, QNetwork, architecture_of, orthogonal
-from rlplast.agents.own_trunks import ACTOR, CRITIC, head, making
+from rlplast.agents.own_trunks import ACTOR, CRITIC, head, making, order_with_heads
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.order import Order
 from rlplast.core.network.own import is_factory, own_initializer
@@ -81,13 +81,18 @@ class ValueNetwork(QNetwork):
 
 
 class SharedNetwork(PolicyNetwork):
-    """A policy, and a value from the same trunk as its last output; see `PolicyNetwork`."""
+    """A policy, and a value from the same trunk as its last output; see `PolicyNetwork`.
+
+    Attributes:
+        choices: how many outputs are the policy's.
+    """
 
     head_gains: ClassVar[dict[str, float]] = {"head": 0.01, "value": 1.0}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.value = nn.Linear(self.get_submodule("head").in_features, 1)
+        self.choices = self.get_submodule("head").out_features
 
     def forward_order(self) -> Order:
         """Return the layers' names in forward order; heads, side by side, last."""
@@ -142,11 +147,17 @@ class OwnNetwork(nn.Module):
         self.net = make(seed)
         self.head = head(width, 1 if part == CRITIC else outputs)
         self.value = head(width, 1) if part is None else None
+        self.choices = self.head.out_features
         ours = {ACTOR: PolicyNetwork, CRITIC: ValueNetwork, None: SharedNetwork}[part]
         self.gains = ours.head_gains
         value = None if log_std is None else nn.Parameter(torch.full((outputs,), log_std))
         self.register_parameter("log_std", value)
         self._init_trunk = own_initializer(lambda seed: nn.ModuleDict({"net": make(seed)}))
+
+    def forward_order(self) -> Order | None:
+        """Return the layers' names in forward order, heads side by side last; None if unknown."""
+        heads = ("head",) if self.value is None else ("head", "value")
+        return order_with_heads("net", self.net, heads)
 
     def init_block(self, block: Block, generator: torch.Generator) -> Tensor:
         """Draw one Block: the trunk's as its function does, the others as our networks' are."""

@@ -32,8 +32,8 @@ class Reading(nn.Module):
         outputs: whether to keep what they give.
 
     Attributes:
-        found: a layer with its input, in the order of the pass; what several read, once. With
-            `outputs` a layer with its output.
+        found: a layer with its input, in the order of the pass; what several read, once, also if
+            each scales it for itself. With `outputs` a layer with its output.
     """
 
     def __init__(
@@ -43,24 +43,31 @@ class Reading(nn.Module):
         self.module = module
         self.found: list[tuple[nn.Module, Tensor]] = []
         self._read, self._outputs = tuple(layers), outputs
+        self._raw: list[Tensor] = []  # inputs before hooks of the layers' own
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the module returns."""
         self.found.clear()
-        handles = [
-            layer.register_forward_hook(self._keep_output)
-            if self._outputs
-            else layer.register_forward_pre_hook(self._keep)
-            for layer in self._read
-        ]
+        handles = []
+        for layer in self._read:
+            if self._outputs:
+                handles.append(layer.register_forward_hook(self._keep_output))
+            else:
+                handles.append(layer.register_forward_pre_hook(self._keep_raw, prepend=True))
+                handles.append(layer.register_forward_pre_hook(self._keep))
         try:
             return self.module(*args, **kwargs)
         finally:
+            self._raw.clear()
             for handle in handles:
                 handle.remove()
 
+    def _keep_raw(self, layer: nn.Module, args: tuple[Any, ...]) -> None:
+        self._raw.append(args[0])
+
     def _keep(self, layer: nn.Module, args: tuple[Any, ...]) -> None:
-        if not any(args[0] is tensor for _, tensor in self.found):
+        *before, last = self._raw
+        if not any(last is tensor for tensor in before):
             self.found.append((layer, args[0]))
 
     def _keep_output(self, layer: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:

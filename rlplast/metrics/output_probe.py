@@ -67,7 +67,11 @@ def measure_outputs(
         other = WithWeights(network.module, {n: t.to(now.device) for n, t in before.items()})
         with torch.no_grad():
             then = trainable.outputs(network.name, batch, other)
-        values |= {name: metric(now, then) for name, metric in churns.items()}
+        choices = getattr(network.module, "choices", None)  # how many; others are no choices
+        for name, metric in churns.items():
+            only = name == "churn_argmax" and choices is not None
+            pair = (now[:, :choices], then[:, :choices]) if only else (now, then)
+            values[name] = metric(*pair)
     kernels = {name: metric for name, metric in asked.items() if name in OF_KERNELS}
     for member, columns in _members(network):
         if kernels:

@@ -74,5 +74,10 @@ def shared_body(obs_shape: tuple[int, ...]) -> Pair:
     return nn.Sequential(body, layers(4)), nn.Sequential(body, layers(4))
 
 
+def frozen_body(obs_shape: tuple[int, ...]) -> Pair:
+    body = nn.Linear(obs_shape[0], 4).requires_grad_(False)
+    return nn.Sequential(body, layers(4)), nn.Sequential(body, layers(4))
+
+
 def with_actions(obs_shape: tuple[int, ...], num_actions: int) -> Pair:
     return layers(obs_shape[0]), layers(obs_shape[0])

@@ -44,6 +44,11 @@ def test_killed_and_resumed_equals(keys: dict[str, Any], tmp_path: Path) -> None
     assert networks == ({"actor", "critic"} if len(keys["hooks"]) == 2 else set())
 
 
+def test_trunks_may_share_what_is_not_trained(tmp_path: Path) -> None:
+    run = api.train(config("frozen_body"), tmp_path / "run")
+    assert run.info["status"] == "done"
+
+
 def test_it_learns_from_pictures(tmp_path: Path) -> None:
     run = api.train(config("pictures", env=SPOT), tmp_path / "run")
     assert run.info["status"] == "done"

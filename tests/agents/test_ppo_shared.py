@@ -14,6 +14,9 @@ from rlplast.agents.ppo_config import PPOAgentConfig
 from rlplast.agents.ppo_networks import SharedNetwork, networks_of
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.network import Network
+from rlplast.core.network.order import forward_order
+from rlplast.methods.features import Reading, head_layers
+from rlplast.metrics.output_probe import measure_outputs, weights_of
 from rlplast.run.build import build
 from rlplast.run.config_file import read_config
 from tests.agents.toy_control import use_slide
@@ -158,6 +161,49 @@ def test_a_reset_of_heads_reaches_both_and_one_of_the_network_all(
     advanced(agent, 30)
 
 
+@pytest.mark.parametrize("use", [use_wheel, use_slide])
+def test_the_value_is_no_action_whose_rank_could_change(
+    use: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch)
+    agent = advanced(ppo(**SHARED), 1)
+    handle, batch = agent.networks["actor_critic"], agent.sample(32, 0)
+    with torch.no_grad():
+        agent.critic.value.bias.fill_(20)
+        agent.actor.head.bias.zero_()
+        before = weights_of(handle.module)
+        agent.actor.head.weight.neg_()
+    found = measure_outputs(agent, handle, batch, ["churn_argmax", "churn"], 0, before)
+    assert found["churn_argmax"] == (1 if agent.width > 1 else 0)
+    assert found["churn"] > 0
+
+
+def test_last_features_count_once_though_each_head_scales_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    use_slide(monkeypatch)
+    agent = advanced(ppo(**SHARED, layers=[{"method": "unit_features"}]), 1)
+    handle, batch = agent.networks["actor_critic"], agent.sample(8, 0)
+    reading = Reading(handle.module, head_layers(handle, "infer"))
+    agent.outputs("actor_critic", batch, reading)
+    ((layer, features),) = reading.found
+    assert layer is agent.actor.head
+    torch.testing.assert_close(features.norm(dim=1), torch.ones(8))
+
+
+def test_methods_that_walk_the_layers_find_a_users_trunk_below_two_heads() -> None:
+    agent, _ = build(read_config(both(small_control, own=True)))
+    handle = agent.networks["actor_critic"]
+    assert forward_order(handle) == ["net.0", "net.2", "head", "value"]
+    obs = torch.randn(6, 3)
+    with torch.no_grad():
+        before = handle.module(obs)
+        rlplast.apply("scale_weights", handle)
+        after = handle.module(obs)
+    assert not same(before, after)
+    agent.close()
+
+
 @pytest.mark.slow
 def test_compiled_updates_train_as_eager_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     use_slide(monkeypatch)
@@ -179,7 +225,7 @@ def test_compiled_updates_train_as_eager_ones(monkeypatch: pytest.MonkeyPatch) -
         ),
         (
             {"hooks": [{"method": "full_reset", "at": "50%", "networks": ["critic"]}]},
-            "critic.*actor_critic",
+            r"hooks.0..networks = .'critic'.: .* one network, actor_critic, .*layers: .value.",
         ),
     ],
     ids=["pair", "critic"],
