@@ -49,14 +49,15 @@ def _trunk(
 ) -> nn.Module:
     key, factory = f"{_KEY} = {name!r}", factory_of(_KEY, name)
     if part is None:
-        return made(f"{key}, the shared trunk", factory, seed, inputs, **spaces)
+        return made(f"{key} with agent.shared_trunk: true", factory, seed, inputs, **spaces)
 
     def one(**spaces: Any) -> nn.Module:
         found = factory(**spaces)
         if not isinstance(found, tuple) or [isinstance(m, nn.Module) for m in found] != [True] * 2:
             raise ConfigError(
                 f"{key}: the function returned a {type(found).__name__}: allowed is a "
-                "pair of modules, the trunk of the actor and that of a critic"
+                "pair of modules, the trunk of the actor and that of a critic (for PPO also one, "
+                "with agent.shared_trunk: true)"
             )
         _check_apart(key, *found)
         return found[part]

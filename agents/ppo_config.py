@@ -127,15 +127,21 @@ class PPOConfig(AgentConfig):
             )
 
     def _check_rows(self) -> None:
-        """Refuse rows that name the actor or the critic where they are one network."""
-        for key in ("hooks", "penalties", "layers") if self.agent.shared_trunk else ():
+        """Refuse rows that name one network where there are two, or the other way round."""
+        shared = self.agent.shared_trunk
+        other = {"actor", "critic"} if shared else {"actor_critic"}
+        for key in ("hooks", "penalties", "layers"):
             for number, row in enumerate(getattr(self, key)):
                 named = row.get("networks") if isinstance(row, dict) else None
-                if isinstance(named, list) and ({"actor", "critic"} & {*map(str, named)}):
+                if isinstance(named, list) and not other.isdisjoint(map(str, named)):
+                    found = (
+                        "true actor and critic are one network, actor_critic, with a layer head "
+                        "and a layer value (layers: [value]); for networks apart set it to false"
+                        if shared
+                        else "false there are two networks, actor and critic; for one set it true"
+                    )
                     raise ConfigError(
-                        f"{key}[{number}].networks = {named}: with agent.shared_trunk: true actor "
-                        "and critic are one network, actor_critic, with a layer head and a layer "
-                        "value (layers: [value]); for networks apart set it to false"
+                        f"{key}[{number}].networks = {named}: with agent.shared_trunk: {found}"
                     )
 
     def _check_sequence(self) -> None:

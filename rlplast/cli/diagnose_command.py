@@ -65,7 +65,7 @@ def _plain(found: Diagnosis) -> dict[str, Any]:
 
 def _text(console: Console, found: Diagnosis) -> None:
     rows = [("run", f"{found.run} ({found.kind})"), ("verdict", found.verdict)]
-    show_rows(console, [*rows, *((own.network[:11], own.reason) for own in found.networks)])
+    show_rows(console, [*rows, *((own.network, own.reason) for own in found.networks)])
     for own in found.networks:
         if own.signs:
             console.print()

@@ -168,7 +168,7 @@ def _judged(fit: Fit) -> tuple[Verdict, str]:
         return "slower", found
     if high < MARGIN:
         return "kept", found
-    return "unclear", f"{found} The interval allows both: try more targets."
+    return "unclear", f"{found} That may be a loss or none: try more targets."
 
 
 def _points(behind: float) -> str:

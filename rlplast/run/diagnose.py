@@ -195,9 +195,10 @@ def _study(run: Run, trainer: Any) -> str:
     study = {
         "base": str(run.path / "config.yaml"),
         "seeds": 5,
-        # Rows of their own in each arm: YAML would write shared ones as references.
+        # Rows of their own in each arm: YAML would write shared ones as references. Resets come
+        # first, for hooks such as pfo that keep a network near what it was when they fired.
         "arms": {
-            name: {"hooks": [*copy.deepcopy(run.config.hooks), *added]}
+            name: {"hooks": [*added, *copy.deepcopy(run.config.hooks)]}
             for name, added in arms.items()
         },
     }

@@ -221,7 +221,7 @@ def test_compiled_updates_train_as_eager_ones(monkeypatch: pytest.MonkeyPatch) -
     [
         (
             {"agent": OWN | {"network": "tests.agents.own_ppo_nets:mlp"}},
-            "the shared trunk: the function returned a tuple, .Sequential.*: allowed is a module",
+            "shared_trunk: true: the function returned a tuple, .Sequential.*: allowed is a module",
         ),
         (
             {"hooks": [{"method": "full_reset", "at": "50%", "networks": ["critic"]}]},
@@ -233,3 +233,9 @@ def test_compiled_updates_train_as_eager_ones(monkeypatch: pytest.MonkeyPatch) -
 def test_what_it_has_not_is_refused(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build(read_config(both(small_ppo, **keys)))
+
+
+def test_networks_apart_are_not_one() -> None:
+    row = {"method": "l2_init", "networks": ["actor_critic"]}
+    with pytest.raises(ConfigError, match=r"penalties.0..*: false there are two networks"):
+        read_config(small_ppo(penalties=[row]))

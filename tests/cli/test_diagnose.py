@@ -61,7 +61,7 @@ def test_study_that_it_proposes_is_one(kind: str, runs: dict[str, Path], tmp_pat
     hooks = {name: list(arm["hooks"]) for name, arm in study.arms.items()}
     assert hooks["none"] == list(rlplast.load(runs[kind]).config.hooks)
     for name, method in (("fresh", "full_reset"), ("shrink_perturb", "shrink_perturb")):
-        assert hooks[name][:-1] == hooks["none"] and hooks[name][-1]["method"] == method
+        assert hooks[name][1:] == hooks["none"] and hooks[name][0]["method"] == method
     rlplast.plan(parse_yaml(found.study), tmp_path / "study")  # which builds every arm
 
 
