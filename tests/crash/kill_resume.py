@@ -113,10 +113,10 @@ DQN_SHORT: dict[str, Any] = {  # of small environments
     "agent.target_every": 100,
     "evaluate.every": None,
 }
-PPO_SHORT: dict[str, Any] = {
+PPO_SHORT: dict[str, Any] = {  # in all networks: actor and critic may be one
     "total": "3000 env_steps",
-    "hooks": SAC_HOOKS,
-    "layers": SAC_SHORT["layers"],
+    "hooks": [{k: v for k, v in row.items() if k != "networks"} for row in SAC_HOOKS],
+    "layers": [{k: v for k, v in row.items() if k != "networks"} for row in SAC_SHORT["layers"]],
     "agent.hidden": [32, 32],
     "agent.rollout_steps": 50,
     "agent.batch_size": 20,
