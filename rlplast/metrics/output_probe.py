@@ -66,7 +66,7 @@ def measure_outputs(
     if before is not None and churns:
         other = WithWeights(network.module, {n: t.to(now.device) for n, t in before.items()})
         with torch.no_grad():
-            then = trainable.outputs(network.name, batch, other)
+            then = cast(Tensor, trainable.outputs(network.name, batch, other))
         choices = getattr(network.module, "choices", None)  # how many; others are no choices
         for name, metric in churns.items():
             only = name == "churn_argmax" and choices is not None
