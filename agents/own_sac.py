@@ -62,7 +62,7 @@ class OwnActor(nn.Module):
 
     def forward_order(self) -> Order | None:
         """Return the layers' names in forward order, heads side by side last; None if unknown."""
-        return order_with_heads("net", self.net, ("mean", "log_std"))
+        return order_with_heads("net", self.net, "mean", "log_std")
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and log_std, (batch, action_dim), of (batch, *obs_shape)."""

@@ -84,13 +84,13 @@ def head(width: int, outputs: int) -> nn.Linear:
     return layer
 
 
-def order_with_heads(name: str, trunk: nn.Module, heads: tuple[str, ...]) -> Order | None:
-    """Return a module's forward order; None if the trunk declares none and cannot be traced.
+def order_with_heads(name: str, trunk: nn.Module, *heads: str) -> Order | None:
+    """Return the forward order of a trunk and its heads; None if that of the trunk is not known.
 
     Args:
         name: of the trunk in the module.
         trunk: it.
-        heads: layers that all read what it returns.
+        *heads: layers that all read what it returns.
     """
     try:
         own = forward_order(Network(name, trunk))

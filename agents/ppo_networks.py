@@ -124,6 +124,9 @@ class OwnNetwork(nn.Module):
         obs_scale: factor on observations, 1/255 for frames.
         seed: that buffers are drawn from.
         log_std: log σ at the start, for continuous actions; else None.
+
+    Attributes:
+        choices: how many outputs are those of `head`; a value beside them is none.
     """
 
     of_user = True
@@ -156,8 +159,8 @@ class OwnNetwork(nn.Module):
 
     def forward_order(self) -> Order | None:
         """Return the layers' names in forward order, heads side by side last; None if unknown."""
-        heads = ("head",) if self.value is None else ("head", "value")
-        return order_with_heads("net", self.net, heads)
+        beside = () if self.value is None else ("value",)
+        return order_with_heads("net", self.net, "head", *beside)
 
     def init_block(self, block: Block, generator: torch.Generator) -> Tensor:
         """Draw one Block: the trunk's as its function does, the others as our networks' are."""
