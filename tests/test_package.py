@@ -104,10 +104,10 @@ def test_the_wheel_says_what_it_is(wheel: Path) -> None:
 
 def test_the_sdist_has_what_it_takes_to_build_test_and_document(sdist: Path) -> None:
     names = set(names_in(sdist))
-    folders = ("rlplast", "tests", "docs", "benchmarks", "scripts")
+    folders = ("src/rlplast", "tests", "docs", "benchmarks", "scripts")
     expected = set().union(*(sources(folder) for folder in folders))
     expected |= configs() | sources("docs", ".md") | sources("docs", ".png")
-    expected |= {f"rlplast/{path}" for path in sources("agents") | sources("envs")}
+    expected |= {f"src/rlplast/{path}" for path in sources("agents") | sources("envs")}
     expected |= {
         "CHANGELOG.md",
         "CITATION.cff",
@@ -117,9 +117,10 @@ def test_the_sdist_has_what_it_takes_to_build_test_and_document(sdist: Path) -> 
         "README.md",
         "constraints.txt",
     }
-    expected |= {"mkdocs.yml", "pyproject.toml", "rlplast/py.typed"}
+    expected |= {"mkdocs.yml", "pyproject.toml", "src/rlplast/py.typed"}
     assert not expected - names
-    assert not [name for name in names if name.startswith(("agents", "envs", "runs", ".venv"))]
+    once = ("agents", "envs", "rlplast", "runs", ".venv")
+    assert not [name for name in names if name.startswith(once)]
     with tarfile.open(sdist) as file:
         assert not [member.name for member in file if member.issym() or member.islnk()]
 
@@ -251,7 +252,23 @@ def test_the_sdist_installs_and_can_be_worked_in(sdist: Path, tmp_path: Path) ->
     made.uninstall("rlplast")
     made.install("-e", folder)
     where = made.python("import rlplast.agents.dqn as d; print(d.__file__)")
-    assert where == str(folder / "rlplast" / "agents" / "dqn.py")
+    assert where == str(folder / "src" / "rlplast" / "agents" / "dqn.py")
+
+
+@pytest.mark.slow
+def test_of_an_editable_install_only_the_package_can_be_imported(tmp_path: Path) -> None:
+    made = Installed(tmp_path)
+    made.install("-e", ROOT)
+    (tmp_path / "envs").mkdir()  # somebody's own, which has no __init__.py
+    (tmp_path / "envs" / "mine.py").write_text("WHO = 'mine'\n")
+    spec = "rlplast.envs.spec('gym/CartPole-v1').num_actions"
+    assert made.python(f"import envs.mine, rlplast.envs; print(envs.mine.WHO, {spec})") == "mine 2"
+    paths = made.python("import sys; print(*sys.path, sep='\\n')").splitlines()
+    ours = [p for p in map(Path, paths) if ROOT in p.parents and ROOT / ".venv" not in p.parents]
+    assert [[inside.name for inside in path.iterdir()] for path in ours] == [["rlplast"]]
+    assert str(ROOT) not in paths
+    where = made.python("import rlplast.study.api as a; print(a._ROOT)")
+    assert where == str(ROOT / "src")  # where the processes of a study's cells find it
 
 
 def test_metrics_are_there_without_an_import_of_their_own() -> None:

@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 # What a cell runs is the code that planned it, whatever lies in the current folder.
-_ROOT = str(Path(__file__).resolve().parents[2])
+_ROOT = str(Path(__file__).absolute().parents[2])  # not behind links: that holds other folders
 _PROGRAM = (
     sys.executable,
     "-P",

@@ -198,7 +198,7 @@ def test_wheel_keeps_configs_where_they_are_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
-    assert build["targets"]["wheel"]["sources"] == {"configs": "rlplast/configs"}
+    assert build["targets"]["wheel"]["sources"]["configs"] == "rlplast/configs"
     (tmp_path / "rlplast" / "configs" / "dqn").mkdir(parents=True)
     (tmp_path / "rlplast" / "configs" / "dqn" / "x.yaml").write_text("# An X.\n")
     monkeypatch.setattr(shipped, "_PACKAGE", tmp_path / "rlplast")
