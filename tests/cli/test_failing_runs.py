@@ -7,8 +7,7 @@ import gymnasium
 import pytest
 import torch
 
-from rlplast.envs import custom
-from rlplast.envs.levels import Level
+from rlplast import envs
 from rlplast.run import api
 from rlplast.training import checkpoint
 from tests.cli.commands import command
@@ -41,7 +40,7 @@ def failed(tmp_path: Path, **changes: Any) -> str:
 @pytest.fixture
 def untried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let environments fail in a run, not as their level is tried out."""
-    monkeypatch.setattr(custom, "_level", lambda *_: Level("exact"))
+    monkeypatch.setattr(envs, "find_resume", lambda *_, **__: envs.Level("exact"))
 
 
 @pytest.mark.usefixtures("untried")
@@ -100,6 +99,10 @@ def test_metrics_of_weights_that_are_not_finite_are_null_not_nan(tmp_path: Path)
         ("raises", 0, "environment 0 of '{id}': step() raised KeyError: 'wheel'"),
         ("raises", 2, "environment 0 of '{id}': step() raised KeyError: 'wheel'"),
         ("exits", 0, "environment 0 of '{id}': step() raised SystemExit: 3"),
+        ("exits", 1, "environment 0 of '{id}': step() raised SystemExit: 3"),
+        ("halts", 0, "environment 0 of '{id}': step() raised GeneratorExit: the wheel came off;"),
+        ("interrupts", 1, "environment 0 of '{id}': step() raised KeyboardInterrupt; mend"),
+        ("leaves", 1, "environment worker 0 (process "),
         ("unsaved", 0, "environment 0 of '{id}': state_dict() raised KeyError: 'wheel'"),
         ("none", 0, "env '{id}' returned None as a reward: allowed is one number"),
         ("array", 0, "env '{id}' returned array([1., 1.]) as a reward: allowed is one number"),
