@@ -100,7 +100,7 @@ class _Tried:
 
 def _tried(make_env: Callable[[np.random.Generator], Env]) -> Generator[None, None, Level]:
     groups: list[EnvGroup] = []
-    problems = dict.fromkeys(LEVELS[:-1], "")
+    problems: dict[str, str] = dict.fromkeys(LEVELS[:-1], "")
     with _watched() as moved:
         try:
             yield from _compared(make_env, groups, problems)
@@ -228,10 +228,10 @@ def _step(group: EnvGroup, rng: np.random.Generator) -> _Step:
     """Take a random step, and return what came of it."""
     spec = group.spec
     if spec.num_actions is None:
-        action = rng.uniform(-1, 1, spec.action_dim).astype(np.float32)
+        actions = rng.uniform(-1, 1, (1, spec.action_dim or 1)).astype(np.float32)
     else:
-        action = int(rng.integers(spec.num_actions))
-    step = group.step([action])
+        actions = [int(rng.integers(spec.num_actions))]
+    step = group.step(actions)
     numbers = np.array([step.reward, step.terminated, step.truncated], np.float64)  # NaN is itself
     return step.obs.tobytes(), *(o.tobytes() for o in step.finals.values()), numbers.tobytes()
 

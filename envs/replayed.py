@@ -1,5 +1,6 @@
 """Environments that note their open episode, so that it can be played again."""
 
+import struct
 import zlib
 from typing import Any
 
@@ -41,14 +42,14 @@ class RecordedEnv:
     def step(self, action: int | np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
         """Return the next observation, the unclipped reward, terminated and truncated."""
         if len(self._actions) <= self._longest:  # one more says that they are too many
-            self._actions.append(np.array(action))
+            self._actions.append(action if isinstance(action, int) else np.array(action))
         found = self._env.step(action)
-        self._note(found[0], *found[1:])
+        obs, reward, terminated, truncated = found
+        self._note(obs, struct.pack("d??", reward, terminated, truncated))
         return found
 
-    def _note(self, obs: np.ndarray, *numbers: float) -> None:
-        self._checksum = zlib.crc32(obs.tobytes(), self._checksum)
-        self._checksum = zlib.crc32(np.array(numbers, np.float64).tobytes(), self._checksum)
+    def _note(self, obs: np.ndarray, rest: bytes = b"") -> None:
+        self._checksum = zlib.crc32(rest, zlib.crc32(obs.tobytes(), self._checksum))
 
     def state_dict(self, level: str = "exact") -> State:
         """Return all that decides the future, as a copy.
