@@ -27,10 +27,10 @@ __all__ = ["LEVELS", "Level", "find_level"]
 
 LEVELS = ("exact", "replayed", "restarted")  # the best first
 SAME = 5  # steps of two that have equal seeds
-AWAY = 20  # steps before a state is taken
+AWAY = 30  # steps of an episode before its state is taken
 ON = 20  # steps from there
 AFTER_RESET = 5
-ROUNDS = 3  # states that are taken
+ROUNDS = 2  # states that are taken
 
 _LACKS = "has no state_dict() and load_state_dict(state)"
 _ERRORS = (ValueError, ImportError, RuntimeError)  # that a group of environments raises
@@ -57,11 +57,11 @@ def find_level(
     """Return the best level at which an environment goes on after a resume as it did before.
 
     Two environments are built from equal generators, and must do the same for some steps. Then the
-    state of one, in the midst of an episode and after others, is put into the other, which is
-    elsewhere. The same actions must have the same results, bit for bit, over a new episode too, and
-    while the other one is played. This is done several times. An environment that moves a global
-    generator of NumPy, Python or PyTorch passes nothing. One that raises an error here is
-    restarted: a run shows the error in its own place.
+    state of one, in the midst of an episode that is not its first, is put into a new one. The same
+    actions must have the same results, bit for bit, over another reset too, and while other ones
+    are played. This is done several times. An environment that moves a global generator of NumPy,
+    Python or PyTorch passes nothing. One that raises an error here is restarted: a run shows the
+    error in its own place.
 
     Args:
         make_env: builds one from a generator; with a worker, picklable.
@@ -162,28 +162,42 @@ def _compared(
         yield
     for level in problems:
         try:
-            problems[level] = yield from _resumed(level, *groups)
+            problems[level] = yield from _resumed(level, make_env, groups)
         except _ERRORS as error:
             problems[level] = _told(error)
         if not problems[level]:
             return
 
 
-def _resumed(level: str, one: EnvGroup, other: EnvGroup) -> _Trial:
-    """Say what differs where the state of one of two is put into the other; empty if nothing."""
+def _resumed(
+    level: str, make_env: Callable[[np.random.Generator], Env], groups: list[EnvGroup]
+) -> _Trial:
+    """Say what differs where the state of one is put into a new one; empty if nothing does.
+
+    Args:
+        level: how it is put there.
+        make_env: makes the new one, which takes the place of the second of `groups`.
+        groups: two that are played beside each other.
+    """
     for number in range(ROUNDS):
+        one, other = groups
+        one.reset()  # so that the episode is not its first
         yield from _play(one, AWAY, 3 * number)
         (state,) = one.get_states(level)
         if not state["running"]:
             return state["untold"]
         goes_on = yield from _play(one, ON, 3 * number + 1, beside=other)
-        (why,) = other.set_states([state])
+        other.close()
+        groups[1] = new = EnvGroup(make_env, [np.random.default_rng(2)], 1)
+        yield
+        new.reset()  # as a run that is resumed does
+        (why,) = new.set_states([state])
         if why is not None:
             return why
-        if why := _unlike(state, *other.get_states(level)):
+        if why := _unlike(state, *new.get_states(level)):
             return why
         yield
-        again = yield from _play(other, ON, 3 * number + 1, beside=one)
+        again = yield from _play(new, ON, 3 * number + 1, beside=one)
         at = [a != b for a, b in zip(goes_on, again, strict=False)]
         if any(at):
             return f"after a resume it differs from step {at.index(True) + 1} on"

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlplast import envs
-from rlplast.envs import levels, registry
+from rlplast.envs import registry
 from tests.envs import hiding
 from tests.envs.checks import generator, through_files
 from tests.marks import slow
@@ -200,8 +200,7 @@ def test_an_episode_that_goes_otherwise_begins_anew(monkeypatch: pytest.MonkeyPa
     assert "played again for 5 steps, raised ZeroDivisionError" in other.restart_reason
 
 
-def test_the_counts_see_what_wears() -> None:
+def test_a_trial_sees_what_wears() -> None:
     """Box2D's worlds depend on earlier episodes."""
     pytest.importorskip("Box2D")
     assert envs.find_resume("gym/BipedalWalker-v3").name == "restarted"
-    assert levels.ROUNDS * (levels.AWAY + levels.ON) >= 100
