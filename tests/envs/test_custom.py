@@ -256,6 +256,19 @@ def test_pictures_are_bytes_in_colours(
         vector.render()
 
 
+@pytest.mark.parametrize("raised", [ValueError, SystemExit, GeneratorExit])
+def test_what_an_environment_raises_as_it_closes_is_a_warning(
+    raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def close(_: Any) -> None:
+        raise raised("the wheel\ncame off")
+
+    vector = envs.make_vector(WALK, [generator(0)])
+    monkeypatch.setattr(own_envs.Walk, "close", close)
+    with pytest.warns(UserWarning, match=r"the wheel\s+came off"):
+        vector.close()
+
+
 def test_a_state_with_other_wrappers_is_refused() -> None:
     env = envs.make(WALK, generator(0))
     env.reset()
