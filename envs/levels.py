@@ -176,19 +176,19 @@ def _resumed(
 
     Args:
         level: how it is put there.
-        make_env: makes the new one, which takes the place of the second of `groups`.
-        groups: two that are played beside each other.
+        make_env: makes the new one.
+        groups: two that are played beside each other, the first and the last; new ones join them.
     """
     for number in range(ROUNDS):
-        one, other = groups
+        one, other = groups[0], groups[-1]
         one.reset()  # so that the episode is not its first
         yield from _play(one, AWAY, 3 * number)
         (state,) = one.get_states(level)
         if not state["running"]:
             return state["untold"]
         goes_on = yield from _play(one, ON, 3 * number + 1, beside=other)
-        other.close()
-        groups[1] = new = EnvGroup(make_env, [np.random.default_rng(2)], 1)
+        # None is closed meanwhile: some close what others of their kind need.
+        groups.append(new := EnvGroup(make_env, [np.random.default_rng(2)], len(groups)))
         yield
         new.reset()  # as a run that is resumed does
         (why,) = new.set_states([state])
