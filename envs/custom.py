@@ -246,7 +246,7 @@ class CustomTask:
         return {
             "layers": layers,
             "rng": None if rng is None else rng_state(rng),
-            "others": {type(layer).__name__: _checksum(layer) for layer in self._others},
+            "others": [[type(layer).__name__, _checksum(layer)] for layer in self._others],
         }
 
     def _generator(self) -> np.random.Generator | None:

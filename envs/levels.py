@@ -33,6 +33,7 @@ AFTER_RESET = 5
 ROUNDS = 2  # states that are taken
 
 _LACKS = "has no state_dict() and load_state_dict(state)"
+_RUNS_DIFFER = "so runs of one seed differ"
 _ERRORS = (ValueError, ImportError, RuntimeError)  # that a group of environments raises
 _Step = tuple[bytes, ...]
 _Trial = Generator[None, None, str]  # between two steps it yields; at last it says what differs
@@ -110,7 +111,7 @@ def _tried(make_env: Callable[[np.random.Generator], Env]) -> Generator[None, No
             for group in groups:
                 group.close()
     if moved:
-        why = f"it draws from the global generator of {' and '.join(moved)}, which has no seed here"
+        why = f"it draws from the global generator of {' and '.join(moved)}, {_RUNS_DIFFER}"
         problems = dict.fromkeys(problems, why)
     passed = [level for level, problem in problems.items() if not problem]
     best = passed[0] if passed else LEVELS[-1]
@@ -155,7 +156,7 @@ def _compared(
     rngs = [np.random.default_rng(0) for _ in range(2)]
     for number in range(SAME + 1):
         if first[0] != first[1]:
-            why = f"with equal seeds and actions it differs from step {number} on, so runs do too"
+            why = f"with equal seeds and actions it differs from step {number} on, {_RUNS_DIFFER}"
             problems.update(dict.fromkeys(problems, why))
             return
         first = [b"".join(_step(group, rng)) for group, rng in zip(groups, rngs, strict=True)]
@@ -206,9 +207,11 @@ def _resumed(
 
 def _unlike(state: State, again: State) -> str:
     """Say which wrapper is in another state than it was saved in; empty if none is known to be."""
-    before, now = (found.get("simulator", {}).get("others", {}) for found in (state, again))
-    names = [name for name in before if before[name] is None or before[name] != now[name]]
-    return f"its wrapper {names[0]} holds a state, and {_LACKS}" if names else ""
+    both = (found.get("simulator", {}).get("others", []) for found in (state, again))
+    for (name, before), (_, now) in zip(*both, strict=True):
+        if before is None or before != now:
+            return f"its wrapper {name} holds a state, and {_LACKS}"
+    return ""
 
 
 def _play(

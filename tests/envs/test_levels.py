@@ -58,7 +58,10 @@ LACKS = "has no state_dict() and load_state_dict(state)"
         (hiding.Unsaved, "state_dict() raised KeyError: 'wheel'; mend the environment"),
         (hiding.Worn, "not replayed: its open episode, played again"),
         (hiding.GlobalQuiet, "not exact or replayed: it draws from the global generator of NumPy"),
-        (hiding.Clock, "with equal seeds and actions it differs from step 0 on, so runs do too"),
+        (
+            hiding.Clock,
+            "with equal seeds and actions it differs from step 0 on, so runs of one seed differ",
+        ),
         (hiding.Port, "it cannot be there twice"),
         (hiding.Port, "as evaluations need (evaluate.every: null)"),
         (hiding.Refuses, "reset() raised RuntimeError: the episode is not over; mend"),
