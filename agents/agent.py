@@ -446,6 +446,10 @@ class Agent(ABC):
         """The notes to print when a run begins."""
         return ()
 
+    def decide_resume(self, known: Mapping[str, Any]) -> dict[str, Any]:
+        """Find how the run goes on after an interruption, as `Tasks.decide` does."""
+        return self.tasks.decide(known)
+
     @property
     def restart_reason(self) -> str:
         """Why new episodes began at a resume, though open ones were to go on; empty if not."""

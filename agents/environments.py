@@ -113,7 +113,8 @@ class Environments:
                 and ``env.resume`` is exact.
         """
         with environment_errors("as its state was to be saved"):
-            env = self.env.state_dict()
+            task = self.tasks.sequence.tasks[self.phase]
+            env = self.env.state_dict(self.tasks.levels[task].name)
             if self._exact and self.env.restart_reason:
                 raise ValueError(
                     f"env.resume = 'exact': a resume of env '{self.spec.id}' would begin a new "

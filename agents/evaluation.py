@@ -51,7 +51,8 @@ def environment_errors(when: str) -> Iterator[None]:
     try:
         yield
     except (envs.NotFinite, envs.EnvFailed, envs.WorkerDied, ValueError) as error:
-        raise RlplastError(f"{error}, {when}; the last checkpoint is kept") from error
+        text = " ".join(str(error).split())
+        raise RlplastError(f"{text}, {when}; the last checkpoint is kept") from error
 
 
 def evaluate_policy(
@@ -87,7 +88,8 @@ def evaluate_policy(
         EvaluationStopped: once a signal asked the run to stop.
     """
     n = max(1, num_envs) if steps is not None else min(episodes, max(1, num_envs))
-    env = make([rng(i) for i in range(n)])
+    with environment_errors("as an evaluation began"):
+        env = make([rng(i) for i in range(n)])
     spec = env.spec
     stack = envs.FrameStack(n, spec)
     errors = None if values is None else ValueErrors(n, values)

@@ -4,6 +4,7 @@ What a task is depends on the run's seed and the task's number alone, so that a 
 as it was.
 """
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from rlplast import envs
 from rlplast.agents.sequence import EnvConfig, TaskSequence, shift_of
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.core.rng import numpy_stream
 
 __all__ = ["Tasks"]
@@ -27,6 +28,7 @@ class Tasks:
     Attributes:
         sequence: which task comes when.
         spec: what all of them look like to the agent.
+        levels: how each task's environments go on after an interruption, once `decide` was called.
 
     Raises:
         ConfigError: if the environments cannot be joined, or the shift does not go with them.
@@ -36,9 +38,9 @@ class Tasks:
         self.env, self.sequence = env, TaskSequence.parse(env)
         tasks = self.sequence.envs
         self._shifts = [envs.NO_SHIFT] * len(tasks)
+        self.levels = [envs.Level(envs.LEVELS[0])] * len(tasks)
         if self.sequence.each is None:
             self.spec: envs.EnvSpec = envs.spec(env.id, **env.options)
-            self._check_resume()
             return
         key = "env.sequence" if env.shift is None else f"env.shift = {env.shift!r}"
         try:
@@ -53,16 +55,58 @@ class Tasks:
             self.spec = envs.join_specs(specs)
         except (ValueError, ImportError) as error:
             raise ConfigError(f"{key}: {error}") from error
-        self._check_resume()
 
-    def _check_resume(self) -> None:
-        found = self.spec
-        if self.env.resume == "exact" and found.resume != "exact":
+    def decide(self, known: Mapping[str, Any]) -> dict[str, Any]:
+        """Find how the run goes on after an interruption, and return it for run.json.
+
+        Args:
+            known: what run.json says already, which is not judged again.
+
+        Returns:
+            The `id` of the environment, the worst level of its tasks as `resume` with the `reason`
+            why it is not a better one; and those of `tasks` that have another level, by name.
+
+        Raises:
+            ConfigError: if they cannot go on exactly, and ``env.resume`` is exact.
+            RlplastError: if an environment ends its trial, or does not answer.
+        """
+        if known.get("resume") in envs.LEVELS:
+            others = known.get("tasks", {})
+            found = [others.get(name, known) for name in self.sequence.names]
+            self.levels = [envs.Level(one["resume"], one["reason"]) for one in found]
+        else:
+            self.levels = self._tried()
+        worst = max(self.levels, key=lambda level: envs.LEVELS.index(level.name))
+        if self.env.resume == "exact" and worst.name != "exact":
             raise ConfigError(
-                f"env.resume = 'exact': env '{found.id}' can only be {found.resume} "
-                f"({found.resume_reason}); give it state_dict() and load_state_dict(state), or set "
+                f"env.resume = 'exact': env '{self.spec.id}' can only be {worst.name} "
+                f"({worst.reason}); give it state_dict() and load_state_dict(state), or set "
                 "env.resume to auto"
             )
+        pairs = zip(self.sequence.names, self.levels, strict=True)
+        others = {name: _for_run_json(level) for name, level in pairs if level != worst}
+        own = {"id": self.spec.id, **_for_run_json(worst)}
+        return own | ({"tasks": others} if others else {})
+
+    def _tried(self) -> list[envs.Level]:
+        """Return the level of each task; equal environments are tried once."""
+        tried: dict[str, envs.Level] = {}
+        levels = []
+        for env_id, options in map(self.of, range(len(self.levels))):
+            key = repr((env_id, options))
+            if key not in tried:
+                try:
+                    found = envs.find_resume(env_id, self.env.workers, self.env.timeout, **options)
+                except (ValueError, ImportError) as error:
+                    raise ConfigError(f"env: {error}") from error
+                except (envs.EnvFailed, envs.WorkerDied) as error:
+                    raise RlplastError(
+                        f"env '{env_id}', in the trial of how a run goes on with it after an "
+                        f"interruption: {error}"
+                    ) from error
+                tried[key] = found
+            levels.append(tried[key])
+        return levels
 
     def of(self, number: int) -> tuple[str, dict[str, Any]]:
         """Return id and options of a task's environment."""
@@ -81,8 +125,12 @@ class Tasks:
         env_id, options = self.of(number)
         try:
             made = envs.make_vector(env_id, rngs, workers, self.env.timeout, **options)
-        except (ValueError, ImportError, envs.WorkerDied) as error:
+        except (ValueError, ImportError, envs.EnvFailed, envs.WorkerDied) as error:
             raise ConfigError(f"env: {error}") from error
         shift = self._shifts[number]
         plain = made.spec == self.spec and shift is envs.NO_SHIFT
         return made if plain else envs.TaskVector(made, self.spec, shift)
+
+
+def _for_run_json(level: envs.Level) -> dict[str, str]:
+    return {"resume": level.name, "reason": level.reason}

@@ -4,6 +4,7 @@ Ids start with `atari/`, `minatar/`, `gym/` (classic control, MuJoCo, and what t
 with Gymnasium), `dmc/`, `humanoid_bench/`, or as a registered family's do.
 
 - `make`, `make_vector`, `spec`, `list_envs`: environments by id.
+- `find_resume`, `Level`, `LEVELS`: how a run on one goes on after an interruption.
 - `register`, `Family`: families of your own.
 - `join_specs`, `draw_shift`, `SHIFTS`, `TaskVector`: several tasks for one agent.
 - `Env`, `EnvSpec`, `VectorEnv`, `VectorStep`: what they return; `FrameStack`: what agents see.
@@ -15,13 +16,15 @@ Needs numpy; each family imports its own package only when one of its environmen
 from rlplast.envs.base import Env, EnvFailed, EnvSpec, MissingPackage, NotFinite, UnknownEnv
 from rlplast.envs.frame_stack import FrameStack
 from rlplast.envs.joined import TaskVector, join_specs
+from rlplast.envs.levels import LEVELS, Level
 from rlplast.envs.options import Family
-from rlplast.envs.registry import list_envs, make, make_vector, register, spec
+from rlplast.envs.registry import find_resume, list_envs, make, make_vector, register, spec
 from rlplast.envs.shifts import NO_SHIFT, SHIFTS, Shift, draw_shift
 from rlplast.envs.vector import VectorEnv, VectorStep
 from rlplast.envs.workers import WorkerDied
 
 __all__ = [
+    "LEVELS",
     "NO_SHIFT",
     "SHIFTS",
     "Env",
@@ -29,6 +32,7 @@ __all__ = [
     "EnvSpec",
     "Family",
     "FrameStack",
+    "Level",
     "MissingPackage",
     "NotFinite",
     "Shift",
@@ -38,6 +42,7 @@ __all__ = [
     "VectorStep",
     "WorkerDied",
     "draw_shift",
+    "find_resume",
     "join_specs",
     "list_envs",
     "make",

@@ -8,6 +8,7 @@
 - `stacked_shape`: of what agents see at once.
 - `checked_actions`: continuous actions as an environment takes them.
 - `plain`, `rng_state`, `load_rng_state`: the leaf types of a state, and a random stream as one.
+- `said`: what an error says, on one line.
 - `require`: import an optional package or say how to install it.
 
 A state is a nested dict or list whose leaves are numpy arrays, ints of any size, floats, strings,
@@ -37,6 +38,7 @@ __all__ = [
     "plain",
     "require",
     "rng_state",
+    "said",
     "stacked_shape",
 ]
 
@@ -92,8 +94,8 @@ class EnvSpec:
             zeros.
         changes: whether it changes as its episodes pass, so that a new one is not the one trained
             on, and an evaluation would mislead.
-        resume: how a run goes on after an interruption: exact, replayed or restarted.
-        resume_reason: why it is not a better one.
+        tried: whether a trial says how a run goes on after an interruption, see
+            `rlplast.envs.levels`; else its state can be put back.
 
     Raises:
         ValueError: unless exactly one of `num_actions` and `action_dim` is set, and positive.
@@ -112,8 +114,7 @@ class EnvSpec:
     clip_rewards: bool = False
     repeat_first: bool = False
     changes: bool = False
-    resume: str = "exact"
-    resume_reason: str = ""
+    tried: bool = False
 
     @property
     def stacked_shape(self) -> tuple[int, ...]:
@@ -363,6 +364,17 @@ def plain(value: Any, name: str = "state") -> Any:
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {key: plain(item, f"{name}[{key!r}]") for key, item in value.items()}
     raise TypeError(f"{name}: a state cannot hold {value!r} of type {type(value).__name__}")
+
+
+def said(error: BaseException) -> str:
+    r"""Return the type and the message of an error, on one line.
+
+    Examples:
+        >>> said(ValueError("no wheel\n  on the left"))
+        'ValueError: no wheel on the left'
+    """
+    name, text = type(error).__name__, " ".join(str(error).split())
+    return f"{name}: {text}" if text else name
 
 
 def rng_state(rng: np.random.Generator) -> State:

@@ -4,18 +4,13 @@ The module that registers it is imported with ``rlplast --import MODULE``, or by
 id: ``gym/module:Id-v0``. Environments are as Gymnasium makes them, with the wrappers that they were
 registered with. Only the step limit is ours.
 
-A run that was interrupted goes on at one of three levels, found by trying (`rlplast.envs.levels`):
-
-- exact: the environment's own ``state_dict()`` and ``load_state_dict(state)``, where it and its
-  wrappers have them; else all their attributes (`rlplast.envs.snapshot`).
-- replayed: a new environment gets the seed and the actions of the open episode again. The
-  attributes of wrappers are put back.
-- restarted: a new episode begins. The open one counts as truncated.
+How a run goes on after an interruption is tried out once (`rlplast.envs.levels`). An environment
+with ``state_dict()`` and ``load_state_dict(state)`` gives its state, and so do its wrappers. A
+wrapper that has none of these methods must hold no state. Of any other one the open episode is
+played again (`rlplast.envs.replayed`), or a new one begins.
 
 Every episode is reset with a seed of its own, drawn from our generator. So a run that is not
 interrupted is the same at every level.
-A new episode begins also where a state cannot be put back: the level, or the environment, may be
-another one by then.
 
 Options: those of `rlplast.envs.control`, whether actions are continuous or not, and
 
@@ -27,28 +22,30 @@ Options: those of `rlplast.envs.control`, whether actions are continuous or not,
 
 import dataclasses
 import importlib
+import pickle
 import reprlib
+import zlib
 from contextlib import suppress
-from types import SimpleNamespace
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 
-from rlplast.envs import snapshot
 from rlplast.envs.base import (
     CannotContinue,
     EnvSpec,
-    EpisodicEnv,
     MissingPackage,
     State,
+    load_rng_state,
     plain,
     require,
+    rng_state,
+    said,
 )
 from rlplast.envs.control import control_env, control_options, control_spec
 from rlplast.envs.gl import choose_gl, compiler_first
-from rlplast.envs.levels import LEVELS, Level, find_level
 from rlplast.envs.options import Family, Option, count
-from rlplast.envs.replayed import Episode, give_generator
+from rlplast.envs.replayed import RecordedEnv
 from rlplast.envs.spaces import acted, seen
 
 __all__ = [
@@ -64,7 +61,15 @@ __all__ = [
 
 PREFIX = "gym/"
 
-_found: dict[str, Level] = {}  # how an id with its options is resumed: tried once a process
+# Attributes of every wrapper of Gymnasium's that no episode changes.
+_FIXED = (
+    "env",
+    "_action_space",
+    "_observation_space",
+    "_metadata",
+    "_cached_spec",
+    "_saved_kwargs",
+)
 
 
 def registration(env_id: str) -> Any | None:
@@ -94,19 +99,18 @@ def module_of(env_id: str) -> str:
     return getattr(entry_point, "__module__", "")
 
 
-def portable(env_id: str, options: dict[str, Any]) -> tuple[Any, str, Level]:
+def portable(env_id: str) -> Any:
     """Return what `register_again` needs in another process."""
-    return _record(env_id), _key(env_id, options), _level(env_id, options)
+    return _record(env_id)
 
 
-def register_again(record: Any, key: str, level: Level) -> None:
+def register_again(record: Any) -> None:
     """Put a record back into Gymnasium's registry, in a process that may lack it."""
     if isinstance(record.entry_point, str):
         # The module of the environment may register it itself, which has to come first: after
         # the record, Gymnasium would warn that one replaces the other.
         importlib.import_module(record.entry_point.partition(":")[0])
     _registry()[record.id] = record
-    _found[key] = level
 
 
 def _record(env_id: str) -> Any:
@@ -124,25 +128,22 @@ def _registry() -> dict[str, Any]:
 
 
 class CustomTask:
-    """One environment; a `ControlTask` and a `Resumable`."""
+    """One environment; a `ControlTask`."""
 
     step_frames = 1
 
-    def __init__(
-        self, env_id: str, rng: np.random.Generator, options: dict[str, Any], level: str
-    ) -> None:
+    def __init__(self, env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> None:
         """Build a registered environment that draws from `rng`.
 
         Args:
             env_id: its id.
             rng: the generator.
             options: resolved ones.
-            level: how it is resumed, of `LEVELS`.
 
         Raises:
             ValueError: when it cannot be made, or its spaces rule it out.
         """
-        self._id, self._rng, self._level = env_id, rng, level
+        self._id, self._rng = env_id, rng
         record = _record(env_id)
         # The step limit, the order of calls and the checks are ours.
         bare = dataclasses.replace(
@@ -157,34 +158,17 @@ class CustomTask:
         self._acted = acted(env_id, self._env.action_space)
         self.num_actions, self.bounds = self._acted.count, self._acted.bounds
         layers = _layers(self._env)
-        self._episode = None
-        if level != LEVELS[0]:
-            longest = options["longest_replay"] if level == LEVELS[1] else 0
-            self._episode = Episode(layers.pop(), rng, longest)
-        # A wrapper passes on what it has not itself, so ask its class.
-        own = [hasattr(type(layer), "state_dict") for layer in layers]
-        self._stateful = [layer for layer, yes in zip(layers, own, strict=True) if yes]
-        self._stateless = [layer for layer, yes in zip(layers, own, strict=True) if not yes]
-        # An environment's own state leaves out the generator that Gymnasium gives it.
-        self._omits_rng = self._env.unwrapped in self._stateful
+        self._stateful = [layer for layer in layers if _has_state(layer)]
+        self._others = [layer for layer in layers if not _has_state(layer)]
 
     def reset(self) -> np.ndarray:
-        """Start an episode and return its first observation.
-
-        It gets a seed of its own, so that what happens is the same at every level.
-        """
+        """Start an episode, with a seed of its own, and return its first observation."""
         seed = int(self._rng.integers(2**31))
-        if self._episode is None:
-            give_generator(self._env, seed)
+        # Some ignore the seed of a reset, and draw from the generator that they have.
+        with suppress(AttributeError):  # of one that shows its own, read only
+            self._env.unwrapped.np_random = np.random.default_rng(seed)
         obs, _ = self._env.reset(seed=seed)
         return self._seen(obs)
-
-    def draw(self, rng: np.random.Generator) -> int | np.ndarray:
-        """Return a random action."""
-        if self.bounds is not None:
-            low, high = self.bounds
-            return rng.uniform(low, high).astype(low.dtype)
-        return int(rng.integers(self.num_actions or 1))
 
     def step(self, action: int | np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
         """Run one step.
@@ -242,65 +226,55 @@ class CustomTask:
     def state_dict(self) -> State:
         """Return the state of the environment and its wrappers.
 
+        It has checksums of the wrappers without the two methods too, for the trial.
+
         Raises:
-            CannotContinue: if it cannot be saved; without words if that is its level.
+            CannotContinue: if it has no such methods, or they return what cannot be saved.
         """
-        if self._level == LEVELS[-1]:
-            raise CannotContinue
-        episode = None if self._episode is None else self._episode.state_dict()
+        inside = self._env.unwrapped
+        if inside in self._others:
+            raise CannotContinue(
+                f"{type(inside).__name__} has no state_dict() and load_state_dict(state)"
+            )
         states = [layer.state_dict() for layer in self._stateful]
         names = [f"{type(layer).__name__}.state_dict()" for layer in self._stateful]
         try:
             layers = [plain(*pair) for pair in zip(states, names, strict=True)]
         except TypeError as error:
             raise CannotContinue(str(error)) from error
-        try:
-            taken = snapshot.take(*self._rest())
-        except snapshot.NoSnapshot as error:
-            raise CannotContinue(str(error)) from error
-        return {"episode": episode, "layers": layers, "attributes": taken}
+        rng = self._generator()
+        return {
+            "layers": layers,
+            "rng": None if rng is None else rng_state(rng),
+            "others": [[type(layer).__name__, _checksum(layer)] for layer in self._others],
+        }
 
-    def _rest(self) -> tuple[list[Any], list[Any]]:
-        """Return what has a state outside of `state_dict`, and what that refers to."""
-        inside = self._env.unwrapped
-        rng = getattr(inside, "np_random", None)
-        if self._omits_rng:
-            return [*self._stateless, SimpleNamespace(np_random=rng)], [inside, *self._stateful]
-        return self._stateless, [inside, *([] if self._episode is None else [rng]), *self._stateful]
+    def _generator(self) -> np.random.Generator | None:
+        """Return the generator that Gymnasium gave, which an environment's own state leaves out."""
+        rng = getattr(self._env.unwrapped, "np_random", None)
+        return rng if isinstance(rng, np.random.Generator) else None
 
     def load_state_dict(self, state: State) -> None:
         """Continue where `state` was taken.
 
         Raises:
-            CannotContinue: if it is of another level, or of an environment that has changed. Then
-                this one may be anywhere: build another.
+            CannotContinue: if it is of an environment that has changed. Then this one may be
+                anywhere: build another.
         """
-        saved = LEVELS[0] if state["episode"] is None else LEVELS[1]
-        if saved != self._level:
-            raise CannotContinue(
-                f"env '{self._id}' was {saved} when its state was saved, and is {self._level} now"
-            )
         if len(state["layers"]) != len(self._stateful):
             raise CannotContinue(f"the state of env '{self._id}' is of one with other wrappers")
         try:
-            self._continue(state)
-        except (Exception, SystemExit) as error:  # of the environment's own code too
-            known = isinstance(error, CannotContinue | snapshot.NoSnapshot)
-            why = str(error) if known else repr(error)
+            for layer, saved in zip(self._stateful, state["layers"], strict=True):
+                layer.load_state_dict(plain(saved))
+            rng = self._generator()
+            if rng is not None and state["rng"] is not None:
+                load_rng_state(rng, state["rng"])
+        except KeyboardInterrupt:
+            raise  # a person's
+        except BaseException as error:  # whatever an environment raises
             raise CannotContinue(
-                f"the state of env '{self._id}' cannot be put back: {why}"
+                f"the state of env '{self._id}' cannot be put back: {said(error)}"
             ) from error
-
-    def _continue(self, state: State) -> None:
-        if self._episode is not None:
-            self._episode.load_state_dict(state["episode"])
-        for layer, saved in zip(self._stateful, state["layers"], strict=True):
-            layer.load_state_dict(plain(saved))
-        roots, outside = self._rest()
-        snapshot.put(state["attributes"], roots, outside)
-        if self._omits_rng:
-            with suppress(AttributeError):  # of one that shows its own, read only
-                self._env.unwrapped.np_random = roots[-1].np_random
 
     def close(self) -> None:
         """Close the environment."""
@@ -329,11 +303,11 @@ def _made(env_id: str, record: Any) -> tuple[Any, bool]:
             if "render_mode" not in str(error):  # which its constructor does not take
                 raise
             return make(record), False
-    except ImportError:
-        raise  # it names what is missing
-    except Exception as error:
+    except (ImportError, KeyboardInterrupt):
+        raise  # it names what is missing; a person's
+    except BaseException as error:
         raise ValueError(
-            f"env '{env_id}' cannot be made: {error!r}; mend its arguments (env.options: "
+            f"env '{env_id}' cannot be made: {said(error)}; mend its arguments (env.options: "
             "{kwargs: …}), or install the versions that its package wants"
         ) from error
 
@@ -355,21 +329,23 @@ def _layers(env: Any) -> list[Any]:
     return layers
 
 
-def _key(env_id: str, options: dict[str, Any]) -> str:
-    record = _record(env_id)
-    return repr((env_id, record.entry_point, record.kwargs, sorted(options.items())))
+def _has_state(layer: Any) -> bool:
+    """Say whether a layer has the two methods; a wrapper may pass on those of what it wraps."""
+    return all(hasattr(type(layer), name) for name in ("state_dict", "load_state_dict"))
 
 
-def _level(env_id: str, options: dict[str, Any]) -> Level:
-    key = _key(env_id, options)
-    if key not in _found:
-        _found[key] = find_level(lambda level, rng: CustomTask(env_id, rng, options, level))
-    return _found[key]
+def _checksum(wrapper: Any) -> int | None:
+    """Return a checksum of a wrapper's attributes, within one process; None if there is none."""
+    held = {k: v for k, v in vars(wrapper).items() if k not in _FIXED}
+    try:
+        return zlib.crc32(pickle.dumps([v for v in held.values() if type(v) is not FunctionType]))
+    except Exception:  # whatever an object raises that cannot be pickled
+        return None
 
 
 def _describe(env_id: str, task: CustomTask, options: dict[str, Any]) -> EnvSpec:
     action_dim = None if task.bounds is None else len(task.bounds[0])
-    limit, level = _record(env_id).max_episode_steps, _level(env_id, options)
+    limit = _record(env_id).max_episode_steps
     size, number, stack = task.seen.shape[0], task.num_actions, options["frame_stack"]
     if stack > 1 and len(task.seen.shape) < 2:
         raise ValueError(
@@ -383,22 +359,22 @@ def _describe(env_id: str, task: CustomTask, options: dict[str, Any]) -> EnvSpec
         obs_scale=task.seen.scale,
         frame_stack=stack,
         repeat_first=stack > 1,
-        resume=level.name,
-        resume_reason=level.reason,
+        tried=True,
     )
 
 
 def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
-    task = CustomTask(env_id, np.random.default_rng(0), options, LEVELS[-1])
+    task = CustomTask(env_id, np.random.default_rng(0), options)
     try:
         return _describe(env_id, task, options)
     finally:
         task.close()
 
 
-def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
-    task = CustomTask(env_id, rng, options, _level(env_id, options).name)
-    return control_env(_describe(env_id, task, options), task, rng, options)
+def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> RecordedEnv:
+    task = CustomTask(env_id, rng, options)
+    env = control_env(_describe(env_id, task, options), task, rng, options)
+    return RecordedEnv(env, rng, options["longest_replay"])
 
 
 def _options(env_id: str) -> dict[str, Option]:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlplast.envs.base import EnvSpec, State
-from rlplast.envs.levels import LEVELS
 from rlplast.envs.shifts import Shift
 from rlplast.envs.vector import VectorEnv, VectorStep
 
@@ -22,8 +21,8 @@ _SAME = ("obs_dtype", "frame_stack", "obs_scale", "clip_rewards", "repeat_first"
 def join_specs(specs: Sequence[EnvSpec]) -> EnvSpec:
     """Return the union of the spaces of environments.
 
-    It has as many coordinates or channels as the widest, all actions, and the worst level of
-    resuming. What only one environment has, such as its step limit, is that of the first.
+    It has as many coordinates or channels as the widest, and all actions. What only one
+    environment has, such as its step limit, is that of the first.
 
     Raises:
         ValueError: naming the first environment and one that does not go with it.
@@ -37,7 +36,6 @@ def join_specs(specs: Sequence[EnvSpec]) -> EnvSpec:
     num_actions = max((s.num_actions or 0 for s in specs), default=0) or None
     action_dim = max((s.action_dim or 0 for s in specs), default=0) or None
     ids = "+".join(dict.fromkeys(s.id for s in specs))
-    worst = max(specs, key=lambda s: LEVELS.index(s.resume))
     return dataclasses.replace(
         first,
         id=ids,
@@ -45,8 +43,7 @@ def join_specs(specs: Sequence[EnvSpec]) -> EnvSpec:
         num_actions=num_actions,
         action_dim=action_dim,
         changes=any(s.changes for s in specs),
-        resume=worst.resume,
-        resume_reason=worst.resume_reason,
+        tried=any(s.tried for s in specs),
     )
 
 
@@ -80,12 +77,7 @@ class TaskVector:
     def __init__(self, env: VectorEnv, spec: EnvSpec, shift: Shift) -> None:
         self._env, self._shift = env, shift
         own = env.spec
-        self.spec = dataclasses.replace(
-            spec,
-            success_return=own.success_return,
-            resume=own.resume,
-            resume_reason=own.resume_reason,
-        )
+        self.spec = dataclasses.replace(spec, success_return=own.success_return, tried=own.tried)
         self.num_envs = env.num_envs
         size = env.spec.action_dim
         one, kind = ((), np.int64) if size is None else ((size,), np.float32)
@@ -140,9 +132,9 @@ class TaskVector:
         """Return the picture of one environment."""
         return self._env.render(index)
 
-    def state_dict(self) -> State:
-        """Return everything that decides the future, as a copy."""
-        return {"env": self._env.state_dict(), "late": self._late.copy()}
+    def state_dict(self, level: str = "exact") -> State:
+        """Return everything that decides the future, as `VectorEnv.state_dict` does."""
+        return {"env": self._env.state_dict(level), "late": self._late.copy()}
 
     def load_state_dict(
         self, state: State, rngs: Sequence[np.random.Generator] | None = None

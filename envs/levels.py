@@ -1,43 +1,47 @@
-"""How exactly an environment of somebody else's can be resumed: tried out, not believed.
+"""How an environment of somebody else's goes on after an interruption: one rule, tried out once.
 
-- `LEVELS`: exact, replayed, restarted.
-- `Level`: one of them, and why it is not a better one.
-- `find_level`: the best one that an environment passes.
+- exact: its state is put back, by its own ``state_dict()`` and ``load_state_dict(state)``.
+- replayed: a new one plays the open episode's actions again.
+- restarted: a new episode begins.
+
+- `LEVELS`, `Level`: these, and why one is not a better one.
+- `find_level`: the best one that an environment passes, here or in a worker process.
+
+A trial counts steps, never time, so that it finds the same on every machine.
 """
 
-import copy
 import random
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from rlplast.envs.base import State, load_rng_state, rng_state
+from rlplast.envs.base import Env, State
+from rlplast.envs.vector import EnvGroup
+from rlplast.envs.workers import WorkerGroups
 
-__all__ = ["LEVELS", "Level", "Resumable", "find_level"]
+__all__ = ["LEVELS", "Level", "find_level"]
 
 LEVELS = ("exact", "replayed", "restarted")  # the best first
-LIMIT = 5.0  # seconds of a trial, over all levels; what takes longer passes none
-STEPS = 100  # of each stretch that is compared
-STRETCH = 0.15  # seconds of the first stretch, if that is fewer steps; all have as many
-FEWEST = 2  # steps of a stretch
-AFTER_RESET = 5  # steps, if a stretch has as many
-RESETS = 3  # after a stretch, if it has all `STEPS`
+SAME = 5  # steps of two that have equal seeds
+AWAY = 30  # steps of an episode before its state is taken
+ON = 20  # steps from there
+AFTER_RESET = 5
+ROUNDS = 2  # states that are taken
 
-_Step = tuple[bytes, bytes, bool, bool]
-
-
-class _TooSlow(ValueError):
-    """Raised at the end of the time that there is for a trial."""
+_LACKS = "has no state_dict() and load_state_dict(state)"
+_RUNS_DIFFER = "so runs of one seed differ"
+_ERRORS = (ValueError, ImportError, RuntimeError)  # that a group of environments raises
+_Step = tuple[bytes, ...]
+_Trial = Generator[None, None, str]  # between two steps it yields; at last it says what differs
 
 
 @dataclass(frozen=True)
 class Level:
-    """How an environment is resumed.
+    """How an environment goes on after an interruption.
 
     Attributes:
         name: of `LEVELS`.
@@ -48,186 +52,205 @@ class Level:
     reason: str = ""
 
 
-class Resumable(Protocol):
-    """What is tried out: a simulator that truncates its own episodes too."""
-
-    def reset(self) -> np.ndarray:
-        """Start an episode and return its first observation."""
-        ...
-
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool]:
-        """Return the next observation, the reward, terminated and truncated."""
-        ...
-
-    def draw(self, rng: np.random.Generator) -> Any:
-        """Return a random action."""
-        ...
-
-    def state_dict(self) -> State:
-        """Return the state; raises where it has none to give."""
-        ...
-
-    def load_state_dict(self, state: State) -> None:
-        """Continue where `state` was taken."""
-        ...
-
-    def close(self) -> None:
-        """Free what it holds."""
-        ...
-
-
-def find_level(build: Callable[[str, np.random.Generator], Resumable]) -> Level:
+def find_level(
+    make_env: Callable[[np.random.Generator], Env], worker: bool, timeout: float
+) -> Level:
     """Return the best level at which an environment goes on after a resume as it did before.
 
-    Two environments are built from equal generators. Their first episodes must be equal. Then the
-    state of one, in the midst of an episode and after a few more, is put into the other, and back
-    into itself; each time the same actions must have the same results, bit for bit, over episodes
-    that end, over resets between, and while the other one is played. An environment that moves a
-    global generator of NumPy, Python or PyTorch passes nothing. Nor does one that is too slow to be
-    compared once within `LIMIT` seconds.
+    Two environments are built from equal generators, and must do the same for some steps. Then the
+    state of one, in the midst of an episode that is not its first, is put into a new one. The same
+    actions must have the same results, bit for bit, over another reset too, and while other ones
+    are played. This is done several times. An environment that moves a global generator of NumPy,
+    Python or PyTorch passes nothing. One that raises an error here is restarted: a run shows the
+    error in its own place.
 
     Args:
-        build: returns the environment for a level, drawing from a generator.
-    """
-    reasons: dict[str, list[str]] = {}  # problem → levels
-    began = time.monotonic()
-    for name in LEVELS[:-1]:
-        with _watched() as moved:
-            try:
-                problem = _problem(build, name, began + LIMIT)
-            # Whatever an environment raises here, a run shows it in its own place.
-            except (Exception, SystemExit) as error:
-                known = isinstance(error, TypeError | ValueError)
-                problem = str(error) if known else repr(error)
-        if moved:
-            problem = f"it draws from the global generator of {' and '.join(moved)}"
-        if not problem:
-            return Level(name, _reason_text(reasons))
-        reasons.setdefault(problem, []).append(name)
-    return Level(LEVELS[-1], _reason_text(reasons))
-
-
-def _reason_text(reasons: Mapping[str, Sequence[str]]) -> str:
-    """Say what keeps an environment from which levels."""
-    return "; ".join(f"not {' or '.join(names)}: {why}" for why, names in reasons.items())
-
-
-def _problem(build: Callable[[str, np.random.Generator], Resumable], level: str, end: float) -> str:
-    """Say what differs after a resume at a level; empty if nothing does.
+        make_env: builds one from a generator; with a worker, picklable.
+        worker: whether to try it in a worker process.
+        timeout: seconds that a worker may take for a step.
 
     Raises:
-        _TooSlow: at the moment `end`, if it is not known by then.
+        EnvFailed: for what is no error of Python's, such as SystemExit.
+        WorkerDied: for a worker that ends, or does not answer.
     """
-    rngs = [np.random.default_rng(1) for _ in range(2)]
-    envs: list[Resumable] = []
-    try:
-        for rng in rngs:
-            _check_time(end)
-            envs.append(build(level, rng))
-        starts = [env.reset().tobytes() for env in envs]
-        envs[0].state_dict()  # at once, as it may refuse
-        count, begun = _play(envs[0], 0, end, resets=False)
-        if starts[0] != starts[1] or _play(envs[1], 0, end, count, resets=False)[1] != begun:
-            return "two environments from one seed differ"
-        return _compared(envs, rngs, 1, count, end) or _compared_again(envs, rngs, count, end)
-    finally:
-        for env in envs:
-            with suppress(Exception):
-                env.close()
+    if not worker:
+        trial = _Tried(make_env)
+        while (found := trial.advance()) is None:
+            pass
+        return found
+    with closing(WorkerGroups(_Tried, [(make_env,)], timeout)) as workers:
+        while (found := workers.call("advance", [()])[0]) is None:
+            pass
+    return found
 
 
-def _compared_again(
-    envs: list[Resumable], rngs: list[np.random.Generator], count: int, end: float
-) -> str:
-    """Say what differs after another resume; empty if there is no time for it."""
-    if time.monotonic() > end - LIMIT / 2:
-        return ""
-    with suppress(_TooSlow):
-        return _compared(envs, rngs, 2, count, end)
-    return ""
+class _Tried:
+    """A trial that is done step by step, so that each of them has the whole time limit."""
+
+    def __init__(self, make_env: Callable[[np.random.Generator], Env]) -> None:
+        self._trial = _tried(make_env)
+
+    def advance(self) -> Level | None:
+        """Go on by a step; return the level once it is known."""
+        try:
+            next(self._trial)
+        except StopIteration as end:
+            return end.value
+        return None
+
+
+def _tried(make_env: Callable[[np.random.Generator], Env]) -> Generator[None, None, Level]:
+    groups: list[EnvGroup] = []
+    problems: dict[str, str] = dict.fromkeys(LEVELS[:-1], "")
+    with _watched() as moved:
+        try:
+            yield from _compared(make_env, groups, problems)
+        except _ERRORS as error:
+            problems = dict.fromkeys(problems, _told(error))
+        finally:
+            for group in groups:
+                group.close()
+    if moved:
+        why = f"it draws from the global generator of {' and '.join(moved)}, {_RUNS_DIFFER}"
+        problems = dict.fromkeys(problems, why)
+    passed = [level for level, problem in problems.items() if not problem]
+    best = passed[0] if passed else LEVELS[-1]
+    worse = {level: problems[level] for level in LEVELS[: LEVELS.index(best)]}
+    return Level(best, _reason_text(worse))
+
+
+def _told(error: BaseException) -> str:
+    """Return what an error of an environment says; raise it if it is to end the program."""
+    if isinstance(error.__cause__, Exception | None):
+        return " ".join(str(error).split())
+    raise error
+
+
+def _reason_text(problems: Mapping[str, str]) -> str:
+    """Say what keeps an environment from which levels."""
+    levels: dict[str, list[str]] = {}
+    for level, problem in problems.items():
+        levels.setdefault(problem, []).append(level)
+    return "; ".join(f"not {' or '.join(names)}: {why}" for why, names in levels.items())
 
 
 def _compared(
-    envs: list[Resumable], rngs: list[np.random.Generator], number: int, count: int, end: float
-) -> str:
-    """Say what differs after the state of one of two is put into the other, and into itself."""
-    one, other = envs
-    _play(one, number, end, count, resets=False)
-    state, drawn = one.state_dict(), rng_state(rngs[0])
-    _, goes_on = _play(one, 9, end, count)
-    _play(other, 10 + number, end, count, resets=False)  # so that it is elsewhere
-    for env, rng, beside in ((other, rngs[1], one), (one, rngs[0], other)):
-        load_rng_state(rng, drawn)
-        env.load_state_dict(state)
-        _, again = _play(env, 9, end, count, beside=beside)
+    make_env: Callable[[np.random.Generator], Env],
+    groups: list[EnvGroup],
+    problems: dict[str, str],
+) -> Generator[None, None, None]:
+    """Try two environments, which `groups` gets; note in `problems` what keeps them from levels."""
+    groups.append(EnvGroup(make_env, [np.random.default_rng(1)]))
+    yield
+    first = [groups[0].reset().tobytes()]
+    yield
+    try:
+        groups.append(EnvGroup(make_env, [np.random.default_rng(1)], 1))
+        yield
+        first.append(groups[1].reset().tobytes())
+    except _ERRORS as error:
+        why = f"it cannot be there twice ({_told(error)})"
+        why += ", as evaluations need (evaluate.every: null)"
+        problems.update(dict.fromkeys(problems, why))
+        return
+    rngs = [np.random.default_rng(0) for _ in range(2)]
+    for number in range(SAME + 1):
+        if first[0] != first[1]:
+            why = f"with equal seeds and actions it differs from step {number} on, {_RUNS_DIFFER}"
+            problems.update(dict.fromkeys(problems, why))
+            return
+        first = [b"".join(_step(group, rng)) for group, rng in zip(groups, rngs, strict=True)]
+        yield
+    for level in problems:
+        try:
+            problems[level] = yield from _resumed(level, make_env, groups)
+        except _ERRORS as error:
+            problems[level] = _told(error)
+        if not problems[level]:
+            return
+
+
+def _resumed(
+    level: str, make_env: Callable[[np.random.Generator], Env], groups: list[EnvGroup]
+) -> _Trial:
+    """Say what differs where the state of one is put into a new one; empty if nothing does.
+
+    Args:
+        level: how it is put there.
+        make_env: makes the new one.
+        groups: two that are played beside each other, the first and the last; new ones join them.
+    """
+    for number in range(ROUNDS):
+        one, other = groups[0], groups[-1]
+        one.reset()  # so that the episode is not its first
+        yield from _play(one, AWAY, 3 * number)
+        (state,) = one.get_states(level)
+        if not state["running"]:
+            return state["untold"]
+        goes_on = yield from _play(one, ON, 3 * number + 1, beside=other)
+        # None is closed meanwhile: some close what others of their kind need.
+        groups.append(new := EnvGroup(make_env, [np.random.default_rng(2)], len(groups)))
+        yield
+        new.reset()  # as a run that is resumed does
+        (why,) = new.set_states([state])
+        if why is not None:
+            return why
+        if why := _unlike(state, *new.get_states(level)):
+            return why
+        yield
+        again = yield from _play(new, ON, 3 * number + 1, beside=one)
         at = [a != b for a, b in zip(goes_on, again, strict=False)]
         if any(at):
             return f"after a resume it differs from step {at.index(True) + 1} on"
     return ""
 
 
-def _check_time(end: float) -> None:
-    if time.monotonic() > end:
-        raise _TooSlow(f"trying it out takes longer than {LIMIT:g} s")
+def _unlike(state: State, again: State) -> str:
+    """Say which wrapper is in another state than it was saved in; empty if none is known to be."""
+    both = (found.get("simulator", {}).get("others", []) for found in (state, again))
+    for (name, before), (_, now) in zip(*both, strict=True):
+        if before is None or before != now:
+            return f"its wrapper {name} holds a state, and {_LACKS}"
+    return ""
 
 
 def _play(
-    env: Resumable,
-    seed: int,
-    end: float,
-    count: int | None = None,
-    resets: bool = True,
-    beside: Resumable | None = None,
-) -> tuple[int, list[_Step]]:
-    """Play on with random actions, and return how many steps, and what happened.
+    group: EnvGroup, count: int, seed: int, beside: EnvGroup | None = None
+) -> Generator[None, None, list[_Step]]:
+    """Play on with random actions, and return what happened.
 
     Args:
-        env: what is played.
+        group: what is played; new episodes begin where one ends.
+        count: how many steps.
         seed: of the actions.
-        end: moment from which nothing is played.
-        count: how many steps; else as many as `STRETCH` allows.
-        beside: begins an episode and takes a few steps meanwhile, of which `env` must not notice.
-        resets: whether new episodes of a few steps follow, which must not depend on the past.
-
-    Raises:
-        _TooSlow: if `end` comes before.
+        beside: begins an episode and is played meanwhile, of which `group` must not notice. Then a
+            new episode of `group` follows, which must not depend on those before.
     """
     rng, found = np.random.default_rng(seed), list[_Step]()
-    short = time.monotonic() + STRETCH
-
-    def reset() -> None:
-        _check_time(end)
-        found.append((env.reset().tobytes(), b"", False, False))
-
-    def step() -> None:
-        _check_time(end)
-        obs, reward, terminated, truncated = env.step(env.draw(rng))
-        number = np.float64(reward).tobytes()  # so that a NaN is equal to itself
-        found.append((obs.tobytes(), number, terminated, truncated))
-        if terminated or truncated:
-            reset()
-
-    done, most = 0, STEPS if count is None else count
-    while done < most and (count is not None or done < FEWEST or time.monotonic() < short):
-        step()
-        done += 1
-        if beside is not None and done <= min(most, AFTER_RESET):
-            _disturb(beside, done, rng)
-    for _ in range((RESETS if done == STEPS else 1) if resets else 0):
-        reset()
-        for _ in range(min(done, AFTER_RESET)):
-            step()
-    return done, found
+    others = np.random.default_rng(seed + 1)
+    if beside is not None:
+        beside.reset()
+    for number in range(count + (AFTER_RESET if beside is not None else 0)):
+        if number == count:
+            found.append((group.reset().tobytes(),))
+        found.append(_step(group, rng))
+        yield
+        if beside is not None:
+            _step(beside, others)
+            yield
+    return found
 
 
-def _disturb(env: Resumable, number: int, rng: np.random.Generator) -> None:
-    """Begin an episode, then take a step; actions are drawn from a copy of a generator."""
-    if number == 1:
-        env.reset()
-        return
-    _, _, terminated, truncated = env.step(env.draw(copy.deepcopy(rng)))
-    if terminated or truncated:
-        env.reset()
+def _step(group: EnvGroup, rng: np.random.Generator) -> _Step:
+    """Take a random step, and return what came of it."""
+    spec = group.spec
+    if spec.num_actions is None:
+        actions = rng.uniform(-1, 1, (1, spec.action_dim or 1)).astype(np.float32)
+    else:
+        actions = [int(rng.integers(spec.num_actions))]
+    step = group.step(actions)
+    numbers = np.array([step.reward, step.terminated, step.truncated], np.float64)  # NaN is itself
+    return step.obs.tobytes(), *(o.tobytes() for o in step.finals.values()), numbers.tobytes()
 
 
 @contextmanager

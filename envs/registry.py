@@ -14,11 +14,12 @@ import numpy as np
 from rlplast import plugins
 from rlplast.envs import atari, classic, custom, dmc, humanoid_bench, minatar, mujoco, toy
 from rlplast.envs.base import Env, EnvSpec, UnknownEnv
+from rlplast.envs.levels import LEVELS, Level, find_level
 from rlplast.envs.options import Family, resolve_options
 from rlplast.envs.vector import VectorEnv
 from rlplast.envs.workers import TIMEOUT, check_portable
 
-__all__ = ["list_envs", "make", "make_vector", "register", "spec"]
+__all__ = ["find_resume", "list_envs", "make", "make_vector", "register", "spec"]
 
 _FAMILY_OF: dict[str, Family] = {
     env_id: family
@@ -142,18 +143,46 @@ def make_vector(
         MissingPackage: when the family's package is not installed.
     """
     family, resolved = _resolve(env_id, options)
-    own = custom.portable(env_id, resolved) if family is custom.FAMILY else None
+    make_env = _maker(family, env_id, resolved, workers)
+    return VectorEnv(family.spec(env_id, resolved), make_env, rngs, workers, timeout)
+
+
+def find_resume(env_id: str, workers: int = 0, timeout: float = TIMEOUT, **options: Any) -> Level:
+    """Return how a run on an environment goes on after an interruption.
+
+    One of the user's own is tried out, with `workers` in a worker process; others are exact.
+
+    Args:
+        env_id: its id.
+        workers: as for `make_vector`.
+        timeout: seconds that a worker may take for a step of the trial.
+        options: as for `make`.
+
+    Raises:
+        UnknownEnv, ValueError, MissingPackage: as `make_vector` does.
+        EnvFailed, WorkerDied: if the trial cannot go on, see `find_level`.
+    """
+    family, resolved = _resolve(env_id, options)
+    if family is not custom.FAMILY:
+        return Level(LEVELS[0])
+    return find_level(_maker(family, env_id, resolved, workers), workers > 0, timeout)
+
+
+def _maker(
+    family: Family, env_id: str, options: dict[str, Any], workers: int
+) -> Callable[[np.random.Generator], Env]:
+    """Return what builds an environment from a generator, in workers too if there are any."""
+    own = custom.portable(env_id) if family is custom.FAMILY else None
     if workers:
         remedy = "register it with an entry point 'module:Class'"
         if own is None:
             remedy = "let its family's make be a function of a module"
         check_portable(env_id, (own, family.make), remedy)
-    make_env = partial(_make_here, own, family.make, env_id, resolved)
-    return VectorEnv(family.spec(env_id, resolved), make_env, rngs, workers, timeout)
+    return partial(_make_here, own, family.make, env_id, options)
 
 
 def _make_here(
-    own: tuple[Any, ...] | None,
+    own: Any | None,
     build: Callable[[str, np.random.Generator, dict[str, Any]], Env],
     env_id: str,
     options: dict[str, Any],
@@ -161,7 +190,7 @@ def _make_here(
 ) -> Env:
     """Build an environment, perhaps in a worker where the user's module was not imported."""
     if own is not None:
-        custom.register_again(*own)
+        custom.register_again(own)
     return build(env_id, rng, options)
 
 

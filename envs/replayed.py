@@ -1,138 +1,107 @@
-"""An open episode as a seed and actions, from which another environment plays it again."""
+"""Environments that note their open episode, so that it can be played again."""
 
-import copy
+import struct
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from rlplast.envs.base import CannotContinue, State, plain
-from rlplast.envs.snapshot import checksum
+from rlplast.envs.base import CannotContinue, Env, State, load_rng_state, rng_state, said
 
-__all__ = ["Episode", "give_generator"]
+__all__ = ["RecordedEnv"]
 
 
-class Episode:
-    """What the environment inside all wrappers was given since its reset, which gets a seed."""
+class RecordedEnv:
+    """An `Env` that notes what its open episode began with, and its actions.
 
-    def __init__(self, env: Any, rng: np.random.Generator, longest: int) -> None:
-        """Listen to `env`; `rng` gives seeds, and `longest` is how many actions are kept."""
-        self._env, self._reset, self._step, self._rng = env, env.reset, env.step, rng
-        self._longest, self._inside = longest, False  # an environment may reset and step itself
-        self._seed, self._obs = 0, None
-        self._options: Any = None
+    All its randomness comes from its generator. So the generator's state at a reset and the actions
+    since then lead another one to the same place, if it repeats itself.
+    """
+
+    def __init__(self, env: Env, rng: np.random.Generator, longest: int) -> None:
+        """Wrap `env`, which draws from `rng`; `longest` is how many actions are kept."""
+        self._env, self._rng, self._longest = env, rng, longest
+        self.spec = env.spec
+        self.render, self.close = env.render, env.close
+        self._start: State = {}
         self._actions: list[Any] = []
-        self._untold = ""  # why the open episode cannot be played again
-        env.reset, env.step = self.reset, self.step
+        self._checksum = 0  # of all that the episode has shown
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Begin an episode; if a wrapper gives no seed, with a new one."""
-        if self._inside:
-            return self._reset(seed=seed, options=options)
-        self._seed = int(self._rng.integers(2**31)) if seed is None else seed
-        self._actions, self._untold = [], ""
-        try:
-            self._options = plain(options)
-        except TypeError as error:
-            self._untold = f"the options of its reset: {error}"
-        return self._begin(options)
+    @property
+    def step_frames(self) -> int:
+        """Simulator frames that the last `step` used."""
+        return self._env.step_frames
 
-    def _begin(self, options: Any) -> Any:
-        give_generator(self._env, self._seed)
-        return self._heard(self._reset, seed=self._seed, options=options)
+    def reset(self) -> np.ndarray:
+        """Start an episode and return its first observation."""
+        self._start, self._actions, self._checksum = rng_state(self._rng), [], 0
+        obs = self._env.reset()
+        self._note(obs)
+        return obs
 
-    def _heard(self, method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        self._inside = True
-        try:
-            found = method(*arguments, **named)
-        finally:
-            self._inside = False
-        self._obs = found[0]
+    def step(self, action: int | np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
+        """Return the next observation, the unclipped reward, terminated and truncated."""
+        if len(self._actions) <= self._longest:  # one more says that they are too many
+            self._actions.append(action if isinstance(action, int) else np.array(action))
+        found = self._env.step(action)
+        obs, reward, terminated, truncated = found
+        self._note(obs, struct.pack("d??", reward, terminated, truncated))
         return found
 
-    def step(self, action: Any) -> Any:
-        """Step the environment."""
-        if self._inside:
-            return self._step(action)
-        if len(self._actions) < self._longest:
-            self._actions.append(copy.deepcopy(action))
-        else:
-            self._untold = f"its episode has more than longest_replay = {self._longest} steps"
-        return self._heard(self._step, action)
+    def _note(self, obs: np.ndarray, rest: bytes = b"") -> None:
+        self._checksum = zlib.crc32(rest, zlib.crc32(obs.tobytes(), self._checksum))
 
-    def state_dict(self) -> State:
-        """Return seed, options, actions and checksums of where they led.
+    def state_dict(self, level: str = "exact") -> State:
+        """Return all that decides the future, as a copy.
 
-        Raises:
-            CannotContinue: if there are too many, or they are not of one shape and numbers.
+        Args:
+            level: of `rlplast.envs.levels.LEVELS`: exact for the environment's own state, replayed
+                for the open episode, restarted for nothing of it.
         """
-        if self._untold:
-            raise CannotContinue(self._untold)
-        try:
-            actions = plain(np.array(self._actions))
-        except (TypeError, ValueError) as error:
-            raise CannotContinue(f"the actions inside its wrappers: {error}") from error
+        if level == "exact":
+            return self._env.state_dict()
+        untold, episode = "", None
+        if level == "replayed" and len(self._actions) > self._longest:
+            untold = f"its episode has more than longest_replay = {self._longest} steps"
+        elif level == "replayed":
+            actions = np.array(self._actions)
+            episode = {"start": self._start, "actions": actions, "checksum": self._checksum}
         return {
-            "seed": self._seed,
-            "options": self._options,
-            "actions": actions,
-            "where": self._where(),
-            "holds": self._holds(),
+            "id": self.spec.id,
+            "running": episode is not None,
+            "rng": rng_state(self._rng),
+            "episode": episode,
+            "untold": untold,
         }
 
-    def _holds(self) -> dict[str, int]:
-        """Return checksums of its numbers and arrays; texts may be names of files."""
-        held = vars(self._env).items()
-        return {name: checksum({name: v}) for name, v in held if not isinstance(v, str)}
-
-    def _where(self) -> int:
-        found = 0
-        for part in _parts(self._obs):
-            found = zlib.crc32(part, found)
-        return found
-
     def load_state_dict(self, state: State) -> None:
-        """Play an episode again.
+        """Continue where `state` was taken, whatever level it is of.
 
         Raises:
-            CannotContinue: if it leads elsewhere now, or the environment also depends on the
-                episodes before.
+            ValueError: when the state belongs to another environment.
+            CannotContinue: when its episode, played again, goes otherwise, or its state cannot be
+                put back.
         """
-        self._seed, self._options, self._untold = state["seed"], state["options"], ""
-        self._actions = list(state["actions"])
-        self._begin(plain(self._options))
-        for action in self._actions:
-            self._heard(self._step, action[()])
-        again = f"its open episode, played again for {len(self._actions)} steps, leads to"
-        if self._where() != state["where"]:
-            raise CannotContinue(f"{again} another observation than it did")
-        before, now = state["holds"], self._holds()
-        for name in (before | now).keys():
-            if before.get(name, 0) != now.get(name, 0):
-                raise CannotContinue(
-                    f"{again} another {type(self._env).__name__}.{name} than it did: it may "
-                    "depend on the episodes before"
-                )
+        if "episode" not in state:
+            self._env.load_state_dict(state)
+            return
+        if state["id"] != self.spec.id:
+            raise ValueError(f"a state of env '{state['id']}' cannot continue '{self.spec.id}'")
+        if state["running"]:
+            self._play(state["episode"])
+        load_rng_state(self._rng, state["rng"])
 
-
-def give_generator(env: Any, seed: int) -> None:
-    """Give an environment the generator that Gymnasium makes of a seed, before a reset with it.
-
-    Some ignore the seed of a reset, and draw from the generator that they have.
-    """
-    with suppress(AttributeError):  # of one that shows its own, read only
-        env.unwrapped.np_random = np.random.default_rng(seed)
-
-
-def _parts(obs: Any) -> Iterator[bytes]:
-    """Yield the bytes of an observation of any space."""
-    if isinstance(obs, Mapping):
-        for key in obs:
-            yield from _parts(obs[key])
-    elif isinstance(obs, list | tuple):
-        for item in obs:
-            yield from _parts(item)
-    elif (array := np.asarray(obs)).dtype != object:  # whose bytes are addresses
-        yield array.tobytes()
+    def _play(self, episode: State) -> None:
+        """Play an episode again."""
+        load_rng_state(self._rng, episode["start"])
+        again = f"its open episode, played again for {len(episode['actions'])} steps,"
+        try:
+            self.reset()
+            for action in episode["actions"]:
+                self.step(action)
+        except KeyboardInterrupt:
+            raise  # a person's
+        except BaseException as error:  # whatever an environment raises
+            raise CannotContinue(f"{again} raised {said(error)}") from error
+        if self._checksum != episode["checksum"]:
+            raise CannotContinue(f"{again} went otherwise than it did")

@@ -5,6 +5,8 @@ is stored whose action is ignored. The observation it ended with is kept beside 
 the next, because a truncated episode still bootstraps from it.
 """
 
+import signal
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ from rlplast.envs.base import (
     State,
     checked_actions,
     rng_state,
+    said,
 )
 from rlplast.envs.workers import TIMEOUT, WorkerGroups
 
@@ -75,8 +78,23 @@ class EnvGroup:
         self, make_env: MakeEnv, rngs: Sequence[np.random.Generator], first: int = 0
     ) -> None:
         """Build one environment per generator; `first` is the index of the first one."""
-        self._envs = [make_env(rng) for rng in rngs]
         self._make_env, self._rngs, self._first = make_env, rngs, first
+        self._envs = list[Env]()
+        for position in range(len(rngs)):
+            self._envs.append(self._made(position))
+        self.spec = self._envs[0].spec
+
+    def _made(self, position: int) -> Env:
+        """Return a new environment."""
+        try:
+            return self._make_env(self._rngs[position])
+        except (ValueError, ImportError):
+            raise
+        except BaseException as error:
+            _let_through(error)
+            raise EnvFailed(
+                f"environment {self._first + position} could not be made: {said(error)}; mend it"
+            ) from error
 
     def reset(self) -> np.ndarray:
         """Start an episode everywhere; returns (n, *obs_shape)."""
@@ -106,21 +124,23 @@ class EnvGroup:
             return getattr(env, method)(*arguments)
         except (ValueError, MissingPackage):
             raise  # the contract's own words
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            _let_through(error)
             place = f"environment {self._first + position} of '{env.spec.id}'"
             if isinstance(error, NotFinite):  # the simulator's own
                 raise NotFinite(f"{place}, {error}") from error
             raise EnvFailed(
-                f"{place}: {method}() raised {type(error).__name__}: {error}; mend the environment"
+                f"{place}: {method}() raised {said(error)}; mend the environment"
             ) from error
 
     def render(self, position: int) -> np.ndarray:
         """Return the picture of one environment, uint8 (height, width, 3)."""
         return self._call(position, "render")
 
-    def get_states(self) -> list[State]:
-        """Return every environment's state."""
-        return [self._call(position, "state_dict") for position in range(len(self._envs))]
+    def get_states(self, level: str = "exact") -> list[State]:
+        """Return every environment's state, as `VectorEnv.state_dict` does."""
+        tried = [(level,) if env.spec.tried else () for env in self._envs]
+        return [self._call(i, "state_dict", *arguments) for i, arguments in enumerate(tried)]
 
     def set_states(self, states: Sequence[State]) -> list[str | None]:
         """Restore every environment's state.
@@ -141,16 +161,25 @@ class EnvGroup:
 
     def _renew(self, position: int, state: State) -> None:
         """Replace an environment by a new one, which goes on with the generator of a state."""
-        with suppress(Exception):  # of one that was half restored
-            self._envs[position].close()
-        self._envs[position] = self._make_env(self._rngs[position])
+        with suppress(EnvFailed, ValueError):  # of one that was half restored
+            self._call(position, "close")
+        self._envs[position] = self._made(position)
         no_episode = {"running": False, "simulator": None}
         self._call(position, "load_state_dict", {**state, **no_episode})
 
     def close(self) -> None:
-        """Close every environment."""
-        for env in self._envs:
-            env.close()
+        """Close every environment; what they raise then costs nothing, and is a warning."""
+        for position in range(len(self._envs)):
+            try:
+                self._call(position, "close")
+            except (EnvFailed, ValueError) as error:
+                warnings.warn(str(error), stacklevel=2)
+
+
+def _let_through(error: BaseException) -> None:
+    """Raise an interrupt that a person asked for, which no worker gets."""
+    if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        raise error
 
 
 class _LocalGroup(EnvGroup):
@@ -329,9 +358,13 @@ class VectorEnv:
         ]
         return self._groups.call("render", positions)[inside.index(True)]
 
-    def state_dict(self) -> State:
-        """Return everything that decides the future, as a copy; it fits any number of workers."""
-        parts = self._groups.call("get_states", [()] * len(self._slices))
+    def state_dict(self, level: str = "exact") -> State:
+        """Return everything that decides the future, as a copy; it fits any number of workers.
+
+        Args:
+            level: how environments go on from it that were tried, of `LEVELS`.
+        """
+        parts = self._groups.call("get_states", [(level,)] * len(self._slices))
         states = [state for part in parts for state in part]
         self.restart_reason = next(filter(None, (s.get("untold") for s in states)), "")
         return {

@@ -23,7 +23,7 @@ __all__ = ["TIMEOUT", "WorkerDied", "WorkerGroups", "check_portable"]
 
 TIMEOUT = 300.0  # seconds a worker may take to answer
 
-# Rebuilt in the parent as themselves; every other type becomes a RuntimeError.
+# Rebuilt in the parent as themselves; every other type becomes an EnvFailed.
 _RERAISED = {
     kind.__name__: kind for kind in (ValueError, UnknownEnv, MissingPackage, NotFinite, EnvFailed)
 }
@@ -54,8 +54,8 @@ def _attempt(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[
     """Return (None, result), or ((type, message, traceback), None) when the call failed."""
     try:
         return None, function(*arguments)
-    except Exception as error:
-        return (type(error).__name__, str(error), traceback.format_exc()), None
+    except BaseException as error:  # signals are ignored here: it is the environment's own
+        return (type(error).__name__, " ".join(str(error).split()), traceback.format_exc()), None
 
 
 def _serve(pipe: Connection, build: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
@@ -109,8 +109,8 @@ class WorkerGroups:
 
         Raises:
             WorkerDied: for one that ends, or does not answer for `timeout` seconds.
-            ValueError, MissingPackage, NotFinite, EnvFailed: as the object's constructor does.
-            RuntimeError: for any other failure in a worker, with its traceback as a note.
+            ValueError, MissingPackage, NotFinite: as the object's constructor does.
+            EnvFailed: for any other failure in a worker, with its traceback as a note.
         """
         context = multiprocessing.get_context("spawn")
         self._timeout = timeout
@@ -137,7 +137,7 @@ class WorkerGroups:
     def call(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call a method of every object at once, with one argument tuple each.
 
-        Raises what the method does, or the RuntimeError of the constructor.
+        Raises what the method does, as the constructor says.
         """
         for index, (pipe, call_arguments) in enumerate(zip(self._pipes, arguments, strict=True)):
             try:
@@ -159,7 +159,7 @@ class WorkerGroups:
             if failure is not None and first_error is None:
                 name, message, trace = failure
                 known = _RERAISED.get(name)
-                first_error = known(message) if known else RuntimeError(f"{name}: {message}")
+                first_error = known(message) if known else EnvFailed(f"{name}: {message}")
                 first_error.add_note(f"in environment worker {index}:\n{trace}")
         if first_error is not None:
             raise first_error  # only now: every pipe is ready for the next call
@@ -169,8 +169,7 @@ class WorkerGroups:
         self._processes[index].kill()
         return WorkerDied(
             f"environment worker {index} (process {self._processes[index].pid}) has not answered "
-            f"for {self._timeout:g} s and was ended: mend its environment, or raise env.timeout; "
-            "then resume the run from its last checkpoint"
+            f"for {self._timeout:g} s and was ended: mend its environment, or raise env.timeout"
         )
 
     def _died(self, index: int) -> WorkerDied:
@@ -178,7 +177,7 @@ class WorkerGroups:
         process.join(_JOIN_SECONDS)
         return WorkerDied(
             f"environment worker {index} (process {process.pid}) ended with exit code "
-            f"{process.exitcode}: resume the run from its last checkpoint"
+            f"{process.exitcode}"
         )
 
     def close(self) -> None:

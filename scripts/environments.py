@@ -3,9 +3,9 @@
     python scripts/environments.py            # those below whose packages are installed
     python scripts/environments.py gym/FrozenLake-v1 gym/module:Id-v0
 
-A row per environment: its spaces as the agent sees them, the level of `rlplast.envs.levels` with
-its reason, the seconds that finding it took, and steps per second of one environment with random
-actions, episodes and resets included.
+A row per environment: its spaces as the agent sees them, how a run on it goes on after an
+interruption (`rlplast.envs.levels`) with the reason, the seconds that the trial took, and steps per
+second of one environment with random actions, episodes and resets included.
 """
 
 import sys
@@ -92,9 +92,10 @@ def main(ids: list[str]) -> None:
     print("|---|---|---|---|---|---|---|")
     for env_id in ids or FOUND:
         options = FOUND.get(env_id, {})
-        began = time.perf_counter()
         try:
             spec = envs.spec(env_id, **options)
+            began = time.perf_counter()
+            level = envs.find_resume(env_id, **options)
             tried = time.perf_counter() - began
             per_second = rate(env_id, options)
         except Exception as error:  # whatever an environment raises
@@ -105,8 +106,8 @@ def main(ids: list[str]) -> None:
             f"{spec.num_actions} actions" if spec.num_actions else f"vectors of {spec.action_dim}"
         )
         print(
-            f"| `{env_id}` | {spec.resume} | {shape} {spec.obs_dtype} | {acts} | {tried:.1f} s "
-            f"| {per_second:,.0f} | {spec.resume_reason.removeprefix('not exact: ')} |",
+            f"| `{env_id}` | {level.name} | {shape} {spec.obs_dtype} | {acts} | {tried:.1f} s "
+            f"| {per_second:,.0f} | {level.reason} |",
             flush=True,
         )
 

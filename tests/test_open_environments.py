@@ -1,6 +1,5 @@
 """Runs on environments that nobody made for this library: killed and resumed."""
 
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,12 +10,15 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from rlplast import envs
+from rlplast.agents.sequence import EnvConfig
+from rlplast.agents.tasks import Tasks
+from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError, RlplastError
-from rlplast.envs import custom
 from rlplast.run import api
 from rlplast.run.info import resume_words
-from rlplast.training import checkpoint
-from tests.marks import slow, slow_but
+from tests.envs import hiding
+from tests.marks import slow_but
 from tests.runs import TINY, Killed, at_step, final, kill
 
 DQN: dict[str, Any] = TINY | {
@@ -47,23 +49,28 @@ def config(env_id: str, kind: str = "dqn", **env: Any) -> dict[str, Any]:
 
 
 ENVS = {
-    "FrozenLake": (config("gym/FrozenLake-v1"), "exact"),
-    "Taxi": (config("gym/Taxi-v4"), "exact"),
-    "Blackjack": (config("gym/Blackjack-v1"), "exact"),
+    "Saved": (config(f"gym/{hiding.PREFIX}Saved-v0"), "exact"),
+    "Doubled": (config(f"gym/{hiding.PREFIX}with_doubled-v0", workers=1), "exact"),
+    "Frames": (config(f"gym/{hiding.PREFIX}with_frames-v0"), "replayed"),
+    "FrozenLake": (config("gym/FrozenLake-v1"), "replayed"),
+    "Taxi": (config("gym/Taxi-v4"), "replayed"),
+    "Blackjack": (config("gym/Blackjack-v1"), "replayed"),
     "MiniGrid": (
         config("gym/minigrid:MiniGrid-DoorKey-5x5-v0", options={"keys": ["image"], "kwargs": {}}),
-        "exact",
+        "replayed",
     ),
     "LunarLander": (config("gym/LunarLander-v3"), "replayed"),
     "LunarLanderContinuous": (config("gym/LunarLanderContinuous-v3", "sac"), "replayed"),
 }
 
 
-FAST = ("FrozenLake", "MiniGrid", "LunarLanderContinuous")
+FAST = ("Saved", "Frames", "MiniGrid", "LunarLanderContinuous")
 
 
 @pytest.mark.parametrize("name", slow_but(FAST, ENVS))
-def test_killed_and_resumed_equals(name: str, tmp_path: Path) -> None:
+def test_killed_and_resumed_equals(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("Box2D")
     keys, level = ENVS[name]
     messages: list[str] = []
@@ -74,8 +81,11 @@ def test_killed_and_resumed_equals(name: str, tmp_path: Path) -> None:
     )
     with pytest.raises(Killed):
         api.train(keys, tmp_path / "run", observer=at_step(50, kill))
-    api.resume(tmp_path / "run")
+    monkeypatch.setattr(envs, "find_resume", None)  # it is not judged again
+    info = api.resume(tmp_path / "run").info
     assert final(tmp_path / "run") == final(tmp_path / "whole")
+    assert info["environment"] == whole.info["environment"]
+    assert "new_episodes" not in info
 
 
 class Numbered(gymnasium.Env):
@@ -101,21 +111,15 @@ class Numbered(gymnasium.Env):
 
 
 class Fickle(gymnasium.Env):
-    """Numbers its steps in episodes that are numbered at random; another one by the machine."""
+    """Numbers its steps in episodes that are numbered at random; another one by the version."""
 
     observation_space = spaces.Box(0, np.inf, (2,), np.float64)
     action_space = spaces.Discrete(2)
-    level: ClassVar[str] = "exact"
-    begins_at: ClassVar[int] = 0  # another version counts from elsewhere
-    episodes: ClassVar[int] = 2**23
+    begins_at: ClassVar[int] = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
         self.episode = int(self.np_random.integers(2**23))
-        self.hidden = None if self.level == "exact" else hashlib.sha256()
-        if self.level == "restarted":
-            type(self).episodes += 1
-            self.episode = self.episodes
         self.number = self.begins_at
         return np.array([self.number, self.episode], np.float64), {}
 
@@ -126,13 +130,26 @@ class Fickle(gymnasium.Env):
         return obs, 1.0, ends and self.episode % 2 == 0, ends, {}
 
 
+class FickleSaved(Fickle):
+    """Has the two methods."""
+
+    what: ClassVar[Any] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"episode": self.episode, "number": self.number, "what": self.what}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.episode, self.number = state["episode"], state["number"]
+
+
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gymnasium, "registry", dict(gymnasium.registry))
     monkeypatch.setattr("gymnasium.envs.registration.registry", gymnasium.registry)
-    monkeypatch.setattr(custom, "_found", {})
+    hiding.register()
     gymnasium.register("Numbered-v0", Numbered)
     gymnasium.register("Fickle-v0", Fickle)
+    gymnasium.register("FickleSaved-v0", FickleSaved)
 
 
 @pytest.fixture
@@ -163,22 +180,16 @@ def test_a_restart_loses_doubles_and_joins_nothing(
     assert ((steps[goes_on] <= between) & (between <= 2 * steps[goes_on] * num_envs)).all()
 
 
-def test_exact_may_be_demanded(numbered: str) -> None:
+def test_exact_may_be_demanded(numbered: str, tmp_path: Path) -> None:
     keys = config(numbered, resume="exact")
     with pytest.raises(ConfigError, match=r"env.resume = 'exact': env .* can only be restarted"):
-        api.read_config(keys)
-        api.train(keys, "/nonexistent/run")
+        api.train(keys, tmp_path / "run")
 
 
-def another_machine(monkeypatch: pytest.MonkeyPatch, **attributes: Any) -> None:
-    """Let the fickle environment be another one, and forget the level that was found."""
-    for name, value in attributes.items():
-        monkeypatch.setattr(Fickle, name, value)
-    custom._found.clear()
-
-
-def fickle_run(num_envs: int = 3, n_step: int = 2, **env: Any) -> dict[str, Any]:
-    keys = config("gym/Fickle-v0", num_envs=num_envs, **env)
+def fickle_run(
+    name: str = "Fickle", num_envs: int = 3, n_step: int = 2, **env: Any
+) -> dict[str, Any]:
+    keys = config(f"gym/{name}-v0", num_envs=num_envs, **env)
     keys |= {"hooks": [], "evaluate": {"every": None}, "total": "240 env_steps"}
     keys["agent"] = DQN["agent"] | {"n_step": n_step}
     return keys
@@ -196,85 +207,110 @@ def check_replay(loop: Any, num_envs: int, n_step: int) -> None:
     np.testing.assert_array_equal((number_next - number)[same], batch.reward.numpy()[same].round())
 
 
-CHANGES = [("exact", "restarted", 0), ("replayed", "exact", 0), ("restarted", "replayed", 0)]
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "workers"), [slow(*CHANGES[0]), *CHANGES[1:], slow("exact", "replayed", 2)]
-)
-def test_a_resume_at_another_level_begins_new_episodes(
-    before: str, after: str, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("level", envs.LEVELS)
+def test_a_branch_goes_on_as_its_prefix_does(
+    level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys, run = fickle_run(workers=workers), tmp_path / "run"
-    another_machine(monkeypatch, level=before)
-    with pytest.raises(Killed):
-        api.train(keys, run, observer=at_step(130, kill))
-    another_machine(monkeypatch, level=after)
-    saved = json.loads((checkpoint.newest(run / "checkpoints")[0] / "state.json").read_text())
+    """What a machine would find now is not asked."""
+    found = envs.Level(level, "" if level == "exact" else "of a test")
+    monkeypatch.setattr(envs, "find_resume", lambda *_, **__: found)
+    keys = fickle_run("FickleSaved")
+    whole = api.train(keys, tmp_path / "whole")
+    until = (Time.parse("120 env_steps"),)
+    prefix = api.train(keys, tmp_path / "prefix", until=until)
+    monkeypatch.setattr(envs, "find_resume", None)
+    arm = tmp_path / "arm"
+    api.branch(prefix.path, arm, api.read_config(keys), until)
     loops: list[Any] = []
-    messages: list[str] = []
-    info = api.resume(run, observer=loops.append, report=messages.append).info
+    info = api.resume(arm, observer=loops.append).info
+    assert info["environment"] == prefix.info["environment"]
+    assert info["environment"]["resume"] == level
+    assert "new_episodes" not in info
     check_replay(loops[0], 3, 2)
-    assert info["environment"]["resume"] == after
-    if before == "restarted":  # then it was to begin new ones anyway
-        assert "new_episodes" not in info
-        return
-    why = f"env 'gym/Fickle-v0' was {before} when its state was saved, and is {after} now"
-    assert info["new_episodes"] == [{"env_steps": saved["clock"]["env_steps"], "reason": why}]
-    assert f"new episodes begin: {why}" in messages
-    assert resume_words(info).endswith(f"({why})")
+    if level != "restarted":
+        assert final(arm) == final(whole.path)
+
+
+def test_tasks_of_a_sequence_have_levels_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"gym/CartPole-v1": envs.Level("exact"), "gym/Fickle-v0": envs.Level("restarted", "x")}
+    tried = []
+
+    def find(env_id: str, *_: Any, **__: Any) -> envs.Level:
+        tried.append(env_id)
+        return known[env_id]
+
+    monkeypatch.setattr(envs, "find_resume", find)
+    ids: list[Any] = ["gym/CartPole-v1", "gym/Fickle-v0", "gym/CartPole-v1"]
+    tasks = Tasks(EnvConfig(sequence=ids, steps_per_task="100"), 0)
+    found = tasks.decide({})
+    assert found == {
+        "id": "gym/CartPole-v1+gym/Fickle-v0",
+        "resume": "restarted",
+        "reason": "x",
+        "tasks": {"gym/CartPole-v1": {"resume": "exact", "reason": ""}},
+    }
+    again = Tasks(EnvConfig(sequence=ids, steps_per_task="100"), 0)
+    assert again.decide(json.loads(json.dumps(found))) == found
+    assert again.levels == tasks.levels and tried == ids[:2]
 
 
 def test_what_is_played_again_must_lead_to_the_same_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    another_machine(monkeypatch, level="replayed")
     with pytest.raises(Killed):
         api.train(fickle_run(), tmp_path / "run", observer=at_step(130, kill))
-    another_machine(monkeypatch, begins_at=100)
+    monkeypatch.setattr(Fickle, "begins_at", 100)
     loops: list[Any] = []
-    info = api.resume(tmp_path / "run", observer=loops.append).info
+    messages: list[str] = []
+    info = api.resume(tmp_path / "run", observer=loops.append, report=messages.append).info
     check_replay(loops[0], 3, 2)
     (begun,) = info["new_episodes"]
-    assert "leads to another observation than it did" in begun["reason"]
+    assert "played again for" in begun["reason"] and "went otherwise" in begun["reason"]
+    assert f"new episodes begin: {begun['reason']}" in messages
+    assert resume_words(info).endswith(f"({begun['reason']})")
 
 
 @pytest.mark.parametrize("resume", ["auto", "exact"])
-def test_what_becomes_untold_in_a_run_begins_new_episodes_or_is_refused(
+def test_what_cannot_be_saved_any_more_begins_new_episodes_or_is_refused(
     resume: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def change() -> None:  # while the run goes on
-        monkeypatch.setattr(Fickle, "level", "replayed")
+        monkeypatch.setattr(FickleSaved, "what", (1, 2))
 
-    keys = fickle_run(resume=resume)
+    keys = fickle_run("FickleSaved", resume=resume)
     if resume == "exact":
-        with pytest.raises(RlplastError, match=r"a resume of env .* new episode: Fickle\.hidden"):
+        with pytest.raises(RlplastError, match=r"a resume of env .* new episode: .* type tuple"):
             api.train(keys, tmp_path / "run", observer=at_step(60, change))
         return
     with pytest.raises(Killed):
         api.train(keys, tmp_path / "run", observer=both(at_step(60, change), at_step(130, kill)))
-    another_machine(monkeypatch, level="exact")
     loops: list[Any] = []
     info = api.resume(tmp_path / "run", observer=loops.append).info
     check_replay(loops[0], 3, 2)
-    assert info["new_episodes"][0]["reason"].startswith("Fickle.hidden is a _hashlib:HASH")
+    assert "cannot hold (1, 2) of type tuple" in info["new_episodes"][0]["reason"]
 
 
 def both(*observers: Callable[[Any], None]) -> Callable[[Any], None]:
-    return lambda loop: [observe(loop) for observe in observers] and None
+    def observe(loop: Any) -> None:
+        for each in observers:
+            each(loop)
+
+    return observe
 
 
-@pytest.mark.parametrize("change", [{"level": "replayed"}, {"gone": True}])
-def test_exact_holds_at_a_resume_too(
-    change: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("resume", ["auto", "exact"])
+def test_what_cannot_be_put_back_begins_new_episodes_or_is_refused(
+    resume: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    keys = fickle_run("FickleSaved", resume=resume)
     with pytest.raises(Killed):
-        api.train(fickle_run(resume="exact"), tmp_path / "run", observer=at_step(130, kill))
-    if "gone" in change:
-        gymnasium.registry.pop("Fickle-v0")
-        gymnasium.register("Fickle-v0", type("Other", (Fickle,), {}))
-        another_machine(monkeypatch)
-    else:
-        another_machine(monkeypatch, **change)
-    with pytest.raises(ConfigError, match=r"env.resume = 'exact': .*set env.resume to auto"):
-        api.resume(tmp_path / "run")
+        api.train(keys, tmp_path / "run", observer=at_step(130, kill))
+    monkeypatch.setattr(FickleSaved, "load_state_dict", lambda *_: 1 / 0)  # another version
+    loops: list[Any] = []
+    if resume == "exact":
+        with pytest.raises(ConfigError, match=r"env.resume = 'exact': .*set env.resume to auto"):
+            api.resume(tmp_path / "run")
+        return
+    info = api.resume(tmp_path / "run", observer=loops.append).info
+    check_replay(loops[0], 3, 2)
+    assert "cannot be put back: ZeroDivisionError" in info["new_episodes"][0]["reason"]

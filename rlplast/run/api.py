@@ -239,8 +239,8 @@ def train(
         _check_new(path)
     info = first_info(config, study)
     loop = _loop(config, path, info, observer, until)
-    info |= resume_info(loop.trainable)
     try:
+        info |= resume_info(loop.trainable, info)
         _report_level(info, report)
         _report_notes(loop, report)
         if distributed.rank() == 0:
@@ -335,8 +335,9 @@ def resume(
     begun = _has_checkpoint(path)  # else it starts where it did, be it from another run
     with _naming_version(info):
         loop = _loop(config.to_resume() if begun else config, path, info, observer, until)
-    info = (info or first_info(config)) | resume_info(loop.trainable)
+    info = info or first_info(config)
     try:
+        info |= resume_info(loop.trainable, info)
         _report_level(info, report)
         _report_notes(loop, report)
         with _naming_version(info):
@@ -408,8 +409,11 @@ def branch(
     """
     _check_new(Path(out))
     config = config.resolved(read_config(Path(run) / "config.yaml"))
-    parents = run_ids(Run(Path(run), config).info)
-    branch_run(Path(run), Path(out), dump_config(config), first_info(config, study), parents, until)
+    parent = Run(Path(run), config).info
+    info = first_info(config, study)
+    if "environment" in parent:  # how it goes on after an interruption was decided there
+        info["environment"] = parent["environment"]
+    branch_run(Path(run), Path(out), dump_config(config), info, run_ids(parent), until)
     return Run(Path(out), config)
 
 

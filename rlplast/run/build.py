@@ -138,6 +138,8 @@ def _check_one(env_id: str, options: dict[str, Any]) -> None:
         own = isinstance(error, envs.UnknownEnv) and env_id.startswith("gym/")
         remedy = " (`rlplast --import MODULE …`)" if own else ""
         raise ConfigError(f"env: {error}{remedy}") from error
-    except Exception as error:  # a user's environment may raise anything
-        cause = shortened(f"{type(error).__name__}: {error}", 200)
+    except KeyboardInterrupt:
+        raise  # a person's
+    except BaseException as error:  # a user's environment may raise anything
+        cause = shortened(" ".join(f"{type(error).__name__}: {error}".split()), 200)
         raise ConfigError(f"env '{env_id}' could not be made: {cause}; mend it") from error

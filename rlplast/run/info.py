@@ -136,12 +136,18 @@ def first_info(config: RunConfig, study: Mapping[str, Any] | None = None) -> dic
     }
 
 
-def resume_info(trainable: Any) -> dict[str, Any]:
-    """Return what run.json says of how a trainer's environment goes on after an interruption."""
-    spec = getattr(trainable, "spec", None)
-    if spec is None or not hasattr(spec, "resume"):
+def resume_info(trainable: Any, info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what run.json says of how a trainer's environment goes on after an interruption.
+
+    It is decided once in a run: what `info` says already stays.
+
+    Raises:
+        RlplastError: as `rlplast.agents.tasks.Tasks.decide` says.
+    """
+    if not hasattr(trainable, "decide_resume"):
         return {}
-    return {"environment": {"id": spec.id, "resume": spec.resume, "reason": spec.resume_reason}}
+    known = info.get("environment")
+    return {"environment": trainable.decide_resume(known if isinstance(known, Mapping) else {})}
 
 
 def restart_info(info: Mapping[str, Any], trainable: Any) -> dict[str, Any]:

@@ -241,6 +241,7 @@ def build_each(
     """
     seen = set()
     levels: dict[str, None] = {}
+    tried: dict[str, dict[str, Any]] = {}  # section `env` of a config → what run.json would say
     for cell in left:
         if cell.arm is None or (cell.task, cell.arm) in seen:
             continue
@@ -253,7 +254,8 @@ def build_each(
             check_hooks_of_processes(hooks, processes)
         except RlplastError as error:
             raise ConfigError(f"arm {cell.arm!r}: {error}") from error
-        info = resume_info(trainable)
+        key = repr(getattr(cell.config, "env", None))
+        info = tried[key] = resume_info(trainable, tried.get(key, {}))
         found = info.get("environment", {"resume": "exact"})
         if found["resume"] != "exact":
             parts = found["resume"] == "restarted"

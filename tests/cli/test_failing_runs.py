@@ -7,13 +7,12 @@ import gymnasium
 import pytest
 import torch
 
-from rlplast.envs import custom
-from rlplast.envs.levels import Level
+from rlplast import envs
 from rlplast.run import api
 from rlplast.training import checkpoint
 from tests.cli.commands import command
 from tests.cli.runs import jsonl, refused, small_config
-from tests.envs import own_envs
+from tests.envs import hiding, own_envs
 from tests.marks import slow
 
 QUIET = {"log": {"every": "100%", "to": []}, "checkpoint": {"every": "100%"}}
@@ -41,7 +40,7 @@ def failed(tmp_path: Path, **changes: Any) -> str:
 @pytest.fixture
 def untried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let environments fail in a run, not as their level is tried out."""
-    monkeypatch.setattr(custom, "_level", lambda *_: Level("exact"))
+    monkeypatch.setattr(envs, "find_resume", lambda *_, **__: envs.Level("exact"))
 
 
 @pytest.mark.usefixtures("untried")
@@ -100,6 +99,10 @@ def test_metrics_of_weights_that_are_not_finite_are_null_not_nan(tmp_path: Path)
         ("raises", 0, "environment 0 of '{id}': step() raised KeyError: 'wheel'"),
         ("raises", 2, "environment 0 of '{id}': step() raised KeyError: 'wheel'"),
         ("exits", 0, "environment 0 of '{id}': step() raised SystemExit: 3"),
+        ("exits", 1, "environment 0 of '{id}': step() raised SystemExit: 3"),
+        ("halts", 0, "environment 0 of '{id}': step() raised GeneratorExit: the wheel came off;"),
+        ("interrupts", 1, "environment 0 of '{id}': step() raised KeyboardInterrupt; mend"),
+        ("leaves", 1, "environment worker 0 (process "),
         ("unsaved", 0, "environment 0 of '{id}': state_dict() raised KeyError: 'wheel'"),
         ("none", 0, "env '{id}' returned None as a reward: allowed is one number"),
         ("array", 0, "env '{id}' returned array([1., 1.]) as a reward: allowed is one number"),
@@ -121,6 +124,28 @@ def test_environment_that_fails_is_named_and_the_checkpoint_is_kept(
     assert ("env.timeout" in message) == (fault == "hangs")
     assert api.load(tmp_path / "run").info["status"] == "failed"
     checkpoint.check(tmp_path / "run" / "checkpoints" / "step-0")
+
+
+@pytest.mark.parametrize(
+    ("how", "workers", "says"),
+    [
+        ("exits", 1, "environment worker 0 (process "),
+        ("leaves", 0, "step() raised SystemExit: the wheel came off"),
+        slow("halts", 1, "step() raised Stop: the wheel came off"),
+        slow("crashes", 1, "ended with exit code -11"),
+    ],
+)
+def test_what_ends_the_trial_of_an_environment_ends_the_run_with_one_line(
+    how: str, workers: int, says: str, tmp_path: Path
+):
+    hiding.register()
+    env = {"id": f"gym/{hiding.PREFIX}{how}-v0", "num_envs": 2, "workers": workers}
+    config = small_config(tmp_path, hooks=[], env=env)
+    message = refused(command("train", config, "--out", tmp_path / "run"), code=1)
+    assert message.startswith(f"env '{env['id']}', in the trial of how a run goes on with it after")
+    assert says in message
+    good = small_config(tmp_path, hooks=[], env=env | {"id": f"gym/{hiding.PREFIX}Saved-v0"})
+    assert command("train", good, "--out", tmp_path / "run").code == 0  # nothing is in the way
 
 
 def test_environment_without_an_importable_name_and_workers_is_refused_with_the_remedy(

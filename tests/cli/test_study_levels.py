@@ -16,7 +16,7 @@ from tests.envs import hiding
     [
         ("CState", "after an interruption: replayed: open episodes are played again"),
         ("Clock", "after the shared prefix each arm begins a new episode"),
-        ("Plain", None),
+        ("Saved", None),
     ],
 )
 def test_the_plan_says_the_level(

@@ -1,27 +1,20 @@
-"""Environments that keep something where a snapshot does not look, each in its own way."""
+"""Environments that keep what decides their future in one place or another."""
 
-import array
-import collections
-import functools
 import hashlib
-import io
-import itertools
 import os
 import random
+import signal
+import sys
 import time
-import weakref
 from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium import spaces
 
 PREFIX = "rlplast-hiding/"
 MEMORY: dict[str, float] = {"count": 0}
-GENERATOR = np.random.default_rng(0)
-LEGACY = np.random.RandomState(0)
-NOTES: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
+ENDS = ("exits", "leaves", "halts", "crashes", "hangs")
 
 
 class Plain(gymnasium.Env):
@@ -51,196 +44,53 @@ class Plain(gymnasium.Env):
         return self.obs(), float(self.place), abs(self.place) > 3, self.count >= 40, {}
 
 
-def hides(name: str, hidden: Any, begins_with: Any = dict) -> type:
-    """Return an environment that shows `hidden`; an episode begins with some attributes."""
-    begin = lambda env: vars(env).update(begins_with())  # noqa: E731
-    return type(name, (Plain,), {"hidden": hidden, "begin": begin, "__module__": __name__})
+class Saved(Plain):
+    """Has the two methods."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count, "place": np.array(self.place, ">f8")}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count, self.place = state["count"], float(state["place"])
 
 
-GlobalNumpy = hides("GlobalNumpy", lambda env: float(np.random.random()))
-GlobalPython = hides("GlobalPython", lambda env: random.random())
-GlobalTorch = hides("GlobalTorch", lambda env: float(torch.rand(())))
-# Draws from a global generator, and shows it only later than anyone looks.
-GlobalQuiet = hides("GlobalQuiet", lambda env: float(np.random.random() > 2))
-ModuleGenerator = hides("ModuleGenerator", lambda env: float(GENERATOR.normal()))
-ModuleLegacy = hides("ModuleLegacy", lambda env: float(LEGACY.normal()))
-Clock = hides("Clock", lambda env: float(time.perf_counter_ns() % 2**40))
-# Ignores its seed, and shows it at a reset only.
-FreshEntropy = hides(
-    "FreshEntropy", lambda env: float(env.rng.normal()), lambda: {"rng": np.random.default_rng()}
-)
-Iterator = hides(
-    "Iterator", lambda env: float(next(env.numbers)), lambda: {"numbers": itertools.count()}
-)
-PythonGenerator = hides(
-    "PythonGenerator",
-    lambda env: float(next(env.numbers)),
-    lambda: {"numbers": (i * i for i in range(10**6))},
-)
-Stream = hides(
-    "Stream",
-    lambda env: float(env.stream.read(1)[0]),
-    lambda: {"stream": io.BytesIO(bytes(range(256)) * 9)},
-)
+class Doubled(gymnasium.ObservationWrapper):
+    """A wrapper that holds no state."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self.factors, self.names = np.array([2.0, 2.0]), {"of": "factors"}
+
+    def observation(self, observation: np.ndarray) -> np.ndarray:
+        return self.factors * observation
 
 
-class ModuleMemory(Plain):
-    def hidden(self) -> float:
-        MEMORY["count"] += 1
-        return MEMORY["count"]
+def with_doubled() -> gymnasium.Env:
+    space = Saved.observation_space
+    return gymnasium.wrappers.TransformObservation(Doubled(Saved()), lambda obs: -obs, space)
 
 
-class ModuleWeather(Plain):
-    """All of its kind have the weather of the newest episode."""
+class Limit(gymnasium.Wrapper):
+    """A wrapper whose counter shows later than anyone looks."""
 
-    def begin(self) -> None:
-        MEMORY["weather"] = float(self.np_random.normal())
+    count = 0
 
-    def hidden(self) -> float:
-        return MEMORY["weather"]
-
-
-class ClassCounter(Plain):
-    steps: ClassVar[int] = 0
-
-    def hidden(self) -> float:
-        type(self).steps += 1
-        return float(self.steps)
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        found = self.env.step(action)
+        return (*found[:3], found[3] or self.count % 10**6 == 0, found[4])
 
 
-class DefaultArgument(Plain):
-    def hidden(self, memory: list[int] = []) -> float:  # noqa: B006
-        memory.append(1)
-        return float(len(memory))
+def with_limit() -> gymnasium.Env:
+    return Limit(Saved())
 
 
-class FunctionAttribute(Plain):
-    def hidden(self) -> float:
-        Plain.hidden.count = getattr(Plain.hidden, "count", 0) + 1
-        return float(Plain.hidden.count)
+def with_frames() -> gymnasium.Env:
+    return gymnasium.wrappers.FrameStackObservation(Saved(), 2)
 
 
-class Cache(Plain):
-    def hidden(self) -> float:
-        return _cached(self.count)
-
-
-@functools.cache
-def _cached(number: int) -> float:
-    MEMORY["count"] += 1
-    return MEMORY["count"] + number
-
-
-class Late(Plain):
-    """Shows what it hides after more steps than anyone looks at."""
-
-    def hidden(self) -> float:
-        MEMORY["count"] += 1
-        return MEMORY["count"] if self.count > 10**6 else 0.0
-
-
-class Notes(Plain):
-    def hidden(self) -> float:
-        NOTES[self] = NOTES.get(self, 0) + 1
-        return float(NOTES[self])
-
-
-class File(Plain):
-    path = f"/tmp/rlplast-hiding-{os.getpid()}"
-
-    def hidden(self) -> float:
-        with open(self.path, "a") as file:
-            file.write("x")
-        return float(os.path.getsize(self.path))
-
-
-class Environ(Plain):
-    def hidden(self) -> float:
-        os.environ["RLPLAST_HIDING"] = str(int(os.environ.get("RLPLAST_HIDING", "0")) + 1)
-        return float(os.environ["RLPLAST_HIDING"])
-
-
-class Identity(Plain):
-    def __init__(self) -> None:
-        self.own = object()
-
-    def hidden(self) -> float:
-        return float(id(self.own) % 2**40)
-
-
-class CState(Plain):
-    def begin(self) -> None:
-        self.hash = hashlib.sha256()
-
-    def hidden(self) -> float:
-        self.hash.update(b"x")
-        return float(self.hash.digest()[0])
-
-
-class Worn(Plain):
-    """Carries what Python does not show from episode to episode."""
-
-    def __init__(self) -> None:
-        self.hash = hashlib.sha256()
-
-    def begin(self) -> None:
-        self.hash.update(b"x")
-
-    def hidden(self) -> float:
-        return float(self.hash.digest()[0])
-
-
-class CArray(Plain):
-    def begin(self) -> None:
-        self.numbers = array.array("d", [0.0])
-
-    def hidden(self) -> float:
-        self.numbers[0] += 1
-        return self.numbers[0]
-
-
-class Views(Plain):
-    def begin(self) -> None:
-        self.board = np.zeros((3, 3))
-        self.row = self.board[1]
-
-    def hidden(self) -> float:
-        self.row += 1
-        return float(self.board.sum())
-
-
-class Rows(list[float]):
-    """A list with more than a list has."""
-
-    turns = 0.0
-
-
-class Subclass(Plain):
-    def begin(self) -> None:
-        self.rows = Rows([0.0])
-
-    def hidden(self) -> float:
-        self.rows.turns += 1
-        self.rows.append(self.rows.turns)
-        return sum(self.rows)
-
-
-class Reduced:
-    """Says of itself that it has no state."""
-
-    count = 0.0
-
-    def __getstate__(self) -> None:
-        return None
-
-
-class OwnPickling(Plain):
-    def begin(self) -> None:
-        self.kept = Reduced()
-
-    def hidden(self) -> float:
-        self.kept.count += 1
-        return self.kept.count
+def with_statistics() -> gymnasium.Env:
+    return gymnasium.wrappers.NormalizeObservation(Saved())
 
 
 class Forgets(Plain):
@@ -253,37 +103,20 @@ class Forgets(Plain):
         self.count = state["count"]
 
 
-class Counts(CState):
-    """Counts over its episodes, and shows it only later than anyone looks."""
+class Unsaved(Saved):
+    """Cannot give its state."""
 
-    total = 0
-
-    def hidden(self) -> float:
-        self.total += 1
-        return super().hidden() + (self.total > 10**6)
+    def state_dict(self) -> dict[str, Any]:
+        raise KeyError("wheel")
 
 
-class Harder(gymnasium.Wrapper):
-    """Tells its environment at a reset how hard the episode is."""
-
-    count = 0
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        self.count += 1
-        return self.env.reset(seed=seed, options={"bonus": np.float64(self.count)})
-
-
-class Bonus(CState):
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        self.bonus = (options or {}).get("bonus", 0.0)
-        return super().reset(seed=seed)
+class CState(Plain):
+    def begin(self) -> None:
+        self.hash = hashlib.sha256()
 
     def hidden(self) -> float:
-        return super().hidden() + self.bonus
-
-
-def with_options() -> gymnasium.Env:
-    return Harder(Bonus())
+        self.hash.update(b"x")
+        return float(self.hash.digest()[0])
 
 
 class Macro(CState):
@@ -315,121 +148,189 @@ class ReadOnly(Plain):
         return self.obs(), {}
 
 
-class Pairs(CState):
-    """Takes actions of several parts."""
-
-    def step(self, action: Any) -> Any:
-        number, _ = action.values() if isinstance(action, dict) else action
-        return super().step(number)
-
-
 class Paired(gymnasium.ActionWrapper):
-    def __init__(self, env: gymnasium.Env, kind: type) -> None:
-        super().__init__(env)
-        self.kind = kind
+    """Gives actions of several parts to what it wraps."""
 
     def action(self, action: int) -> Any:
-        parts = (int(action), np.array([0.5, action]))
-        return parts if self.kind is tuple else dict(zip("ab", parts, strict=True))
+        return int(action), np.array([0.5, action])
 
 
-def with_tuples() -> gymnasium.Env:
-    return Paired(Pairs(), tuple)
+class Pairs(CState):
+    def step(self, action: Any) -> Any:
+        return super().step(action[0])
 
 
-def with_dicts() -> gymnasium.Env:
-    return Paired(Pairs(), dict)
+def with_pairs() -> gymnasium.Env:
+    return Paired(Pairs())
 
 
-class Lately(Plain):
-    """Gets, once it is `late`, what Python does not show."""
+def hides(name: str, hidden: Any, begins_with: Any = dict) -> type:
+    """Return an environment that shows `hidden`; an episode begins with some attributes."""
+    begin = lambda env: vars(env).update(begins_with())  # noqa: E731
+    return type(name, (Plain,), {"hidden": hidden, "begin": begin, "__module__": __name__})
 
-    late: ClassVar[bool] = False
 
+GlobalNumpy = hides("GlobalNumpy", lambda env: float(np.random.random()))
+GlobalPython = hides("GlobalPython", lambda env: random.random())
+# Draws from a global generator, and shows it only later than anyone looks.
+GlobalQuiet = hides("GlobalQuiet", lambda env: float(np.random.random() > 2))
+Clock = hides("Clock", lambda env: float(time.perf_counter_ns() % 2**40))
+# Ignores its seed, and shows it at a reset only.
+FreshEntropy = hides(
+    "FreshEntropy", lambda env: float(env.rng.normal()), lambda: {"rng": np.random.default_rng()}
+)
+
+
+class GlobalTorch(Plain):
     def hidden(self) -> float:
-        if self.late:
-            self.hash = hashlib.sha256()
-        return 0.0
+        import torch  # here, as it takes workers long
+
+        return float(torch.rand(()))
 
 
-class Spawns(Plain):
-    """Has the two methods, and draws from a child of its generator."""
-
+class ModuleMemory(Plain):
     def hidden(self) -> float:
-        return float(self.np_random.spawn(1)[0].normal())
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"count": self.count, "place": np.array(self.place, ">f8")}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.count, self.place = state["count"], float(state["place"])
+        MEMORY["count"] += 1
+        return MEMORY["count"]
 
 
-class Queue(Plain):
-    """Hides nothing: all of it is Python's."""
+class ModuleWeather(Plain):
+    """All of its kind have the weather of the newest episode."""
 
     def begin(self) -> None:
-        self.queue = collections.deque([0.0], maxlen=3)
-        self.rng, self.old = np.random.default_rng(3), random.Random(4)
-        self.names: dict[Any, Any] = {(1, "a"): [self.queue], None: {2, 3}}
-        self.count_up = self.counter()
-
-    def counter(self) -> Any:
-        total = [0]
-
-        def count_up() -> float:
-            total[0] += 1
-            return float(total[0])
-
-        return count_up
+        MEMORY["weather"] = float(self.np_random.normal())
 
     def hidden(self) -> float:
-        self.queue.append(self.rng.normal() + self.old.random())
-        return sum(self.names[1, "a"][0]) + self.count_up()
+        return MEMORY["weather"]
 
 
-EXACT = (Plain, Queue, ReadOnly, Lately, Spawns)
-REPLAYED = (
-    CState,
-    Iterator,
-    PythonGenerator,
-    Stream,
-    CArray,
-    Views,
-    Subclass,
-    OwnPickling,
-    Forgets,
-    Macro,
-    with_options,
-)
+class ClassCounter(Plain):
+    steps: ClassVar[int] = 0
+
+    def hidden(self) -> float:
+        type(self).steps += 1
+        return float(self.steps)
+
+
+class Worn(Plain):
+    """Carries something from episode to episode."""
+
+    def __init__(self) -> None:
+        self.hash = hashlib.sha256()
+
+    def begin(self) -> None:
+        self.hash.update(b"x")
+
+    def hidden(self) -> float:
+        return float(self.hash.digest()[0])
+
+
+class Harder(gymnasium.Wrapper):
+    """Tells its environment at a reset how hard the episode is."""
+
+    count = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.count += 1
+        return self.env.reset(seed=seed, options={"bonus": float(self.count)})
+
+
+class Bonus(Plain):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.bonus = (options or {}).get("bonus", 0.0)
+        return super().reset(seed=seed)
+
+    def hidden(self) -> float:
+        return self.bonus
+
+
+def with_options() -> gymnasium.Env:
+    return Harder(Bonus())
+
+
+class Port(Plain):
+    """Takes what there is once, as a port of the machine."""
+
+    taken: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        if self.taken:
+            raise OSError("address already in use")
+        type(self).taken = True
+
+    def close(self) -> None:
+        type(self).taken = False
+
+
+class Refuses(Plain):
+    """Refuses to begin before an episode is over."""
+
+    count = 40
+
+    def reset(self, **options: Any) -> Any:
+        if self.count < 40:
+            raise RuntimeError("the episode\nis not over")
+        return super().reset(**options)
+
+
+class Late(Plain):
+    """Shows what it hides after more steps than anyone looks at."""
+
+    def hidden(self) -> float:
+        MEMORY["count"] += 1
+        return MEMORY["count"] if self.count > 10**6 else 0.0
+
+
+class Stop(BaseException):
+    """As a framework may end itself."""
+
+
+class Ends(Plain):
+    """Ends at its third step, with `how`; the process only if it is the only one there may be."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def hidden(self) -> float:
+        if self.count < 2:
+            return 0.0
+        if self.how == "exits":
+            os._exit(0)
+        if self.how == "crashes":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if self.how == "hangs":
+            time.sleep(600)
+        if self.how == "leaves":
+            sys.exit("the wheel\ncame off")
+        raise Stop("the wheel\ncame off")
+
+
+EXACT = (Saved, with_doubled)
+REPLAYED = (Plain, CState, Macro, ReadOnly, Forgets, Unsaved, with_pairs, with_limit, with_frames)
 RESTARTED = (
     GlobalNumpy,
     GlobalPython,
-    GlobalQuiet,
     GlobalTorch,
+    GlobalQuiet,
+    Clock,
+    FreshEntropy,
     ModuleMemory,
     ModuleWeather,
-    ModuleGenerator,
-    ModuleLegacy,
     ClassCounter,
-    DefaultArgument,
-    FunctionAttribute,
-    Notes,
-    Clock,
-    File,
-    Environ,
-    Identity,
-    FreshEntropy,
     Worn,
-    Counts,
-    with_tuples,
-    with_dicts,
+    Port,
+    Refuses,
+    with_options,
+    with_statistics,
 )
-SLIPS_THROUGH = (Cache, Late)
 
 
 def register() -> None:
-    for kind in (*EXACT, *REPLAYED, *RESTARTED, *SLIPS_THROUGH):
+    for kind in (*EXACT, *REPLAYED, *RESTARTED, Late):
         name = f"{PREFIX}{kind.__name__}-v0"
         if name not in gymnasium.registry:
             gymnasium.register(name, f"tests.envs.hiding:{kind.__name__}")
+    for how in ENDS:
+        name = f"{PREFIX}{how}-v0"
+        if name not in gymnasium.registry:
+            gymnasium.register(name, "tests.envs.hiding:Ends", kwargs={"how": how})

@@ -12,7 +12,8 @@ import numpy as np
 from gymnasium import spaces
 
 PREFIX = "rlplast-tests/"
-FAULTS = ("raises", "exits", "hangs", "signals", "none", "array", "unsaved")
+FAULTS = ("raises", "exits", "halts", "interrupts", "leaves", "hangs")
+FAULTS += ("signals", "none", "array", "unsaved")
 
 
 class Forgetful(gymnasium.Env):
@@ -109,6 +110,12 @@ class Faulty(Walk):
                 raise KeyError("wheel")
             if self.fault == "exits":
                 sys.exit(3)
+            if self.fault == "halts":
+                raise GeneratorExit("the wheel\ncame off")
+            if self.fault == "interrupts":
+                raise KeyboardInterrupt
+            if self.fault == "leaves":
+                os._exit(0)
             if self.fault == "signals":
                 run = os.getppid() if multiprocessing.parent_process() else os.getpid()
                 for number in (signal.SIGINT, signal.SIGTERM):
@@ -152,14 +159,6 @@ def with_dict() -> gymnasium.Env:
     return Counting(gymnasium.wrappers.FlattenObservation(inside))
 
 
-def with_stack() -> gymnasium.Env:
-    return gymnasium.wrappers.FrameStackObservation(Walk(), 2)
-
-
-def with_statistics() -> gymnasium.Env:
-    return gymnasium.wrappers.NormalizeObservation(Walk())
-
-
 _MODULE = "tests.envs.own_envs"
 
 
@@ -174,8 +173,6 @@ def register() -> None:
         ("Liar-v0", "Liar", {}, 50),
         ("TupleState-v0", "TupleState", {}, 50),
         ("Flattened-v0", "with_dict", {}, 40),
-        ("Stacked-v0", "with_stack", {}, 40),
-        ("Normalised-v0", "with_statistics", {}, 40),
         *((f"Faulty-{f}-v0", "Faulty", {"fault": f}, 9) for f in FAULTS),
     ):
         if PREFIX + name in gymnasium.registry:

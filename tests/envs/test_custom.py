@@ -11,12 +11,10 @@ import pytest
 
 from rlplast import envs
 from rlplast.envs import custom
-from rlplast.envs.levels import LEVELS, Level
 from tests.envs import own_envs
 from tests.envs.checks import (
     assert_continues_after_restore,
     assert_same_states,
-    assert_same_steps,
     generator,
     play,
     random_actions,
@@ -82,23 +80,6 @@ def test_steps_equal_the_environment_itself_with_seeds_from_the_generator() -> N
         assert ends >= 3
 
 
-@pytest.mark.parametrize("env_id", [WALK, FLATTENED, own("Normalised")])
-def test_what_happens_is_the_same_at_every_level(
-    env_id: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = []
-    for level in LEVELS:
-        monkeypatch.setattr(custom, "find_level", lambda _, level=level: Level(level))
-        monkeypatch.setattr(custom, "_found", {})
-        env = envs.make(env_id, generator(5), max_episode_steps=30)
-        assert env.spec.resume == level
-        actions = random_actions(env_id, 100, seed=0)
-        env.reset()
-        found.append(play(env, actions))
-    assert_same_steps(found[1], found[0])
-    assert_same_steps(found[2], found[0])
-
-
 @pytest.mark.parametrize("env_id", [WALK, DISCRETE, FLATTENED])
 @pytest.mark.parametrize("used", [False, True])
 def test_restored_environments_continue_bit_for_bit(env_id: str, used: bool) -> None:
@@ -147,7 +128,7 @@ def test_a_module_that_registers_its_environment_may_be_imported_after_the_recor
     record = gymnasium.registry.pop("RlplastSelf-v0")
     monkeypatch.delitem(sys.modules, module)  # as in a worker
     own_record = dataclasses.replace(record, max_episode_steps=7)
-    custom.register_again(own_record, "key", Level("exact"))
+    custom.register_again(own_record)
     assert envs.make("gym/RlplastSelf-v0", generator(0)).spec.max_episode_steps == 7
 
 
@@ -171,11 +152,11 @@ def test_pictures_are_the_environments_own() -> None:
             blind.render()
 
 
-@pytest.mark.parametrize("name", ["Forgetful", "Stacked", "TupleState"])
-def test_what_has_no_methods_is_taken_as_it_is(name: str) -> None:
-    spec = envs.spec(own(name))
-    assert spec.resume == ("replayed" if name == "TupleState" else "exact"), spec.resume_reason
-    assert_continues_after_restore(own(name), 47, 150, min_ends=2, max_episode_steps=35)
+def test_a_state_that_files_cannot_hold_is_named() -> None:
+    env = envs.make(own("TupleState"), generator(0))
+    env.reset()
+    state = env.state_dict()
+    assert not state["running"] and "state cannot hold (1, 2) of type tuple" in state["untold"]
 
 
 def test_what_returns_other_than_five_values_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,12 +176,6 @@ def test_an_environment_may_truncate_its_episodes_itself() -> None:
         assert env.step(zeros)[2:] == twin.step(native)[2:4]
     with pytest.raises(RuntimeError, match="has no episode running"):
         env.step(zeros)
-
-
-def test_wrappers_with_a_state_keep_it() -> None:
-    options: Any = {"max_episode_steps": 35}
-    assert envs.spec(own("Normalised")).resume == "exact"
-    assert_continues_after_restore(own("Normalised"), 47, 150, min_ends=2, **options)
 
 
 def test_arguments_reach_the_environment() -> None:
@@ -279,6 +254,19 @@ def test_pictures_are_bytes_in_colours(
     monkeypatch.setattr(own_envs.Forgetful, "render", lambda self: 1 / 0)
     with pytest.raises(envs.EnvFailed, match=r"environment 0 of .*render\(\) raised ZeroDivision"):
         vector.render()
+
+
+@pytest.mark.parametrize("raised", [ValueError, SystemExit, GeneratorExit])
+def test_what_an_environment_raises_as_it_closes_is_a_warning(
+    raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def close(_: Any) -> None:
+        raise raised("the wheel\ncame off")
+
+    vector = envs.make_vector(WALK, [generator(0)])
+    monkeypatch.setattr(own_envs.Walk, "close", close)
+    with pytest.warns(UserWarning, match=r"the wheel\s+came off"):
+        vector.close()
 
 
 def test_a_state_with_other_wrappers_is_refused() -> None:

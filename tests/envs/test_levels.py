@@ -1,10 +1,8 @@
-"""What an environment hides must not pass as exact."""
+"""How environments go on after an interruption: exactly, by playing again, or anew."""
 
 import random
-import re
-import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -12,11 +10,12 @@ import pytest
 import torch
 
 from rlplast import envs
-from rlplast.envs import levels
-from rlplast.envs.custom import CustomTask
-from rlplast.envs.levels import LEVELS
+from rlplast.envs import registry
 from tests.envs import hiding
-from tests.envs.checks import generator
+from tests.envs.checks import generator, through_files
+from tests.marks import slow
+
+TIMEOUT = 15.0
 
 
 @pytest.fixture(autouse=True)
@@ -32,164 +31,179 @@ def named(kind: Any) -> str:
     return f"gym/{hiding.PREFIX}{kind.__name__}-v0"
 
 
-def level(kind: Any) -> tuple[str, str]:
-    spec = envs.spec(named(kind))
-    return spec.resume, spec.resume_reason
+EXPECTED = [
+    *((kind, "exact") for kind in hiding.EXACT),
+    *((kind, "replayed") for kind in hiding.REPLAYED),
+    *((kind, "restarted") for kind in hiding.RESTARTED),
+    (hiding.Late, "replayed"),  # it does not show within the trial: the docs say so
+]
 
 
-@pytest.mark.parametrize("kind", hiding.EXACT)
-def test_what_python_shows_is_exact(kind: type) -> None:
-    assert level(kind) == ("exact", "")
+@pytest.mark.parametrize(("kind", "expected"), EXPECTED, ids=lambda x: getattr(x, "__name__", x))
+def test_the_level_is_what_can_be_kept(kind: Any, expected: str) -> None:
+    found = envs.find_resume(named(kind))
+    assert found.name == expected, found
+    assert bool(found.reason) == (expected != "exact")
 
 
-@pytest.mark.parametrize("kind", hiding.REPLAYED)
-def test_what_follows_from_seed_and_actions_is_replayed(kind: type) -> None:
-    name, reason = level(kind)
-    assert name == "replayed"
-    assert reason.startswith("not exact: ")
-
-
-@pytest.mark.parametrize("kind", hiding.RESTARTED)
-def test_what_is_hidden_outside_is_restarted(kind: type) -> None:
-    name, reason = level(kind)
-    assert name == "restarted"
-    assert reason.startswith(("not exact or replayed: ", "not exact: "))
-    assert "replayed: " in reason
-
-
-@pytest.mark.parametrize("kind", hiding.SLIPS_THROUGH)
-def test_what_does_not_show_within_the_trial_slips_through(kind: type) -> None:
-    assert level(kind)[0] == "exact"  # docs/how-to/bring-an-environment.md says so
-
-
-def test_reasons_name_the_place() -> None:
-    assert level(hiding.CState)[1] == (
-        "not exact: CState.hash is a _hashlib:HASH, whose state Python does not show"
-    )
-    assert level(hiding.Views)[1] == "not exact: Views.row and Views.board are views of one array"
-    assert "draws from the global generator" in level(hiding.GlobalQuiet)[1]
-    assert "not exact: after a resume it differs from step" in level(hiding.Forgets)[1]
-    assert "leads to another Counts.total than it did" in level(hiding.Counts)[1]
-    assert "the actions inside its wrappers: " in level(hiding.with_tuples)[1]
-
-
-def test_trying_moves_no_global_generator() -> None:
-    torch.manual_seed(1)
-    random.seed(1)
-    np.random.seed(1)
-    expected = [float(torch.rand(())), random.random(), np.random.random()]
-    torch.manual_seed(1)
-    random.seed(1)
-    np.random.seed(1)
-    for kind in (hiding.GlobalTorch, hiding.GlobalPython, hiding.GlobalNumpy):
-        envs.custom._found.clear()  # pyright: ignore[reportAttributeAccessIssue]
-        level(kind)
-    assert [float(torch.rand(())), random.random(), np.random.random()] == expected
-
-
-@pytest.mark.parametrize("kind", [hiding.with_tuples, hiding.with_dicts, hiding.Macro])
-def test_what_cannot_be_played_again_steps_all_the_same(kind: Any) -> None:
-    found = []
-    for level_name in LEVELS[1:]:
-        options = envs.custom._options(named(kind))  # pyright: ignore[reportAttributeAccessIssue]
-        defaults = {key: option.default for key, option in options.items()}
-        task = CustomTask(named(kind), generator(0), defaults, level_name)
-        first = task.reset()
-        found.append([(first.tolist(), 0), *((o.tolist(), r) for o, r, *_ in steps(task))])
-    assert found[0] == found[1]
-
-
-def steps(task: CustomTask) -> Iterator[Any]:
-    return (task.step(number % 2) for number in range(9))
-
-
-def untold(env_id: str, count: int, **options: Any) -> str:
-    """Return why an episode of `count` steps does not go on from its state."""
-    vector = envs.make_vector(env_id, [generator(0)], **options)
-    vector.reset()
-    for _ in range(count):
-        vector.step(np.array([0]))
-    state: Any = vector.state_dict()
-    other = envs.make_vector(env_id, [generator(1)], **options)
-    other.load_state_dict(state)
-    assert vector.restart_reason == other.restart_reason
-    assert other.restarts == bool(other.restart_reason)
-    return other.restart_reason
-
-
-def test_what_a_snapshot_cannot_take_later_begins_a_new_episode(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert level(hiding.Lately)[0] == "exact"
-    assert untold(named(hiding.Lately), 3) == ""
-    monkeypatch.setattr(hiding.Lately, "late", True)
-    why = "Lately.hash is a _hashlib:HASH, whose state Python does not show"
-    assert untold(named(hiding.Lately), 3) == why
-
-
-def test_an_episode_that_outgrows_its_replay_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(levels, "STEPS", 2)
-    env_id = named(hiding.CState)
-    assert envs.spec(env_id, longest_replay=6).resume == "replayed"
-    assert untold(env_id, 6, longest_replay=6) == ""
-    why = "its episode has more than longest_replay = 6 steps"
-    assert untold(env_id, 7, longest_replay=6) == why
-
-
-@pytest.mark.parametrize("longest", [5, 10_000])
-def test_an_episode_that_is_too_long_to_replay_is_restarted(longest: int) -> None:
-    env_id = f"gym/{hiding.PREFIX}CState-v0"
-    vector = envs.make_vector(env_id, [generator(0)], longest_replay=longest)
-    vector.reset()
-    for _ in range(7):
-        vector.step(np.array([0]))
-    state: Any = vector.state_dict()
-    other = envs.make_vector(env_id, [generator(1)], longest_replay=longest)
-    other.reset()
-    other.load_state_dict(state)
-    assert other.restarts == (longest == 5)
-    if other.restarts:
-        other.reset()
-    assert not other.restarts
-
-
-class Slow(hiding.Plain):
-    """Takes its time."""
-
-    def __init__(self, begins: float = 0.0, steps: float = 0.0, kept: Any = None) -> None:
-        self.begins, self.steps, self.kept = begins, steps, kept
-
-    def begin(self) -> None:
-        time.sleep(self.begins)
-
-    def hidden(self) -> float:
-        time.sleep(self.steps)
-        return 0.0
+LACKS = "has no state_dict() and load_state_dict(state)"
 
 
 @pytest.mark.parametrize(
-    ("begins", "steps", "kept", "expected", "reason"),
+    ("kind", "reason"),
     [
-        (0.0, 0.002, None, "exact", ""),
-        (0.0, 0.06, None, "restarted", "not exact or replayed: trying it out takes longer than"),
-        (0.15, 0.0, None, "restarted", "not exact or replayed: trying it out takes longer than"),
-        (0.0, 0.06, iter("x"), "restarted", "not exact: Slow.kept is a .*; not replayed: trying"),
+        (hiding.CState, f"not exact: CState {LACKS}"),
+        (hiding.with_limit, f"not exact: its wrapper Limit holds a state, and {LACKS}"),
+        (hiding.Forgets, "not exact: after a resume it differs from step 1 on"),
+        (hiding.Unsaved, "state_dict() raised KeyError: 'wheel'; mend the environment"),
+        (hiding.Worn, "not replayed: its open episode, played again"),
+        (hiding.GlobalQuiet, "not exact or replayed: it draws from the global generator of NumPy"),
+        (
+            hiding.Clock,
+            "with equal seeds and actions it differs from step 0 on, so runs of one seed differ",
+        ),
+        (hiding.Port, "it cannot be there twice"),
+        (hiding.Port, "as evaluations need (evaluate.every: null)"),
+        (hiding.Refuses, "reset() raised RuntimeError: the episode is not over; mend"),
     ],
 )
-def test_a_trial_ends_in_time(
-    begins: float,
-    steps: float,
-    kept: Any,
-    expected: str,
-    reason: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(levels, "LIMIT", 0.8)
-    monkeypatch.setattr(levels, "STRETCH", 0.02)
-    gymnasium.register("RlplastSlow-v0", Slow)
-    kwargs = {"begins": begins, "steps": steps, "kept": kept}
-    began = time.monotonic()
-    spec = envs.spec("gym/RlplastSlow-v0", kwargs=kwargs)
-    assert time.monotonic() < began + 2.5
-    assert spec.resume == expected
-    assert re.match(reason, spec.resume_reason)
+def test_reasons_say_why(kind: Any, reason: str) -> None:
+    assert reason in envs.find_resume(named(kind)).reason
+
+
+def test_own_families_are_exact_without_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "find_level", None)
+    for env_id in ("gym/CartPole-v1", "atari/Breakout", "minatar/breakout", "dmc/cheetah-run"):
+        assert envs.find_resume(env_id) == envs.Level("exact")
+
+
+class Counted(hiding.CState):
+    """Counts the steps of all of its kind; a clock jumps meanwhile."""
+
+    steps: ClassVar[int] = 0
+    seconds_a_step: ClassVar[float] = 0.0
+
+    def step(self, action: int) -> Any:
+        type(self).steps += 1
+        return super().step(action)
+
+    @classmethod
+    def clock(cls) -> float:
+        return cls.steps * cls.seconds_a_step
+
+
+def test_a_trial_counts_steps_never_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    gymnasium.register("RlplastCounted-v0", Counted)
+    counts = []
+    for seconds in (0.0, 1e5):
+        monkeypatch.setattr(Counted, "steps", 0)
+        monkeypatch.setattr(Counted, "seconds_a_step", seconds)
+        monkeypatch.setattr("time.monotonic", Counted.clock)
+        monkeypatch.setattr("time.perf_counter", Counted.clock)
+        assert envs.find_resume("gym/RlplastCounted-v0").name == "replayed"
+        counts.append(Counted.steps)
+    assert counts[0] == counts[1] < 500
+
+
+def test_a_trial_moves_no_global_generator() -> None:
+    def seed() -> None:
+        torch.manual_seed(1), random.seed(1), np.random.seed(1)
+
+    def draws() -> list[float]:
+        return [float(torch.rand(())), random.random(), np.random.random()]
+
+    seed()
+    expected = draws()
+    seed()
+    for kind in (hiding.GlobalTorch, hiding.GlobalPython, hiding.GlobalNumpy):
+        envs.find_resume(named(kind))
+    assert draws() == expected
+
+
+@pytest.mark.parametrize("kind", [hiding.Saved, hiding.Worn])
+def test_a_worker_finds_the_same(kind: Any) -> None:
+    assert envs.find_resume(named(kind), workers=2) == envs.find_resume(named(kind))
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("exits", "ended with exit code 0"),
+        ("crashes", "ended with exit code -11"),
+        slow("hangs", "has not answered for 15 s and was ended"),
+        ("leaves", "step() raised SystemExit: the wheel came off; mend the environment"),
+        ("halts", "step() raised Stop: the wheel came off; mend the environment"),
+    ],
+)
+def test_what_ends_a_trial_is_one_line(how: str, says: str) -> None:
+    with pytest.raises((envs.WorkerDied, envs.EnvFailed)) as caught:
+        envs.find_resume(f"gym/{hiding.PREFIX}{how}-v0", workers=1, timeout=TIMEOUT)
+    assert says in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("how", ["leaves", "halts"])
+def test_what_ends_a_trial_here_is_one_line_too(how: str) -> None:
+    with pytest.raises(envs.EnvFailed, match="the wheel came off; mend the environment"):
+        envs.find_resume(f"gym/{hiding.PREFIX}{how}-v0")
+
+
+def resumed(env_id: str, level: str, count: int, **options: Any) -> tuple[Any, Any]:
+    """Return environments after some steps, and others that their saved state was put into."""
+    found = envs.make_vector(env_id, [generator(0), generator(1)], **options)
+    found.reset()
+    for number in range(count):
+        found.step(np.array([number % 2, number % 3 % 2]))
+    other = envs.make_vector(env_id, [generator(2), generator(3)], **options)
+    other.reset()
+    other.load_state_dict(through_files(found.state_dict(level)))
+    return found, other
+
+
+@pytest.mark.parametrize(
+    "kind", [hiding.CState, hiding.with_pairs, hiding.with_frames, hiding.Macro, hiding.ReadOnly]
+)
+@pytest.mark.parametrize("count", [0, 7, 61])
+def test_what_is_played_again_goes_on_bit_for_bit(kind: Any, count: int) -> None:
+    found, other = resumed(named(kind), "replayed", count)
+    assert not other.restarts and not other.restart_reason
+    for number in range(90):
+        one, two = (env.step(np.array([number % 2, 1])) for env in (found, other))
+        for name, value in vars(one).items():
+            np.testing.assert_array_equal(getattr(two, name), value, err_msg=name)
+
+
+def test_an_episode_longer_than_its_replay_begins_anew() -> None:
+    for longest, expected in ((6, ""), (5, "its episode has more than longest_replay = 5 steps")):
+        found, other = resumed(named(hiding.CState), "replayed", 6, longest_replay=longest)
+        assert found.restart_reason == other.restart_reason == expected
+        assert other.restarts == bool(expected)
+        if other.restarts:
+            other.reset()
+        assert not other.restarts
+
+
+def test_what_is_restarted_says_nothing() -> None:
+    _, other = resumed(named(hiding.Clock), "restarted", 7)
+    assert other.restarts and other.restart_reason == ""
+
+
+def test_an_episode_that_goes_otherwise_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its last observation is as it was: the whole episode is compared."""
+    found = envs.make_vector(named(hiding.Plain), [generator(0)])
+    found.reset()
+    for number in range(5):
+        found.step(np.array([number % 2]))
+    state = found.state_dict("replayed")
+    monkeypatch.setattr(hiding.Plain, "hidden", lambda env: float(env.count == 2))
+    other = envs.make_vector(named(hiding.Plain), [generator(0)])
+    other.load_state_dict(state)
+    assert "played again for 5 steps, went otherwise than it did" in other.restart_reason
+    monkeypatch.setattr(hiding.Plain, "hidden", lambda env: 1 / 0)
+    other.load_state_dict(state)
+    assert "played again for 5 steps, raised ZeroDivisionError" in other.restart_reason
+
+
+def test_a_trial_sees_what_wears() -> None:
+    """Box2D's worlds depend on earlier episodes."""
+    pytest.importorskip("Box2D")
+    assert envs.find_resume("gym/BipedalWalker-v3").name == "restarted"
