@@ -28,7 +28,8 @@ Options: those of `rlplast.envs.control`, whether actions are continuous or not,
 import dataclasses
 import importlib
 import reprlib
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,6 +38,7 @@ import numpy as np
 from rlplast.envs import snapshot
 from rlplast.envs.base import (
     CannotContinue,
+    EnvFailed,
     EnvSpec,
     EpisodicEnv,
     MissingPackage,
@@ -63,6 +65,11 @@ __all__ = [
 ]
 
 PREFIX = "gym/"
+
+_NEW_GYM = (
+    "if it was written for the old Gym, let reset(self, *, seed=None, options=None) return "
+    "(observation, info) and step five values, with terminated and truncated in place of done"
+)
 
 _found: dict[str, Level] = {}  # how an id with its options is resumed: tried once a process
 
@@ -172,12 +179,21 @@ class CustomTask:
         """Start an episode and return its first observation.
 
         It gets a seed of its own, so that what happens is the same at every level.
+
+        Raises:
+            EnvFailed: when it does not return an observation as its space says, and its info.
         """
         seed = int(self._rng.integers(2**31))
         if self._episode is None:
             give_generator(self._env, seed)
-        obs, _ = self._env.reset(seed=seed)
-        return self._seen(obs)
+        with _old_gym(self._id):
+            found = self._env.reset(seed=seed)
+        if not isinstance(found, tuple) or len(found) != 2 or not isinstance(found[1], dict):
+            raise EnvFailed(
+                f"reset() of env '{self._id}' returned {reprlib.repr(found)}: allowed are "
+                f"Gymnasium's two: observation, info; {_NEW_GYM}"
+            )
+        return self._seen(found[0])
 
     def draw(self, rng: np.random.Generator) -> int | np.ndarray:
         """Return a random action."""
@@ -190,24 +206,24 @@ class CustomTask:
         """Run one step.
 
         Raises:
-            ValueError: when it does not return five values, a reward is not one number, an end not
+            EnvFailed: when it does not return five values, a reward is not one number, an end not
                 true or false, or an observation not as its space says.
         """
         found = self._env.step(self._acted.native(action))
         if not isinstance(found, tuple) or len(found) != 5:
-            what = f"{len(found)} values" if isinstance(found, tuple) else repr(found)
-            raise ValueError(
+            what = f"{len(found)} values" if isinstance(found, tuple) else reprlib.repr(found)
+            raise EnvFailed(
                 f"step() of env '{self._id}' returned {what}: allowed are Gymnasium's five: "
-                "observation, reward, terminated, truncated, info"
+                f"observation, reward, terminated, truncated, info; {_NEW_GYM}"
             )
         obs_next, reward, terminated, truncated, _ = found
         if not _is_number(reward):
-            raise ValueError(
+            raise EnvFailed(
                 f"env '{self._id}' returned {reward!r} as a reward: allowed is one number"
             )
         for name, flag in (("terminated", terminated), ("truncated", truncated)):
             if not _is_number(flag) or flag not in (0, 1):
-                raise ValueError(
+                raise EnvFailed(
                     f"env '{self._id}' returned {flag!r} as {name}: allowed are True and False"
                 )
         return self._seen(obs_next), float(reward), bool(terminated), bool(truncated)
@@ -217,7 +233,7 @@ class CustomTask:
             return self.seen.read(obs)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             why = str(error) if isinstance(error, ValueError) else repr(error)
-            raise ValueError(
+            raise EnvFailed(
                 f"env '{self._id}' returned the observation {reprlib.repr(obs)} ({why}), its "
                 f"observation_space says {self._env.observation_space}"
             ) from error
@@ -227,13 +243,13 @@ class CustomTask:
         choose_gl()  # it may be MuJoCo's
         picture = self._env.render() if self._drawable else None
         if not isinstance(picture, np.ndarray):
-            raise ValueError(
+            raise EnvFailed(
                 f"env '{self._id}' has no pictures: they need 'rgb_array' in its "
                 "metadata['render_modes'] and render() to return an array"
             )
         shape = picture.shape
         if picture.dtype != np.uint8 or shape[2:] != (3,) or not picture.size:
-            raise ValueError(
+            raise EnvFailed(
                 f"render() of env '{self._id}' returned {picture.dtype} of shape {shape}: allowed "
                 "is uint8 of shape (height, width, 3), in colours"
             )
@@ -305,6 +321,17 @@ class CustomTask:
     def close(self) -> None:
         """Close the environment."""
         self._env.close()
+
+
+@contextmanager
+def _old_gym(env_id: str) -> Iterator[None]:
+    """Say what to do with an environment whose `reset` takes no seed."""
+    try:
+        yield
+    except TypeError as error:
+        if "unexpected keyword argument 'seed'" not in str(error):
+            raise
+        raise EnvFailed(f"env '{env_id}': {error}; {_NEW_GYM}") from error
 
 
 def _is_number(value: Any) -> bool:

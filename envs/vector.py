@@ -91,7 +91,7 @@ class EnvGroup:
             obs_next, env_reward, env_terminated, env_truncated = result
             frames += env.step_frames
             if env_terminated or env_truncated:
-                finals[position] = obs_next
+                finals[position] = np.array(obs_next)  # its reset may write into the same array
                 obs_next = self._call(position, "reset")
             obs.append(obs_next)
             reward.append(env_reward)
@@ -104,10 +104,14 @@ class EnvGroup:
         env = self._envs[position]
         try:
             return getattr(env, method)(*arguments)
-        except (ValueError, MissingPackage):
-            raise  # the contract's own words
+        except MissingPackage:
+            raise
         except (Exception, SystemExit) as error:
+            if method == "load_state_dict" and isinstance(error, ValueError):
+                raise  # the contract's own words about a state
             place = f"environment {self._first + position} of '{env.spec.id}'"
+            if isinstance(error, EnvFailed):  # it says what was returned
+                raise EnvFailed(f"{place}: {error}") from error
             if isinstance(error, NotFinite):  # the simulator's own
                 raise NotFinite(f"{place}, {error}") from error
             raise EnvFailed(
@@ -116,7 +120,7 @@ class EnvGroup:
 
     def render(self, position: int) -> np.ndarray:
         """Return the picture of one environment, uint8 (height, width, 3)."""
-        return self._call(position, "render")
+        return np.array(self._call(position, "render"))  # it may draw into one array every time
 
     def get_states(self) -> list[State]:
         """Return every environment's state."""

@@ -183,8 +183,69 @@ def test_what_returns_other_than_five_values_is_named(monkeypatch: pytest.Monkey
     env.reset()
     old = own_envs.Forgetful.step
     monkeypatch.setattr(own_envs.Forgetful, "step", lambda *args: old(*args)[:4])
-    with pytest.raises(ValueError, match=r"step\(\) of env .*Walk-v0' returned 4 values: allowed"):
+    with pytest.raises(envs.EnvFailed, match=r"step\(\) of env .*Walk-v0' returned 4 values: allowed"):
         env.step(np.zeros(2, np.float32))
+
+
+def old_reset(self: Any) -> Any:
+    return self.place
+
+
+@pytest.mark.parametrize(
+    "reset", [old_reset, lambda self, seed=None, options=None: old_reset(self)]
+)
+def test_what_was_written_for_the_old_gym_says_what_to_do(
+    reset: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_envs.Forgetful, "reset", reset)
+    vector = envs.make_vector(WALK, [generator(0)])
+    with pytest.raises(envs.EnvFailed, match=r"old Gym, let reset\(.*return \(observation, info"):
+        vector.reset()
+
+
+@pytest.mark.parametrize("kind", [ValueError, TypeError, AssertionError, KeyError, ImportError])
+@pytest.mark.parametrize("method", ["reset", "step", "render"])
+def test_an_error_of_its_own_names_the_environment_whatever_its_type(
+    kind: type[Exception], method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vector = envs.make_vector(WALK, [generator(0), generator(1)])
+    vector.reset()
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise kind("wheel")
+
+    monkeypatch.setattr(own_envs.Forgetful, method, fail)
+    place = rf"environment 0 of '{WALK}': {method}\(\) raised {kind.__name__}: '?wheel"
+    with pytest.raises(envs.EnvFailed, match=place):
+        if method == "step":
+            vector.step(np.zeros((2, 2), np.float32))
+        else:
+            getattr(vector, method)()
+
+
+def test_arrays_that_it_is_lent_and_lends_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    canvas, given, old = np.zeros((4, 6, 3), np.uint8), [], own_envs.Forgetful.step
+
+    def step(self: Any, action: np.ndarray) -> Any:
+        found = old(self, action)
+        given.append(action.copy())
+        action *= 0
+        return found
+
+    def render(self: Any) -> np.ndarray:
+        canvas[:] += 1
+        return canvas
+
+    monkeypatch.setattr(own_envs.Forgetful, "step", step)
+    monkeypatch.setattr(own_envs.Forgetful, "render", render)
+    vector = envs.make_vector(WALK, [generator(0)], action_repeat=3)
+    vector.reset()
+    vector.step(np.ones((1, 2), np.float32))
+    assert [action.tolist() for action in given[-3:]] == [given[-1].tolist()] * 3
+    assert given[-1].any()
+    assert [int(vector.render().max()) for _ in range(2)] == [1, 2]
+    first, second = vector.render(), vector.render()
+    assert (first.max(), second.max()) == (3, 4)
 
 
 def test_an_environment_may_truncate_its_episodes_itself() -> None:
@@ -226,7 +287,7 @@ def test_a_module_may_be_named_in_the_id(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_an_environment_that_returns_other_observations_than_it_says_is_named() -> None:
-    with pytest.raises(ValueError, match=r"Liar-v0' returned the observation .*\(3,\).*, its obs"):
+    with pytest.raises(envs.EnvFailed, match=r"Liar-v0' returned the observation .*\(3,\).*, its obs"):
         envs.make(own("Liar"), generator(0)).reset()
 
 
@@ -260,7 +321,7 @@ def test_rewards_are_numbers_and_ends_true_or_false(
     if message is None:
         env.step(np.zeros(2, np.float32))
         return
-    with pytest.raises(ValueError, match=rf"env '{WALK}' {message}"):
+    with pytest.raises(envs.EnvFailed, match=rf"env '{WALK}' {message}"):
         env.step(np.zeros(2, np.float32))
 
 
@@ -274,7 +335,7 @@ def test_pictures_are_bytes_in_colours(
     vector = envs.make_vector(WALK, [generator(0)])
     vector.reset()
     monkeypatch.setattr(own_envs.Forgetful, "render", lambda self: picture)
-    with pytest.raises(ValueError, match=r"render\(\) of env .* allowed is uint8 of shape \(heig"):
+    with pytest.raises(envs.EnvFailed, match=r"render\(\) of env .* allowed is uint8 of shape \(heig"):
         vector.render()
     monkeypatch.setattr(own_envs.Forgetful, "render", lambda self: 1 / 0)
     with pytest.raises(envs.EnvFailed, match=r"environment 0 of .*render\(\) raised ZeroDivision"):

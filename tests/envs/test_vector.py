@@ -210,6 +210,35 @@ def test_what_is_not_finite_stops_the_run_and_says_where(
     vector.close()
 
 
+class OneArray:
+    """Writes every observation into the same array."""
+
+    step_frames = 1
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.spec = envs.EnvSpec("x/OneArray", (1,), "float32", 1, 2, 1, None)
+        self.obs = np.zeros(1, np.float32)
+
+    def reset(self) -> np.ndarray:
+        self.obs[:] = 0
+        return self.obs
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool]:
+        self.obs += 1
+        return self.obs, 0.0, bool(self.obs >= 3), False
+
+    def close(self) -> None: ...
+
+
+def test_the_last_observation_of_an_episode_outlives_the_next_ones_first() -> None:
+    rng = generator(0)
+    vector = envs.VectorEnv(OneArray(rng).spec, OneArray, [rng])
+    vector.reset()
+    steps = [vector.step(np.array([0])) for _ in range(4)]
+    assert [float(step.obs_final[0, 0]) for step in steps] == [1, 2, 3, 1]
+    assert [float(step.obs[0, 0]) for step in steps] == [1, 2, 0, 1]
+
+
 def test_a_step_before_the_first_reset_is_refused() -> None:
     vector = envs.make_vector("gym/CartPole-v1", generators(1))
     with pytest.raises(RuntimeError, match=r"call reset\(\) or load_state_dict\(\) first"):
