@@ -1,7 +1,7 @@
 """Any environment of Gymnasium's registry, as ``gym/<id>``.
 
 The module that registers it is imported with ``rlplast --import MODULE``, or by its own name in the
-id: ``gym/module:Id-v0``. Environments are as Gymnasium makes them, with the wrappers that they were
+id: ``gym/module:Id-v0``, and looked for in the current folder too. Environments are as Gymnasium makes them, with the wrappers that they were
 registered with. Only the step limit is ours.
 
 A run that was interrupted goes on at one of three levels, found by trying (`rlplast.envs.levels`):
@@ -43,6 +43,7 @@ from rlplast.envs.base import (
     EpisodicEnv,
     MissingPackage,
     State,
+    UnknownEnv,
     plain,
     require,
 )
@@ -52,12 +53,14 @@ from rlplast.envs.levels import LEVELS, Level, find_level
 from rlplast.envs.options import Family, Option, count
 from rlplast.envs.replayed import Episode, give_generator
 from rlplast.envs.spaces import acted, seen
+from rlplast.plugins import import_named
 
 __all__ = [
     "FAMILY",
     "PREFIX",
     "CustomTask",
     "module_of",
+    "other_version",
     "own_ids",
     "portable",
     "register_again",
@@ -80,8 +83,32 @@ def registration(env_id: str) -> Any | None:
         return None
     module, colon, name = env_id.removeprefix(PREFIX).rpartition(":")
     if colon:
-        require(module, module)
+        _import(env_id, module)
     return _registry().get(name)
+
+
+def _import(env_id: str, module: str) -> None:
+    """Import the module of an id, such as `tiny` of ``gym/tiny:Tiny-v0``."""
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise UnknownEnv(f"env id '{env_id}': {module!r} is no module's name")
+    try:
+        import_named(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the module is there, one that it imports is not
+        raise MissingPackage(
+            f"env id '{env_id}': there is no module '{error.name}', in the current folder either: "
+            "give the command in the folder where it lies, or install the package that has it"
+        ) from error
+
+
+def other_version(env_id: str) -> str | None:
+    """Return the newest version of an id in Gymnasium's registry that is not in it itself."""
+    module, colon, name = env_id.removeprefix(PREFIX).rpartition(":")
+    base = name.rpartition("-v")[0]
+    found = [r for r in _registry().values() if r.version and r.id.rpartition("-v")[0] == base]
+    newest = max(found, key=lambda record: record.version, default=None)
+    return newest and f"{PREFIX}{module}{colon}{newest.id}"
 
 
 def own_ids() -> list[str]:

@@ -79,6 +79,8 @@ def _resolve(env_id: str, given: dict[str, Any]) -> tuple[Family, dict[str, Any]
 def _hint(env_id: str) -> str:
     """Say what may have been meant by an unknown id."""
     own = custom.PREFIX
+    if env_id.startswith(own) and (newest := custom.other_version(env_id)):
+        return f"did you mean '{newest}'?"
     # Any two short names of Gymnasium's with a version are alike, so these need a nearer match.
     cutoff = 0.8 if env_id.startswith(own) else 0.6
     near = difflib.get_close_matches(env_id, [*_FAMILY_OF, *custom.own_ids()], 1, cutoff)

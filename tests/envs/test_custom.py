@@ -167,7 +167,7 @@ def test_pictures_are_the_environments_own() -> None:
     for env_id in ("gym/RlplastNameless-v0", own("Blind")):
         blind = envs.make(env_id, generator(0))
         blind.reset()
-        with pytest.raises(ValueError, match="has no pictures: they need 'rgb_array'"):
+        with pytest.raises(envs.EnvFailed, match="has no pictures: they need 'rgb_array'"):
             blind.render()
 
 
@@ -197,8 +197,8 @@ def old_reset(self: Any) -> Any:
 def test_what_was_written_for_the_old_gym_says_what_to_do(
     reset: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_envs.Forgetful, "reset", reset)
     vector = envs.make_vector(WALK, [generator(0)])
+    monkeypatch.setattr(own_envs.Forgetful, "reset", reset)
     with pytest.raises(envs.EnvFailed, match=r"old Gym, let reset\(.*return \(observation, info"):
         vector.reset()
 
@@ -280,10 +280,25 @@ def test_a_module_may_be_named_in_the_id(tmp_path: Path, monkeypatch: pytest.Mon
         "import gymnasium\nfrom tests.envs.own_envs import Walk\n"
         "gymnasium.register('RlplastNamed-v0', 'rlplast_named:Walk', max_episode_steps=9)\n"
     )
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # to which the current folder is added
+    monkeypatch.chdir(tmp_path)
     assert envs.spec("gym/rlplast_named:RlplastNamed-v0").max_episode_steps == 9
-    with pytest.raises(ImportError, match="'rlplast_absent' is not installed"):
+    # Of an unknown name pip may find anybody's package.
+    with pytest.raises(ImportError, match="no module 'rlplast_absent'.* folder") as caught:
         envs.spec("gym/rlplast_absent:RlplastNamed-v0")
+    assert "pip" not in str(caught.value)
+    for name in ("", "..", "a b", "a/b"):
+        with pytest.raises(envs.UnknownEnv, match="is no module's name"):
+            envs.spec(f"gym/{name}:RlplastNamed-v0")
+
+
+@pytest.mark.parametrize("given", ["Taxi-v3", "gymnasium:Taxi-v9"])
+def test_of_another_version_than_is_registered_that_one_is_named(given: str) -> None:
+    there = given[:-1] + "4"
+    with pytest.raises(envs.UnknownEnv, match=rf"is unknown: did you mean 'gym/{there}'\?$"):
+        envs.spec(f"gym/{given}")
+    with pytest.raises(envs.UnknownEnv, match=r"environment of your own is gym/<its id in"):
+        envs.spec("gym/NobodysName-v0")
 
 
 def test_an_environment_that_returns_other_observations_than_it_says_is_named() -> None:
