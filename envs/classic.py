@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rlplast.envs.base import EnvSpec, EpisodicEnv, MissingPackage, State, plain, require
-from rlplast.envs.control import control_env, control_options, control_spec
+from rlplast.envs.control import control_options, control_spec, task_env
 from rlplast.envs.options import Family, Option, count, factor
 
 __all__ = ["FAMILY", "GymTask"]
@@ -132,7 +132,7 @@ def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> Epi
     if task.gravity is not None:
         simulator.multiply(task.gravity, options["gravity"])
     if task.num_actions is None:
-        return control_env(_spec(env_id, options), simulator, rng, options)
+        return task_env(_spec(env_id, options), simulator, rng, options, task.max_episode_steps)
     return EpisodicEnv(_spec(env_id, options), simulator, rng)
 
 

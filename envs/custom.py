@@ -2,7 +2,7 @@
 
 The module that registers it is imported with ``rlplast --import MODULE``, or by its own name in the
 id: ``gym/module:Id-v0``, and looked for in the current folder too. Environments are as Gymnasium makes them, with the wrappers that they were
-registered with. Only the step limit is ours.
+registered with. Only the count of the step limit is ours.
 
 A run that was interrupted goes on at one of three levels, found by trying (`rlplast.envs.levels`):
 
@@ -47,7 +47,7 @@ from rlplast.envs.base import (
     plain,
     require,
 )
-from rlplast.envs.control import control_env, control_options, control_spec
+from rlplast.envs.control import control_options, control_spec, task_env
 from rlplast.envs.gl import choose_gl, compiler_first
 from rlplast.envs.levels import LEVELS, Level, find_level
 from rlplast.envs.options import Family, Option, count
@@ -178,11 +178,12 @@ class CustomTask:
         """
         self._id, self._rng, self._level = env_id, rng, level
         record = _record(env_id)
-        # The step limit, the order of calls and the checks are ours.
+        # The step limit, the order of calls and the checks are ours. But wrappers of the
+        # registration may ask for the limit.
         bare = dataclasses.replace(
             record,
             kwargs=record.kwargs | options["kwargs"],
-            max_episode_steps=None,
+            max_episode_steps=_frames(record, options) if record.additional_wrappers else None,
             order_enforce=False,
             disable_env_checker=True,
         )
@@ -401,6 +402,13 @@ def _draws(record: Any) -> bool:
     return "rgb_array" in (modes or ())
 
 
+def _frames(record: Any, options: dict[str, Any]) -> int | None:
+    """Return the most control steps of an episode; None for no limit."""
+    if options["max_episode_steps"] is None:
+        return record.max_episode_steps
+    return options["max_episode_steps"] * options["action_repeat"]
+
+
 def _layers(env: Any) -> list[Any]:
     """Return an environment's wrappers, the outermost first, and itself."""
     layers = [env]
@@ -452,7 +460,8 @@ def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
 
 def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
     task = CustomTask(env_id, rng, options, _level(env_id, options).name)
-    return control_env(_describe(env_id, task, options), task, rng, options)
+    spec, limit = _describe(env_id, task, options), _record(env_id).max_episode_steps
+    return task_env(spec, task, rng, options, limit)
 
 
 def _options(env_id: str) -> dict[str, Option]:

@@ -22,7 +22,13 @@ from typing import Any
 import numpy as np
 
 from rlplast.envs.base import EnvSpec, EpisodicEnv, NotFinite, State, plain, require
-from rlplast.envs.control import ControlSimulator, control_env, control_options, control_spec
+from rlplast.envs.control import (
+    ControlSimulator,
+    control_env,
+    control_options,
+    control_spec,
+    task_env,
+)
 from rlplast.envs.gl import cannot_draw, choose_gl, compiler_first
 from rlplast.envs.mjdata import MjDataState, multiply, quiet
 from rlplast.envs.options import Family, Option, count
@@ -300,9 +306,10 @@ def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> Epi
     task = DmcTask(*_name(env_id), rng, options["gravity"], options["friction"])
     spec = _spec(env_id, options)
     if options["pixels"] is None:
-        return control_env(spec, task, rng, options)
+        return task_env(spec, task, rng, options, _TASK_LIMIT)
     repeat, terminate = options["action_repeat"], options["terminate"]
-    return EpisodicEnv(spec, _Pictures(task, repeat, terminate, options["pixels"]), rng)
+    pictures = _Pictures(task, repeat, terminate, options["pixels"])
+    return control_env(spec, pictures, rng, options, _TASK_LIMIT)
 
 
 def _summary(env_id: str) -> str:

@@ -66,6 +66,14 @@ class Walk(Forgetful):
         self.place, self.history = state["place"], state["history"]
 
 
+class Still(Walk):
+    """Never ends."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, _, _, info = super().step(action)
+        return obs, reward, False, False, info
+
+
 class Blind(Walk):
     """Says that it draws, and takes no mode to draw in."""
 
@@ -161,6 +169,7 @@ def with_statistics() -> gymnasium.Env:
 
 
 _MODULE = "tests.envs.own_envs"
+_AWARE = gymnasium.wrappers.TimeAwareObservation.wrapper_spec(flatten=True, normalize_time=True)
 
 
 def register() -> None:
@@ -173,6 +182,7 @@ def register() -> None:
         ("Blind-v0", "Blind", {}, 50),
         ("Liar-v0", "Liar", {}, 50),
         ("TupleState-v0", "TupleState", {}, 50),
+        ("Aware-v0", "Still", {}, 10),
         ("Flattened-v0", "with_dict", {}, 40),
         ("Stacked-v0", "with_stack", {}, 40),
         ("Normalised-v0", "with_statistics", {}, 40),
@@ -180,6 +190,11 @@ def register() -> None:
     ):
         if PREFIX + name in gymnasium.registry:
             continue
+        wrappers = (_AWARE,) if name.startswith("Aware") else ()
         gymnasium.register(
-            PREFIX + name, f"{_MODULE}:{entry_point}", max_episode_steps=limit, kwargs=kwargs
+            PREFIX + name,
+            f"{_MODULE}:{entry_point}",
+            max_episode_steps=limit,
+            kwargs=kwargs,
+            additional_wrappers=wrappers,
         )

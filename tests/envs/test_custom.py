@@ -258,6 +258,20 @@ def test_an_environment_may_truncate_its_episodes_itself() -> None:
         env.step(zeros)
 
 
+def test_wrappers_of_the_registration_see_the_step_limit() -> None:
+    options: Any = {"action_repeat": 4}
+    for given, limit in (({}, 10), ({"max_episode_steps": 5}, 20)):
+        env = envs.make(own("Aware"), generator(0), **options, **given)
+        times, done = [float(env.reset()[-1])], False
+        while not done:
+            obs, _, terminated, done = env.step(np.zeros(2, np.float32))
+            assert not terminated
+            times.append(float(obs[-1]))
+        # Of Gymnasium's own wrapper: the share of the limit that has passed.
+        expected = [min(frames / limit, 1) for frames in range(0, limit + 4, 4)]
+        np.testing.assert_allclose(times, expected, rtol=1e-6)
+
+
 def test_wrappers_with_a_state_keep_it() -> None:
     options: Any = {"max_episode_steps": 35}
     assert envs.spec(own("Normalised")).resume == "exact"
