@@ -28,6 +28,7 @@ class Environments:
         env: the environments of `phase`.
         stack: their newest frames.
         returns: of the episodes finished since the last call of `episode_metrics`.
+        successes: of those of them that said whether they were one.
 
     Raises:
         RlplastError: if a first observation is not finite.
@@ -41,6 +42,7 @@ class Environments:
         self.env = self._make(0)
         self.stack = envs.FrameStack(n, self.spec)
         self.returns: list[float] = []
+        self.successes: list[float] = []
         with ExitStack() as cleanup:
             cleanup.callback(self.env.close)
             self._begin("at the start")
@@ -95,14 +97,20 @@ class Environments:
         ended = step.terminated | step.truncated
         self.stack.push(step.obs, ended)
         self.returns += step.episode_return[ended].tolist()
+        self.successes += step.success[~np.isnan(step.success)].tolist()
         return clock.advance(env_steps=self.num_envs, frames=step.frames, episodes=int(ended.sum()))
 
     def episode_metrics(self) -> dict[str, float]:
-        """Return the episodes finished since the last call: their number and mean return."""
+        """Return the episodes finished since the last call: number, mean return, success rate.
+
+        The last is of those that said whether they were a success.
+        """
         values = {"train/episodes": float(len(self.returns))}
         if self.returns:
             values["train/return"] = float(np.mean(self.returns))
-        self.returns = []
+        if self.successes:
+            values["train/success_rate"] = float(np.mean(self.successes))
+        self.returns, self.successes = [], []
         return values
 
     def state_dict(self) -> dict[str, Any]:
@@ -120,12 +128,15 @@ class Environments:
                     f"episode: {self.env.restart_reason}; mend the environment, or set env.resume "
                     "to auto in the run's config.yaml"
                 )
-        return {
+        learned = self.env.learned()
+        state = {
             "env": env,
             "stack": self.stack.frames,
             "phase": self.phase,
             "returns": self.returns,
         }
+        optional = {"successes": self.successes, "learned": learned if any(learned) else []}
+        return state | {name: found for name, found in optional.items() if found}
 
     def load_state_dict(self, state: Mapping[str, Any], new_draws: bool = False) -> None:
         """Restore what `state_dict` returned; `resume` comes next.
@@ -139,8 +150,11 @@ class Environments:
             self.env.close()
             self.env, self.phase = self._make(phase), phase
         self.env.load_state_dict(state["env"], self._streams(phase) if new_draws else None)
+        if learned := state.get("learned"):
+            self.env.take_over(learned)  # also where a new episode begins
         self.stack.frames[:] = state["stack"]
         self.returns = [float(value) for value in state["returns"]]
+        self.successes = [float(value) for value in state.get("successes", [])]
 
     def resume(self) -> None:
         """Begin new episodes where the open ones cannot go on.

@@ -225,6 +225,7 @@ class EpisodicEnv:
         """Own `simulator` and `rng`, which must be the generator the simulator draws from."""
         self.spec = spec
         self._simulator, self._rng = simulator, rng
+        self.border: Any = None  # a `Border`, of an environment of somebody else's
         self._steps = 0
         self._running = False
 

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rlplast.envs.base import EnvSpec, EpisodicEnv, Simulator
+from rlplast.envs.border import Border
 from rlplast.envs.options import Option, count, factor, switch
 
 __all__ = [
@@ -31,6 +32,14 @@ class ControlTask(Simulator, Protocol):
 
         None for a task whose actions are integers.
         """
+        ...
+
+    def read(self, obs: Any) -> np.ndarray:
+        """Return an observation of the environment that the task is made of, as `step` does."""
+        ...
+
+    def native(self, action: Any) -> Any:
+        """Return an action that `step` takes as that environment takes it."""
         ...
 
 
@@ -65,7 +74,7 @@ class ControlSimulator:
 
     def reset(self) -> np.ndarray:
         """Start an episode and return its first observation."""
-        return self._observed(self._task.reset())
+        return self.observed(self._task.reset())
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool]:
         """Repeat an action; returns the last observation, the summed reward and the two ends."""
@@ -76,7 +85,7 @@ class ControlSimulator:
             obs_next, reward, terminated, truncated = self._control_step(action)
             total += reward
             self.step_frames += 1
-        return self._observed(obs_next), total, terminated, truncated
+        return self.observed(obs_next), total, terminated, truncated
 
     def rescaled(self, action: Any) -> Any:
         """Return an action within the task's own bounds; an integer stays as it is."""
@@ -90,8 +99,11 @@ class ControlSimulator:
         obs_next, reward, terminated, truncated = self._task.step(action)
         return obs_next, float(reward), self._terminate and bool(terminated), bool(truncated)
 
-    def _observed(self, obs: np.ndarray) -> np.ndarray:
-        """Return a copy; what does not fit becomes infinite, which a `VectorEnv` refuses."""
+    def observed(self, obs: np.ndarray) -> np.ndarray:
+        """Return a copy as agents see it.
+
+        What does not fit becomes infinite, which a `VectorEnv` refuses.
+        """
         with np.errstate(over="ignore"):
             return np.array(obs, dtype=self._obs_dtype)
 
@@ -192,4 +204,9 @@ def task_env(
     """Build the environment around a task that draws from `rng`, under resolved options."""
     repeat, terminate = options["action_repeat"], options["terminate"]
     simulator = ControlSimulator(task, repeat, terminate, spec.obs_dtype)
-    return control_env(spec, simulator, rng, options, task_limit)
+    env = control_env(spec, simulator, rng, options, task_limit)
+    env.border = Border(
+        lambda obs: simulator.observed(task.read(obs)),
+        lambda action: task.native(simulator.rescaled(action)),
+    )
+    return env

@@ -1,8 +1,9 @@
 """Any environment of Gymnasium's registry, as ``gym/<id>``.
 
 The module that registers it is imported with ``rlplast --import MODULE``, or by its own name in the
-id: ``gym/module:Id-v0``, and looked for in the current folder too. Environments are as Gymnasium makes them, with the wrappers that they were
-registered with. Only the count of the step limit is ours.
+id, ``gym/module:Id-v0``; both are looked for in the current folder too. Environments are as
+Gymnasium makes them, with the wrappers that they were registered with. Only the count of the step
+limit is ours.
 
 A run that was interrupted goes on at one of three levels, found by trying (`rlplast.envs.levels`):
 
@@ -12,7 +13,9 @@ A run that was interrupted goes on at one of three levels, found by trying (`rlp
   attributes of wrappers are put back.
 - restarted: a new episode begins. The open one counts as truncated.
 
-Every episode is reset with a seed of its own, drawn from our generator. So a run that is not
+Every episode is reset with a seed of its own, drawn from our generator. The global generators of
+NumPy, Python and PyTorch are the environment's own while its code runs, seeded likewise
+(`rlplast.envs.own_draws`). So a run that is not
 interrupted is the same at every level.
 A new episode begins also where a state cannot be put back: the level, or the environment, may be
 another one by then.
@@ -32,6 +35,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -46,11 +50,14 @@ from rlplast.envs.base import (
     UnknownEnv,
     plain,
     require,
+    rng_state,
 )
+from rlplast.envs.border import learners
 from rlplast.envs.control import control_options, control_spec, task_env
 from rlplast.envs.gl import choose_gl, compiler_first
 from rlplast.envs.levels import LEVELS, Level, find_level
 from rlplast.envs.options import Family, Option, count
+from rlplast.envs.own_draws import OwnDraws
 from rlplast.envs.replayed import Episode, give_generator
 from rlplast.envs.spaces import acted, seen
 from rlplast.plugins import import_named
@@ -187,11 +194,13 @@ class CustomTask:
             order_enforce=False,
             disable_env_checker=True,
         )
-        self._env, self._drawable = _made(env_id, bare)
+        self._draws = OwnDraws(env_id, crc32(repr(rng_state(rng)).encode()))
+        self._env, self._drawable = self._draws(_made, env_id, bare)
         self.seen = seen(env_id, self._env.observation_space, options["keys"])
         self._acted = acted(env_id, self._env.action_space)
         self.num_actions, self.bounds = self._acted.count, self._acted.bounds
         layers = _layers(self._env)
+        self.learners, self.success = learners(layers), None
         self._episode = None
         if level != LEVELS[0]:
             longest = options["longest_replay"] if level == LEVELS[1] else 0
@@ -215,13 +224,13 @@ class CustomTask:
         if self._episode is None:
             give_generator(self._env, seed)
         with _old_gym(self._id):
-            found = self._env.reset(seed=seed)
+            found = self._draws(self._env.reset, begin=seed, seed=seed)
         if not isinstance(found, tuple) or len(found) != 2 or not isinstance(found[1], dict):
             raise EnvFailed(
                 f"reset() of env '{self._id}' returned {reprlib.repr(found)}: allowed are "
                 f"Gymnasium's two: observation, info; {_NEW_GYM}"
             )
-        return self._seen(found[0])
+        return self.read(found[0])
 
     def draw(self, rng: np.random.Generator) -> int | np.ndarray:
         """Return a random action."""
@@ -237,14 +246,14 @@ class CustomTask:
             EnvFailed: when it does not return five values, a reward is not one number, an end not
                 true or false, or an observation not as its space says.
         """
-        found = self._env.step(self._acted.native(action))
+        found = self._draws(self._env.step, self.native(action))
         if not isinstance(found, tuple) or len(found) != 5:
             what = f"{len(found)} values" if isinstance(found, tuple) else reprlib.repr(found)
             raise EnvFailed(
                 f"step() of env '{self._id}' returned {what}: allowed are Gymnasium's five: "
                 f"observation, reward, terminated, truncated, info; {_NEW_GYM}"
             )
-        obs_next, reward, terminated, truncated, _ = found
+        obs_next, reward, terminated, truncated, info = found
         if not _is_number(reward):
             raise EnvFailed(
                 f"env '{self._id}' returned {reward!r} as a reward: allowed is one number"
@@ -254,9 +263,25 @@ class CustomTask:
                 raise EnvFailed(
                     f"env '{self._id}' returned {flag!r} as {name}: allowed are True and False"
                 )
-        return self._seen(obs_next), float(reward), bool(terminated), bool(truncated)
+        success = info.get("is_success") if isinstance(info, dict) else None
+        if success is not None and not _is_number(success):
+            raise EnvFailed(
+                f"env '{self._id}' returned {success!r} as info['is_success']: allowed is one "
+                "number, or True or False"
+            )
+        self.success = None if success is None else float(success)
+        return self.read(obs_next), float(reward), bool(terminated), bool(truncated)
 
-    def _seen(self, obs: Any) -> np.ndarray:
+    def native(self, action: int | np.ndarray) -> Any:
+        """Return an action of a step as the environment's own space has it; a copy."""
+        return self._acted.native(action)
+
+    def read(self, obs: Any) -> np.ndarray:
+        """Return an observation of the environment's own space as a step does.
+
+        Raises:
+            EnvFailed: when it is none.
+        """
         try:
             return self.seen.read(obs)
         except (KeyError, IndexError, TypeError, ValueError) as error:
@@ -269,7 +294,7 @@ class CustomTask:
     def render(self) -> np.ndarray:
         """Return the picture as uint8 (height, width, 3)."""
         choose_gl()  # it may be MuJoCo's
-        picture = self._env.render() if self._drawable else None
+        picture = self._draws(self._env.render) if self._drawable else None
         if not isinstance(picture, np.ndarray):
             raise EnvFailed(
                 f"env '{self._id}' has no pictures: they need 'rgb_array' in its "
@@ -461,7 +486,11 @@ def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
 def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
     task = CustomTask(env_id, rng, options, _level(env_id, options).name)
     spec, limit = _describe(env_id, task, options), _record(env_id).max_episode_steps
-    return task_env(spec, task, rng, options, limit)
+    env = task_env(spec, task, rng, options, limit)
+    env.border = dataclasses.replace(
+        env.border, success=lambda: task.success, learners=task.learners
+    )
+    return env
 
 
 def _options(env_id: str) -> dict[str, Option]:

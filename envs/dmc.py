@@ -172,8 +172,15 @@ class DmcTask:
         return self._observe(), reward, terminated, False
 
     def _observe(self) -> np.ndarray:
-        obs = self._task.get_observation(self._physics)
+        return self.read(self._task.get_observation(self._physics))
+
+    def read(self, obs: Any) -> np.ndarray:
+        """Return the entries of an observation, one after the other."""
         return np.concatenate([np.ravel(entry) for entry in obs.values()])
+
+    def native(self, action: np.ndarray) -> np.ndarray:
+        """Return an action: the suite takes it as it is."""
+        return action
 
     def render(self) -> np.ndarray:
         """Return the first camera's picture, (240, 320, 3).
@@ -240,7 +247,7 @@ class _Pictures(ControlSimulator):
         super().__init__(task, action_repeat, terminate, "uint8")
         self._drawn, self._size = task, size
 
-    def _observed(self, obs: np.ndarray) -> np.ndarray:
+    def observed(self, obs: np.ndarray) -> np.ndarray:
         camera = _CAMERAS.get(self._drawn.domain, 0)
         picture = self._drawn.picture(self._size, self._size, camera)
         return np.ascontiguousarray(picture.transpose(2, 0, 1))

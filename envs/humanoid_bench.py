@@ -176,6 +176,14 @@ class HumanoidBenchTask:
         obs_next, reward, terminated, _, _ = self._env.step(action)
         return obs_next, float(reward), bool(terminated), False
 
+    def read(self, obs: Any) -> np.ndarray:
+        """Return an observation: agents see it as it is."""
+        return np.asarray(obs)
+
+    def native(self, action: Any) -> Any:
+        """Return an action: the task takes it as it is."""
+        return action
+
     def render(self) -> np.ndarray:
         """Return the picture of the task's camera, (256, 256, 3); see `draw`."""
         return draw(self._env.mujoco_renderer)

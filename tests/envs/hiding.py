@@ -60,8 +60,6 @@ def hides(name: str, hidden: Any, begins_with: Any = dict) -> type:
 GlobalNumpy = hides("GlobalNumpy", lambda env: float(np.random.random()))
 GlobalPython = hides("GlobalPython", lambda env: random.random())
 GlobalTorch = hides("GlobalTorch", lambda env: float(torch.rand(())))
-# Draws from a global generator, and shows it only later than anyone looks.
-GlobalQuiet = hides("GlobalQuiet", lambda env: float(np.random.random() > 2))
 ModuleGenerator = hides("ModuleGenerator", lambda env: float(GENERATOR.normal()))
 ModuleLegacy = hides("ModuleLegacy", lambda env: float(LEGACY.normal()))
 Clock = hides("Clock", lambda env: float(time.perf_counter_ns() % 2**40))
@@ -405,7 +403,6 @@ REPLAYED = (
 RESTARTED = (
     GlobalNumpy,
     GlobalPython,
-    GlobalQuiet,
     GlobalTorch,
     ModuleMemory,
     ModuleWeather,

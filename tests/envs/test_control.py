@@ -198,9 +198,7 @@ LIMITS = {
 
 
 @pytest.mark.parametrize("env_id", LIMITS)
-def test_a_repeat_ends_at_the_tasks_own_limit(
-    env_id: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repeat_ends_at_the_tasks_own_limit(env_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
     monkeypatch.setattr(gymnasium, "registry", gymnasium.envs.registration.registry)
     gymnasium.register("Table-v0", Table, max_episode_steps=30)

@@ -1,5 +1,6 @@
 import dataclasses
 import importlib
+import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 
 from rlplast import envs
 from rlplast.envs import custom
@@ -183,7 +185,9 @@ def test_what_returns_other_than_five_values_is_named(monkeypatch: pytest.Monkey
     env.reset()
     old = own_envs.Forgetful.step
     monkeypatch.setattr(own_envs.Forgetful, "step", lambda *args: old(*args)[:4])
-    with pytest.raises(envs.EnvFailed, match=r"step\(\) of env .*Walk-v0' returned 4 values: allowed"):
+    with pytest.raises(
+        envs.EnvFailed, match=r"step\(\) of env .*Walk-v0' returned 4 values: allowed"
+    ):
         env.step(np.zeros(2, np.float32))
 
 
@@ -258,6 +262,70 @@ def test_an_environment_may_truncate_its_episodes_itself() -> None:
         env.step(zeros)
 
 
+def test_what_an_episode_says_of_its_success_comes_at_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old, said = own_envs.SelfTruncating.step, iter([1, 0, True, 1, 1, np.float32(0), None, 1, None])
+
+    def step(self: Any, action: Any) -> Any:  # of three steps an episode
+        *found, info = old(self, action)
+        return *found, info | {"is_success": next(said)}
+
+    vector = envs.make_vector(own("SelfTruncating"), [generator(0)])
+    vector.reset()
+    monkeypatch.setattr(own_envs.SelfTruncating, "step", step)
+    found = [float(vector.step(np.zeros((1, 2), np.float32)).success[0]) for _ in range(9)]
+    expected = [np.nan, np.nan, 1, np.nan, np.nan, 0, np.nan, np.nan, np.nan]
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_wrappers_have_learnt_is_taken_over_and_frozen(workers: int) -> None:
+    env_id, zeros = own("Normalised"), np.zeros((2, 2), np.float32)
+    trained = envs.make_vector(env_id, [generator(0), generator(1)], workers)
+    trained.reset()
+    for _ in range(60):
+        trained.step(zeros)
+    learned = trained.learned()
+    assert str(learned[0]) != str(learned[1]) and all(one[0]["count"] > 60 for one in learned)
+    fresh = envs.make_vector(env_id, [generator(5), generator(6)], workers)
+    fresh.take_over(learned, freeze=True)
+    twins = [own_envs.Walk() for _ in range(2)]
+    obs = fresh.reset()
+    raws = [begin(twin, generator(5 + i)) for i, twin in enumerate(twins)]
+    for one, raw, (kept,) in zip(obs, raws, learned, strict=True):
+        normal = (raw - kept["mean"]) / np.sqrt(kept["var"] + 1e-8)
+        np.testing.assert_allclose(one, normal.reshape(-1), rtol=1e-6)
+    for _ in range(30):
+        fresh.step(zeros)
+    assert str(fresh.learned()) == str(learned)
+    trained.close(), fresh.close()
+
+
+def global_states() -> list[Any]:
+    _, *numpy = np.random.get_state()
+    return [*map(str, numpy), random.getstate(), torch.get_rng_state().tolist()]
+
+
+@pytest.mark.parametrize("name", ["Careless", "Noisy"])
+def test_global_generators_are_an_environments_own(name: str) -> None:
+    env_id = own(name)
+    actions = random_actions(env_id, 60, seed=1)
+    np.random.normal()  # so that the second of a pair is kept, which must stay too
+    before = global_states()
+    alone, beside, other = (envs.make(env_id, generator(7)) for _ in range(3))
+    firsts = [env.reset() for env in (alone, beside)]
+    np.testing.assert_array_equal(*firsts)
+    steps = play(alone, actions)
+    assert global_states() == before
+    np.random.normal(size=3), random.random(), torch.rand(2)  # of the process
+    again = []
+    for action in actions:  # another one is played in between
+        other.reset()
+        again += play(beside, [action])
+    assert_same_steps(again, steps)
+
+
 def test_wrappers_of_the_registration_see_the_step_limit() -> None:
     options: Any = {"action_repeat": 4}
     for given, limit in (({}, 10), ({"max_episode_steps": 5}, 20)):
@@ -298,7 +366,7 @@ def test_a_module_may_be_named_in_the_id(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     assert envs.spec("gym/rlplast_named:RlplastNamed-v0").max_episode_steps == 9
     # Of an unknown name pip may find anybody's package.
-    with pytest.raises(ImportError, match="no module 'rlplast_absent'.* folder") as caught:
+    with pytest.raises(ImportError, match=r"no module 'rlplast_absent'.* folder") as caught:
         envs.spec("gym/rlplast_absent:RlplastNamed-v0")
     assert "pip" not in str(caught.value)
     for name in ("", "..", "a b", "a/b"):
@@ -316,7 +384,9 @@ def test_of_another_version_than_is_registered_that_one_is_named(given: str) -> 
 
 
 def test_an_environment_that_returns_other_observations_than_it_says_is_named() -> None:
-    with pytest.raises(envs.EnvFailed, match=r"Liar-v0' returned the observation .*\(3,\).*, its obs"):
+    with pytest.raises(
+        envs.EnvFailed, match=r"Liar-v0' returned the observation .*\(3,\).*, its obs"
+    ):
         envs.make(own("Liar"), generator(0)).reset()
 
 
@@ -364,7 +434,9 @@ def test_pictures_are_bytes_in_colours(
     vector = envs.make_vector(WALK, [generator(0)])
     vector.reset()
     monkeypatch.setattr(own_envs.Forgetful, "render", lambda self: picture)
-    with pytest.raises(envs.EnvFailed, match=r"render\(\) of env .* allowed is uint8 of shape \(heig"):
+    with pytest.raises(
+        envs.EnvFailed, match=r"render\(\) of env .* allowed is uint8 of shape \(heig"
+    ):
         vector.render()
     monkeypatch.setattr(own_envs.Forgetful, "render", lambda self: 1 / 0)
     with pytest.raises(envs.EnvFailed, match=r"environment 0 of .*render\(\) raised ZeroDivision"):

@@ -67,7 +67,6 @@ def test_reasons_name_the_place() -> None:
         "not exact: CState.hash is a _hashlib:HASH, whose state Python does not show"
     )
     assert level(hiding.Views)[1] == "not exact: Views.row and Views.board are views of one array"
-    assert "draws from the global generator" in level(hiding.GlobalQuiet)[1]
     assert "not exact: after a resume it differs from step" in level(hiding.Forgets)[1]
     assert "leads to another Counts.total than it did" in level(hiding.Counts)[1]
     assert "the actions inside its wrappers: " in level(hiding.with_tuples)[1]
