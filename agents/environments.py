@@ -1,7 +1,7 @@
 """The environments that an agent of a run lives in, phase by phase."""
 
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,8 @@ class Environments:
 
     Raises:
         RlplastError: if a first observation is not finite.
+        ConfigError: if there are to be evaluations, and no second copy can be beside the only
+            environment.
     """
 
     def __init__(self, config: AgentConfig, tasks: Tasks) -> None:
@@ -46,11 +48,28 @@ class Environments:
         with ExitStack() as cleanup:
             cleanup.callback(self.env.close)
             self._begin("at the start")
+            if config.evaluate.every is not None:
+                self._check_second_copy(config.evaluate.every)
             cleanup.pop_all()  # it answered: it stays
 
     def _make(self, phase: int) -> envs.VectorEnv | envs.TaskVector:
         task = self.tasks.sequence.tasks[phase]
         return self.tasks.make(task, self._streams(phase), self.workers)
+
+    def _check_second_copy(self, every: Any) -> None:
+        """Check that an evaluation can have an environment beside the only one of a user's own."""
+        if self.num_envs > 1 or envs.is_ours(self.tasks.of(0)[0]):
+            return
+        try:
+            copy = self.tasks.make(0, [numpy_stream(self.seed, "second copy")])
+            with closing(copy):
+                copy.reset()
+        except (envs.EnvFailed, envs.NotFinite, ValueError) as error:
+            raise ConfigError(
+                f"evaluate.every = {every!r}: set evaluate.every to null, and read train/return. "
+                f"Evaluations play in a second copy of env '{self.env.spec.id}', which there "
+                f"cannot be beside the one that is trained in: {error}"
+            ) from error
 
     def _streams(self, phase: int) -> list[np.random.Generator]:
         of_phase = ("phase", phase) if phase else ()

@@ -3,7 +3,7 @@
 Ids start with `atari/`, `minatar/`, `gym/` (classic control, MuJoCo, and what the user registered
 with Gymnasium), `dmc/`, `humanoid_bench/`, or as a registered family's do.
 
-- `make`, `make_vector`, `spec`, `list_envs`: environments by id.
+- `make`, `make_vector`, `spec`, `list_envs`, `is_ours`: environments by id.
 - `register`, `Family`: families of your own.
 - `join_specs`, `draw_shift`, `SHIFTS`, `TaskVector`: several tasks for one agent.
 - `Env`, `EnvSpec`, `VectorEnv`, `VectorStep`: what they return; `FrameStack`: what agents see.
@@ -16,7 +16,7 @@ from rlplast.envs.base import Env, EnvFailed, EnvSpec, MissingPackage, NotFinite
 from rlplast.envs.frame_stack import FrameStack
 from rlplast.envs.joined import TaskVector, join_specs
 from rlplast.envs.options import Family
-from rlplast.envs.registry import list_envs, make, make_vector, register, spec
+from rlplast.envs.registry import is_ours, list_envs, make, make_vector, register, spec
 from rlplast.envs.shifts import NO_SHIFT, SHIFTS, Shift, draw_shift
 from rlplast.envs.vector import VectorEnv, VectorStep
 from rlplast.envs.workers import WorkerDied
@@ -38,6 +38,7 @@ __all__ = [
     "VectorStep",
     "WorkerDied",
     "draw_shift",
+    "is_ours",
     "join_specs",
     "list_envs",
     "make",

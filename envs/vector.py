@@ -261,7 +261,7 @@ class VectorEnv:
             NotFinite: when an observation is NaN or infinite.
         """
         parts = self._groups.call("reset", [()] * len(self._slices))
-        obs = np.concatenate(parts)
+        obs = self._checked_obs(np.concatenate(parts))
         self._return[:] = 0
         self._length[:] = 0
         self._check_finite("first observation", obs)
@@ -282,7 +282,7 @@ class VectorEnv:
         parts: list[GroupStep] = self._groups.call(
             "step", [(chosen[part],) for part in self._slices]
         )
-        obs = np.concatenate([part.obs for part in parts])
+        obs = self._checked_obs(np.concatenate([part.obs for part in parts]))
         obs_final, success = obs.copy(), np.full(self.num_envs, np.nan)
         for group, part in zip(self._slices, parts, strict=True):
             for position, final in part.finals.items():
@@ -317,6 +317,16 @@ class VectorEnv:
             episode_length=episode_length,
             success=success,
         )
+
+    def _checked_obs(self, obs: np.ndarray) -> np.ndarray:
+        spec = self.spec
+        expected, cast = (self.num_envs, *spec.obs_shape), np.dtype(spec.obs_dtype)
+        if obs.shape != expected or (cast.kind == "u" and obs.dtype != cast):
+            raise EnvFailed(
+                f"env '{spec.id}' returned {obs.dtype} of shape {obs.shape[1:]}: allowed is "
+                f"{spec.obs_dtype} of shape {spec.obs_shape}, as its spec says; mend its family"
+            )
+        return obs
 
     def _check_finite(self, what: str, values: np.ndarray) -> None:
         """Raise for the first environment whose entry of (N, …) is NaN or infinite."""

@@ -170,6 +170,89 @@ def test_exact_may_be_demanded(numbered: str) -> None:
         api.train(keys, "/nonexistent/run")
 
 
+class Sides(Numbered):
+    """Seen as 99 or 101; an episode of 5 steps ends with its success: whether the side is 1."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.side, self.steps = int(self.np_random.integers(2)), 0
+        return np.array([99 + 2 * self.side, 1], np.float32), {}
+
+    def step(self, action: int) -> Any:
+        self.steps += 1
+        obs = np.array([99 + 2 * self.side, 1], np.float32)
+        return obs, float(self.side), self.steps == 5, False, {"is_success": self.side}
+
+
+def test_evaluations_see_what_wrappers_learnt_in_training(tmp_path: Path) -> None:
+    normal = gymnasium.wrappers.NormalizeObservation.wrapper_spec(epsilon=1e-8)
+    gymnasium.register("RlplastSides-v0", Sides, additional_wrappers=(normal,))
+    run = api.train(config("gym/RlplastSides-v0"), tmp_path / "run")
+    agent = run.agent()
+    learned = agent.experience.env.learned()
+    assert learned[0][0]["count"] > 20  # of the checkpoint, whatever level its environments are of
+    seen: list[np.ndarray] = []
+    act = agent._act_in_evaluation
+    agent._act_in_evaluation = lambda obs, rng: seen.append(obs.copy()) or act(obs, rng)
+    agent.play(0, 20)
+    for i, (kept,) in enumerate(learned):
+        allowed = [(x - kept["mean"]) / np.sqrt(kept["var"] + 1e-8) for x in ([99, 1], [101, 1])]
+        found = np.unique(np.stack(seen)[:, i], axis=0)
+        np.testing.assert_allclose(found, allowed, rtol=1e-5)
+
+
+class Alone(Sides):
+    """Takes what only one can have, as a port is; at `when`."""
+
+    when: ClassVar[str] = "made"
+    there: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        self.mine = False
+        self._take("made")
+
+    def _take(self, now: str) -> None:
+        if now == self.when and not self.mine:
+            if type(self).there:
+                raise OSError("port 8000 is in use")
+            type(self).there, self.mine = 1, True
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self._take("reset")
+        return super().reset(seed=seed)
+
+    def close(self) -> None:
+        if self.mine:
+            type(self).there, self.mine = 0, False
+
+
+@pytest.mark.parametrize("when", ["made", "reset"])
+def test_evaluations_that_cannot_have_a_copy_are_refused_as_the_run_begins(
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Alone, "when", when)
+    gymnasium.register("RlplastAlone-v0", Alone)
+    keys = config("gym/RlplastAlone-v0", num_envs=1)
+    with pytest.raises(ConfigError, match=r"set evaluate.every to null.* second copy .*port 8000"):
+        api.train(keys, tmp_path / "run")
+    assert Alone.there == 0  # what had begun is closed
+    run = api.train(keys | {"evaluate": {"every": None}}, tmp_path / "run")
+    assert run.info["status"] == "done"
+
+
+def test_success_is_logged(tmp_path: Path) -> None:
+    gymnasium.register("RlplastSides-v0", Sides)
+    lines = api.train(config("gym/RlplastSides-v0"), tmp_path / "run").lines()
+    for name, mean in (
+        ("train/success_rate", "train/return"),
+        ("eval/success_rate", "eval/return_mean"),
+    ):
+        found = [(line[name], line[mean] / 5) for line in lines if mean in line]
+        assert found and all(rate == pytest.approx(of_return) for rate, of_return in found)
+
+
 def another_machine(monkeypatch: pytest.MonkeyPatch, **attributes: Any) -> None:
     """Let the fickle environment be another one, and forget the level that was found."""
     for name, value in attributes.items():

@@ -1,4 +1,5 @@
 import contextlib
+import dataclasses
 import os
 import signal
 import subprocess
@@ -228,6 +229,14 @@ class OneArray:
         return self.obs, 0.0, bool(self.obs >= 3), False
 
     def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("wrong", [{"obs_shape": (2,)}, {"obs_dtype": "uint8"}])
+def test_observations_that_are_not_as_the_spec_says_are_refused(wrong: dict[str, Any]) -> None:
+    rng = generator(0)
+    spec = dataclasses.replace(OneArray(rng).spec, **wrong)
+    with pytest.raises(envs.EnvFailed, match=r"returned float32 of shape \(1,\): allowed is"):
+        envs.VectorEnv(spec, OneArray, [rng]).reset()
 
 
 def test_the_last_observation_of_an_episode_outlives_the_next_ones_first() -> None:
