@@ -253,6 +253,58 @@ def test_success_is_logged(tmp_path: Path) -> None:
         assert found and all(rate == pytest.approx(of_return) for rate, of_return in found)
 
 
+class Kettle(gymnasium.Env):
+    """Observations are a Dict, actions a matrix with bounds of its own."""
+
+    observation_space = spaces.Dict(
+        {"heat": spaces.Box(0, 100, (2,), np.int16), "mode": spaces.Discrete(3, start=1)}
+    )
+    action_space = spaces.Box(0, 10, (1, 2), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.observation_space.seed(int(self.np_random.integers(99)))
+        return self.observation_space.sample(), {}
+
+    def step(self, action: np.ndarray) -> Any:
+        assert self.action_space.contains(action)
+        return self.observation_space.sample(), 0.0, bool(self.np_random.random() < 0.1), False, {}
+
+
+def test_a_run_acts_in_the_form_of_its_environment(tmp_path: Path) -> None:
+    gymnasium.register("RlplastKettle-v0", Kettle)
+    run, env = api.train(config("gym/RlplastKettle-v0", "sac"), tmp_path / "run"), Kettle()
+    observations = [env.reset(seed=seed)[0] for seed in range(4)]
+    one_hot = np.eye(3, dtype=np.float32)
+    seen = np.stack([np.append(obs["heat"], one_hot[obs["mode"] - 1]) for obs in observations])
+    expected = 5 + 5 * run.agent().act(seen.astype(np.float32)).reshape(4, 1, 2)
+    for obs, action in zip(observations, expected, strict=True):
+        found = run.act(obs)
+        assert env.action_space.contains(found)
+        np.testing.assert_allclose(found, action, atol=1e-5)
+    batch = {name: np.stack([obs[name] for obs in observations]) for name in observations[0]}
+    for several in (observations, batch):
+        np.testing.assert_allclose(run.act(several), expected, atol=1e-5)
+    for wrong in (seen[0], batch | {"heat": np.zeros((4, 3))}, {"heat": [1, 2]}, None, 3):
+        with pytest.raises(ConfigError, match="allowed is what env 'gym/RlplastKettle-v0' return"):
+            run.act(wrong)
+    run.close()
+
+
+@pytest.mark.parametrize(("env_id", "kind"), [("CartPole-v1", "dqn"), ("Pendulum-v1", "sac")])
+def test_what_a_run_does_can_be_done_in_gymnasiums_own(
+    env_id: str, kind: str, tmp_path: Path
+) -> None:
+    run, env = api.train(config(f"gym/{env_id}", kind), tmp_path / "run"), gymnasium.make(env_id)
+    obs, _ = env.reset(seed=1)
+    action = run.act(obs)
+    assert env.action_space.contains(action)
+    own = run.agent().act(obs[None])[0]
+    np.testing.assert_allclose(action, own * 2 if kind == "sac" else own, rtol=1e-6)
+    np.testing.assert_array_equal(run.act(np.stack([obs, obs])), [action, action])
+    run.close()
+
+
 def another_machine(monkeypatch: pytest.MonkeyPatch, **attributes: Any) -> None:
     """Let the fickle environment be another one, and forget the level that was found."""
     for name, value in attributes.items():
