@@ -251,7 +251,7 @@ def acted(env_id: str, space: Any) -> Acted:
         found = f"a Box of {np.dtype(space.dtype)}, shape {space.shape}" if kind == "Box" else kind
         raise ValueError(
             f"actions of env '{env_id}' are {found}: allowed are Discrete, MultiDiscrete, "
-            "MultiBinary and a Box of floats"
+            "MultiBinary and a Box of floats; wrap the environment so that it takes one of them"
         )
     low, high = space.low.reshape(-1), space.high.reshape(-1)
     with np.errstate(over="ignore"):
