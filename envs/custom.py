@@ -31,6 +31,7 @@ Options: those of `rlplast.envs.control`, whether actions are continuous or not,
 import dataclasses
 import importlib
 import reprlib
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import SimpleNamespace
@@ -106,6 +107,10 @@ def _import(env_id: str, module: str) -> None:
         raise MissingPackage(
             f"env id '{env_id}': there is no module '{error.name}', in the current folder either: "
             "give the command in the folder where it lies, or install the package that has it"
+        ) from error
+    except Exception as error:
+        raise ValueError(
+            f"env id '{env_id}': importing '{module}' raised {type(error).__name__}: {error}"
         ) from error
 
 
@@ -372,8 +377,12 @@ class CustomTask:
                 self._env.unwrapped.np_random = roots[-1].np_random
 
     def close(self) -> None:
-        """Close the environment."""
-        self._env.close()
+        """Close the environment; what it raises then costs nothing, and is a warning."""
+        try:
+            self._env.close()
+        except Exception as error:
+            text = f"close() of env '{self._id}' raised {type(error).__name__}: {error}"
+            warnings.warn(text, stacklevel=2)
 
 
 @contextmanager

@@ -80,7 +80,7 @@ def test_arrays_have_the_documented_types() -> None:
     vector.reset()
     step = vars(vector.step(np.array([0, 1])))
     kinds = [str(value.dtype) for name, value in step.items() if name != "frames"]
-    assert kinds == ["float32"] * 3 + ["bool"] * 2 + ["float64", "int64"]
+    assert kinds == ["float32"] * 3 + ["bool"] * 2 + ["float64", "int64", "float64"]
     assert type(step["frames"]) is int
 
 
