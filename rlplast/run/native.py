@@ -21,7 +21,7 @@ class NativeEnv:
 
     def __init__(self, env_id: str, options: Mapping[str, Any]) -> None:
         self._env = envs.make(env_id, np.random.default_rng(0), **options)
-        self._border = getattr(self._env, "border", None)
+        self._border: Any = getattr(self._env, "border", None)
 
     @property
     def is_there(self) -> bool:

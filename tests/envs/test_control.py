@@ -34,6 +34,12 @@ class CountingTask:
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
+    def read(self, obs: Any) -> np.ndarray:
+        return obs
+
+    def native(self, action: Any) -> Any:
+        return action
+
     def close(self) -> None: ...
 
 
@@ -199,8 +205,8 @@ LIMITS = {
 
 @pytest.mark.parametrize("env_id", LIMITS)
 def test_a_repeat_ends_at_the_tasks_own_limit(env_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
-    monkeypatch.setattr(gymnasium, "registry", gymnasium.envs.registration.registry)
+    monkeypatch.setattr(gymnasium, "registry", dict(gymnasium.registry))
+    monkeypatch.setattr("gymnasium.envs.registration.registry", gymnasium.registry)
     gymnasium.register("Table-v0", Table, max_episode_steps=30)
     limit, repeat = LIMITS[env_id], 7
     env, later = (envs.make(env_id, generator(0), action_repeat=repeat) for _ in range(2))

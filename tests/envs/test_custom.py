@@ -306,7 +306,8 @@ def test_what_wrappers_have_learnt_is_taken_over_and_frozen(workers: int) -> Non
     for _ in range(30):
         fresh.step(zeros)
     assert str(fresh.learned()) == str(learned)
-    trained.close(), fresh.close()
+    trained.close()
+    fresh.close()
 
 
 def global_states() -> list[Any]:
@@ -321,11 +322,12 @@ def test_global_generators_are_an_environments_own(name: str) -> None:
     np.random.normal()  # so that the second of a pair is kept, which must stay too
     before = global_states()
     alone, beside, other = (envs.make(env_id, generator(7)) for _ in range(3))
-    firsts = [env.reset() for env in (alone, beside)]
-    np.testing.assert_array_equal(*firsts)
+    np.testing.assert_array_equal(alone.reset(), beside.reset())
     steps = play(alone, actions)
     assert global_states() == before
-    np.random.normal(size=3), random.random(), torch.rand(2)  # of the process
+    np.random.normal(size=3)  # of the process
+    random.random()
+    torch.rand(2)
     again = []
     for action in actions:  # another one is played in between
         other.reset()

@@ -228,6 +228,14 @@ class OneArray:
         self.obs += 1
         return self.obs, 0.0, bool(self.obs >= 3), False
 
+    def render(self) -> np.ndarray:
+        return np.zeros((1, 1, 3), np.uint8)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
     def close(self) -> None: ...
 
 
