@@ -321,9 +321,12 @@ class Agent(ABC):
         of_task = () if task == now else ("task", task)
         stream = partial(numpy_stream, self.config.seed, "evaluation", number, *of_task)
         rng = stream("policy")
+        make = partial(self.tasks.make, task)
+        if task == now:
+            make = partial(_with_learned, make, self.experience.env.learned())
         with in_mode(*self._acting(), train=False):
             return evaluate_policy(
-                partial(self.tasks.make, task),
+                make,
                 self.config.env.num_envs,
                 lambda obs: self._act_in_evaluation(obs, rng),
                 episodes,
@@ -458,3 +461,12 @@ class Agent(ABC):
     def close(self) -> None:
         """Close the environments and their processes."""
         self.experience.close()
+
+
+def _with_learned(
+    make: Callable[..., Any], learned: list[Any], rngs: list[np.random.Generator]
+) -> Any:
+    """Make environments whose wrappers normalise as they do in training."""
+    env = make(rngs)
+    env.take_over(learned, freeze=True)
+    return env

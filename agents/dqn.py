@@ -47,7 +47,7 @@ class DQN(OffPolicyAgent):
         if spec.num_actions is None:
             raise ConfigError(
                 f"env {spec.id!r} has {spec.action_dim} continuous actions: kind: dqn needs "
-                "discrete ones; use kind: sac"
+                "discrete ones; use kind: sac or ppo"
             )
         self.num_actions = spec.num_actions
         super().__init__(config, tasks, device, spec.clip_rewards if clip is None else clip)

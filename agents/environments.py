@@ -1,7 +1,7 @@
 """The environments that an agent of a run lives in, phase by phase."""
 
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any
 
 import numpy as np
@@ -28,9 +28,12 @@ class Environments:
         env: the environments of `phase`.
         stack: their newest frames.
         returns: of the episodes finished since the last call of `episode_metrics`.
+        successes: of those of them that said whether they were one.
 
     Raises:
         RlplastError: if a first observation is not finite.
+        ConfigError: if there are to be evaluations, and no second copy can be beside the only
+            environment.
     """
 
     def __init__(self, config: AgentConfig, tasks: Tasks) -> None:
@@ -41,14 +44,32 @@ class Environments:
         self.env = self._make(0)
         self.stack = envs.FrameStack(n, self.spec)
         self.returns: list[float] = []
+        self.successes: list[float] = []
         with ExitStack() as cleanup:
             cleanup.callback(self.env.close)
             self._begin("at the start")
+            if config.evaluate.every is not None:
+                self._check_second_copy(config.evaluate.every)
             cleanup.pop_all()  # it answered: it stays
 
     def _make(self, phase: int) -> envs.VectorEnv | envs.TaskVector:
         task = self.tasks.sequence.tasks[phase]
         return self.tasks.make(task, self._streams(phase), self.workers)
+
+    def _check_second_copy(self, every: Any) -> None:
+        """Check that an evaluation can have an environment beside the only one of a user's own."""
+        if self.num_envs > 1 or envs.is_ours(self.tasks.of(0)[0]):
+            return
+        try:
+            copy = self.tasks.make(0, [numpy_stream(self.seed, "second copy")])
+            with closing(copy):
+                copy.reset()
+        except (envs.EnvFailed, envs.NotFinite, ValueError) as error:
+            raise ConfigError(
+                f"evaluate.every = {every!r}: set evaluate.every to null, and read train/return. "
+                f"Evaluations play in a second copy of env '{self.env.spec.id}', which there "
+                f"cannot be beside the one that is trained in: {error}"
+            ) from error
 
     def _streams(self, phase: int) -> list[np.random.Generator]:
         of_phase = ("phase", phase) if phase else ()
@@ -95,14 +116,20 @@ class Environments:
         ended = step.terminated | step.truncated
         self.stack.push(step.obs, ended)
         self.returns += step.episode_return[ended].tolist()
+        self.successes += step.success[~np.isnan(step.success)].tolist()
         return clock.advance(env_steps=self.num_envs, frames=step.frames, episodes=int(ended.sum()))
 
     def episode_metrics(self) -> dict[str, float]:
-        """Return the episodes finished since the last call: their number and mean return."""
+        """Return the episodes finished since the last call: number, mean return, success rate.
+
+        The last is of those that said whether they were a success.
+        """
         values = {"train/episodes": float(len(self.returns))}
         if self.returns:
             values["train/return"] = float(np.mean(self.returns))
-        self.returns = []
+        if self.successes:
+            values["train/success_rate"] = float(np.mean(self.successes))
+        self.returns, self.successes = [], []
         return values
 
     def state_dict(self) -> dict[str, Any]:
@@ -121,12 +148,15 @@ class Environments:
                     f"episode: {self.env.restart_reason}; mend the environment, or set env.resume "
                     "to auto in the run's config.yaml"
                 )
-        return {
+        learned = self.env.learned()
+        state = {
             "env": env,
             "stack": self.stack.frames,
             "phase": self.phase,
             "returns": self.returns,
         }
+        optional = {"successes": self.successes, "learned": learned if any(learned) else []}
+        return state | {name: found for name, found in optional.items() if found}
 
     def load_state_dict(self, state: Mapping[str, Any], new_draws: bool = False) -> None:
         """Restore what `state_dict` returned; `resume` comes next.
@@ -140,8 +170,11 @@ class Environments:
             self.env.close()
             self.env, self.phase = self._make(phase), phase
         self.env.load_state_dict(state["env"], self._streams(phase) if new_draws else None)
+        if learned := state.get("learned"):
+            self.env.take_over(learned)  # also where a new episode begins
         self.stack.frames[:] = state["stack"]
         self.returns = [float(value) for value in state["returns"]]
+        self.successes = [float(value) for value in state.get("successes", [])]
 
     def resume(self) -> None:
         """Begin new episodes where the open ones cannot go on.

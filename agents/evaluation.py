@@ -21,6 +21,7 @@ class Evaluation:
     returns: np.ndarray  # unclipped and undiscounted
     lengths: np.ndarray  # in env_steps
     success_return: float | None = None  # from which an episode is a success, where defined
+    successes: np.ndarray | None = None  # as episodes say themselves; NaN where one does not
     values: Mapping[str, float] = field(default_factory=dict)  # how they differ from returns
 
     def scores(self) -> dict[str, float]:
@@ -37,6 +38,8 @@ class Evaluation:
         }
         if self.success_return is not None:
             values["success_rate"] = float((self.returns >= self.success_return).mean())
+        elif self.successes is not None and not np.isnan(self.successes).all():
+            values["success_rate"] = float(np.nanmean(self.successes))
         return values | dict(self.values)
 
 
@@ -96,6 +99,7 @@ def evaluate_policy(
     quota = np.array([episodes // n + (i < episodes % n) for i in range(n)])
     returns: list[list[float]] = [[] for _ in range(n)]
     lengths: list[list[int]] = [[] for _ in range(n)]
+    successes: list[list[float]] = [[] for _ in range(n)]
     taken = 0
 
     def is_over() -> bool:
@@ -127,7 +131,10 @@ def evaluate_policy(
                 if counts(i):
                     returns[i].append(float(step.episode_return[i]))
                     lengths[i].append(int(step.episode_length[i]))
+                    successes[i].append(float(step.success[i]))
     finally:
         env.close()
     found = {} if errors is None else errors.scores()
-    return Evaluation(np.concatenate(returns), np.concatenate(lengths), spec.success_return, found)
+    parts = map(np.concatenate, (returns, lengths, successes))
+    return_, length, success = parts
+    return Evaluation(return_, length, spec.success_return, success, found)

@@ -70,7 +70,7 @@ class SAC(OffPolicyAgent):
         if spec.action_dim is None:
             raise ConfigError(
                 f"env {spec.id!r} has {spec.num_actions} discrete actions: kind: sac needs "
-                "continuous ones; use kind: dqn"
+                "continuous ones; use kind: dqn or ppo"
             )
         self.obs_shape, self.action_dim = spec.stacked_shape, spec.action_dim
         self.normalises = agent.normalize_obs and len(self.obs_shape) == 1

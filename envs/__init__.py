@@ -3,7 +3,7 @@
 Ids start with `atari/`, `minatar/`, `gym/` (classic control, MuJoCo, and what the user registered
 with Gymnasium), `dmc/`, `humanoid_bench/`, or as a registered family's do.
 
-- `make`, `make_vector`, `spec`, `list_envs`: environments by id.
+- `make`, `make_vector`, `spec`, `list_envs`, `is_ours`: environments by id.
 - `find_resume`, `Level`, `LEVELS`: how a run on one goes on after an interruption.
 - `register`, `Family`: families of your own.
 - `join_specs`, `draw_shift`, `SHIFTS`, `TaskVector`: several tasks for one agent.
@@ -18,7 +18,15 @@ from rlplast.envs.frame_stack import FrameStack
 from rlplast.envs.joined import TaskVector, join_specs
 from rlplast.envs.levels import LEVELS, Level
 from rlplast.envs.options import Family
-from rlplast.envs.registry import find_resume, list_envs, make, make_vector, register, spec
+from rlplast.envs.registry import (
+    find_resume,
+    is_ours,
+    list_envs,
+    make,
+    make_vector,
+    register,
+    spec,
+)
 from rlplast.envs.shifts import NO_SHIFT, SHIFTS, Shift, draw_shift
 from rlplast.envs.vector import VectorEnv, VectorStep
 from rlplast.envs.workers import WorkerDied
@@ -43,6 +51,7 @@ __all__ = [
     "WorkerDied",
     "draw_shift",
     "find_resume",
+    "is_ours",
     "join_specs",
     "list_envs",
     "make",

@@ -2,7 +2,8 @@
 
 - `UnknownEnv`, `MissingPackage`: what `make` raises for an id it cannot serve.
 - `CannotContinue`: what an environment raises for a state that it cannot go on from.
-- `NotFinite`: what a step raises when the simulation has blown up; `EnvFailed`: when its code has.
+- `NotFinite`: what a step raises when the simulation has blown up; `EnvFailed`: when its code
+  failed, or broke the contract.
 - `EnvSpec`: shapes, dtypes and counts of one environment.
 - `Env`: the contract of one environment; `EpisodicEnv` implements it over a `Simulator`.
 - `stacked_shape`: of what agents see at once.
@@ -67,7 +68,7 @@ class NotFinite(RuntimeError):
 
 
 class EnvFailed(RuntimeError):
-    """Raised when the code of an environment raises what its contract does not know."""
+    """Raised when the code of an environment raises anything, or returns what it may not."""
 
 
 @dataclass(frozen=True)
@@ -225,6 +226,7 @@ class EpisodicEnv:
         """Own `simulator` and `rng`, which must be the generator the simulator draws from."""
         self.spec = spec
         self._simulator, self._rng = simulator, rng
+        self.border: Any = None  # a `Border`, of an environment of somebody else's
         self._steps = 0
         self._running = False
 

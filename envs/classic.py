@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from rlplast.envs.base import EnvSpec, EpisodicEnv, MissingPackage, State, plain, require
-from rlplast.envs.control import control_env, control_options, control_spec
+from rlplast.envs.border import Border
+from rlplast.envs.control import control_options, control_spec, task_env
 from rlplast.envs.options import Family, Option, count, factor
 
 __all__ = ["FAMILY", "GymTask"]
@@ -72,6 +73,14 @@ class GymTask:
         """Run one step of the task; the step limit is not the task's."""
         obs_next, reward, terminated, _, _ = self._task.step(action)
         return obs_next, float(reward), bool(terminated), False
+
+    def read(self, obs: Any) -> np.ndarray:
+        """Return an observation: agents see it as it is."""
+        return np.asarray(obs)
+
+    def native(self, action: Any) -> Any:
+        """Return an action: the task takes it as it is."""
+        return action
 
     def render(self) -> np.ndarray:
         """Return the picture.
@@ -132,8 +141,10 @@ def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> Epi
     if task.gravity is not None:
         simulator.multiply(task.gravity, options["gravity"])
     if task.num_actions is None:
-        return control_env(_spec(env_id, options), simulator, rng, options)
-    return EpisodicEnv(_spec(env_id, options), simulator, rng)
+        return task_env(_spec(env_id, options), simulator, rng, options, task.max_episode_steps)
+    env = EpisodicEnv(_spec(env_id, options), simulator, rng)
+    env.border = Border(lambda obs: np.array(obs, np.float32), simulator.native)
+    return env
 
 
 def _summary(env_id: str) -> str:

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rlplast.envs.base import EnvSpec, EpisodicEnv, Simulator
+from rlplast.envs.border import Border
 from rlplast.envs.options import Option, count, factor, switch
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "control_options",
     "control_spec",
     "step_limit",
+    "task_env",
 ]
 
 
@@ -32,9 +34,21 @@ class ControlTask(Simulator, Protocol):
         """
         ...
 
+    def read(self, obs: Any) -> np.ndarray:
+        """Return an observation of the environment that the task is made of, as `step` does."""
+        ...
+
+    def native(self, action: Any) -> Any:
+        """Return an action that `step` takes as that environment takes it."""
+        ...
+
 
 class ControlSimulator:
-    """A task whose actions are in [−1, 1] and repeated, observed in float32."""
+    """A task whose actions are in [−1, 1] and repeated, observed in float32.
+
+    Attributes:
+        most_frames: control steps that the next step has, if nothing ends it.
+    """
 
     def __init__(
         self, task: ControlTask, action_repeat: int, terminate: bool, obs_dtype: str = "float32"
@@ -48,7 +62,7 @@ class ControlSimulator:
             terminate: whether the task's terminations end the episode, or are ignored.
             obs_dtype: what observations are cast to.
         """
-        self._task, self._action_repeat, self._terminate = task, action_repeat, terminate
+        self._task, self.most_frames, self._terminate = task, action_repeat, terminate
         self._obs_dtype = obs_dtype
         self.step_frames = 0
         if task.bounds is not None:
@@ -60,28 +74,36 @@ class ControlSimulator:
 
     def reset(self) -> np.ndarray:
         """Start an episode and return its first observation."""
-        return self._observed(self._task.reset())
+        return self.observed(self._task.reset())
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool]:
         """Repeat an action; returns the last observation, the summed reward and the two ends."""
-        if self._task.bounds is not None:
-            # In float64 and from the middle, so that bounds of ±1 change no bit of the action.
-            low, high = self._task.bounds
-            action = (self._middle + self._half * action).astype(self._dtype).clip(low, high)
+        action = self.rescaled(action)
         obs_next, total, terminated, truncated = self._control_step(action)
         self.step_frames = 1
-        while not (terminated or truncated) and self.step_frames < self._action_repeat:
+        while not (terminated or truncated) and self.step_frames < self.most_frames:
             obs_next, reward, terminated, truncated = self._control_step(action)
             total += reward
             self.step_frames += 1
-        return self._observed(obs_next), total, terminated, truncated
+        return self.observed(obs_next), total, terminated, truncated
+
+    def rescaled(self, action: Any) -> Any:
+        """Return an action within the task's own bounds; an integer stays as it is."""
+        if self._task.bounds is None:
+            return action
+        # In float64 and from the middle, so that bounds of ±1 change no bit of the action.
+        low, high = self._task.bounds
+        return (self._middle + self._half * action).astype(self._dtype).clip(low, high)
 
     def _control_step(self, action: Any) -> tuple[np.ndarray, float, bool, bool]:
         obs_next, reward, terminated, truncated = self._task.step(action)
         return obs_next, float(reward), self._terminate and bool(terminated), bool(truncated)
 
-    def _observed(self, obs: np.ndarray) -> np.ndarray:
-        """Return a copy; what does not fit becomes infinite, which a `VectorEnv` refuses."""
+    def observed(self, obs: np.ndarray) -> np.ndarray:
+        """Return a copy as agents see it.
+
+        What does not fit becomes infinite, which a `VectorEnv` refuses.
+        """
         with np.errstate(over="ignore"):
             return np.array(obs, dtype=self._obs_dtype)
 
@@ -103,7 +125,9 @@ def control_options(task_limit: int | None, *constants: str) -> dict[str, Option
 
 
 def step_limit(options: dict[str, Any], task_limit: int | None) -> int | None:
-    """Return an episode's limit in steps of the agent; the last of them is a full one.
+    """Return an episode's limit in steps of the agent.
+
+    The last of them is shorter where the task's own limit is no multiple of a step.
 
     Args:
         options: resolved values of `control_options(task_limit)`.
@@ -142,10 +166,47 @@ def control_spec(
     )
 
 
+class _ControlEnv(EpisodicEnv):
+    """An episode that ends at the task's own limit of control steps, within a repeat too."""
+
+    def __init__(
+        self, spec: EnvSpec, simulator: ControlSimulator, rng: np.random.Generator, limit: int
+    ) -> None:
+        super().__init__(spec, simulator, rng)
+        self._control, self._limit = simulator, limit
+
+    def step(self, action: int | np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
+        repeat = self.spec.frames_per_step
+        self._control.most_frames = min(repeat, self._limit - self._steps * repeat)
+        return super().step(action)
+
+
 def control_env(
-    spec: EnvSpec, task: ControlTask, rng: np.random.Generator, options: dict[str, Any]
+    spec: EnvSpec,
+    simulator: ControlSimulator,
+    rng: np.random.Generator,
+    options: dict[str, Any],
+    task_limit: int | None,
+) -> EpisodicEnv:
+    """Build the environment around a simulator that draws from `rng`, under resolved options."""
+    if task_limit is None or options["max_episode_steps"] is not None:
+        return EpisodicEnv(spec, simulator, rng)
+    return _ControlEnv(spec, simulator, rng, task_limit)
+
+
+def task_env(
+    spec: EnvSpec,
+    task: ControlTask,
+    rng: np.random.Generator,
+    options: dict[str, Any],
+    task_limit: int | None,
 ) -> EpisodicEnv:
     """Build the environment around a task that draws from `rng`, under resolved options."""
     repeat, terminate = options["action_repeat"], options["terminate"]
     simulator = ControlSimulator(task, repeat, terminate, spec.obs_dtype)
-    return EpisodicEnv(spec, simulator, rng)
+    env = control_env(spec, simulator, rng, options, task_limit)
+    env.border = Border(
+        lambda obs: simulator.observed(task.read(obs)),
+        lambda action: task.native(simulator.rescaled(action)),
+    )
+    return env

@@ -1,8 +1,9 @@
 """Any environment of Gymnasium's registry, as ``gym/<id>``.
 
 The module that registers it is imported with ``rlplast --import MODULE``, or by its own name in the
-id: ``gym/module:Id-v0``. Environments are as Gymnasium makes them, with the wrappers that they were
-registered with. Only the step limit is ours.
+id, ``gym/module:Id-v0``; both are looked for in the current folder too. Environments are as
+Gymnasium makes them, with the wrappers that they were registered with. Only the count of the step
+limit is ours.
 
 How a run goes on after an interruption is tried out once (`rlplast.envs.levels`). An environment
 with ``state_dict()`` and ``load_state_dict(state)`` gives its state, and so do its wrappers. A
@@ -25,7 +26,8 @@ import importlib
 import pickle
 import reprlib
 import zlib
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import FunctionType
 from typing import Any
 
@@ -33,26 +35,31 @@ import numpy as np
 
 from rlplast.envs.base import (
     CannotContinue,
+    EnvFailed,
     EnvSpec,
     MissingPackage,
     State,
+    UnknownEnv,
     load_rng_state,
     plain,
     require,
     rng_state,
     said,
 )
-from rlplast.envs.control import control_env, control_options, control_spec
+from rlplast.envs.border import learners
+from rlplast.envs.control import control_options, control_spec, task_env
 from rlplast.envs.gl import choose_gl, compiler_first
 from rlplast.envs.options import Family, Option, count
 from rlplast.envs.replayed import RecordedEnv
 from rlplast.envs.spaces import acted, seen
+from rlplast.plugins import import_named
 
 __all__ = [
     "FAMILY",
     "PREFIX",
     "CustomTask",
     "module_of",
+    "other_version",
     "own_ids",
     "portable",
     "register_again",
@@ -71,6 +78,11 @@ _FIXED = (
     "_saved_kwargs",
 )
 
+_NEW_GYM = (
+    "if it was written for the old Gym, let reset(self, *, seed=None, options=None) return "
+    "(observation, info) and step five values, with terminated and truncated in place of done"
+)
+
 
 def registration(env_id: str) -> Any | None:
     """Return Gymnasium's record of an id, or None when there is none."""
@@ -78,8 +90,36 @@ def registration(env_id: str) -> Any | None:
         return None
     module, colon, name = env_id.removeprefix(PREFIX).rpartition(":")
     if colon:
-        require(module, module)
+        _import(env_id, module)
     return _registry().get(name)
+
+
+def _import(env_id: str, module: str) -> None:
+    """Import the module of an id, such as `tiny` of ``gym/tiny:Tiny-v0``."""
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise UnknownEnv(f"env id '{env_id}': {module!r} is no module's name")
+    try:
+        import_named(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the module is there, one that it imports is not
+        raise MissingPackage(
+            f"env id '{env_id}': there is no module '{error.name}', in the current folder either: "
+            "give the command in the folder where it lies, or install the package that has it"
+        ) from error
+    except Exception as error:
+        raise ValueError(
+            f"env id '{env_id}': importing '{module}' raised {type(error).__name__}: {error}"
+        ) from error
+
+
+def other_version(env_id: str) -> str | None:
+    """Return the newest version of an id in Gymnasium's registry that is not in it itself."""
+    module, colon, name = env_id.removeprefix(PREFIX).rpartition(":")
+    base = name.rpartition("-v")[0]
+    found = [r for r in _registry().values() if r.version and r.id.rpartition("-v")[0] == base]
+    newest = max(found, key=lambda record: record.version, default=None)
+    return newest and f"{PREFIX}{module}{colon}{newest.id}"
 
 
 def own_ids() -> list[str]:
@@ -145,11 +185,12 @@ class CustomTask:
         """
         self._id, self._rng = env_id, rng
         record = _record(env_id)
-        # The step limit, the order of calls and the checks are ours.
+        # The step limit, the order of calls and the checks are ours. But wrappers of the
+        # registration may ask for the limit.
         bare = dataclasses.replace(
             record,
             kwargs=record.kwargs | options["kwargs"],
-            max_episode_steps=None,
+            max_episode_steps=_frames(record, options) if record.additional_wrappers else None,
             order_enforce=False,
             disable_env_checker=True,
         )
@@ -158,50 +199,77 @@ class CustomTask:
         self._acted = acted(env_id, self._env.action_space)
         self.num_actions, self.bounds = self._acted.count, self._acted.bounds
         layers = _layers(self._env)
+        self.learners, self.success = learners(layers), None
         self._stateful = [layer for layer in layers if _has_state(layer)]
         self._others = [layer for layer in layers if not _has_state(layer)]
 
     def reset(self) -> np.ndarray:
-        """Start an episode, with a seed of its own, and return its first observation."""
+        """Start an episode, with a seed of its own, and return its first observation.
+
+        Raises:
+            EnvFailed: when it does not return an observation as its space says, and its info.
+        """
         seed = int(self._rng.integers(2**31))
         # Some ignore the seed of a reset, and draw from the generator that they have.
         with suppress(AttributeError):  # of one that shows its own, read only
             self._env.unwrapped.np_random = np.random.default_rng(seed)
-        obs, _ = self._env.reset(seed=seed)
-        return self._seen(obs)
+        with _old_gym(self._id):
+            found = self._env.reset(seed=seed)
+        if not isinstance(found, tuple) or len(found) != 2 or not isinstance(found[1], dict):
+            raise EnvFailed(
+                f"reset() of env '{self._id}' returned {reprlib.repr(found)}: allowed are "
+                f"Gymnasium's two: observation, info; {_NEW_GYM}"
+            )
+        return self.read(found[0])
 
     def step(self, action: int | np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
         """Run one step.
 
         Raises:
-            ValueError: when it does not return five values, a reward is not one number, an end not
+            EnvFailed: when it does not return five values, a reward is not one number, an end not
                 true or false, or an observation not as its space says.
         """
-        found = self._env.step(self._acted.native(action))
+        found = self._env.step(self.native(action))
         if not isinstance(found, tuple) or len(found) != 5:
-            what = f"{len(found)} values" if isinstance(found, tuple) else repr(found)
-            raise ValueError(
+            what = f"{len(found)} values" if isinstance(found, tuple) else reprlib.repr(found)
+            raise EnvFailed(
                 f"step() of env '{self._id}' returned {what}: allowed are Gymnasium's five: "
-                "observation, reward, terminated, truncated, info"
+                f"observation, reward, terminated, truncated, info; {_NEW_GYM}"
             )
-        obs_next, reward, terminated, truncated, _ = found
+        obs_next, reward, terminated, truncated, info = found
         if not _is_number(reward):
-            raise ValueError(
+            raise EnvFailed(
                 f"env '{self._id}' returned {reward!r} as a reward: allowed is one number"
             )
         for name, flag in (("terminated", terminated), ("truncated", truncated)):
             if not _is_number(flag) or flag not in (0, 1):
-                raise ValueError(
+                raise EnvFailed(
                     f"env '{self._id}' returned {flag!r} as {name}: allowed are True and False"
                 )
-        return self._seen(obs_next), float(reward), bool(terminated), bool(truncated)
+        success = info.get("is_success") if isinstance(info, dict) else None
+        if success is not None and not _is_number(success):
+            raise EnvFailed(
+                f"env '{self._id}' returned {success!r} as info['is_success']: allowed is one "
+                "number, or True or False"
+            )
+        self.success = None if success is None else float(success)
+        return self.read(obs_next), float(reward), bool(terminated), bool(truncated)
 
-    def _seen(self, obs: Any) -> np.ndarray:
+    def native(self, action: int | np.ndarray) -> Any:
+        """Return an action of a step as the environment's own space has it; a copy."""
+        return self._acted.native(action)
+
+    def read(self, obs: Any) -> np.ndarray:
+        """Return an observation of the environment's own space as a step does.
+
+        Raises:
+            EnvFailed: when it is none.
+        """
         try:
             return self.seen.read(obs)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             why = str(error) if isinstance(error, ValueError) else repr(error)
-            raise ValueError(
+            raise EnvFailed(
                 f"env '{self._id}' returned the observation {reprlib.repr(obs)} ({why}), its "
                 f"observation_space says {self._env.observation_space}"
             ) from error
@@ -211,13 +279,13 @@ class CustomTask:
         choose_gl()  # it may be MuJoCo's
         picture = self._env.render() if self._drawable else None
         if not isinstance(picture, np.ndarray):
-            raise ValueError(
+            raise EnvFailed(
                 f"env '{self._id}' has no pictures: they need 'rgb_array' in its "
                 "metadata['render_modes'] and render() to return an array"
             )
         shape = picture.shape
         if picture.dtype != np.uint8 or shape[2:] != (3,) or not picture.size:
-            raise ValueError(
+            raise EnvFailed(
                 f"render() of env '{self._id}' returned {picture.dtype} of shape {shape}: allowed "
                 "is uint8 of shape (height, width, 3), in colours"
             )
@@ -281,6 +349,17 @@ class CustomTask:
         self._env.close()
 
 
+@contextmanager
+def _old_gym(env_id: str) -> Iterator[None]:
+    """Say what to do with an environment whose `reset` takes no seed."""
+    try:
+        yield
+    except TypeError as error:
+        if "unexpected keyword argument 'seed'" not in str(error):
+            raise
+        raise EnvFailed(f"env '{env_id}': {error}; {_NEW_GYM}") from error
+
+
 def _is_number(value: Any) -> bool:
     if type(value) in (bool, float):
         return True
@@ -319,6 +398,13 @@ def _draws(record: Any) -> bool:
         entry_point = registrations.load_env_creator(entry_point)
     modes = getattr(entry_point, "metadata", {}).get("render_modes")
     return "rgb_array" in (modes or ())
+
+
+def _frames(record: Any, options: dict[str, Any]) -> int | None:
+    """Return the most control steps of an episode; None for no limit."""
+    if options["max_episode_steps"] is None:
+        return record.max_episode_steps
+    return options["max_episode_steps"] * options["action_repeat"]
 
 
 def _layers(env: Any) -> list[Any]:
@@ -373,7 +459,11 @@ def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
 
 def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> RecordedEnv:
     task = CustomTask(env_id, rng, options)
-    env = control_env(_describe(env_id, task, options), task, rng, options)
+    spec, limit = _describe(env_id, task, options), _record(env_id).max_episode_steps
+    env = task_env(spec, task, rng, options, limit)
+    env.border = dataclasses.replace(
+        env.border, success=lambda: task.success, learners=task.learners
+    )
     return RecordedEnv(env, rng, options["longest_replay"])
 
 

@@ -22,7 +22,13 @@ from typing import Any
 import numpy as np
 
 from rlplast.envs.base import EnvSpec, EpisodicEnv, NotFinite, State, plain, require
-from rlplast.envs.control import ControlSimulator, control_env, control_options, control_spec
+from rlplast.envs.control import (
+    ControlSimulator,
+    control_env,
+    control_options,
+    control_spec,
+    task_env,
+)
 from rlplast.envs.gl import cannot_draw, choose_gl, compiler_first
 from rlplast.envs.mjdata import MjDataState, multiply, quiet
 from rlplast.envs.options import Family, Option, count
@@ -166,8 +172,15 @@ class DmcTask:
         return self._observe(), reward, terminated, False
 
     def _observe(self) -> np.ndarray:
-        obs = self._task.get_observation(self._physics)
+        return self.read(self._task.get_observation(self._physics))
+
+    def read(self, obs: Any) -> np.ndarray:
+        """Return the entries of an observation, one after the other."""
         return np.concatenate([np.ravel(entry) for entry in obs.values()])
+
+    def native(self, action: np.ndarray) -> np.ndarray:
+        """Return an action: the suite takes it as it is."""
+        return action
 
     def render(self) -> np.ndarray:
         """Return the first camera's picture, (240, 320, 3).
@@ -234,7 +247,7 @@ class _Pictures(ControlSimulator):
         super().__init__(task, action_repeat, terminate, "uint8")
         self._drawn, self._size = task, size
 
-    def _observed(self, obs: np.ndarray) -> np.ndarray:
+    def observed(self, obs: np.ndarray) -> np.ndarray:
         camera = _CAMERAS.get(self._drawn.domain, 0)
         picture = self._drawn.picture(self._size, self._size, camera)
         return np.ascontiguousarray(picture.transpose(2, 0, 1))
@@ -300,9 +313,10 @@ def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> Epi
     task = DmcTask(*_name(env_id), rng, options["gravity"], options["friction"])
     spec = _spec(env_id, options)
     if options["pixels"] is None:
-        return control_env(spec, task, rng, options)
+        return task_env(spec, task, rng, options, _TASK_LIMIT)
     repeat, terminate = options["action_repeat"], options["terminate"]
-    return EpisodicEnv(spec, _Pictures(task, repeat, terminate, options["pixels"]), rng)
+    pictures = _Pictures(task, repeat, terminate, options["pixels"])
+    return control_env(spec, pictures, rng, options, _TASK_LIMIT)
 
 
 def _summary(env_id: str) -> str:

@@ -34,5 +34,5 @@ class FrameStack:
         return frames.reshape(len(frames), *self._shape)
 
     def obs(self) -> np.ndarray:
-        """Return observations (num_envs, *stacked_shape)."""
+        """Return observations (num_envs, *stacked_shape); a view, which the next `push` changes."""
         return self.frames.reshape(len(self.frames), *self._shape)

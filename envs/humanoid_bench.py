@@ -36,7 +36,7 @@ import numpy as np
 from numpy.random.mtrand import get_bit_generator, set_bit_generator
 
 from rlplast.envs.base import EnvSpec, EpisodicEnv, MissingPackage, State, plain
-from rlplast.envs.control import control_env, control_options, control_spec
+from rlplast.envs.control import control_options, control_spec, task_env
 from rlplast.envs.gl import cannot_draw, choose_gl, draw
 from rlplast.envs.mjdata import MjDataState
 from rlplast.envs.options import Family
@@ -176,6 +176,14 @@ class HumanoidBenchTask:
         obs_next, reward, terminated, _, _ = self._env.step(action)
         return obs_next, float(reward), bool(terminated), False
 
+    def read(self, obs: Any) -> np.ndarray:
+        """Return an observation: agents see it as it is."""
+        return np.asarray(obs)
+
+    def native(self, action: Any) -> Any:
+        """Return an action: the task takes it as it is."""
+        return action
+
     def render(self) -> np.ndarray:
         """Return the picture of the task's camera, (256, 256, 3); see `draw`."""
         return draw(self._env.mujoco_renderer)
@@ -272,8 +280,9 @@ def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
 
 
 def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
-    robot, name, _ = _TASKS[env_id]
-    return control_env(_spec(env_id, options), HumanoidBenchTask(robot, name, rng), rng, options)
+    robot, name, task = _TASKS[env_id]
+    made = HumanoidBenchTask(robot, name, rng)
+    return task_env(_spec(env_id, options), made, rng, options, task.max_episode_steps)
 
 
 def _summary(env_id: str) -> str:

@@ -143,6 +143,14 @@ class TaskVector:
         self._env.load_state_dict(state["env"], rngs)
         self._late[:] = state["late"]
 
+    def learned(self) -> list[list[State]]:
+        """Return the running statistics of each environment's wrappers."""
+        return self._env.learned()
+
+    def take_over(self, learned: Sequence[list[State]], freeze: bool = False) -> None:
+        """Go on with running statistics, as `VectorEnv.take_over` does."""
+        self._env.take_over(learned, freeze)
+
     def close(self) -> None:
         """Close the environments and end the workers."""
         self._env.close()

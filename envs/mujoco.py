@@ -15,7 +15,7 @@ import numpy as np
 
 from rlplast.envs.base import EnvSpec, EpisodicEnv, State, require
 from rlplast.envs.classic import GymTask
-from rlplast.envs.control import control_env, control_options, control_spec
+from rlplast.envs.control import control_options, control_spec, task_env
 from rlplast.envs.gl import draw
 from rlplast.envs.mjdata import MjDataState, multiply, quiet
 from rlplast.envs.options import Family
@@ -99,8 +99,9 @@ def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
 def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
     name = _name(env_id)
     constants = options["gravity"], options["friction"]
-    task = MujocoTask(name, rng, _TASKS[name].state_names, *constants)
-    return control_env(_spec(env_id, options), task, rng, options)
+    task, limit = _TASKS[name], _TASKS[name].max_episode_steps
+    made = MujocoTask(name, rng, task.state_names, *constants)
+    return task_env(_spec(env_id, options), made, rng, options, limit)
 
 
 def _summary(env_id: str) -> str:

@@ -19,7 +19,7 @@ from rlplast.envs.options import Family, resolve_options
 from rlplast.envs.vector import VectorEnv
 from rlplast.envs.workers import TIMEOUT, check_portable
 
-__all__ = ["find_resume", "list_envs", "make", "make_vector", "register", "spec"]
+__all__ = ["find_resume", "is_ours", "list_envs", "make", "make_vector", "register", "spec"]
 
 _FAMILY_OF: dict[str, Family] = {
     env_id: family
@@ -68,6 +68,11 @@ def _family(env_id: str) -> Family | None:
     return custom.FAMILY
 
 
+def is_ours(env_id: str) -> bool:
+    """Say whether an environment comes with rlplast, and not from a user or a plug-in."""
+    return env_id in _FAMILY_OF and env_id not in _FROM
+
+
 def _resolve(env_id: str, given: dict[str, Any]) -> tuple[Family, dict[str, Any]]:
     family = _family(env_id)
     if family is None and plugins.load(plugins.ENVS):
@@ -80,6 +85,8 @@ def _resolve(env_id: str, given: dict[str, Any]) -> tuple[Family, dict[str, Any]
 def _hint(env_id: str) -> str:
     """Say what may have been meant by an unknown id."""
     own = custom.PREFIX
+    if env_id.startswith(own) and (newest := custom.other_version(env_id)):
+        return f"did you mean '{newest}'?"
     # Any two short names of Gymnasium's with a version are alike, so these need a nearer match.
     cutoff = 0.8 if env_id.startswith(own) else 0.6
     near = difflib.get_close_matches(env_id, [*_FAMILY_OF, *custom.own_ids()], 1, cutoff)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rlplast.envs.base import CannotContinue, Env, State, load_rng_state, rng_state, said
+from rlplast.envs.base import CannotContinue, EpisodicEnv, State, load_rng_state, rng_state, said
 
 __all__ = ["RecordedEnv"]
 
@@ -18,10 +18,10 @@ class RecordedEnv:
     since then lead another one to the same place, if it repeats itself.
     """
 
-    def __init__(self, env: Env, rng: np.random.Generator, longest: int) -> None:
+    def __init__(self, env: EpisodicEnv, rng: np.random.Generator, longest: int) -> None:
         """Wrap `env`, which draws from `rng`; `longest` is how many actions are kept."""
         self._env, self._rng, self._longest = env, rng, longest
-        self.spec = env.spec
+        self.spec, self.border = env.spec, env.border
         self.render, self.close = env.render, env.close
         self._start: State = {}
         self._actions: list[Any] = []

@@ -4,7 +4,7 @@
 - `acted`: actions as an integer, or as a vector with bounds.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -58,8 +58,9 @@ def seen(env_id: str, space: Any, keys: Sequence[str] | None = None) -> Seen:
     """Return how an agent sees the observations of a space.
 
     A Box of bytes with two or three axes, each of three axes being the smaller of the first and
-    the last as channels, is a picture. All else is flattened by Gymnasium's own rule, with
-    integers of Discrete, MultiDiscrete and MultiBinary as one-hot vectors, and cast to float32.
+    the last as channels, is a picture. All else is flattened in Gymnasium's order, with integers
+    of Discrete and MultiDiscrete as one-hot vectors. Numbers are cast to float32 alone, and not to
+    the type of their space, which may be unable to hold them.
 
     Args:
         env_id: named in errors.
@@ -105,7 +106,7 @@ def seen(env_id: str, space: Any, keys: Sequence[str] | None = None) -> Seen:
         (size,),
         "float32",
         1 / 255 if bytes_only else 1.0,
-        partial(_flat, utils.flatten, space, pick),
+        partial(_flat, space, pick),
     )
 
 
@@ -179,43 +180,45 @@ def _channels_first(shape: tuple[int, ...], pick: Callable[[Any], Any], obs: Any
     return np.moveaxis(_checked(shape, pick, obs), -1, 0)
 
 
-def _flat(
-    flatten: Callable[..., Any], space: Any, pick: Callable[[Any], Any], obs: Any
-) -> np.ndarray:
-    picked = pick(obs)
-    _check(space, picked)
-    if type(space).__name__ == "Box":
-        return np.asarray(picked).reshape(-1)
-    return np.asarray(flatten(space, picked))
+def _flat(space: Any, pick: Callable[[Any], Any], obs: Any) -> np.ndarray:
+    return np.concatenate(list(_parts(space, pick(obs))))
 
 
-def _check(space: Any, obs: Any) -> None:
-    """Raise a ValueError unless an observation has the shapes of a space, and its integers."""
+def _parts(space: Any, obs: Any) -> Iterator[np.ndarray]:
+    """Yield the vectors that an observation of a space consists of, in Gymnasium's order.
+
+    Numbers stay as they are, whatever the type of their Box.
+
+    Raises:
+        ValueError: unless it has the shapes of the space, and its integers.
+    """
     kind = type(space).__name__
     if kind == "Box":
         found = _boxed(space.shape, obs)
-        if space.dtype == np.uint8:
-            _bytes(found)
+        yield (_bytes(found) if space.dtype == np.uint8 else found).reshape(-1)
     elif kind == "Dict":
         for key, part in space.items():
-            _check(part, obs[key])
+            yield from _parts(part, obs[key])
     elif kind == "Tuple":
         for part, inner in zip(space, obs, strict=True):
-            _check(part, inner)
-    elif space.contains(obs):
-        return
-    elif kind == "Discrete":
-        _whole(np.reshape(obs, ()), (), space.start, space.n)
-    elif kind == "MultiDiscrete":
-        _whole(obs, space.shape, space.start, space.nvec)
+            yield from _parts(part, inner)
+    elif kind == "MultiBinary":
+        yield _whole(obs, space.shape, 0, 2).reshape(-1)
     else:
-        _whole(obs, space.shape, 0, 2)
+        one = kind == "Discrete"
+        sizes = np.array([space.n]) if one else space.nvec.reshape(-1)
+        obs, shape = (np.reshape(obs, ()), ()) if one else (obs, space.shape)
+        chosen = _whole(obs, shape, space.start, space.n if one else space.nvec) - space.start
+        hot = np.zeros(sizes.sum(), np.float32)
+        hot[np.cumsum(sizes) - sizes + chosen.reshape(-1).astype(np.int64)] = 1
+        yield hot
 
 
-def _whole(obs: Any, shape: tuple[int, ...], start: Any, count: Any) -> None:
+def _whole(obs: Any, shape: tuple[int, ...], start: Any, count: Any) -> np.ndarray:
     found = _boxed(shape, obs)
     if ((found < start) | (found >= start + count) | (found % 1 != 0)).any():
         raise ValueError(f"{found.tolist()} is none of the integers of its space")
+    return found
 
 
 def acted(env_id: str, space: Any) -> Acted:
@@ -248,7 +251,7 @@ def acted(env_id: str, space: Any) -> Acted:
         found = f"a Box of {np.dtype(space.dtype)}, shape {space.shape}" if kind == "Box" else kind
         raise ValueError(
             f"actions of env '{env_id}' are {found}: allowed are Discrete, MultiDiscrete, "
-            "MultiBinary and a Box of floats"
+            "MultiBinary and a Box of floats; wrap the environment so that it takes one of them"
         )
     low, high = space.low.reshape(-1), space.high.reshape(-1)
     with np.errstate(over="ignore"):
@@ -274,4 +277,4 @@ def _combined(sizes: np.ndarray, start: np.ndarray, dtype: Any, action: int) -> 
 
 
 def _shaped(shape: tuple[int, ...], action: np.ndarray) -> np.ndarray:
-    return action.reshape(shape)
+    return np.array(action).reshape(shape)  # its own, which the environment may change

@@ -27,6 +27,7 @@ from rlplast.envs.base import (
     rng_state,
     said,
 )
+from rlplast.envs.border import Border
 from rlplast.envs.workers import TIMEOUT, WorkerGroups
 
 __all__ = ["EnvGroup", "GroupStep", "VectorEnv", "VectorStep"]
@@ -47,6 +48,7 @@ class VectorStep:
         frames: simulator frames used, summed over environments.
         episode_return: (N,) float64, unclipped; NaN except where an episode ended.
         episode_length: (N,) int64 in steps; 0 except where an episode ended.
+        success: (N,) float64, what ended episodes said of their success; NaN elsewhere.
     """
 
     obs: np.ndarray
@@ -57,11 +59,15 @@ class VectorStep:
     frames: int
     episode_return: np.ndarray
     episode_length: np.ndarray
+    success: np.ndarray
 
 
 @dataclass(frozen=True)
 class GroupStep:
-    """One step of the environments of one process; `finals` maps a position to `obs_final`."""
+    """One step of the environments of one process; `finals` maps a position to `obs_final`.
+
+    `successes` maps a position to the success of its ended episode.
+    """
 
     obs: np.ndarray
     finals: dict[int, np.ndarray]
@@ -69,6 +75,7 @@ class GroupStep:
     terminated: list[bool]
     truncated: list[bool]
     frames: int
+    successes: dict[int, float]
 
 
 class EnvGroup:
@@ -102,31 +109,39 @@ class EnvGroup:
 
     def step(self, actions: Sequence[int] | np.ndarray) -> GroupStep:
         """Step every environment and restart those whose episode ended."""
-        obs, finals, frames = [], {}, 0
+        obs, finals, successes, frames = [], {}, {}, 0
         reward, terminated, truncated = [], [], []
         for position, (env, action) in enumerate(zip(self._envs, actions, strict=True)):
             result = self._call(position, "step", action)
             obs_next, env_reward, env_terminated, env_truncated = result
             frames += env.step_frames
             if env_terminated or env_truncated:
-                finals[position] = obs_next
+                border = _border(env)
+                if border and (success := border.success()) is not None:
+                    successes[position] = success
+                finals[position] = np.array(obs_next)  # its reset may write into the same array
                 obs_next = self._call(position, "reset")
             obs.append(obs_next)
             reward.append(env_reward)
             terminated.append(env_terminated)
             truncated.append(env_truncated)
-        return GroupStep(np.stack(obs), finals, reward, terminated, truncated, frames)
+        stacked = np.stack(obs)
+        return GroupStep(stacked, finals, reward, terminated, truncated, frames, successes)
 
     def _call(self, position: int, method: str, *arguments: Any) -> Any:
         """Call a method of one environment; say which one it was, if its code fails."""
         env = self._envs[position]
         try:
             return getattr(env, method)(*arguments)
-        except (ValueError, MissingPackage):
-            raise  # the contract's own words
+        except MissingPackage:
+            raise
         except BaseException as error:
             _let_through(error)
+            if method == "load_state_dict" and isinstance(error, ValueError):
+                raise  # the contract's own words about a state
             place = f"environment {self._first + position} of '{env.spec.id}'"
+            if isinstance(error, EnvFailed):  # it says what was returned
+                raise EnvFailed(f"{place}: {error}") from error
             if isinstance(error, NotFinite):  # the simulator's own
                 raise NotFinite(f"{place}, {error}") from error
             raise EnvFailed(
@@ -135,7 +150,18 @@ class EnvGroup:
 
     def render(self, position: int) -> np.ndarray:
         """Return the picture of one environment, uint8 (height, width, 3)."""
-        return self._call(position, "render")
+        return np.array(self._call(position, "render"))  # it may draw into one array every time
+
+    def learned(self) -> list[list[State]]:
+        """Return the running statistics of each environment's wrappers."""
+        borders = map(_border, self._envs)
+        return [border.learned() if border else [] for border in borders]
+
+    def take_over(self, learned: Sequence[list[State]], freeze: bool) -> None:
+        """Go on with running statistics that `learned` returned."""
+        for env, found in zip(self._envs, learned, strict=True):
+            if border := _border(env):
+                border.take_over(found, freeze)
 
     def get_states(self, level: str = "exact") -> list[State]:
         """Return every environment's state, as `VectorEnv.state_dict` does."""
@@ -180,6 +206,11 @@ def _let_through(error: BaseException) -> None:
     """Raise an interrupt that a person asked for, which no worker gets."""
     if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         raise error
+
+
+def _border(env: Env) -> Border | None:
+    """Return what an environment of somebody else's is beside an `Env`."""
+    return getattr(env, "border", None)
 
 
 class _LocalGroup(EnvGroup):
@@ -259,7 +290,7 @@ class VectorEnv:
             NotFinite: when an observation is NaN or infinite.
         """
         parts = self._groups.call("reset", [()] * len(self._slices))
-        obs = np.concatenate(parts)
+        obs = self._checked_obs(np.concatenate(parts))
         self._return[:] = 0
         self._length[:] = 0
         self._check_finite("first observation", obs)
@@ -280,11 +311,13 @@ class VectorEnv:
         parts: list[GroupStep] = self._groups.call(
             "step", [(chosen[part],) for part in self._slices]
         )
-        obs = np.concatenate([part.obs for part in parts])
-        obs_final = obs.copy()
+        obs = self._checked_obs(np.concatenate([part.obs for part in parts]))
+        obs_final, success = obs.copy(), np.full(self.num_envs, np.nan)
         for group, part in zip(self._slices, parts, strict=True):
             for position, final in part.finals.items():
                 obs_final[group.start + position] = final
+            for position, succeeded in part.successes.items():
+                success[group.start + position] = succeeded
         with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and refused
             reward = np.array([value for part in parts for value in part.reward])
             reward32 = reward.astype(np.float32)
@@ -311,7 +344,18 @@ class VectorEnv:
             frames=sum(part.frames for part in parts),
             episode_return=episode_return,
             episode_length=episode_length,
+            success=success,
         )
+
+    def _checked_obs(self, obs: np.ndarray) -> np.ndarray:
+        spec = self.spec
+        expected, cast = (self.num_envs, *spec.obs_shape), np.dtype(spec.obs_dtype)
+        if obs.shape != expected or (cast.kind == "u" and obs.dtype != cast):
+            raise EnvFailed(
+                f"env '{spec.id}' returned {obs.dtype} of shape {obs.shape[1:]}: allowed is "
+                f"{spec.obs_dtype} of shape {spec.obs_shape}, as its spec says; mend its family"
+            )
+        return obs
 
     def _check_finite(self, what: str, values: np.ndarray) -> None:
         """Raise for the first environment whose entry of (N, …) is NaN or infinite."""
@@ -399,6 +443,25 @@ class VectorEnv:
         self.restarts, self.restart_reason = bool(found), next(filter(None, found), "")
         self._return[:] = state["episode_return"]
         self._length[:] = state["episode_length"]
+
+    def learned(self) -> list[list[State]]:
+        """Return the running statistics of each environment's wrappers, as a copy.
+
+        Those are Gymnasium's `NormalizeObservation` and `NormalizeReward`, and others with their
+        attributes. Statistics outlive episodes.
+        """
+        parts = self._groups.call("learned", [()] * len(self._slices))
+        return [found for part in parts for found in part]
+
+    def take_over(self, learned: Sequence[list[State]], freeze: bool = False) -> None:
+        """Go on with running statistics that at least as many environments `learned`.
+
+        Args:
+            learned: what `learned` returned; the i-th environment takes those of the i-th.
+            freeze: whether they stay as they are then.
+        """
+        given = [(learned[part], freeze) for part in self._slices]
+        self._groups.call("take_over", given)
 
     def close(self) -> None:
         """Close the environments and end the workers; harmless when repeated."""

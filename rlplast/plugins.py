@@ -5,14 +5,29 @@
 - `load`: import the entry points of a group, each once.
 - `owner`, `origin`: where something registered comes from; `packages`: who may bring something.
 - `BrokenPlugin`: raised for an entry point that cannot be loaded.
+- `import_named`: imports a module that a user names, from the current folder too.
 
 Needs the standard library only: environments import this, and no torch.
 """
 
 import functools
+import importlib
+import sys
 from importlib import metadata
+from pathlib import Path
+from types import ModuleType
 
-__all__ = ["ENVS", "KINDS", "METHODS", "BrokenPlugin", "load", "origin", "owner", "packages"]
+__all__ = [
+    "ENVS",
+    "KINDS",
+    "METHODS",
+    "BrokenPlugin",
+    "import_named",
+    "load",
+    "origin",
+    "owner",
+    "packages",
+]
 
 METHODS, ENVS, KINDS = GROUPS = ("rlplast.methods", "rlplast.envs", "rlplast.kinds")
 
@@ -86,3 +101,17 @@ def owner(module: str) -> str | None:
 def origin(module: str) -> str:
     """Return where something comes from that is registered now and defined in a module."""
     return owner(module) or _loading or module.partition(".")[0]
+
+
+def import_named(module: str) -> ModuleType:
+    """Import a module that a user names, looked for in the current folder too.
+
+    Raises:
+        ModuleNotFoundError: if there is none, or one that it imports is not there.
+    """
+    here = str(Path.cwd())
+    if here not in sys.path:
+        # Last, or folders of the user's called agents or envs would hide ours; and it stays
+        # there: environment workers import the module too.
+        sys.path.append(here)
+    return importlib.import_module(module)

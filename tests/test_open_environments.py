@@ -186,6 +186,141 @@ def test_exact_may_be_demanded(numbered: str, tmp_path: Path) -> None:
         api.train(keys, tmp_path / "run")
 
 
+class Sides(Numbered):
+    """Seen as 99 or 101; an episode of 5 steps ends with its success: whether the side is 1."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.side, self.steps = int(self.np_random.integers(2)), 0
+        return np.array([99 + 2 * self.side, 1], np.float32), {}
+
+    def step(self, action: int) -> Any:
+        self.steps += 1
+        obs = np.array([99 + 2 * self.side, 1], np.float32)
+        return obs, float(self.side), self.steps == 5, False, {"is_success": self.side}
+
+
+def test_evaluations_see_what_wrappers_learnt_in_training(tmp_path: Path) -> None:
+    normal = gymnasium.wrappers.NormalizeObservation.wrapper_spec(epsilon=1e-8)
+    gymnasium.register("RlplastSides-v0", Sides, additional_wrappers=(normal,))
+    run = api.train(config("gym/RlplastSides-v0"), tmp_path / "run")
+    agent = run.agent()
+    learned = agent.experience.env.learned()
+    assert learned[0][0]["count"] > 20  # of the checkpoint, whatever level its environments are of
+    seen: list[np.ndarray] = []
+    act = agent._act_in_evaluation
+    agent._act_in_evaluation = lambda obs, rng: seen.append(obs.copy()) or act(obs, rng)
+    agent.play(0, 20)
+    for i, (kept,) in enumerate(learned):
+        allowed = [(x - kept["mean"]) / np.sqrt(kept["var"] + 1e-8) for x in ([99, 1], [101, 1])]
+        found = np.unique(np.stack(seen)[:, i], axis=0)
+        np.testing.assert_allclose(found, allowed, rtol=1e-5)
+
+
+class Alone(Sides):
+    """Takes what only one can have, as a port is; at `when`."""
+
+    when: ClassVar[str] = "made"
+    there: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        self.mine = False
+        self._take("made")
+
+    def _take(self, now: str) -> None:
+        if now == self.when and not self.mine:
+            if type(self).there:
+                raise OSError("port 8000 is in use")
+            type(self).there, self.mine = 1, True
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self._take("reset")
+        return super().reset(seed=seed)
+
+    def close(self) -> None:
+        if self.mine:
+            type(self).there, self.mine = 0, False
+
+
+@pytest.mark.parametrize("when", ["made", "reset"])
+def test_evaluations_that_cannot_have_a_copy_are_refused_as_the_run_begins(
+    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Alone, "when", when)
+    gymnasium.register("RlplastAlone-v0", Alone)
+    keys = config("gym/RlplastAlone-v0", num_envs=1)
+    with pytest.raises(ConfigError, match=r"set evaluate.every to null.* second copy .*port 8000"):
+        api.train(keys, tmp_path / "run")
+    assert Alone.there == 0  # what had begun is closed
+    run = api.train(keys | {"evaluate": {"every": None}}, tmp_path / "run")
+    assert run.info["status"] == "done"
+
+
+def test_success_is_logged(tmp_path: Path) -> None:
+    gymnasium.register("RlplastSides-v0", Sides)
+    lines = api.train(config("gym/RlplastSides-v0"), tmp_path / "run").lines()
+    for name, mean in (
+        ("train/success_rate", "train/return"),
+        ("eval/success_rate", "eval/return_mean"),
+    ):
+        found = [(line[name], line[mean] / 5) for line in lines if mean in line]
+        assert found and all(rate == pytest.approx(of_return) for rate, of_return in found)
+
+
+class Kettle(gymnasium.Env):
+    """Observations are a Dict, actions a matrix with bounds of its own."""
+
+    observation_space = spaces.Dict(
+        {"heat": spaces.Box(0, 100, (2,), np.int16), "mode": spaces.Discrete(3, start=1)}
+    )
+    action_space = spaces.Box(0, 10, (1, 2), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.observation_space.seed(int(self.np_random.integers(99)))
+        return self.observation_space.sample(), {}
+
+    def step(self, action: np.ndarray) -> Any:
+        assert self.action_space.contains(action)
+        return self.observation_space.sample(), 0.0, bool(self.np_random.random() < 0.1), False, {}
+
+
+def test_a_run_acts_in_the_form_of_its_environment(tmp_path: Path) -> None:
+    gymnasium.register("RlplastKettle-v0", Kettle)
+    run, env = api.train(config("gym/RlplastKettle-v0", "sac"), tmp_path / "run"), Kettle()
+    observations = [env.reset(seed=seed)[0] for seed in range(4)]
+    one_hot = np.eye(3, dtype=np.float32)
+    seen = np.stack([np.append(obs["heat"], one_hot[obs["mode"] - 1]) for obs in observations])
+    expected = 5 + 5 * run.agent().act(seen.astype(np.float32)).reshape(4, 1, 2)
+    for obs, action in zip(observations, expected, strict=True):
+        found = run.act(obs)
+        assert env.action_space.contains(found)
+        np.testing.assert_allclose(found, action, atol=1e-5)
+    batch = {name: np.stack([obs[name] for obs in observations]) for name in observations[0]}
+    for several in (observations, batch):
+        np.testing.assert_allclose(run.act(several), expected, atol=1e-5)
+    for wrong in (seen[0], batch | {"heat": np.zeros((4, 3))}, {"heat": [1, 2]}, None, 3):
+        with pytest.raises(ConfigError, match="allowed is what env 'gym/RlplastKettle-v0' return"):
+            run.act(wrong)
+    run.close()
+
+
+@pytest.mark.parametrize(("env_id", "kind"), [("CartPole-v1", "dqn"), ("Pendulum-v1", "sac")])
+def test_what_a_run_does_can_be_done_in_gymnasiums_own(
+    env_id: str, kind: str, tmp_path: Path
+) -> None:
+    run, env = api.train(config(f"gym/{env_id}", kind), tmp_path / "run"), gymnasium.make(env_id)
+    obs, _ = env.reset(seed=1)
+    action = run.act(obs)
+    assert env.action_space.contains(action)
+    own = run.agent().act(obs[None])[0]
+    np.testing.assert_allclose(action, own * 2 if kind == "sac" else own, rtol=1e-6)
+    np.testing.assert_array_equal(run.act(np.stack([obs, obs])), [action, action])
+    run.close()
+
+
 def fickle_run(
     name: str = "Fickle", num_envs: int = 3, n_step: int = 2, **env: Any
 ) -> dict[str, Any]:

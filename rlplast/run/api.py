@@ -12,8 +12,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rlplast.core.clock import Clock, Time
 from rlplast.core.device import choose_device, device_info
 from rlplast.core.errors import ConfigError, DamagedFile
@@ -96,6 +94,7 @@ class Run:
     checkpoint: str = "newest"
     report: Callable[[str], object] = warnings.warn
     _trainable: Any = None
+    _native: Any = None
 
     def __repr__(self) -> str:
         """Return the run's folder and kind, and how it stands; `config` has all its keys."""
@@ -159,14 +158,19 @@ class Run:
                 cleanup.pop_all()  # it fits: it stays
             return trainable, hooks
 
-    def act(self, obs: np.ndarray) -> np.ndarray:
-        """Return greedy actions for a batch of observations, stacked as in training.
+    def act(self, obs: Any) -> Any:
+        """Return the greedy action for an observation, or those for several.
+
+        Both are in the form of the environment itself, as `gymnasium.make` or the suite makes it:
+        an entry of its observation space, such as a dict, and an action within its own bounds.
+        Where the agent sees stacked frames, or in a sequence of tasks, both are as ``agent().act``
+        has them: (batch, …) with the shape that networks see, and vectors in [−1, 1].
 
         Args:
-            obs: (batch, …), with the shape that networks see: frames of a stack as channels.
+            obs: an observation; or several, in a list, or with a batch axis first.
 
         Raises:
-            ConfigError: if what was trained is no agent.
+            ConfigError: if what was trained is no agent, or for what is no observation.
         """
         agent = self.agent()
         if not hasattr(agent, "act"):
@@ -174,7 +178,13 @@ class Run:
                 f"{self.path} is a run of kind {self.config.kind}, which has no actions: its "
                 "networks are in load(run).agent().networks"
             )
-        return agent.act(obs)
+        if self._native is None:
+            from rlplast.run.native import NativeEnv  # it imports environments
+
+            self._native = NativeEnv(*agent.tasks.of(0))
+        if agent.tasks.sequence.each is not None or not self._native.is_there:
+            return agent.act(obs)
+        return self._native.act(agent.act, obs)
 
     def evaluate(
         self, episodes: int | None = None, video: str | Path | None = None
@@ -206,8 +216,9 @@ class Run:
 
     def close(self) -> None:
         """End what `agent` has started, such as environments in processes of their own."""
-        if self._trainable is not None:
-            self._trainable.close()
+        for opened in (self._trainable, self._native):
+            if opened is not None:
+                opened.close()
 
 
 def train(

@@ -5,13 +5,12 @@
 - `import_again`: those that a run was begun with.
 """
 
-import importlib
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rlplast.core.errors import ConfigError
+from rlplast.plugins import import_named
 
 __all__ = ["import_again", "import_modules", "imported"]
 
@@ -37,7 +36,7 @@ def import_modules(modules: Iterable[str]) -> None:
                 "lab.methods"
             )
         try:
-            _import(module)
+            import_named(module)
         except ModuleNotFoundError as error:
             raise ConfigError(f"--import {module}: {error}") from error
         _imported.append(module)
@@ -58,7 +57,7 @@ def import_again(info: Mapping[str, Any], folder: Path) -> None:
         if not isinstance(module, str) or not _is_name(module) or module in _imported:
             continue
         try:
-            _import(module)
+            import_named(module)
         except ModuleNotFoundError as error:
             raise ConfigError(
                 f"{folder} was begun with --import {module}: {error}; give the command in the "
@@ -68,12 +67,3 @@ def import_again(info: Mapping[str, Any], folder: Path) -> None:
 
 def _is_name(module: str) -> bool:
     return all(part.isidentifier() for part in module.split("."))
-
-
-def _import(module: str) -> None:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        # Last, or folders of the user's called agents or envs would hide ours; and it stays
-        # there: environment workers import the module too.
-        sys.path.append(here)
-    importlib.import_module(module)

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import random
 import signal
 import sys
 import time
@@ -9,6 +10,7 @@ from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium import spaces
 
 PREFIX = "rlplast-tests/"
@@ -65,6 +67,43 @@ class Walk(Forgetful):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.place, self.history = state["place"], state["history"]
+
+
+class Still(Walk):
+    """Never ends."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, _, _, info = super().step(action)
+        return obs, reward, False, False, info
+
+
+class Careless(Forgetful):
+    """Draws from the process's global generators, as it begins and at every step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drift = np.random.normal(0, 0.01, 2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.place = np.random.uniform(-0.5, 0.5, 2)
+        return self._obs(), {}
+
+    def step(self, action: Any) -> Any:
+        self.place = self.place + np.random.normal(0, 0.01, 2) + random.gauss(0, 0.01) + self.drift
+        self.place += torch.rand(2).numpy() * 0.01
+        return super().step(action)
+
+
+class Noisy(gymnasium.RewardWrapper):
+    """A wrapper that does."""
+
+    def reward(self, reward: Any) -> float:
+        return float(reward) + np.random.normal()
+
+
+def careless() -> gymnasium.Env:
+    return Noisy(Careless())
 
 
 class Blind(Walk):
@@ -160,6 +199,7 @@ def with_dict() -> gymnasium.Env:
 
 
 _MODULE = "tests.envs.own_envs"
+_AWARE = gymnasium.wrappers.TimeAwareObservation.wrapper_spec(flatten=True, normalize_time=True)
 
 
 def register() -> None:
@@ -172,11 +212,19 @@ def register() -> None:
         ("Blind-v0", "Blind", {}, 50),
         ("Liar-v0", "Liar", {}, 50),
         ("TupleState-v0", "TupleState", {}, 50),
+        ("Careless-v0", "Careless", {}, 20),
+        ("Noisy-v0", "careless", {}, 20),
+        ("Aware-v0", "Still", {}, 10),
         ("Flattened-v0", "with_dict", {}, 40),
         *((f"Faulty-{f}-v0", "Faulty", {"fault": f}, 9) for f in FAULTS),
     ):
         if PREFIX + name in gymnasium.registry:
             continue
+        wrappers = (_AWARE,) if name.startswith("Aware") else ()
         gymnasium.register(
-            PREFIX + name, f"{_MODULE}:{entry_point}", max_episode_steps=limit, kwargs=kwargs
+            PREFIX + name,
+            f"{_MODULE}:{entry_point}",
+            max_episode_steps=limit,
+            kwargs=kwargs,
+            additional_wrappers=wrappers,
         )

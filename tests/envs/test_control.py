@@ -8,7 +8,7 @@ from rlplast import envs
 from rlplast.envs.base import checked_actions
 from rlplast.envs.control import ControlSimulator, control_options, control_spec, step_limit
 from rlplast.envs.options import resolve_options
-from tests.envs.checks import generator, random_actions
+from tests.envs.checks import generator, random_actions, through_files
 
 
 class CountingTask:
@@ -33,6 +33,12 @@ class CountingTask:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+    def read(self, obs: Any) -> np.ndarray:
+        return obs
+
+    def native(self, action: Any) -> Any:
+        return action
 
     def close(self) -> None: ...
 
@@ -169,3 +175,49 @@ def test_an_integer_action_has_to_be_one(action: Any) -> None:
     env.reset()
     with pytest.raises(ValueError, match="no integer in range: allowed are 0 to 1"):
         env.step(action)
+
+
+class Table(gymnasium.Env):
+    """Reads a table of 31 rows, a row a step; registered with the limit that this needs."""
+
+    observation_space, action_space = (
+        gymnasium.spaces.Box(0, 31, (1,), np.float32),
+        gymnasium.spaces.Discrete(2),
+    )
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.row = 0
+        return np.arange(31, dtype=np.float32)[[self.row]], {}
+
+    def step(self, action: Any) -> Any:
+        self.row += 1
+        return np.arange(31, dtype=np.float32)[[self.row]], 1.0, False, False, {}
+
+
+LIMITS = {
+    "gym/Pendulum-v1": 200,
+    "gym/Pusher-v5": 100,
+    "dmc/pendulum-swingup": 1000,
+    "gym/Table-v0": 30,
+}
+
+
+@pytest.mark.parametrize("env_id", LIMITS)
+def test_a_repeat_ends_at_the_tasks_own_limit(env_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gymnasium, "registry", dict(gymnasium.registry))
+    monkeypatch.setattr("gymnasium.envs.registration.registry", gymnasium.registry)
+    gymnasium.register("Table-v0", Table, max_episode_steps=30)
+    limit, repeat = LIMITS[env_id], 7
+    env, later = (envs.make(env_id, generator(0), action_repeat=repeat) for _ in range(2))
+    zero: Any = 0 if env.spec.action_dim is None else np.zeros(env.spec.action_dim, np.float32)
+    env.reset()
+    frames, steps, truncated = 0, 0, False
+    while not truncated:
+        if steps == 2 and env.state_dict()["running"]:  # a resume knows how far it is
+            later.load_state_dict(through_files(env.state_dict()))
+            env = later
+        _, _, terminated, truncated = env.step(zero)
+        assert not terminated
+        frames, steps = frames + env.step_frames, steps + 1
+    assert (frames, steps) == (limit, env.spec.max_episode_steps)

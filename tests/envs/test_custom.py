@@ -148,7 +148,7 @@ def test_pictures_are_the_environments_own() -> None:
     for env_id in ("gym/RlplastNameless-v0", own("Blind")):
         blind = envs.make(env_id, generator(0))
         blind.reset()
-        with pytest.raises(ValueError, match="has no pictures: they need 'rgb_array'"):
+        with pytest.raises(envs.EnvFailed, match="has no pictures: they need 'rgb_array'"):
             blind.render()
 
 
@@ -164,8 +164,78 @@ def test_what_returns_other_than_five_values_is_named(monkeypatch: pytest.Monkey
     env.reset()
     old = own_envs.Forgetful.step
     monkeypatch.setattr(own_envs.Forgetful, "step", lambda *args: old(*args)[:4])
-    with pytest.raises(ValueError, match=r"step\(\) of env .*Walk-v0' returned 4 values: allowed"):
+    with pytest.raises(
+        envs.EnvFailed, match=r"step\(\) of env .*Walk-v0' returned 4 values: allowed"
+    ):
         env.step(np.zeros(2, np.float32))
+
+
+def old_reset(self: Any) -> Any:
+    return self.place
+
+
+@pytest.mark.parametrize(
+    "reset", [old_reset, lambda self, seed=None, options=None: old_reset(self)]
+)
+def test_what_was_written_for_the_old_gym_says_what_to_do(
+    reset: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vector = envs.make_vector(WALK, [generator(0)])
+    monkeypatch.setattr(own_envs.Forgetful, "reset", reset)
+    with pytest.raises(envs.EnvFailed, match=r"old Gym, let reset\(.*return \(observation, info"):
+        vector.reset()
+
+
+@pytest.mark.parametrize("kind", [ValueError, TypeError, AssertionError, KeyError, ImportError])
+@pytest.mark.parametrize("method", ["reset", "step", "render"])
+def test_an_error_of_its_own_names_the_environment_whatever_its_type(
+    kind: type[Exception], method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vector = envs.make_vector(WALK, [generator(0), generator(1)])
+    vector.reset()
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise kind("wheel")
+
+    monkeypatch.setattr(own_envs.Forgetful, method, fail)
+    place = rf"environment 0 of '{WALK}': {method}\(\) raised {kind.__name__}: '?wheel"
+    with pytest.raises(envs.EnvFailed, match=place):
+        if method == "step":
+            vector.step(np.zeros((2, 2), np.float32))
+        else:
+            getattr(vector, method)()
+
+
+def test_an_error_as_it_is_closed_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    vector = envs.make_vector(WALK, [generator(0)])
+    monkeypatch.setattr(own_envs.Forgetful, "close", lambda self: [][0])
+    with pytest.warns(UserWarning, match=rf"close\(\) of env '{WALK}' raised IndexError"):
+        vector.close()
+
+
+def test_arrays_that_it_is_lent_and_lends_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    canvas, given, old = np.zeros((4, 6, 3), np.uint8), [], own_envs.Forgetful.step
+
+    def step(self: Any, action: np.ndarray) -> Any:
+        found = old(self, action)
+        given.append(action.copy())
+        action *= 0
+        return found
+
+    def render(self: Any) -> np.ndarray:
+        canvas[:] += 1
+        return canvas
+
+    monkeypatch.setattr(own_envs.Forgetful, "step", step)
+    monkeypatch.setattr(own_envs.Forgetful, "render", render)
+    vector = envs.make_vector(WALK, [generator(0)], action_repeat=3)
+    vector.reset()
+    vector.step(np.ones((1, 2), np.float32))
+    assert [action.tolist() for action in given[-3:]] == [given[-1].tolist()] * 3
+    assert given[-1].any()
+    assert [int(vector.render().max()) for _ in range(2)] == [1, 2]
+    first, second = vector.render(), vector.render()
+    assert (first.max(), second.max()) == (3, 4)
 
 
 def test_an_environment_may_truncate_its_episodes_itself() -> None:
@@ -176,6 +246,61 @@ def test_an_environment_may_truncate_its_episodes_itself() -> None:
         assert env.step(zeros)[2:] == twin.step(native)[2:4]
     with pytest.raises(RuntimeError, match="has no episode running"):
         env.step(zeros)
+
+
+def test_what_an_episode_says_of_its_success_comes_at_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old, said = own_envs.SelfTruncating.step, iter([1, 0, True, 1, 1, np.float32(0), None, 1, None])
+
+    def step(self: Any, action: Any) -> Any:  # of three steps an episode
+        *found, info = old(self, action)
+        return *found, info | {"is_success": next(said)}
+
+    vector = envs.make_vector(own("SelfTruncating"), [generator(0)])
+    vector.reset()
+    monkeypatch.setattr(own_envs.SelfTruncating, "step", step)
+    found = [float(vector.step(np.zeros((1, 2), np.float32)).success[0]) for _ in range(9)]
+    expected = [np.nan, np.nan, 1, np.nan, np.nan, 0, np.nan, np.nan, np.nan]
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_wrappers_have_learnt_is_taken_over_and_frozen(workers: int) -> None:
+    env_id, zeros = own("Normalised"), np.zeros((2, 2), np.float32)
+    trained = envs.make_vector(env_id, [generator(0), generator(1)], workers)
+    trained.reset()
+    for _ in range(60):
+        trained.step(zeros)
+    learned = trained.learned()
+    assert str(learned[0]) != str(learned[1]) and all(one[0]["count"] > 60 for one in learned)
+    fresh = envs.make_vector(env_id, [generator(5), generator(6)], workers)
+    fresh.take_over(learned, freeze=True)
+    twins = [own_envs.Walk() for _ in range(2)]
+    obs = fresh.reset()
+    raws = [begin(twin, generator(5 + i)) for i, twin in enumerate(twins)]
+    for one, raw, (kept,) in zip(obs, raws, learned, strict=True):
+        normal = (raw - kept["mean"]) / np.sqrt(kept["var"] + 1e-8)
+        np.testing.assert_allclose(one, normal.reshape(-1), rtol=1e-6)
+    for _ in range(30):
+        fresh.step(zeros)
+    assert str(fresh.learned()) == str(learned)
+    trained.close()
+    fresh.close()
+
+
+def test_wrappers_of_the_registration_see_the_step_limit() -> None:
+    options: Any = {"action_repeat": 4}
+    for given, limit in (({}, 10), ({"max_episode_steps": 5}, 20)):
+        env = envs.make(own("Aware"), generator(0), **options, **given)
+        times, done = [float(env.reset()[-1])], False
+        while not done:
+            obs, _, terminated, done = env.step(np.zeros(2, np.float32))
+            assert not terminated
+            times.append(float(obs[-1]))
+        # Of Gymnasium's own wrapper: the share of the limit that has passed.
+        expected = [min(frames / limit, 1) for frames in range(0, limit + 4, 4)]
+        np.testing.assert_allclose(times, expected, rtol=1e-6)
 
 
 def test_arguments_reach_the_environment() -> None:
@@ -194,14 +319,31 @@ def test_a_module_may_be_named_in_the_id(tmp_path: Path, monkeypatch: pytest.Mon
         "import gymnasium\nfrom tests.envs.own_envs import Walk\n"
         "gymnasium.register('RlplastNamed-v0', 'rlplast_named:Walk', max_episode_steps=9)\n"
     )
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # to which the current folder is added
+    monkeypatch.chdir(tmp_path)
     assert envs.spec("gym/rlplast_named:RlplastNamed-v0").max_episode_steps == 9
-    with pytest.raises(ImportError, match="'rlplast_absent' is not installed"):
+    # Of an unknown name pip may find anybody's package.
+    with pytest.raises(ImportError, match=r"no module 'rlplast_absent'.* folder") as caught:
         envs.spec("gym/rlplast_absent:RlplastNamed-v0")
+    assert "pip" not in str(caught.value)
+    for name in ("", "..", "a b", "a/b"):
+        with pytest.raises(envs.UnknownEnv, match="is no module's name"):
+            envs.spec(f"gym/{name}:RlplastNamed-v0")
+
+
+@pytest.mark.parametrize("given", ["Taxi-v3", "gymnasium:Taxi-v9"])
+def test_of_another_version_than_is_registered_that_one_is_named(given: str) -> None:
+    there = given[:-1] + "4"
+    with pytest.raises(envs.UnknownEnv, match=rf"is unknown: did you mean 'gym/{there}'\?$"):
+        envs.spec(f"gym/{given}")
+    with pytest.raises(envs.UnknownEnv, match=r"environment of your own is gym/<its id in"):
+        envs.spec("gym/NobodysName-v0")
 
 
 def test_an_environment_that_returns_other_observations_than_it_says_is_named() -> None:
-    with pytest.raises(ValueError, match=r"Liar-v0' returned the observation .*\(3,\).*, its obs"):
+    with pytest.raises(
+        envs.EnvFailed, match=r"Liar-v0' returned the observation .*\(3,\).*, its obs"
+    ):
         envs.make(own("Liar"), generator(0)).reset()
 
 
@@ -235,7 +377,7 @@ def test_rewards_are_numbers_and_ends_true_or_false(
     if message is None:
         env.step(np.zeros(2, np.float32))
         return
-    with pytest.raises(ValueError, match=rf"env '{WALK}' {message}"):
+    with pytest.raises(envs.EnvFailed, match=rf"env '{WALK}' {message}"):
         env.step(np.zeros(2, np.float32))
 
 
@@ -249,7 +391,9 @@ def test_pictures_are_bytes_in_colours(
     vector = envs.make_vector(WALK, [generator(0)])
     vector.reset()
     monkeypatch.setattr(own_envs.Forgetful, "render", lambda self: picture)
-    with pytest.raises(ValueError, match=r"render\(\) of env .* allowed is uint8 of shape \(heig"):
+    with pytest.raises(
+        envs.EnvFailed, match=r"render\(\) of env .* allowed is uint8 of shape \(heig"
+    ):
         vector.render()
     monkeypatch.setattr(own_envs.Forgetful, "render", lambda self: 1 / 0)
     with pytest.raises(envs.EnvFailed, match=r"environment 0 of .*render\(\) raised ZeroDivision"):

@@ -97,6 +97,15 @@ def test_observations_need_the_values_of_their_space_not_its_types(
     np.testing.assert_array_equal(seen("gym/X", space).read(obs), expected)
 
 
+@pytest.mark.parametrize("of", [lambda box: box, lambda box: spaces.Dict({"a": box, "b": BITS})])
+@pytest.mark.parametrize("dtype", [np.int8, np.int64, np.float16, np.bool_])
+def test_numbers_that_the_type_of_their_space_cannot_hold_are_kept(of: Any, dtype: Any) -> None:
+    values = [0.75, 300.0, -300.0, 1e6]
+    found = seen("gym/X", of(spaces.Box(0, 1, (4,), dtype)))
+    obs = values if found.shape == (4,) else {"a": values, "b": [1, 0, 1]}
+    np.testing.assert_array_equal(found.read(obs)[:4], values)
+
+
 def test_a_vector_of_bytes_is_scaled() -> None:
     found = seen("gym/X", box(0, 255, (128,), np.uint8))
     assert (found.shape, found.dtype, found.scale) == ((128,), "float32", 1 / 255)

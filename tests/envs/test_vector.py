@@ -1,4 +1,5 @@
 import contextlib
+import dataclasses
 import os
 import signal
 import subprocess
@@ -79,7 +80,7 @@ def test_arrays_have_the_documented_types() -> None:
     vector.reset()
     step = vars(vector.step(np.array([0, 1])))
     kinds = [str(value.dtype) for name, value in step.items() if name != "frames"]
-    assert kinds == ["float32"] * 3 + ["bool"] * 2 + ["float64", "int64"]
+    assert kinds == ["float32"] * 3 + ["bool"] * 2 + ["float64", "int64", "float64"]
     assert type(step["frames"]) is int
 
 
@@ -208,6 +209,51 @@ def test_what_is_not_finite_stops_the_run_and_says_where(
             vector.step(np.zeros((2, 1), np.float32))
     assert taken == steps
     vector.close()
+
+
+class OneArray:
+    """Writes every observation into the same array."""
+
+    step_frames = 1
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        self.spec = envs.EnvSpec("x/OneArray", (1,), "float32", 1, 2, 1, None)
+        self.obs = np.zeros(1, np.float32)
+
+    def reset(self) -> np.ndarray:
+        self.obs[:] = 0
+        return self.obs
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool]:
+        self.obs += 1
+        return self.obs, 0.0, bool(self.obs >= 3), False
+
+    def render(self) -> np.ndarray:
+        return np.zeros((1, 1, 3), np.uint8)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("wrong", [{"obs_shape": (2,)}, {"obs_dtype": "uint8"}])
+def test_observations_that_are_not_as_the_spec_says_are_refused(wrong: dict[str, Any]) -> None:
+    rng = generator(0)
+    spec = dataclasses.replace(OneArray(rng).spec, **wrong)
+    with pytest.raises(envs.EnvFailed, match=r"returned float32 of shape \(1,\): allowed is"):
+        envs.VectorEnv(spec, OneArray, [rng]).reset()
+
+
+def test_the_last_observation_of_an_episode_outlives_the_next_ones_first() -> None:
+    rng = generator(0)
+    vector = envs.VectorEnv(OneArray(rng).spec, OneArray, [rng])
+    vector.reset()
+    steps = [vector.step(np.array([0])) for _ in range(4)]
+    assert [float(step.obs_final[0, 0]) for step in steps] == [1, 2, 3, 1]
+    assert [float(step.obs[0, 0]) for step in steps] == [1, 2, 0, 1]
 
 
 def test_a_step_before_the_first_reset_is_refused() -> None:

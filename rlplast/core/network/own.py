@@ -6,12 +6,9 @@
 - `own_initializer`: the initializer: draws Blocks as the function does.
 """
 
-import importlib
 import random
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +21,7 @@ from rlplast.core.errors import ConfigError, shortened
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Init, part_of, torch_default
 from rlplast.core.rng import preserve_global_rng
+from rlplast.plugins import import_named
 
 __all__ = ["check_again", "check_outputs", "factory_of", "is_factory", "made", "own_initializer"]
 
@@ -49,12 +47,9 @@ def factory_of(key: str, name: str) -> Factory:
     words = (*module_name.split("."), function)
     if not all(word.isidentifier() for word in words):
         raise ConfigError(f"{key} = {name!r}: allowed is package.module:factory")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)  # last, or folders of the user's would hide ours
     try:
         with preserve_global_rng():  # what is drawn as it is imported is drawn once a process
-            module = importlib.import_module(module_name)
+            module = import_named(module_name)
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"{key} = {name!r}: {error}; install the module, or put it into the current folder"
