@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import random
 import signal
 import sys
 import time
@@ -10,7 +9,6 @@ from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium import spaces
 
 PREFIX = "rlplast-tests/"
@@ -75,35 +73,6 @@ class Still(Walk):
     def step(self, action: Any) -> Any:
         obs, reward, _, _, info = super().step(action)
         return obs, reward, False, False, info
-
-
-class Careless(Forgetful):
-    """Draws from the process's global generators, as it begins and at every step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.drift = np.random.normal(0, 0.01, 2)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        super().reset(seed=seed)
-        self.place = np.random.uniform(-0.5, 0.5, 2)
-        return self._obs(), {}
-
-    def step(self, action: Any) -> Any:
-        self.place = self.place + np.random.normal(0, 0.01, 2) + random.gauss(0, 0.01) + self.drift
-        self.place += torch.rand(2).numpy() * 0.01
-        return super().step(action)
-
-
-class Noisy(gymnasium.RewardWrapper):
-    """A wrapper that does."""
-
-    def reward(self, reward: Any) -> float:
-        return float(reward) + np.random.normal()
-
-
-def careless() -> gymnasium.Env:
-    return Noisy(Careless())
 
 
 class Blind(Walk):
@@ -198,6 +167,10 @@ def with_dict() -> gymnasium.Env:
     return Counting(gymnasium.wrappers.FlattenObservation(inside))
 
 
+def with_statistics() -> gymnasium.Env:
+    return gymnasium.wrappers.NormalizeObservation(Walk())
+
+
 _MODULE = "tests.envs.own_envs"
 _AWARE = gymnasium.wrappers.TimeAwareObservation.wrapper_spec(flatten=True, normalize_time=True)
 
@@ -212,8 +185,7 @@ def register() -> None:
         ("Blind-v0", "Blind", {}, 50),
         ("Liar-v0", "Liar", {}, 50),
         ("TupleState-v0", "TupleState", {}, 50),
-        ("Careless-v0", "Careless", {}, 20),
-        ("Noisy-v0", "careless", {}, 20),
+        ("Normalised-v0", "with_statistics", {}, 40),
         ("Aware-v0", "Still", {}, 10),
         ("Flattened-v0", "with_dict", {}, 40),
         *((f"Faulty-{f}-v0", "Faulty", {"fault": f}, 9) for f in FAULTS),

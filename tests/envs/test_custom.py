@@ -206,13 +206,6 @@ def test_an_error_of_its_own_names_the_environment_whatever_its_type(
             getattr(vector, method)()
 
 
-def test_an_error_as_it_is_closed_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    vector = envs.make_vector(WALK, [generator(0)])
-    monkeypatch.setattr(own_envs.Forgetful, "close", lambda self: [][0])
-    with pytest.warns(UserWarning, match=rf"close\(\) of env '{WALK}' raised IndexError"):
-        vector.close()
-
-
 def test_arrays_that_it_is_lent_and_lends_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     canvas, given, old = np.zeros((4, 6, 3), np.uint8), [], own_envs.Forgetful.step
 
