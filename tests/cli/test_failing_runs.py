@@ -101,8 +101,12 @@ def test_metrics_of_weights_that_are_not_finite_are_null_not_nan(tmp_path: Path)
         ("raises", 2, "environment 0 of '{id}': step() raised KeyError: 'wheel'"),
         ("exits", 0, "environment 0 of '{id}': step() raised SystemExit: 3"),
         ("unsaved", 0, "environment 0 of '{id}': state_dict() raised KeyError: 'wheel'"),
-        ("none", 0, "env '{id}' returned None as a reward: allowed is one number"),
-        ("array", 0, "env '{id}' returned array([1., 1.]) as a reward: allowed is one number"),
+        ("none", 0, "environment 0: env '{id}' returned None as a reward: allowed is one number"),
+        (
+            "array",
+            0,
+            "environment 0: env '{id}' returned array([1., 1.]) as a reward: allowed is one number",
+        ),
         slow("hangs", 1, "environment worker 0 (process "),
     ],
 )

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium import spaces
 
 PREFIX = "rlplast-tests/"
@@ -89,6 +88,8 @@ class Careless(Forgetful):
         return self._obs(), {}
 
     def step(self, action: Any) -> Any:
+        import torch  # here, as worker processes need none for the others
+
         self.place = self.place + np.random.normal(0, 0.01, 2) + random.gauss(0, 0.01) + self.drift
         self.place += torch.rand(2).numpy() * 0.01
         return super().step(action)
