@@ -322,7 +322,7 @@ class Agent(ABC):
         stream = partial(numpy_stream, self.config.seed, "evaluation", number, *of_task)
         rng = stream("policy")
         make = partial(self.tasks.make, task)
-        if task == now:
+        if task == self.sequence.tasks[self.experience.phase]:  # a new phase's begins later
             make = partial(_with_learned, make, self.experience.env.learned())
         with in_mode(*self._acting(), train=False):
             return evaluate_policy(

@@ -117,7 +117,8 @@ def other_version(env_id: str) -> str | None:
     """Return the newest version of an id in Gymnasium's registry that is not in it itself."""
     module, colon, name = env_id.removeprefix(PREFIX).rpartition(":")
     base = name.rpartition("-v")[0]
-    found = [r for r in _registry().values() if r.version and r.id.rpartition("-v")[0] == base]
+    versioned = [r for r in _registry().values() if r.version is not None]
+    found = [record for record in versioned if record.id.rpartition("-v")[0] == base]
     newest = max(found, key=lambda record: record.version, default=None)
     return newest and f"{PREFIX}{module}{colon}{newest.id}"
 

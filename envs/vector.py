@@ -139,9 +139,10 @@ class EnvGroup:
             _let_through(error)
             if method == "load_state_dict" and isinstance(error, ValueError):
                 raise  # the contract's own words about a state
-            place = f"environment {self._first + position} of '{env.spec.id}'"
+            number = self._first + position
             if isinstance(error, EnvFailed):  # it says what was returned
-                raise EnvFailed(f"{place}: {error}") from error
+                raise EnvFailed(f"environment {number}: {error}") from error
+            place = f"environment {number} of '{env.spec.id}'"
             if isinstance(error, NotFinite):  # the simulator's own
                 raise NotFinite(f"{place}, {error}") from error
             raise EnvFailed(

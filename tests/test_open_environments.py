@@ -219,6 +219,18 @@ def test_evaluations_see_what_wrappers_learnt_in_training(tmp_path: Path) -> Non
         np.testing.assert_allclose(found, allowed, rtol=1e-5)
 
 
+def test_statistics_of_one_task_are_not_put_into_another(tmp_path: Path) -> None:
+    normal = gymnasium.wrappers.NormalizeObservation.wrapper_spec(epsilon=1e-8)
+    gymnasium.register("RlplastSides-v0", Sides, additional_wrappers=(normal,))
+    gymnasium.register("RlplastPlain-v0", Sides)
+    names = ["gym/RlplastSides-v0", "gym/RlplastPlain-v0"]
+    keys = config("") | {"env": {"sequence": names, "steps_per_task": 60, "num_envs": 2}}
+    keys |= {"total": "120 env_steps", "evaluate": {"every": "25%", "episodes": 2, "tasks": "seen"}}
+    run = api.train(keys, tmp_path / "run")
+    assert run.info["status"] == "done"
+    assert any(f"eval/{names[1]}/return_mean" in line for line in run.lines())
+
+
 class Alone(Sides):
     """Takes what only one can have, as a port is; at `when`."""
 

@@ -104,8 +104,12 @@ def test_metrics_of_weights_that_are_not_finite_are_null_not_nan(tmp_path: Path)
         ("interrupts", 1, "environment 0 of '{id}': step() raised KeyboardInterrupt; mend"),
         ("leaves", 1, "environment worker 0 (process "),
         ("unsaved", 0, "environment 0 of '{id}': state_dict() raised KeyError: 'wheel'"),
-        ("none", 0, "env '{id}' returned None as a reward: allowed is one number"),
-        ("array", 0, "env '{id}' returned array([1., 1.]) as a reward: allowed is one number"),
+        ("none", 0, "environment 0: env '{id}' returned None as a reward: allowed is one number"),
+        (
+            "array",
+            0,
+            "environment 0: env '{id}' returned array([1., 1.]) as a reward: allowed is one number",
+        ),
         slow("hangs", 1, "environment worker 0 (process "),
     ],
 )

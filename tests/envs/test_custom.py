@@ -329,6 +329,8 @@ def test_of_another_version_than_is_registered_that_one_is_named(given: str) -> 
     there = given[:-1] + "4"
     with pytest.raises(envs.UnknownEnv, match=rf"is unknown: did you mean 'gym/{there}'\?$"):
         envs.spec(f"gym/{given}")
+    with pytest.raises(envs.UnknownEnv, match=rf"is unknown: did you mean '{WALK}'\?$"):
+        envs.spec(WALK.replace("v0", "v7"))
     with pytest.raises(envs.UnknownEnv, match=r"environment of your own is gym/<its id in"):
         envs.spec("gym/NobodysName-v0")
 
