@@ -27,10 +27,10 @@ __all__ = ["LEVELS", "Level", "find_level"]
 
 LEVELS = ("exact", "replayed", "restarted")  # the best first
 SAME = 5  # steps of two that have equal seeds
-AWAY = 30  # steps of an episode before its state is taken
+AWAY = 50  # steps of an episode before its state is taken
 ON = 20  # steps from there
 AFTER_RESET = 5
-ROUNDS = 2  # states that are taken
+ROUNDS = 3  # states that are taken
 
 _LACKS = "has no state_dict() and load_state_dict(state)"
 _RUNS_DIFFER = "so runs of one seed differ"

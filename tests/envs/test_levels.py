@@ -102,7 +102,7 @@ def test_a_trial_counts_steps_never_time(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr("time.perf_counter", Counted.clock)
         assert envs.find_resume("gym/RlplastCounted-v0").name == "replayed"
         counts.append(Counted.steps)
-    assert counts[0] == counts[1] < 500
+    assert counts[0] == counts[1] < 700
 
 
 def test_a_trial_moves_no_global_generator() -> None:
