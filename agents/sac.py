@@ -135,7 +135,7 @@ class SAC(OffPolicyAgent):
         if self.normalises:
             self.statistics.update(obs)
         shape = (len(obs), self.action_dim)
-        if self._steps_of_schedule() < self.config.agent.initial_steps:
+        if self._acts_randomly():
             actions = rng.uniform(-1, 1, shape).astype(np.float32)
         else:
             actions = self._act(obs, rng.standard_normal(shape, np.float32))
