@@ -126,7 +126,7 @@ class PPO(Agent):
 
     @torch.no_grad()
     def _environment_step(self) -> None:
-        experience, gamma = self.experience, self.config.agent.gamma
+        experience = self.experience
         obs = self._seen(experience.obs())
         actions, log_prob = self._act(obs)
         played = actions if self.spec.action_dim is None else actions.clip(-1, 1)
@@ -136,10 +136,9 @@ class PPO(Agent):
         self.clock = experience.go_on(step, self.clock)
         self._observe()
         ended = step.terminated | step.truncated
-        reward = self._learnt(step.reward, ended)
+        self.rollout.add(obs, actions, log_prob, self._learnt(step.reward, ended), ended)
         if last is not None:
-            reward[cut] += gamma * self._value(self._seen(last))
-        self.rollout.add(obs, actions, log_prob, reward, ended)
+            self.rollout.cut(cut, self._seen(last))
         if self.rollout.full:
             self._finish_rollout()
 
@@ -147,11 +146,14 @@ class PPO(Agent):
         """Return the rewards that are learnt from, (num_envs,), of those of a step."""
         reward = np.sign(reward) if self.clip_rewards else reward
         if not self.config.agent.normalize_rewards:
-            return reward.copy()
+            return reward
         return self.rewards.scaled(reward, ended).clip(-LIMIT, LIMIT)
 
     def _finish_rollout(self) -> None:
+        """Value all observations of a rollout with the critic of now, and make data of it."""
         rollout, agent = self.rollout, self.config.agent
+        for t, envs, obs in rollout.cuts:
+            rollout.reward[t, envs] += agent.gamma * self._value(obs)
         value = self._value(rollout.obs.reshape(-1, *rollout.obs.shape[2:]))
         last = self._value(self._seen(self.experience.obs()))
         value = value.reshape(rollout.reward.shape)
@@ -347,8 +349,8 @@ class PPO(Agent):
         """Begin new episodes where open ones cannot go on: these end as truncated."""
         restarts = self.experience.env.restarts
         if restarts:
-            value = self._value(self._seen(self.experience.obs()))
-            self.rollout.cut(np.float32(self.config.agent.gamma) * value)
+            still_open = np.flatnonzero(~self.rollout.ended[self.rollout.position - 1])
+            self.rollout.cut(still_open, self._seen(self.experience.obs()[still_open]))
         super().load_files(folder)
         if restarts:
             self.rewards.begin()
