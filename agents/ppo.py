@@ -25,7 +25,7 @@ from rlplast.agents.losses import categorical, clipped_surrogate, gaussian
 from rlplast.agents.ppo_config import PPOConfig
 from rlplast.agents.ppo_networks import networks_of
 from rlplast.agents.rollout import Rollout, Transitions
-from rlplast.agents.running_statistics import RewardScale, RunningStatistics
+from rlplast.agents.running_statistics import LIMIT, RewardScale, RunningStatistics
 from rlplast.agents.tasks import Tasks
 from rlplast.core.device import on_device
 from rlplast.core.errors import RlplastError
@@ -39,7 +39,6 @@ from rlplast.training.trainable import penalties_of
 
 __all__ = ["PPO"]
 
-LIMIT = 10.0  # of normalised observations and rewards
 EPS = 1e-8  # added to the standard deviation of advantages
 AT_ONCE = 1024  # observations that are valued at once
 
@@ -80,7 +79,7 @@ class PPO(Agent):
         agent, spec, seed = self.config.agent, self.spec, self.config.seed
         log_std = None if spec.action_dim is None else agent.log_std
         self.width = spec.num_actions or spec.action_dim or 0
-        sizes = spec.stacked_shape, self.width, spec.obs_scale
+        sizes = spec.stacked_shape, self.width, 1.0 if self.normalises else spec.obs_scale
         networks = networks_of(agent, *sizes, log_std, seed)
         parts = ("actor_critic", "actor_critic") if agent.shared_trunk else ("actor", "critic")
         self.actor, self.critic = (networks[part] for part in parts)
@@ -113,16 +112,16 @@ class PPO(Agent):
         self.rewards.begin()
         self._observe()
 
-    def _observe(self) -> None:
-        """Take the observations of now into the statistics."""
+    def _observe(self, *last: np.ndarray) -> None:
+        """Take the observations of now into the statistics, and others that networks see."""
         if self.normalises:
-            self.statistics.update(self.experience.obs())
+            self.statistics.update(np.concatenate((self.experience.obs(), *last)))
 
     def _seen(self, obs: np.ndarray) -> np.ndarray:
         """Return observations as the networks see them; a copy."""
         if not self.normalises:
             return obs.copy()
-        return self.statistics.normalise(torch.from_numpy(obs)).clamp_(-LIMIT, LIMIT).numpy()
+        return self.statistics.normalise(torch.from_numpy(obs)).numpy()
 
     @torch.no_grad()
     def _environment_step(self) -> None:
@@ -131,14 +130,13 @@ class PPO(Agent):
         actions, log_prob = self._act(obs)
         played = actions if self.spec.action_dim is None else actions.clip(-1, 1)
         step = experience.play(played, self.clock)
-        cut = np.flatnonzero(step.truncated)
-        last = experience.stack.after(step.obs_final)[cut] if len(cut) else None
+        last = experience.truncated(step)
         self.clock = experience.go_on(step, self.clock)
-        self._observe()
+        self._observe(last)
         ended = step.terminated | step.truncated
         self.rollout.add(obs, actions, log_prob, self._learnt(step.reward, ended), ended)
-        if last is not None:
-            self.rollout.cut(cut, self._seen(last))
+        if len(last):
+            self.rollout.cut(np.flatnonzero(step.truncated), self._seen(last))
         if self.rollout.full:
             self._finish_rollout()
 
