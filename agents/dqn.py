@@ -62,6 +62,7 @@ class DQN(OffPolicyAgent):
         q.initialise(torch_stream(seed, "init", "q"))
         self.networks = {"q": q}
         self.penalties = penalties_of(self)
+        self._check_single("q")
         self._followed = list(q.followed())
         self._td_loss = self._compiled(self.td_loss)
 

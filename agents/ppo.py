@@ -92,6 +92,7 @@ class PPO(Agent):
             self.networks[name] = Network(name, module, updater.optimizers)
             self.networks[name].initialise(torch_stream(seed, "init", name))
         self.penalties = penalties_of(self)
+        self._check_single(*self.networks)
 
     # Acting, until a rollout is full.
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from rlplast.core.batches import batch_slices
 from rlplast.core.device import on_device
 from rlplast.core.errors import ConfigError
 
@@ -184,7 +185,7 @@ class Rollout:
         whole = len(self.data.obs)
         if count is None:
             order = rng.permutation(whole)
-            yield from (self.of(order[i : i + size]) for i in range(0, whole, size))
+            yield from (self.of(order[part]) for part in batch_slices(whole, size))
         else:
             yield from (self.of(rng.integers(whole, size=size)) for _ in range(count))
 

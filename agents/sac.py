@@ -121,6 +121,8 @@ class SAC(OffPolicyAgent):
             self.networks[name] = Network(name, module, optimizers, follower)
             self.networks[name].initialise(torch_stream(seed, "init", name))
         self.penalties = penalties_of(self)
+        self._check_single("actor")
+        self._check_single("critic", action_dim=self.action_dim)
 
     def _enter_task(self) -> None:
         if self.sequence.switch.replay == "keep":  # open episodes end there as truncated
