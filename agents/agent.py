@@ -29,6 +29,7 @@ from rlplast.core.network.edits import Assign, write
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import allocate, zero_all
 from rlplast.core.network.record import in_mode, record
+from rlplast.core.network.single import check_single
 from rlplast.core.rng import Streams, numpy_stream, torch_stream
 from rlplast.optimizers.updater import Updater
 from rlplast.training.trainable import AfterUpdate, no_hooks, no_key
@@ -239,6 +240,20 @@ class Agent(ABC):
         with record(handle) as found:
             values = module(*inputs)
         return values, found
+
+    def _check_single(self, *names: str, action_dim: int | None = None) -> None:
+        """Refuse updates on one transition if networks of a user cannot learn from one.
+
+        Args:
+            names: of the networks.
+            action_dim: of the actions that they read beside observations; None if they do not.
+        """
+        if self.config.agent.batch_size > 1:
+            return
+        sizes = self.spec.stacked_shape, *([] if action_dim is None else [(action_dim,)])
+        inputs = [torch.zeros(1, *size, device=self.device) for size in sizes]
+        for name in filter(self._is_of_user, names):
+            check_single("agent.batch_size = 1", self.networks[name].module, *inputs)
 
     def _is_of_user(self, network: str) -> bool:
         return getattr(self.networks[network].module, "of_user", False)

@@ -62,6 +62,7 @@ class DQN(OffPolicyAgent):
         q.initialise(torch_stream(seed, "init", "q"))
         self.networks = {"q": q}
         self.penalties = penalties_of(self)
+        self._check_single("q")
         self._followed = list(q.followed())
         self._td_loss = self._compiled(self.td_loss)
 
@@ -76,9 +77,9 @@ class DQN(OffPolicyAgent):
     def _environment_step(self) -> None:
         before, every = self.clock.env_steps, self.config.agent.target_every
         rng = self.streams.numpy("exploration")
-        actions = self._act(self.experience.obs(), self.epsilon(), rng)
+        actions = self._act(self.experience.obs(), self._exploration(), rng)
         self.clock = self.experience.step(actions, self.clock)
-        if self.clock.env_steps // every > before // every:
+        for _ in range(self.clock.env_steps // every - before // every):
             self._sync_target()
 
     @torch.no_grad()
@@ -92,8 +93,12 @@ class DQN(OffPolicyAgent):
             if pairs:
                 write([theirs.view for _, theirs in pairs], [mine.view for mine, _ in pairs])
 
+    def _exploration(self) -> float:
+        """Return the share of random actions: all of the first steps, then ε."""
+        return 1.0 if self._acts_randomly() else self.epsilon()
+
     def epsilon(self) -> float:
-        """Return the exploration rate now: linear after initial_steps, then constant.
+        """Return ε of the policy now: linear after initial_steps, then constant.
 
         In a sequence whose exploration restarts, it falls over a share of each task.
         """
@@ -183,7 +188,7 @@ class DQN(OffPolicyAgent):
 
     def metrics(self) -> dict[str, float]:
         """Return means since the last call: TD loss, Q(s, a), return of finished episodes."""
-        return {"train/epsilon": self.epsilon()} | super().metrics()
+        return {"train/epsilon": self._exploration()} | super().metrics()
 
     def loss(self, network: str, batch: Batch, train: bool = False) -> Tensor:
         """Return the TD loss of a batch, without penalties."""

@@ -111,6 +111,11 @@ class Environments:
         with environment_errors(f"after {clock.env_steps} env_steps"):
             return self.env.step(actions)
 
+    def truncated(self, step: envs.VectorStep) -> np.ndarray:
+        """Return the last observations of truncated episodes, (k, ...), stacked; before `go_on`."""
+        cut = np.flatnonzero(step.truncated)
+        return self.stack.after(step.obs_final)[cut] if len(cut) else self.stack.obs()[:0]
+
     def go_on(self, step: envs.VectorStep, clock: Clock) -> Clock:
         """Put the observations of a step into `stack`, and return the new clock."""
         ended = step.terminated | step.truncated

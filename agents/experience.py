@@ -73,7 +73,6 @@ class Experience(Environments):
             repeat_first=spec.repeat_first,
             frames_on_device=_frames_on_device(agent, spec, device),
         )
-        self.last: envs.VectorStep | None = None  # step of this process
         super().__init__(config, tasks)
 
     def switch(self, phase: int) -> None:
@@ -107,7 +106,10 @@ class Experience(Environments):
         Raises:
             RlplastError: as `environment_errors` says; the transition is not stored.
         """
-        step = self.last = self.play(actions, clock)
+        return self.store(actions, self.play(actions, clock), clock)
+
+    def store(self, actions: np.ndarray, step: envs.VectorStep, clock: Clock) -> Clock:
+        """Store the transitions of a step, and return the new clock."""
         self.replay.add(
             actions,
             np.sign(step.reward) if self.clip_rewards else step.reward,

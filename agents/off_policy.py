@@ -66,6 +66,10 @@ class OffPolicyAgent(Agent):
         start = self.sequence.start(self.clock.phase) if restarts else 0
         return self.clock.env_steps - start
 
+    def _acts_randomly(self) -> bool:
+        """Say whether the next actions are random, whatever the policy."""
+        return self._steps_of_schedule() < self.config.agent.initial_steps
+
     def _horizon(self) -> tuple[int, float]:
         """Return n and γ of the next update."""
         agent, anneal = self.config.agent, self._anneal

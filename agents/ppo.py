@@ -25,7 +25,7 @@ from rlplast.agents.losses import categorical, clipped_surrogate, gaussian
 from rlplast.agents.ppo_config import PPOConfig
 from rlplast.agents.ppo_networks import networks_of
 from rlplast.agents.rollout import Rollout, Transitions
-from rlplast.agents.running_statistics import RewardScale, RunningStatistics
+from rlplast.agents.running_statistics import LIMIT, RewardScale, RunningStatistics
 from rlplast.agents.tasks import Tasks
 from rlplast.core.device import on_device
 from rlplast.core.errors import RlplastError
@@ -39,7 +39,6 @@ from rlplast.training.trainable import penalties_of
 
 __all__ = ["PPO"]
 
-LIMIT = 10.0  # of normalised observations and rewards
 EPS = 1e-8  # added to the standard deviation of advantages
 AT_ONCE = 1024  # observations that are valued at once
 
@@ -80,7 +79,7 @@ class PPO(Agent):
         agent, spec, seed = self.config.agent, self.spec, self.config.seed
         log_std = None if spec.action_dim is None else agent.log_std
         self.width = spec.num_actions or spec.action_dim or 0
-        sizes = spec.stacked_shape, self.width, spec.obs_scale
+        sizes = spec.stacked_shape, self.width, 1.0 if self.normalises else spec.obs_scale
         networks = networks_of(agent, *sizes, log_std, seed)
         parts = ("actor_critic", "actor_critic") if agent.shared_trunk else ("actor", "critic")
         self.actor, self.critic = (networks[part] for part in parts)
@@ -93,6 +92,7 @@ class PPO(Agent):
             self.networks[name] = Network(name, module, updater.optimizers)
             self.networks[name].initialise(torch_stream(seed, "init", name))
         self.penalties = penalties_of(self)
+        self._check_single(*self.networks)
 
     # Acting, until a rollout is full.
 
@@ -113,33 +113,31 @@ class PPO(Agent):
         self.rewards.begin()
         self._observe()
 
-    def _observe(self) -> None:
-        """Take the observations of now into the statistics."""
+    def _observe(self, *last: np.ndarray) -> None:
+        """Take the observations of now into the statistics, and others that networks see."""
         if self.normalises:
-            self.statistics.update(self.experience.obs())
+            self.statistics.update(np.concatenate((self.experience.obs(), *last)))
 
     def _seen(self, obs: np.ndarray) -> np.ndarray:
         """Return observations as the networks see them; a copy."""
         if not self.normalises:
             return obs.copy()
-        return self.statistics.normalise(torch.from_numpy(obs)).clamp_(-LIMIT, LIMIT).numpy()
+        return self.statistics.normalise(torch.from_numpy(obs)).numpy()
 
     @torch.no_grad()
     def _environment_step(self) -> None:
-        experience, gamma = self.experience, self.config.agent.gamma
+        experience = self.experience
         obs = self._seen(experience.obs())
         actions, log_prob = self._act(obs)
         played = actions if self.spec.action_dim is None else actions.clip(-1, 1)
         step = experience.play(played, self.clock)
-        cut = np.flatnonzero(step.truncated)
-        last = experience.stack.after(step.obs_final)[cut] if len(cut) else None
+        last = experience.truncated(step)
         self.clock = experience.go_on(step, self.clock)
-        self._observe()
+        self._observe(last)
         ended = step.terminated | step.truncated
-        reward = self._learnt(step.reward, ended)
-        if last is not None:
-            reward[cut] += gamma * self._value(self._seen(last))
-        self.rollout.add(obs, actions, log_prob, reward, ended)
+        self.rollout.add(obs, actions, log_prob, self._learnt(step.reward, ended), ended)
+        if len(last):
+            self.rollout.cut(np.flatnonzero(step.truncated), self._seen(last))
         if self.rollout.full:
             self._finish_rollout()
 
@@ -147,11 +145,14 @@ class PPO(Agent):
         """Return the rewards that are learnt from, (num_envs,), of those of a step."""
         reward = np.sign(reward) if self.clip_rewards else reward
         if not self.config.agent.normalize_rewards:
-            return reward.copy()
+            return reward
         return self.rewards.scaled(reward, ended).clip(-LIMIT, LIMIT)
 
     def _finish_rollout(self) -> None:
+        """Value all observations of a rollout with the critic of now, and make data of it."""
         rollout, agent = self.rollout, self.config.agent
+        for t, envs, obs in rollout.cuts:
+            rollout.reward[t, envs] += agent.gamma * self._value(obs)
         value = self._value(rollout.obs.reshape(-1, *rollout.obs.shape[2:]))
         last = self._value(self._seen(self.experience.obs()))
         value = value.reshape(rollout.reward.shape)
@@ -347,8 +348,8 @@ class PPO(Agent):
         """Begin new episodes where open ones cannot go on: these end as truncated."""
         restarts = self.experience.env.restarts
         if restarts:
-            value = self._value(self._seen(self.experience.obs()))
-            self.rollout.cut(np.float32(self.config.agent.gamma) * value)
+            still_open = np.flatnonzero(~self.rollout.ended[self.rollout.position - 1])
+            self.rollout.cut(still_open, self._seen(self.experience.obs()[still_open]))
         super().load_files(folder)
         if restarts:
             self.rewards.begin()

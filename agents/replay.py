@@ -21,6 +21,7 @@ import torch
 from rlplast.agents import replay_files
 from rlplast.agents.device_frames import DeviceFrames
 from rlplast.agents.sampling import SampleWeightDecay
+from rlplast.core.batches import batch_slices
 from rlplast.core.device import on_device
 from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.core.fast import mapped_memory
@@ -289,8 +290,8 @@ class Replay:
         row = np.concatenate([np.arange(o, o + n) for o, n in zip(oldest, lengths, strict=True)])
         good = self._windows(env, row).valid
         order = rng.permutation(np.flatnonzero(good))
-        for start in range(0, len(order), size):
-            chosen = order[start : start + size]
+        for part in batch_slices(len(order), size):
+            chosen = order[part]
             batch = self._new_batch(len(chosen))
             self._gather(batch, env[chosen], row[chosen], self._windows(env[chosen], row[chosen]))
             yield _to(batch, self._device)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from rlplast.core.batches import batch_slices
 from rlplast.core.device import on_device
 from rlplast.core.errors import ConfigError
 
@@ -81,6 +82,9 @@ class Rollout:
 
     Attributes:
         obs: (steps, num_envs, *obs_shape); of the steps before `position`.
+        cuts: where episodes were truncated: the step, environments (k,), and their last
+            observations (k, *obs_shape). Values of these are not stored: a critic may be edited
+            before the rollout is full.
         data: the transitions of the last whole rollout, step by step: static tensors.
         position: steps so far.
         filled: whether there are data.
@@ -102,6 +106,7 @@ class Rollout:
         self.action = np.zeros(shape if integers else (*shape, action_dim), _dtype(integers))
         self.log_prob, self.reward = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
         self.ended = np.zeros(shape, np.bool_)
+        self.cuts: list[tuple[int, npt.NDArray[np.int64], np.ndarray]] = []
         self._device = device
         self.data = self.empty(steps * num_envs)
 
@@ -123,7 +128,7 @@ class Rollout:
 
     def restart(self) -> None:
         """Forget the steps so far; `data` stay."""
-        self.position = 0
+        self.position, self.cuts = 0, []
 
     def add(
         self,
@@ -139,12 +144,16 @@ class Rollout:
         self.reward[t], self.ended[t] = reward, ended
         self.position += 1
 
-    def cut(self, worth: Floats) -> None:
-        """End open episodes after the last step, as truncated where they are worth γ·V."""
-        if self.position:
-            t = self.position - 1
-            self.reward[t] += np.where(self.ended[t], 0, worth)
-            self.ended[t] = True
+    def cut(self, envs: npt.NDArray[np.int64], last: np.ndarray) -> None:
+        """End episodes with the newest step, as truncated.
+
+        Args:
+            envs: the environments, (k,).
+            last: their last observations, (k, *obs_shape), as the networks see them.
+        """
+        if self.position and len(envs):
+            self.ended[self.position - 1, envs] = True
+            self.cuts.append((self.position - 1, envs, last))
 
     def finish(self, value: Floats, last: Floats, decay: float, gamma: float) -> None:
         """Make data of a full rollout, and begin the next; arguments as of `advantages`."""
@@ -152,7 +161,8 @@ class Rollout:
         found = self.obs, self.action, self.log_prob, advantage, advantage + value
         for data, array in zip(self.data, found, strict=True):
             data.copy_(torch.from_numpy(array).flatten(0, 1))
-        self.position, self.filled = 0, True
+        self.restart()
+        self.filled = True
 
     def of(self, rows: np.ndarray) -> Transitions:
         """Return the data of some rows; a copy."""
@@ -175,7 +185,7 @@ class Rollout:
         whole = len(self.data.obs)
         if count is None:
             order = rng.permutation(whole)
-            yield from (self.of(order[i : i + size]) for i in range(0, whole, size))
+            yield from (self.of(order[part]) for part in batch_slices(whole, size))
         else:
             yield from (self.of(rng.integers(whole, size=size)) for _ in range(count))
 
@@ -184,6 +194,7 @@ class Rollout:
         steps = {name: getattr(self, name) for name in _STEPS}
         return steps | {
             "position": self.position,
+            "cuts": self.cuts,
             "filled": self.filled,
             "data": self.data._asdict(),
         }
@@ -195,6 +206,7 @@ class Rollout:
         for name, data in self.data._asdict().items():
             data.copy_(state["data"][name])
         self.position, self.filled = int(state["position"]), bool(state["filled"])
+        self.cuts = [(int(t), envs.copy(), last.copy()) for t, envs, last in state["cuts"]]
 
 
 _STEPS = ("obs", "action", "log_prob", "reward", "ended")

@@ -3,7 +3,8 @@
 Source: parallel variance of Chan, Golub & LeVeque 1979; used as in SimBa (Lee et al. 2025),
 which updates it with every observation acted on and applies it when acting and sampling. Of
 returns: SimbaV2 (Lee et al. 2025, arXiv:2502.15280), Section 4.3, and its `normalization.py`; PPO
-uses statistics as ``VecNormalize`` of Stable-Baselines3 does.
+uses statistics as ``VecNormalize`` of Stable-Baselines3 does, and its bound serves all. Unlike all
+of them, statistics here know the last observations of truncated episodes, which critics value.
 
 - `RunningStatistics`: mean and variance of anything.
 - `ReturnScale`: SimbaV2's, what rewards are multiplied by.
@@ -20,9 +21,10 @@ from torch import Tensor
 
 from rlplast.core.device import on_device
 
-__all__ = ["ReturnScale", "RewardScale", "RunningStatistics"]
+__all__ = ["LIMIT", "ReturnScale", "RewardScale", "RunningStatistics"]
 
 EPS = 1e-8  # added to the variance
+LIMIT = 10.0  # of what is normalised, as in VecNormalize of Stable-Baselines3
 
 
 class RunningStatistics:
@@ -65,11 +67,15 @@ class RunningStatistics:
         self._refresh()
 
     def normalise(self, obs: Tensor) -> Tensor:
-        """Return (obs − mean)/√(variance + 1e-8) in float32, of `[..., *shape]` on the device.
+        """Return (obs − mean)/√(variance + 1e-8) within ±`LIMIT`, float32 `[..., *shape]`.
 
-        Reads static tensors only, so that it can be compiled or captured.
+        Without a bound an entry that hardly varied would be huge where it does at last. Reads
+        static tensors only, so that it can be compiled or captured.
+
+        Args:
+            obs: `[..., *shape]` on the device.
         """
-        return (obs.float() - self.mean) * self.inv_std
+        return ((obs.float() - self.mean) * self.inv_std).clamp(-LIMIT, LIMIT)
 
     @property
     def variance(self) -> npt.NDArray[np.float64]:

@@ -11,6 +11,7 @@ critic (new actor, new α); then the target follows.
 from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -120,8 +121,12 @@ class SAC(OffPolicyAgent):
             self.networks[name] = Network(name, module, optimizers, follower)
             self.networks[name].initialise(torch_stream(seed, "init", name))
         self.penalties = penalties_of(self)
+        self._check_single("actor")
+        self._check_single("critic", action_dim=self.action_dim)
 
     def _enter_task(self) -> None:
+        if self.sequence.switch.replay == "keep":  # open episodes end there as truncated
+            self._observe(self.experience.obs())
         super()._enter_task()
         if self.return_scale is not None:
             self.return_scale.cut()
@@ -132,17 +137,22 @@ class SAC(OffPolicyAgent):
 
     def _environment_step(self) -> None:
         obs, rng = self.experience.obs(), self.streams.numpy("exploration")
-        if self.normalises:
-            self.statistics.update(obs)
+        self._observe(obs)
         shape = (len(obs), self.action_dim)
-        if self._steps_of_schedule() < self.config.agent.initial_steps:
+        if self._acts_randomly():
             actions = rng.uniform(-1, 1, shape).astype(np.float32)
         else:
             actions = self._act(obs, rng.standard_normal(shape, np.float32))
-        self.clock = self.experience.step(actions, self.clock)
-        step = self.experience.last
-        if self.return_scale is not None and step is not None:
+        step = self.experience.play(actions, self.clock)
+        self._observe(self.experience.truncated(step))
+        self.clock = self.experience.store(actions, step, self.clock)
+        if self.return_scale is not None:
             self.return_scale.update(step.reward, step.terminated | step.truncated)
+
+    def _observe(self, obs: np.ndarray) -> None:
+        """Take observations (n, ...) into the statistics: those acted on, and last ones."""
+        if self.normalises and len(obs):
+            self.statistics.update(obs)
 
     @torch.no_grad()
     def _act(self, obs: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
@@ -396,3 +406,9 @@ class SAC(OffPolicyAgent):
         self.statistics.load_state_dict(state["statistics"])
         if self.return_scale is not None:
             self.return_scale.load_state_dict(state["return_scale"])
+
+    def load_files(self, folder: Path) -> None:
+        """Read the replay, or map it; open episodes that cannot go on end as truncated."""
+        if self.experience.env.restarts:
+            self._observe(self.experience.obs())
+        super().load_files(folder)

@@ -46,8 +46,8 @@ class SACAgentConfig(OffPolicyAgentConfig):
         log_std: how log σ is kept in its range: squash (by tanh) or clamp.
         log_std_min: smallest log σ of the policy.
         log_std_max: largest log σ of the policy.
-        normalize_obs: whether observations are normalised by running statistics; pictures never
-            are.
+        normalize_obs: whether observations are normalised by running statistics, and then clipped
+            to ±10; pictures never are.
         scale_rewards: largest discounted return after scaling (SimbaV2: 5). Rewards are divided by
             the running standard deviation of discounted returns, or by more where a return would
             exceed this number; null: they stay.

@@ -2,6 +2,7 @@
 
 - `Position`, `position`: epochs and batches done in a phase.
 - `batches_per_epoch`, `updates_before`: how long epochs and phases are.
+- `fewest_images`: of a forward pass.
 - `end_of_run`, `check_total`: the clock at the end of a run; a total that is too long.
 """
 
@@ -17,6 +18,7 @@ __all__ = [
     "batches_per_epoch",
     "check_total",
     "end_of_run",
+    "fewest_images",
     "position",
     "updates_before",
 ]
@@ -34,11 +36,21 @@ class Position(NamedTuple):
 def batches_per_epoch(phase: Phase, batch_size: int) -> int:
     """Return the updates of one epoch.
 
-    The last batch holds the images that are left. A single one joins the batch before: BatchNorm
-    finds no variance in one image.
+    They are those of `rlplast.core.batches.batch_slices`, which are not listed at every update.
     """
     full, left = divmod(len(phase.train), batch_size)
     return max(1, full + (left > 1))
+
+
+def fewest_images(stream: Sequence[Phase], batch_size: int, micro_batch: int | None) -> int:
+    """Return the fewest images of a forward pass in training."""
+    fewest = batch_size
+    for phase in stream:
+        full = batches_per_epoch(phase, batch_size) - 1
+        last = len(phase.train) - full * batch_size
+        for size in (batch_size, last) if full else (last,):
+            fewest = min(fewest, size // -(-size // (micro_batch or size)))
+    return fewest
 
 
 def position(phase: Phase, batch_size: int, updates: int) -> Position:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rlplast.core.batches import batch_slices
 from rlplast.core.clock import Clock
 from rlplast.core.device import compile_options, on_device
 from rlplast.core.errors import ConfigError
@@ -23,6 +24,7 @@ from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import zero_all
 from rlplast.core.network.own import is_factory
 from rlplast.core.network.record import in_mode, record
+from rlplast.core.network.single import check_single
 from rlplast.core.rng import Streams, derive_seed, torch_stream
 from rlplast.metrics.calibration import mca
 from rlplast.optimizers.updater import Updater
@@ -31,7 +33,14 @@ from rlplast.supervised.config import SupervisedConfig
 from rlplast.supervised.data import Dataset, Images, load_data, normaliser
 from rlplast.supervised.models import build_model, model_taps
 from rlplast.supervised.objective import REGRESSION, classification
-from rlplast.supervised.place import Position, check_total, end_of_run, position, updates_before
+from rlplast.supervised.place import (
+    Position,
+    check_total,
+    end_of_run,
+    fewest_images,
+    position,
+    updates_before,
+)
 from rlplast.supervised.regression import load_regression
 from rlplast.supervised.streams import TASKS, phases
 from rlplast.supervised.tasks import task_data
@@ -85,6 +94,9 @@ class Supervised(Trainable):
             self.model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         self.model.to(device)
         install_methods(config.layers, config.hooks, {"model": (self.model,)}, seed)
+        if fewest_images(self.stream, config.batch_size, config.micro_batch) == 1:
+            keys = f"batch_size = {config.batch_size}, micro_batch = {config.micro_batch}"
+            check_single(keys, self.model, torch.zeros(1, *self.data.input_shape, device=device))
         self.updater = Updater(
             config.optimizer, self.model, derive_seed(self.streams.seed, "model")
         )
@@ -354,7 +366,8 @@ class Supervised(Trainable):
 
         None is one pass.
         """
-        parts = self._shuffled(self.config.seed, "batches", number).split(size)
+        order = self._shuffled(self.config.seed, "batches", number)
+        parts = [order[part] for part in batch_slices(len(order), size)]
         for chosen in parts if count is None else islice(cycle(parts), count):
             yield Images(*self.task.train.batch(chosen))
 

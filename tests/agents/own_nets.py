@@ -13,6 +13,11 @@ def mlp(obs_shape: tuple[int, ...], num_actions: int) -> nn.Module:
     )
 
 
+def batch_norm(obs_shape: tuple[int, ...], num_actions: int) -> nn.Module:
+    size = obs_shape[0]
+    return nn.Sequential(nn.Linear(size, 8), nn.BatchNorm1d(8), nn.Linear(8, num_actions))
+
+
 class Residual(nn.Module):
     """A block of IMPALA's encoder (Espeholt et al. 2018)."""
 

@@ -31,6 +31,10 @@ def batch_norm(obs_shape: tuple[int, ...]) -> Pair:
     return one(), one()
 
 
+def one_batch_norm(obs_shape: tuple[int, ...]) -> Any:
+    return batch_norm(obs_shape)[0]
+
+
 class Noisy(nn.Module):
     """A trunk whose path depends on its data, that drops units and has a buffer that is drawn."""
 

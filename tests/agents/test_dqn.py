@@ -13,6 +13,7 @@ from rlplast.agents.off_policy_config import EnvConfig
 from rlplast.agents.replay import Batch
 from rlplast.core.errors import RlplastError
 from rlplast.core.rng import numpy_stream
+from tests.agents.toy_control import recorded
 from tests.agents.toy_env import (
     ROUND,
     SPEC,
@@ -63,8 +64,8 @@ def test_training_is_a_hand_written_update_on_the_same_batches(
         agent.step()
         if batches:
             losses.append(twin.update(batches.pop()))
-        if syncs_twin(agent.clock.env_steps, agent.config.agent.target_every) > syncs:
-            syncs = syncs_twin(agent.clock.env_steps, agent.config.agent.target_every)
+        while syncs < syncs_twin(agent.clock.env_steps, agent.config.agent.target_every):
+            syncs += 1
             twin.sync()
     for mine, theirs in zip(weights(agent), twin.weights(), strict=True):
         torch.testing.assert_close(mine, theirs, atol=2e-6, rtol=1e-5)
@@ -111,6 +112,26 @@ def test_target_follows_where_a_multiple_of_its_period_is_crossed(
         steps = agent.clock.env_steps
 
 
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("num_envs", [1, 4, 8])
+def test_target_moves_as_often_for_the_same_env_steps_of_any_number_of_environments(
+    num_envs: int, every: int, monkeypatch: pytest.MonkeyPatch
+):
+    use_wheel(monkeypatch)
+    agent = dqn(num_envs, target_every=every, tau=0.1, initial_steps=100)
+    with torch.no_grad():
+        for parameter in agent.target.parameters():
+            parameter.add_(1.0)
+    start = [p.clone() for p in agent.target.parameters()]
+    while agent.clock.env_steps < 32:
+        agent.step()
+    left = 0.9 ** (32 // every)
+    for mine, first, now in zip(
+        agent.online.parameters(), start, agent.target.parameters(), strict=True
+    ):
+        torch.testing.assert_close(now, mine + left * (first - mine))
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"epsilon_decay": 1.0, "epsilon_end": 0.2}, {"epsilon_decay": 0.0}]
 )
@@ -144,6 +165,26 @@ def always_action_zero(agent: DQN):
         for parameter in agent.online.parameters():
             parameter.zero_()
         agent.online.head.bias[0] = 1
+
+
+@pytest.mark.parametrize("exploration", ["each", "shared"])
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
+def test_first_steps_are_random_whatever_epsilon(
+    epsilon: float, exploration: str, monkeypatch: pytest.MonkeyPatch
+):
+    use_wheel(monkeypatch)
+    options = {"epsilon_start": epsilon, "epsilon_end": 0.0, "epsilon_decay": 0.0}
+    agent = dqn(2, initial_steps=300, replay_ratio=0.001, exploration=exploration, **options)
+    always_action_zero(agent)
+    rates = []
+    with recorded(agent) as seen:
+        while agent.clock.env_steps < 400:
+            rates.append(agent.metrics()["train/epsilon"])
+            agent.step()
+    assert rates == [1.0] * 150 + [0.0] * 50
+    actions = np.array([played for _, played, _ in seen])
+    assert np.bincount(actions[:150].ravel(), minlength=3).min() > 70  # of 300
+    assert not actions[150:].any()
 
 
 def test_each_environment_draws_its_own_exploration(monkeypatch: pytest.MonkeyPatch):

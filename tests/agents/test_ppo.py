@@ -1,3 +1,4 @@
+import copy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,7 @@ def test_truncated_episodes_are_worth_their_last_observation_and_terminated_ones
 ):
     agent = ppo(gamma=0.9, rollout_steps=40)
     with recorded(agent) as steps:
-        for _ in range(39):
+        for _ in range(40):
             agent.step()
     kinds = set()
     for t, (obs, _, step) in enumerate(steps):
@@ -86,6 +87,32 @@ def test_truncated_episodes_are_worth_their_last_observation_and_terminated_ones
         assert same(agent.rollout.obs[t], obs)
         kinds |= {(bool(a), bool(b)) for a, b in zip(step.terminated, step.truncated, strict=True)}
     assert kinds == {(False, False), (True, False), (False, True)}
+
+
+def test_values_of_a_rollout_are_those_of_the_critic_as_it_is_when_the_rollout_is_full(
+    toy: str, tmp_path: Path
+):
+    agent = ppo(gamma=0.9, gae_lambda=0.0, rollout_steps=30)
+    with torch.no_grad():
+        agent.critic.head.bias.fill_(100.0)
+    hooks = hooked(agent, {"method": "full_reset", "at": "40 env_steps", "networks": ["critic"]})
+    with recorded(agent) as steps:
+        while not agent.owes():
+            before = agent.clock
+            agent.step()
+            hooks.fire(before, agent.clock)
+            if agent.clock.env_steps == 38:  # between a truncated step and the edit
+                agent.load_state_dict(copy.deepcopy(agent.state_dict()))
+    assert any(step.truncated.any() for _, _, step in steps[:19])
+
+    def value(obs: np.ndarray) -> np.ndarray:
+        return agent.critic(torch.from_numpy(obs)).detach()[:, 0].numpy()
+
+    expected = [
+        step.reward + np.where(step.terminated, 0, 0.9 * value(step.obs_final))
+        for _, _, step in steps
+    ]
+    np.testing.assert_allclose(agent.rollout.data.returns, np.ravel(expected), rtol=1e-4)
 
 
 def test_actions_are_clipped_where_they_are_played_and_not_where_they_are_learnt(
@@ -228,13 +255,12 @@ def test_where_episodes_cannot_go_on_they_end_as_truncated(toy: str, tmp_path: P
     obs = other.experience.obs().copy()
     other.experience.env.restarts = True  # as an environment says that cannot be put back
     other.load_files(tmp_path)
-    value = other.critic(torch.from_numpy(obs)).detach()[:, 0].numpy()
-    before = agent.rollout.reward[3], agent.rollout.ended[3]
-    worth = np.where(before[1], 0, np.float32(0.99) * value)
-    np.testing.assert_allclose(other.rollout.reward[3], before[0] + worth, rtol=1e-6)
+    assert same(other.rollout.reward, agent.rollout.reward)
+    (cut,) = other.rollout.cuts
+    still_open = np.flatnonzero(~agent.rollout.ended[3])
+    assert same([*cut], [3, still_open, obs[still_open]])
     assert other.rollout.ended[3].all()
     assert (other.experience.obs() != obs).all()
-    assert same(other.rollout.reward[:3], agent.rollout.reward[:3])
 
 
 @pytest.mark.slow

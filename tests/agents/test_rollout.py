@@ -92,15 +92,17 @@ def test_data_stay_in_their_place_while_the_next_steps_are_played():
     assert not same(made.data.obs, before[0][1])
 
 
-def test_cut_ends_open_episodes_with_what_they_are_worth():
+def test_cut_ends_episodes_with_the_newest_step():
     made = rollout(None)
     obs, zeros = np.zeros((ENVS, 4)), np.zeros(ENVS)
-    made.cut(np.ones(ENVS))  # nothing is open yet
+    made.cut(np.arange(ENVS), obs)  # nothing is open yet
     made.add(obs, zeros, zeros, zeros, np.zeros(ENVS, bool))
     made.add(obs, zeros, zeros, zeros, np.array([False, True, False]))
-    made.cut(np.array([1.0, 2.0, 3.0]))
-    assert made.reward[:2].tolist() == [[0, 0, 0], [1, 0, 3]]
-    assert made.ended[:2].tolist() == [[False] * 3, [True] * 3]
+    made.cut(np.array([0]), obs[:1])
+    assert made.ended[:2].tolist() == [[False] * 3, [True, True, False]]
+    assert [t for t, *_ in made.cuts] == [1]
+    made.restart()
+    assert not made.cuts
 
 
 def test_a_pass_has_every_transition_once_and_draws_repeat_by_their_stream():
@@ -125,9 +127,11 @@ def test_nothing_is_sampled_before_a_rollout_is_whole():
 
 def test_state_holds_steps_and_data():
     made = played(finished(played(rollout(), STEPS)), 5, seed=2)
+    made.cut(np.array([1]), np.ones((1, 4), np.float32))
     state = copy.deepcopy(made.state_dict())
     other = rollout()
     other.load_state_dict(state)
+    assert same(made.cuts, other.cuts) and made.cuts
     for one in (made, other):
         finished(played(one, STEPS - 5, seed=3))
     assert same(made.state_dict(), other.state_dict())

@@ -61,10 +61,14 @@ def test_normalised_observations_are_those_of_numpy() -> None:
     np.testing.assert_allclose(own.std(axis=0), 1, rtol=1e-5)
 
 
-def test_nothing_is_clipped() -> None:
-    statistics = RunningStatistics((1,))
-    statistics.update(np.array([[-1.0], [1.0]]))
-    assert float(statistics.normalise(torch.tensor([[1e4]]))) == pytest.approx(1e4)
+def test_what_is_normalised_is_bounded_and_the_statistics_know_all_of_it() -> None:
+    statistics = RunningStatistics((2,))
+    statistics.update(np.array([[-1.0, 3.0], [1.0, 3.0]]))  # the second entry never varied
+    obs = torch.tensor([[9.5, 3.0], [1e4, 4.0], [-1e4, -1e30]])
+    found = statistics.normalise(obs)
+    torch.testing.assert_close(found, torch.tensor([[9.5, 0.0], [10.0, 10.0], [-10.0, -10.0]]))
+    statistics.update(obs.numpy()[:2])
+    assert statistics.state_dict()["mean"][0] == pytest.approx(10_009.5 / 4)
 
 
 def test_entry_that_never_changes_is_divided_by_the_root_of_the_constant_alone() -> None:
@@ -77,7 +81,7 @@ def test_entry_that_never_changes_is_divided_by_the_root_of_the_constant_alone()
 
 def test_before_any_update_observations_pass_unchanged() -> None:
     statistics = RunningStatistics((3,))
-    obs = torch.from_numpy(rows(5).astype(np.float32))
+    obs = torch.from_numpy(rows(5).astype(np.float32)) / 20
     assert torch.equal(statistics.normalise(obs), obs)
 
 

@@ -8,11 +8,13 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlplast.core.batches import batch_slices
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
 from rlplast.core.rng import torch_stream
 from rlplast.run import api
 from rlplast.run.build import build
+from rlplast.supervised.place import fewest_images
 from rlplast.supervised.streams import Phase
 from rlplast.supervised.trainer import position
 from tests.marks import optimizers
@@ -54,6 +56,27 @@ def test_position_is_where_a_plain_loop_would_be(sizes, batch_size):
                 assert (here.batches, here.updates) == (len(starts), in_phase)
                 in_phase += 1
         assert position(stream[number], batch_size, in_phase).epoch == epochs
+
+
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=4),
+    batch_size=st.integers(1, 50),
+    micro_batch=st.none() | st.integers(1, 50),
+)
+def test_fewest_images_are_those_of_the_smallest_part_of_a_batch(sizes, batch_size, micro_batch):
+    stream = [Phase(torch.arange(n), torch.arange(1), 1) for n in sizes]
+    parts = [
+        part
+        for n in sizes
+        for batch in batch_slices(n, batch_size)
+        for chosen in [torch.arange(n)[batch]]
+        for part in chosen.tensor_split(-(-len(chosen) // (micro_batch or len(chosen))))
+    ]
+    fewest = fewest_images(stream, batch_size, micro_batch)
+    assert (fewest == 1) == (min(map(len, parts)) == 1)
+    assert fewest <= min(map(len, parts))
+    for n, phase in zip(sizes, stream, strict=True):
+        assert position(phase, batch_size, 0).batches == len(batch_slices(n, batch_size))
 
 
 def test_a_phase_starts_in_a_step_of_its_own():
