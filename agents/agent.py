@@ -1,6 +1,6 @@
 """What all agents share: environments, evaluation, what an update consists of, checkpoints."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -25,10 +25,11 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.fast.graphs import graphs_of
 from rlplast.core.method.context import Activations
 from rlplast.core.method.penalties import Penalties
+from rlplast.core.method.readings import Reader
 from rlplast.core.network.edits import Assign, write
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import allocate, zero_all
-from rlplast.core.network.record import in_mode, record
+from rlplast.core.network.record import record
 from rlplast.core.rng import Streams, numpy_stream, torch_stream
 from rlplast.optimizers.updater import Updater
 from rlplast.training.trainable import AfterUpdate, no_hooks, no_key
@@ -36,7 +37,7 @@ from rlplast.training.trainable import AfterUpdate, no_hooks, no_key
 __all__ = ["Agent"]
 
 
-class Agent(ABC):
+class Agent(Reader):
     """An agent with its environments; a `Trainable` but for networks, losses and its data.
 
     Args:
@@ -321,7 +322,7 @@ class Agent(ABC):
         of_task = () if task == now else ("task", task)
         stream = partial(numpy_stream, self.config.seed, "evaluation", number, *of_task)
         rng = stream("policy")
-        with in_mode(*self._acting(), train=False):
+        with self.reading(copies=False):
             return evaluate_policy(
                 partial(self.tasks.make, task),
                 self.config.env.num_envs,
@@ -399,7 +400,7 @@ class Agent(ABC):
         if obs.shape[1:] != expected.shape[1:] or obs.ndim != expected.ndim:
             sizes = ", ".join(map(str, expected.shape[1:]))
             raise ConfigError(f"obs has shape {obs.shape}: allowed is (batch, {sizes})")
-        with in_mode(*self._acting(), train=False):
+        with self.reading(copies=False):
             return self._act_greedily(obs)
 
     @abstractmethod
