@@ -18,6 +18,7 @@ import rlplast
 from rlplast.adapters.reading import LastBatch
 from rlplast.adapters.sb3_networks import find_networks
 from rlplast.adapters.sb3_probe import Experience
+from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError
 from rlplast.core.method import readings
 from rlplast.core.method.context import Context
@@ -36,6 +37,7 @@ from rlplast.metrics import output_probe
 from rlplast.metrics.curvature import IN_A_RUN
 from rlplast.metrics.diagnosis import diagnose_network
 from rlplast.metrics.probe import check_names, measure_run, weights_of
+from rlplast.run import api
 from rlplast.run.build import build
 from rlplast.run.config_file import read_config
 from tests import restless
@@ -44,7 +46,7 @@ from tests.cases import CASES
 from tests.every_kind import small_run
 from tests.gpt.runs import MODEL, write_corpora
 from tests.marks import slow_but
-from tests.runs import check_resumes
+from tests.runs import check_resumes, final
 
 OWN = "tests.restless"
 CART = {"id": "gym/CartPole-v1", "num_envs": 2, "options": {"max_episode_steps": 15}}
@@ -327,6 +329,9 @@ def test_a_module_of_a_function_begins_as_the_function_made_it() -> None:
     assert module[0].passes == 1  # which lazy layers need
 
 
+HALF = dict.fromkeys(AGENTS, Time(60, "env_steps")) | {"supervised": Time(20, "updates")}
+
+
 @pytest.mark.parametrize("of", slow_but(["dqn", "supervised"], [*AGENTS, "supervised"]))
 def test_runs_whose_units_are_first_looked_for_after_the_load(
     of: str, corpora: dict[str, str], tmp_path: Path
@@ -335,4 +340,12 @@ def test_runs_whose_units_are_first_looked_for_after_the_load(
     measured = {"every": "20%", "names": ["dormant_ratio", "gradient_norm"], "batch_size": 8}
     evaluated = {"every": "30%", "episodes": 1}
     changes = {"hooks": [reset], "metrics": measured, "evaluate": evaluated}
-    check_resumes(config(of, corpora, **changes), tmp_path)
+    expected = check_resumes(config(of, corpora, **changes), tmp_path)
+    arm = read_config(config(of, corpora, **changes, checkpoint={"every": "10%", "keep": 99}))
+    prefix, stop = read_config(config(of, corpora, **changes | {"hooks": []})), (HALF[of],)
+    api.train(prefix, tmp_path / "prefix", until=stop)
+    api.branch(tmp_path / "prefix", tmp_path / "arm", arm, stop)
+    api.resume(tmp_path / "arm")
+    branched = final(tmp_path / "arm")
+    assert branched["tensors.safetensors"] == expected["tensors.safetensors"]
+    assert branched["metrics"] == expected["metrics"]
