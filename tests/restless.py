@@ -11,6 +11,8 @@ from torch import Tensor, nn
 class Restless(nn.Module):
     """Counts its calls, in a buffer and beside it, and adds noise that grows with their number."""
 
+    calls: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("calls", torch.zeros(()))
@@ -18,12 +20,14 @@ class Restless(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.passes += 1
-        self.calls.add_(1)  # type: ignore[operator]
+        self.calls.add_(1)
         return x + 1e-3 * self.calls * torch.randn(())
 
 
 class Unsaved(nn.Module):
     """Puts another tensor into its buffer, keeps its input, and draws where nothing is saved."""
+
+    calls: Tensor
 
     def __init__(self) -> None:
         super().__init__()

@@ -292,7 +292,7 @@ def test_diagnosis_of_a_module() -> None:
 def test_what_looks_at_the_structure_of_a_module(train: bool) -> None:
     module = nn.Sequential(restless.Unsaved(), restless.layers(5, nn.Linear(8, 3)))
     module.train(train)
-    module[1][2].eval()  # a frozen part
+    module.get_submodule("1.2").eval()  # a frozen part
     network = Network("net", module)
     for look in (
         network.units,
@@ -325,8 +325,9 @@ def test_a_module_of_a_function_begins_as_the_function_made_it() -> None:
     module = made("model", factory, 0, inputs, size=3)
     assert check_outputs("model", module, inputs) == 3
     assert module.training
-    assert not module[0].calls
-    assert module[0].passes == 1  # which lazy layers need
+    counter = module.get_submodule("0")
+    assert not counter.calls
+    assert counter.passes == 1  # which lazy layers need
 
 
 HALF = dict.fromkeys(AGENTS, Time(60, "env_steps")) | {"supervised": Time(20, "updates")}
