@@ -215,6 +215,22 @@ def test_reading_activations_outputs_and_losses(of: str, corpora: dict[str, str]
     close(source)
 
 
+def test_a_loss_in_training_mode_leaves_the_mode_of_its_target() -> None:
+    net, target = (restless.layers(5, nn.Linear(8, 3)) for _ in range(2))
+    net.eval(), target.eval()
+    seen: list[bool] = []
+
+    def loss(batch: Tensor) -> Tensor:
+        seen.extend([net.training, target.training])
+        return (net(batch) - target(batch).detach()).square().mean()
+
+    network = Network("net", net, torch.optim.Adam(net.parameters()), target)
+    source = OwnSource({"net": network}, torch.randn(9, 5), loss)
+    for train in (True, False):
+        leaves(source, partial(source.loss, "net", source.sample(0, 0), train))
+    assert seen == [True, False, False, False]
+
+
 @pytest.mark.parametrize("of", [*RUNS, "loop"])
 def test_every_metric(of: str, corpora: dict[str, str]) -> None:
     source = source_of(of, corpora)

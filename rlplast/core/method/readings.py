@@ -29,8 +29,9 @@ __all__ = ["Inside", "OwnSource", "Probe", "Reader", "output_of"]
 class Reader(ABC):
     """What computes the readings of a `Source`, and leaves its networks as they are.
 
-    All its networks and those that follow them are in evaluation mode meanwhile. Modes, buffers
-    and global generators are then as before (`rlplast.core.network.modes.reading`).
+    All its networks and those that follow them are in evaluation mode meanwhile, but where a loss
+    is read in training mode. Modes, buffers and global generators are then as before
+    (`rlplast.core.network.modes.reading`).
 
     Attributes:
         networks: the networks by name.
@@ -51,19 +52,19 @@ class Reader(ABC):
 
     def loss(self, network: str, batch: Any, train: bool = False) -> Tensor:
         """Return the loss of a batch; see `Source.loss`."""
-        with self.reading(train):
+        training = (self.networks[network].module,) if train else ()
+        with self.reading(evaluate=not train), in_mode(*training, train=True):
             return self._loss_on(network, batch)
 
-    def reading(self, train: bool = False, copies: bool = True) -> AbstractContextManager[None]:
+    def reading(self, **how: bool) -> AbstractContextManager[None]:
         """Return a context in which the networks may be called; they are as before afterwards.
 
         Args:
-            train: whether in training mode.
-            copies: as of `rlplast.core.network.modes.reading`.
+            **how: as of `rlplast.core.network.modes.reading`.
         """
         own = self.networks.values()
         modules = [n.module for each in own for n in (each, *each.followers.values())]
-        return reading(*modules, train=train, copies=copies)
+        return reading(*modules, **how)
 
     @abstractmethod
     def _activations_on(self, network: str, batch: Any) -> Activations: ...

@@ -16,14 +16,14 @@ __all__ = ["in_mode", "reading"]
 
 
 @contextmanager
-def reading(*modules: nn.Module, train: bool = False, copies: bool = True) -> Iterator[None]:
+def reading(*modules: nn.Module, evaluate: bool = True, copies: bool = True) -> Iterator[None]:
     """Call modules in evaluation mode, and leave them as they were.
 
     Modes, buffers and attributes of every part are put back, and so are the global generators.
 
     Args:
         *modules: all that are called.
-        train: as of `in_mode`.
+        evaluate: whether they are in evaluation mode; else they keep their modes.
         copies: whether modules compute with copies of their buffers, so that what they return can
             still be differentiated afterwards. Else the buffers get their values back, as a
             captured graph needs it, which knows their addresses.
@@ -35,7 +35,7 @@ def reading(*modules: nn.Module, train: bool = False, copies: bool = True) -> It
     for part, _, own in kept if copies else ():
         part._buffers.update({n: None if b is None else copied[id(b)] for n, b in own.items()})
     try:
-        with preserve_global_rng(), in_mode(*modules, train=train):
+        with preserve_global_rng(), in_mode(*modules if evaluate else (), train=False):
             yield
     finally:
         for part, attributes, own in kept:

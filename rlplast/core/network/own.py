@@ -90,7 +90,7 @@ def made(
                 raise ConfigError(f"{key}: the function returned {kind}: allowed is a module")
             with torch.no_grad():
                 before = [each._version for each in inputs]
-                _materialise(module, inputs)
+                _materialise(key, module, inputs)
                 with reading(module):
                     module(*inputs)
         except ConfigError:
@@ -105,24 +105,28 @@ def made(
             f"{key}: the module writes into its input, which others read too: compute from it "
             "instead (x = x - 0.5, not x -= 0.5)"
         )
-    lazy = [name for name, p in module.named_parameters() if is_lazy(p)]
-    if lazy:
-        raise ConfigError(
-            f"{key}: {lazy[0]} is lazy, and no forward pass has given it a shape: leave it out"
-        )
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ConfigError(f"{key}: the module has no parameters that could be trained")
     return module.train()
 
 
-def _materialise(module: nn.Module, inputs: Sequence[Tensor]) -> None:
+def _materialise(key: str, module: nn.Module, inputs: Sequence[Tensor]) -> None:
     """Let lazy parts of a module find their shapes; what buffers there are stay as they are."""
-    if not any(map(is_lazy, (*module.parameters(), *module.buffers()))):
+    if not _lazy(module):
         return
     kept = [(buffer, buffer.clone()) for buffer in module.buffers() if not is_lazy(buffer)]
     module.eval()(*inputs)
     for buffer, value in kept:
         buffer.copy_(value)
+    if unused := _lazy(module):
+        raise ConfigError(
+            f"{key}: {unused[0]} is lazy, and no forward pass has given it a shape: leave it out"
+        )
+
+
+def _lazy(module: nn.Module) -> list[str]:
+    named = (*module.named_parameters(), *module.named_buffers())
+    return [name for name, tensor in named if is_lazy(tensor)]
 
 
 @contextmanager

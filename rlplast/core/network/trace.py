@@ -16,7 +16,7 @@ from torch.fx.proxy import TraceError
 from torch.nn.modules.conv import _ConvNd
 
 from rlplast.core.network.blocks import NORMS
-from rlplast.core.network.modes import reading
+from rlplast.core.network.modes import in_mode, reading
 from rlplast.core.rng import preserve_global_rng
 
 __all__ = [
@@ -62,7 +62,7 @@ def in_both_modes(module: nn.Module, find: Callable[[], T]) -> tuple[T, T]:
 
     The module stays as it is, though a trace runs its code.
     """
-    with reading(module, train=True):
+    with reading(module, evaluate=False), in_mode(module, train=True):
         training = find()
     with reading(module):
         return training, find()
