@@ -217,7 +217,8 @@ def test_reading_activations_outputs_and_losses(of: str, corpora: dict[str, str]
 
 def test_a_loss_in_training_mode_leaves_the_mode_of_its_target() -> None:
     net, target = (restless.layers(5, nn.Linear(8, 3)) for _ in range(2))
-    net.eval(), target.eval()
+    for module in (net, target):
+        module.eval()
     seen: list[bool] = []
 
     def loss(batch: Tensor) -> Tensor:
