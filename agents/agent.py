@@ -1,6 +1,6 @@
 """What all agents share: environments, evaluation, what an update consists of, checkpoints."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -25,10 +25,11 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.fast.graphs import graphs_of
 from rlplast.core.method.context import Activations
 from rlplast.core.method.penalties import Penalties
+from rlplast.core.method.readings import Reader
 from rlplast.core.network.edits import Assign, write
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import allocate, zero_all
-from rlplast.core.network.record import in_mode, record
+from rlplast.core.network.record import record
 from rlplast.core.network.single import check_single
 from rlplast.core.rng import Streams, numpy_stream, torch_stream
 from rlplast.optimizers.updater import Updater
@@ -37,7 +38,7 @@ from rlplast.training.trainable import AfterUpdate, no_hooks, no_key
 __all__ = ["Agent"]
 
 
-class Agent(ABC):
+class Agent(Reader):
     """An agent with its environments; a `Trainable` but for networks, losses and its data.
 
     Args:
@@ -339,7 +340,7 @@ class Agent(ABC):
         make = partial(self.tasks.make, task)
         if task == self.sequence.tasks[self.experience.phase]:  # a new phase's begins later
             make = partial(_with_learned, make, self.experience.env.learned())
-        with in_mode(*self._acting(), train=False):
+        with self.reading(copies=False):
             return evaluate_policy(
                 make,
                 self.config.env.num_envs,
@@ -417,7 +418,7 @@ class Agent(ABC):
         if obs.shape[1:] != expected.shape[1:] or obs.ndim != expected.ndim:
             sizes = ", ".join(map(str, expected.shape[1:]))
             raise ConfigError(f"obs has shape {obs.shape}: allowed is (batch, {sizes})")
-        with in_mode(*self._acting(), train=False):
+        with self.reading(copies=False):
             return self._act_greedily(obs)
 
     @abstractmethod

@@ -4,7 +4,6 @@ Source: Mnih et al. 2015; defaults of FIRE's DQN and Dopamine. The update is one
 of static tensors (`DQN.learn`).
 """
 
-from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
@@ -22,7 +21,6 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Activations
 from rlplast.core.method.install import install_methods
 from rlplast.core.network.network import Network
-from rlplast.core.network.record import in_mode
 from rlplast.core.rng import derive_seed, numpy_stream, torch_stream
 from rlplast.optimizers.updater import Updater
 from rlplast.training.trainable import penalties_of
@@ -190,18 +188,13 @@ class DQN(OffPolicyAgent):
         """Return means since the last call: TD loss, Q(s, a), return of finished episodes."""
         return {"train/epsilon": self._exploration()} | super().metrics()
 
-    def loss(self, network: str, batch: Batch, train: bool = False) -> Tensor:
-        """Return the TD loss of a batch, without penalties."""
-        with nullcontext() if train else in_mode(self.online, train=False):
-            return self.td_loss(batch)[0]
+    def _loss_on(self, network: str, batch: Batch) -> Tensor:
+        """Return the TD loss of a batch."""
+        return self.td_loss(batch)[0]
 
-    def outputs(self, network: str, batch: Batch, module: nn.Module | None = None) -> Tensor:
+    def _outputs_on(self, network: str, batch: Batch, module: nn.Module) -> Tensor:
         """Return the values of all actions, (batch, actions)."""
-        module = self.online if module is None else module
-        with in_mode(module, train=False):
-            return self._mean(module(batch.obs))
+        return self._mean(module(batch.obs))
 
-    @torch.no_grad()
-    def activations(self, network: str, batch: Batch) -> Activations:
-        """Return hidden activations of the online network on a batch's observations."""
+    def _activations_on(self, network: str, batch: Batch) -> Activations:
         return self._with_activations("q", batch.obs, wanted=True)[1]

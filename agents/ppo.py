@@ -9,7 +9,6 @@ An update is one step of all optimizers on one minibatch. A rollout owes as many
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,6 @@ from rlplast.core.errors import RlplastError
 from rlplast.core.method.context import Activations
 from rlplast.core.method.install import install_methods
 from rlplast.core.network.network import Network
-from rlplast.core.network.record import in_mode
 from rlplast.core.rng import derive_seed, numpy_stream, torch_stream
 from rlplast.optimizers.updater import Updater, minimise_together
 from rlplast.training.trainable import penalties_of
@@ -308,23 +306,17 @@ class PPO(Agent):
         rng = numpy_stream(self.config.seed, "batches", number)
         return self.rollout.batches(count, size, rng)
 
-    def loss(self, network: str, batch: Transitions, train: bool = False) -> Tensor:
-        """Return the loss that trains a network, on a batch, without penalties."""
-        with nullcontext() if train else in_mode(*self._acting(), train=False):
-            if network == "actor_critic":
-                loss, loss_actor, *_ = self.shared_loss(batch)
-                return loss_actor + loss
-            return (self.actor_loss if network == "actor" else self.critic_loss)(batch)[0]
+    def _loss_on(self, network: str, batch: Transitions) -> Tensor:
+        if network == "actor_critic":
+            loss, loss_actor, *_ = self.shared_loss(batch)
+            return loss_actor + loss
+        return (self.actor_loss if network == "actor" else self.critic_loss)(batch)[0]
 
-    def outputs(self, network: str, batch: Transitions, module: nn.Module | None = None) -> Tensor:
+    def _outputs_on(self, network: str, batch: Transitions, module: nn.Module) -> Tensor:
         """Return a network's outputs on a batch, (batch, outputs): logits or means, or values."""
-        module = self.networks[network].module if module is None else module
-        with in_mode(module, train=False):
-            return module(batch.obs)
+        return module(batch.obs)
 
-    @torch.no_grad()
-    def activations(self, network: str, batch: Transitions) -> Activations:
-        """Return hidden activations of a network on a batch's observations."""
+    def _activations_on(self, network: str, batch: Transitions) -> Activations:
         return self._with_activations(network, batch.obs, wanted=True)[1]
 
     def state_dict(self) -> dict[str, Any]:

@@ -9,7 +9,6 @@ critic (new actor, new α); then the target follows.
 """
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,7 +31,6 @@ from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.core.method.context import Activations
 from rlplast.core.method.install import install_methods
 from rlplast.core.network.network import Network
-from rlplast.core.network.record import in_mode
 from rlplast.core.rng import derive_seed, torch_stream
 from rlplast.optimizers.updater import Updater
 from rlplast.training.trainable import penalties_of
@@ -333,7 +331,7 @@ class SAC(OffPolicyAgent):
     def _q(self, obs: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """Return the mean over critics of Q(s, a), (batch,), in units of the reward."""
         raw = on_device(self._as_stored(obs), self.device)
-        with in_mode(self.critic, train=False), self._autocast():
+        with self._autocast():
             values = self.critic(self._for_critic(raw), on_device(actions, self.device))
         q = self._mean(values).float().mean(0)
         return (q if self.return_scale is None else q / self.return_scale.factor).cpu().numpy()
@@ -356,17 +354,13 @@ class SAC(OffPolicyAgent):
             members = on_device(rng.permutation(self.config.agent.critics)[:subset], self.device)
         return SACBatch(batch, on_device(noise, self.device), members)
 
-    def loss(self, network: str, batch: SACBatch, train: bool = False) -> Tensor:
-        """Return the loss that trains a network, on a batch, without penalties."""
-        with nullcontext() if train else in_mode(self.actor, self.critic, train=False):
-            if network == "critic":
-                return self.critic_loss(batch)[0]
-            loss, entropy, _ = self.actor_loss(batch)
+    def _loss_on(self, network: str, batch: SACBatch) -> Tensor:
+        if network == "critic":
+            return self.critic_loss(batch)[0]
+        loss, entropy, _ = self.actor_loss(batch)
         return loss if network == "actor" else self.temperature_loss(entropy)
 
-    def outputs(
-        self, network: str, batch: SACBatch, module: nn.Module | None = None
-    ) -> Tensor | None:
+    def _outputs_on(self, network: str, batch: SACBatch, module: nn.Module) -> Tensor | None:
         """Return a network's outputs on a batch.
 
         Of the actor the means before tanh, (batch, action_dim); of the critic the values of the
@@ -374,15 +368,12 @@ class SAC(OffPolicyAgent):
         """
         if network == "temperature":
             return None
-        module = self.networks[network].module if module is None else module
         data = batch.transitions
-        with in_mode(module, train=False):
-            if network == "actor":
-                return module(self._for_actor(data.obs))[0]
-            return self._mean(module(self._for_critic(data.obs), data.action)).mT
+        if network == "actor":
+            return module(self._for_actor(data.obs))[0]
+        return self._mean(module(self._for_critic(data.obs), data.action)).mT
 
-    @torch.no_grad()
-    def activations(self, network: str, batch: SACBatch) -> Activations:
+    def _activations_on(self, network: str, batch: SACBatch) -> Activations:
         """Return hidden activations of a network on a batch; the temperature has none."""
         data = batch.transitions
         if network == "actor":

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
+from rlplast.core.method.context import Activations
+from rlplast.core.method.readings import OwnSource
 from rlplast.core.network.network import Network
 from rlplast.core.network.stacked import StackedLinear
 from rlplast.core.rng import preserve_global_rng
@@ -150,6 +152,11 @@ def data(family: str, seed: int = 0) -> tuple[Tensor, Tensor]:
         return x.to(memory_format=torch.channels_last), torch.randn(BATCH, 3, generator=generator)
     shape = (2, BATCH, 1) if family == "stacked" else (BATCH, 3)
     return torch.randn(BATCH, 5, generator=generator), torch.randn(shape, generator=generator)
+
+
+def observed(network: Network, *inputs: Tensor) -> Activations:
+    """Return what a probe reads of a network."""
+    return OwnSource({network.name: network}, None).activations(network.name, {"": inputs})
 
 
 def loss_of(module: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:

@@ -24,7 +24,6 @@ from rlplast.core.method.readings import OwnSource
 from rlplast.core.method.schedule import Schedule
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
-from rlplast.core.network.record import observe
 from rlplast.core.registry import rows
 from rlplast.methods import recycling
 from tests.cases import (
@@ -43,7 +42,7 @@ from tests.cases import (
     schedule,
 )
 from tests.marks import slow
-from tests.models import OPTIMIZERS, Critic, Subject, assert_same, subject
+from tests.models import OPTIMIZERS, Critic, Subject, assert_same, observed, subject
 
 # conv_batchnorm has all that conv has.
 every_model = pytest.mark.parametrize(
@@ -431,7 +430,7 @@ def test_inside_an_update_it_does_what_a_scheduled_firing_does(
         clock = Clock(updates=update)
         found = {}
         if "activations" in method_of(method).reads:
-            found["net"] = observe(inner.network, lambda: inner.module(inner.x))
+            found["net"] = observed(inner.network, inner.x)
         inside.after_update(clock, 0, found)
         receipts += outside.fire(clock, 1, 0)
         assert_same(inner.snapshot(), outer.snapshot())

@@ -7,10 +7,9 @@ import torch
 
 from rlplast.core.clock import Clock
 from rlplast.core.method.method import implements
-from rlplast.core.network.record import observe
 from tests.cases import ACCEPTED, CASES, fire, hooks, method_of, ready
 from tests.marks import slow, slow_but
-from tests.models import FAMILIES, Subject, loss_of
+from tests.models import FAMILIES, Subject, loss_of, observed
 
 EVERY_UPDATE = [(m, f) for m, f in ACCEPTED if CASES[m].made_for_every_update]
 # Compiling takes seconds: each method on another family.
@@ -26,7 +25,7 @@ def activations(method: str, made: Subject) -> dict[str, Any]:
     """What the method reads of an update, by network."""
     if "activations" not in method_of(method).reads:
         return {}
-    return {"net": observe(made.network, lambda: made.module(made.x))}
+    return {"net": observed(made.network, made.x)}
 
 
 @pytest.fixture

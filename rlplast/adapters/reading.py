@@ -21,9 +21,9 @@ from rlplast.core.method.context import Activations, Source
 from rlplast.core.method.hook import Hook
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.method import implements
-from rlplast.core.method.readings import output_of
+from rlplast.core.method.readings import Reader, output_of
 from rlplast.core.network.network import Network
-from rlplast.core.network.record import Recorder, in_mode, observe
+from rlplast.core.network.record import Recorder, record
 
 __all__ = ["LastBatch", "Recording", "TrainerSource", "check_readings"]
 
@@ -113,7 +113,7 @@ class TrainerSource(Source, Protocol):
         ...
 
 
-class LastBatch:
+class LastBatch(Reader):
     """The arguments of each network's last training pass, detached, to be run again.
 
     Args:
@@ -151,27 +151,18 @@ class LastBatch:
         """Refuse: one batch is not the training data; `check_readings` says so earlier."""
         raise ConfigError("HookCallback knows one batch of the training data: pass probe=")
 
-    def activations(self, network: str, batch: Mapping[str, Any]) -> Activations:
-        """Return activations on the last batch, in evaluation mode."""
-        handle = self.networks[network]
-        return observe(handle, lambda: self._run(network, batch))
+    def _activations_on(self, network: str, batch: Mapping[str, Any]) -> Activations:
+        with record(self.networks[network]) as found:
+            self._run(network, batch)
+        return found
 
-    def outputs(
-        self, network: str, batch: Mapping[str, Any], module: nn.Module | None = None
-    ) -> Tensor:
-        """Return the logits that the module returns on the last batch, in evaluation mode."""
-        module = self.networks[network].module if module is None else module
-        with in_mode(module, train=False):
-            return output_of(self._run(network, batch, module), network)
+    def _outputs_on(self, network: str, batch: Mapping[str, Any], module: nn.Module) -> Tensor:
+        """Return the logits that the module returns on the last batch."""
+        return output_of(self._run(network, batch, module), network)
 
-    def loss(self, network: str, batch: Mapping[str, Any], train: bool = False) -> Tensor:
-        """Return the loss that the module itself returns on the last batch.
-
-        Raises:
-            ConfigError: if it returns none.
-        """
-        with in_mode(self.networks[network].module, train=train):
-            output = self._run(network, batch)
+    def _loss_on(self, network: str, batch: Mapping[str, Any]) -> Tensor:
+        """Return the loss that the module itself returns on the last batch."""
+        output = self._run(network, batch)
         known = output.get("loss") if isinstance(output, Mapping) else None
         if known is None:
             raise ConfigError(

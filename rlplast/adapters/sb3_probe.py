@@ -13,8 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from rlplast.core.method.readings import OwnSource
 from rlplast.core.network.network import Network
-from rlplast.core.network.record import in_mode
-from rlplast.core.rng import torch_stream
+from rlplast.core.rng import preserve_global_rng, torch_stream
 
 __all__ = ["Experience"]
 
@@ -45,7 +44,7 @@ class Experience(OwnSource):
         """Return whether a network's outputs are known: not of a policy as a whole."""
         return network in ("q", "actor", "critic")
 
-    def outputs(self, network: str, batch: Any, module: nn.Module | None = None) -> Tensor | None:
+    def _outputs_on(self, network: str, batch: Any, module: nn.Module) -> Tensor | None:
         """Return action values, a critic's values side by side, or an actor's means.
 
         Means are what the layer ``mu`` says, before any squashing that is not a part of it. None of
@@ -53,13 +52,11 @@ class Experience(OwnSource):
         """
         if not self.has_outputs(network):
             return None
-        module = self.networks[network].module if module is None else module
         means = [m for name, m in module.named_modules() if name in ("mu", "module.mu")]
         noted: list[Tensor] = []
         handles = [m.register_forward_hook(lambda _, __, out: noted.append(out)) for m in means]
         try:
-            with in_mode(module, train=False):
-                found = module(*batch[network])
+            found = module(*batch[network])
         finally:
             for handle in handles:
                 handle.remove()
@@ -91,17 +88,14 @@ class Experience(OwnSource):
         return calls | ({"critic": drawn} if "critic" in calls else {})
 
     def _replayed(self, size: int, generator: torch.Generator) -> tuple[Any, ...] | None:
-        """Return observations and actions of the replay; NumPy's global stream stays in place."""
+        """Return observations and actions of the replay, which draws from NumPy's global stream."""
         replay = self.model.replay_buffer
         whole = getattr(replay, "ep_length", None)  # HER draws from episodes that have ended
         if replay.size() == 0 or (whole is not None and not (whole > 0).any()):
             return None
-        state = np.random.get_state()
-        np.random.seed(int(torch.randint(2**32, (), generator=generator)))
-        try:
+        with preserve_global_rng():
+            np.random.seed(int(torch.randint(2**32, (), generator=generator)))
             batch = replay.sample(size, env=self.model.get_vec_normalize_env())
-        finally:
-            np.random.set_state(state)
         return batch.observations, batch.actions
 
     def _played(self, size: int, generator: torch.Generator) -> tuple[Any, ...] | None:

@@ -7,12 +7,15 @@ no other. Three kinds:
 - derived ones (`torch_stream`, `numpy_stream`): hooks, evaluations, probes; made anew from
   (seed, name, number) whenever needed, so there is no state to save;
 - torch's global generators, the stream ``model`` (dropout and the like): seeded once,
-  saved, and put back after evaluations and probes by `preserve_global_rng`.
+  saved, and put back after evaluations and probes by `preserve_global_rng`, as are the global
+  generators of NumPy and Python, which nothing of ours draws from.
 """
 
 import hashlib
 import numbers
-from contextlib import AbstractContextManager
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -66,9 +69,16 @@ def numpy_stream(seed: int, *names: object) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(derive_seed(seed, *names)))
 
 
-def preserve_global_rng() -> AbstractContextManager[None]:
-    """Return a context at whose end torch's global generators are put back as they were."""
-    return torch.random.fork_rng([torch.cuda.current_device()] if _on_gpu() else [])
+@contextmanager
+def preserve_global_rng() -> Iterator[None]:
+    """Put the global generators of PyTorch, NumPy and Python back as they were before a block."""
+    python, of_numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng([torch.cuda.current_device()] if _on_gpu() else []):
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(of_numpy)
 
 
 def _on_gpu() -> bool:

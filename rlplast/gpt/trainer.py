@@ -20,9 +20,9 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.fast.graphs import graphs_of
 from rlplast.core.method.context import Activations
 from rlplast.core.method.install import install_methods
+from rlplast.core.method.readings import Reader
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import zero_all
-from rlplast.core.network.record import in_mode
 from rlplast.core.rng import Streams, derive_seed, numpy_stream, torch_stream
 from rlplast.gpt.config import GPTConfig, Phase
 from rlplast.gpt.corpus import Corpus, batch, check_corpus, open_corpus, validation_batches
@@ -65,7 +65,7 @@ class _Loss(nn.Module):
             return cross_entropy(logits, rows[:, 1:]), {k: v.detach() for k, v in found.items()}
 
 
-class GPTTrainer(Trainable):
+class GPTTrainer(Reader, Trainable):
     """A GPT, its corpora and its phases.
 
     Args:
@@ -222,7 +222,7 @@ class GPTTrainer(Trainable):
         """Return a corpus's loss; each rank computes its share of the rows."""
         config = self.config
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)  # of losses, of rows
-        with in_mode(self.gpt, train=False):
+        with self.reading():
             for rows in validation_batches(
                 corpus, config.model.context, config.evaluate.batches, config.batch_size
             ):
@@ -262,22 +262,17 @@ class GPTTrainer(Trainable):
         for _ in range(-(-rows // size) if count is None else count):
             yield on_device(self._rows(phase.shares, size, rng), self.device)
 
-    def loss(self, network: str, batch: Tensor, train: bool = False) -> Tensor:
-        """Return the mean loss of rows (size, context + 1), without penalties."""
-        with nullcontext() if train else in_mode(self.gpt, train=False):
-            return self._plain_loss(batch)[0]
+    def _loss_on(self, network: str, batch: Tensor) -> Tensor:
+        """Return the mean loss of rows (size, context + 1)."""
+        return self._plain_loss(batch)[0]
 
-    def outputs(self, network: str, batch: Tensor, module: nn.Module | None = None) -> Tensor:
+    def _outputs_on(self, network: str, batch: Tensor, module: nn.Module) -> Tensor:
         """Return the logits after the last token of each row, (batch, vocab_size)."""
-        module = self.gpt if module is None else module
-        with in_mode(module, train=False):
-            return module(batch[:, :-1])[:, -1]
+        return module(batch[:, :-1])[:, -1]
 
-    @torch.no_grad()
-    def activations(self, network: str, batch: Tensor) -> Activations:
-        """Return the MLPs' activations after their GELU, in evaluation mode."""
-        with in_mode(self.gpt, train=False):
-            return self.gpt.forward_activations(batch[:, :-1])[1]
+    def _activations_on(self, network: str, batch: Tensor) -> Activations:
+        """Return the MLPs' activations after their GELU."""
+        return self.gpt.forward_activations(batch[:, :-1])[1]
 
     def state_dict(self) -> dict[str, Any]:
         """Return streams, every process's dropout generator, sums and the gradient scale."""

@@ -20,10 +20,11 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.fast.graphs import graphs_of
 from rlplast.core.method.context import Activations
 from rlplast.core.method.install import install_methods
+from rlplast.core.method.readings import Reader
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import zero_all
 from rlplast.core.network.own import is_factory
-from rlplast.core.network.record import in_mode, record
+from rlplast.core.network.record import record
 from rlplast.core.network.single import check_single
 from rlplast.core.rng import Streams, derive_seed, torch_stream
 from rlplast.metrics.calibration import mca
@@ -59,7 +60,7 @@ Parts = Iterable[tuple[Tensor, Tensor]]  # images, and labels or targets
 EVALUATION_BATCH = 1000  # images per forward pass
 
 
-class Supervised(Trainable):
+class Supervised(Reader, Trainable):
     """A model and its stream of data.
 
     Args:
@@ -332,7 +333,7 @@ class Supervised(Trainable):
 
         They are logits, or the numbers of a regression.
         """
-        with in_mode(self.model, train=False), self._autocast():
+        with self.reading(), self._autocast():
             parts = x.to(self.device).split(EVALUATION_BATCH)
             return torch.cat([self.model(self.normalise(p)).float() for p in parts])
 
@@ -371,22 +372,15 @@ class Supervised(Trainable):
         for chosen in parts if count is None else islice(cycle(parts), count):
             yield Images(*self.task.train.batch(chosen))
 
-    def loss(self, network: str, batch: Images, train: bool = False) -> Tensor:
-        """Return the mean loss of a batch; in eval mode no statistics move."""
-        with nullcontext() if train else in_mode(self.model, train=False):
-            return self.task_loss(self.normalise(batch.pixels()), batch.y)[0]
+    def _loss_on(self, network: str, batch: Images) -> Tensor:
+        return self.task_loss(self.normalise(batch.pixels()), batch.y)[0]
 
-    def outputs(self, network: str, batch: Images, module: nn.Module | None = None) -> Tensor:
+    def _outputs_on(self, network: str, batch: Images, module: nn.Module) -> Tensor:
         """Return the outputs of a batch, (batch, outputs): logits, or those of a regression."""
-        module = self.model if module is None else module
-        with in_mode(module, train=False):
-            return module(self.normalise(batch.pixels()))
+        return module(self.normalise(batch.pixels()))
 
-    @torch.no_grad()
-    def activations(self, network: str, batch: Images) -> Activations:
-        """Return hidden activations on a batch, after the nonlinearity, in eval mode."""
-        with in_mode(self.model, train=False):
-            return self._with_activations(self.normalise(batch.pixels()))[1]
+    def _activations_on(self, network: str, batch: Images) -> Activations:
+        return self._with_activations(self.normalise(batch.pixels()))[1]
 
     def state_dict(self) -> dict[str, Any]:
         """Return streams and sums; the place in the data follows from the clock."""

@@ -13,9 +13,9 @@ from rlplast.adapters.sb3_networks import find_networks
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.network.network import Network
-from rlplast.core.network.record import observe
 from tests.adapters import wide_env
 from tests.adapters.hosts import sb3_model
+from tests.models import observed
 
 TARGET = ["target"]
 NETWORKS = {
@@ -269,7 +269,7 @@ def test_activations_of_crossq_are_those_after_relu():
     model = sb3_model("CrossQ", policy_kwargs=CROSSQ)
     network, x = find_networks(model)["critic"], torch.randn(5, 64)
     actions = torch.rand(5, 3)
-    found = observe(network, lambda: network.module(x, actions))
+    found = observed(network, x, actions)
     net = model.critic.qf1.eval()
     with torch.no_grad():
         inputs = torch.cat([x, actions], 1)

@@ -17,7 +17,7 @@ from rlplast import envs
 from rlplast.agents.encoders import shift
 from rlplast.agents.replay import Replay
 from rlplast.core.errors import ConfigError, NothingToEdit
-from rlplast.core.network.record import in_mode
+from rlplast.core.network.modes import in_mode
 from rlplast.envs.spaces import seen
 from rlplast.run import api
 from rlplast.run.build import build

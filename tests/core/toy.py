@@ -19,9 +19,9 @@ from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import Interrupted
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.penalties import Penalties
+from rlplast.core.method.readings import Reader
 from rlplast.core.method.schedule import Schedule
 from rlplast.core.network.network import Network
-from rlplast.core.network.record import in_mode
 from rlplast.core.rng import Streams, numpy_stream, torch_stream
 from rlplast.training import checkpoint
 from rlplast.training.loop import Intervals, Loop
@@ -40,7 +40,7 @@ HOOKS: tuple[dict[str, Any], ...] = (
 )
 
 
-class Toy:
+class Toy(Reader):
     """Regression on points drawn one per env_step; half an update per env_step."""
 
     units: tuple[str, ...] = ("updates", "env_steps")
@@ -78,7 +78,7 @@ class Toy:
         picks = self.streams.numpy("replay").integers(len(self.points), size=2)
         batch = torch.from_numpy(np.stack([self.points[i] for i in picks])).float()
         self.optimizer.zero_grad()
-        loss = self.loss("net", batch) * self.lr_scale
+        loss = self._loss_on("net", batch) * self.lr_scale
         loss.backward()
         self.optimizer.step()
         self.losses.append(loss.item())
@@ -87,15 +87,13 @@ class Toy:
         if self.clock.updates % 3 == 0:
             self.target.load_state_dict(self.module.state_dict())
 
-    def loss(self, network: str, batch: Tensor, train: bool = False) -> Tensor:
+    def _loss_on(self, network: str, batch: Tensor) -> Tensor:
         return F.mse_loss(self.module(batch), self.target(batch)[:, [1, 0]] + 1)
 
-    def outputs(self, network: str, batch: Tensor, module: nn.Module | None = None) -> Tensor:
-        module = self.module if module is None else module
-        with in_mode(module, train=False):
-            return module(batch)
+    def _outputs_on(self, network: str, batch: Tensor, module: nn.Module) -> Tensor:
+        return module(batch)
 
-    def activations(self, network: str, batch: Tensor) -> dict[str, Tensor]:
+    def _activations_on(self, network: str, batch: Tensor) -> dict[str, Tensor]:
         return {"0": F.relu(self.module[0](batch))}
 
     def sample(self, size: int, number: int) -> Tensor:

@@ -11,13 +11,12 @@ import rlplast
 from rlplast.agents.sac_networks import Critic, TrunkSpec
 from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.network.network import Network
-from rlplast.core.network.record import observe
 from rlplast.core.rng import torch_stream
 from rlplast.methods.activation import Rational
 from rlplast.supervised.resnet import ResNet18
 from tests.methods.test_deep_fourier import OWN, Function, shared
 from tests.methods.unit_nets import NETS, Trained, normal
-from tests.models import assert_same
+from tests.models import assert_same, observed
 from tests.naive import activation as naive
 
 KINDS = (*naive.KINDS, "rational")
@@ -86,7 +85,7 @@ def test_networks_compute_it_and_activations_are_its(net: str, kind: str) -> Non
         else:
             h = module.eval()(h).detach()
     torch.testing.assert_close(trained.module.eval()(x), h, rtol=1e-4, atol=1e-5)
-    taps = observe(trained.network, lambda: trained.module(x))
+    taps = observed(trained.network, x)
     assert list(taps) == REPLACED[net]
     for tap, expected in zip(taps.values(), seen, strict=True):
         torch.testing.assert_close(tap, expected, rtol=1e-4, atol=1e-5)
@@ -109,7 +108,7 @@ def test_our_networks_compute_it_and_their_units_say_so(name: str, kind: str) ->
 
     module.get_submodule(paths[0]).register_forward_hook(keep)
     taps = any_module.forward_activations(*inputs)[1]  # type: ignore[operator]
-    recorded = observe(network, lambda: module(*inputs))
+    recorded = observed(network, *inputs)
     for group in groups:  # read off the layer, and returned by the network
         assert entries(recorded[group.name]) == pytest.approx(entries(taps[group.name]))
     first = [g for g in groups if g.weight.block.path == paths[0]]
@@ -212,7 +211,7 @@ def test_units_are_reset_by_their_new_activations(kind: str) -> None:
     receipt = rlplast.apply(
         "redo", trained.network, threshold=1.0, inputs=lambda size, generator: normal(64, 5)
     )
-    taps = observe(trained.network, lambda: trained.module(normal(64, 5)))
+    taps = observed(trained.network, normal(64, 5))
     assert receipt.units is not None
     assert set(receipt.units) == set(taps)
     assert sum(receipt.units.values()) > 0

@@ -12,11 +12,11 @@ import rlplast
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.network.network import Network
-from rlplast.core.network.record import observe
 from rlplast.core.rng import derive_seed
 from tests.agents.toy_env import advanced, dqn
 from tests.methods.test_deep_fourier import OWN, Function
 from tests.methods.unit_nets import NETS, Trained, normal
+from tests.models import observed
 from tests.naive import dropping as naive
 
 P = 0.8
@@ -78,7 +78,7 @@ def test_elsewhere_it_is_the_mean(net: str) -> None:
         torch.testing.assert_close(trained.module.eval()(x), expected)
         plain.load_state_dict(trained.state())
         torch.testing.assert_close(trained.module.train()(x), plain.train()(x))
-    taps = observe(trained.network, lambda: trained.module(x))
+    taps = observed(trained.network, x)
     assert list(taps) == REPLACED[net]
 
 
@@ -123,7 +123,7 @@ def test_our_networks_have_the_mean_in_evaluation_and_keep_their_units(name: str
     network, any_module = Network("net", module), module.eval()
     assert [g.name for g in network.units().groups] == before
     taps = any_module.forward_activations(*inputs)[1]  # type: ignore[operator]
-    recorded = observe(network, lambda: module(*inputs))
+    recorded = observed(network, *inputs)
     for group, tap in taps.items():
         assert sorted(entries(recorded[group])) == pytest.approx(sorted(entries(tap)))
     module.train()

@@ -13,9 +13,9 @@ from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
-from rlplast.core.network.record import observe
 from rlplast.run import api
 from tests.methods.unit_nets import NETS, Trained, normal
+from tests.models import observed
 from tests.naive import redo as naive
 from tests.naive.interventions import shrink_perturb_twin
 from tests.runs import lines
@@ -41,7 +41,7 @@ def fire(trained: Trained, probe: Tensor, **params: Any) -> Receipt:
 
 def alphas(trained: Trained, probe: Tensor, rate: float, low: float, high: float) -> list[float]:
     """α of each chain of layers, from the twin's dormant units."""
-    found = observe(trained.network, lambda: trained.module(probe))
+    found = observed(trained.network, probe)
     every = []
     for chain in trained.net.chains(trained.module):
         units = [u for name in chain for u in naive.dormant(found[name], THRESHOLD)]

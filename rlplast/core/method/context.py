@@ -53,7 +53,8 @@ class Source(Protocol):
         Args:
             network: its name.
             batch: one of `sample` or `batches`.
-            train: whether modules are in training mode, else in evaluation mode.
+            train: whether modules are in training mode, else in evaluation mode; no statistics
+                move in either.
         """
         ...
 

@@ -1,11 +1,15 @@
 """Readings: where the activations, gradients and batches of a `Context` come from.
 
+- `Reader`: base of what computes them, which leaves the networks as they are.
 - `Probe`: what a scheduled firing reads: a batch drawn for it.
 - `Inside`: what a firing inside an update reads: the update's own forward and backward pass.
 - `OwnSource`: a source made of a user's functions, for hand-written loops.
 """
 
+import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -14,11 +18,69 @@ from torch import Tensor, nn
 
 from rlplast.core.errors import BadWeights, ConfigError
 from rlplast.core.method.context import Activations, Source
+from rlplast.core.network.modes import in_mode, reading
 from rlplast.core.network.network import Network
-from rlplast.core.network.record import in_mode, observe
+from rlplast.core.network.record import record
 from rlplast.core.rng import derive_seed, preserve_global_rng, torch_stream
 
-__all__ = ["Inside", "OwnSource", "Probe", "output_of"]
+__all__ = ["Inside", "OwnSource", "Probe", "Reader", "output_of"]
+
+
+class Reader(ABC):
+    """What computes the readings of a `Source`, and leaves its networks as they are.
+
+    All its networks and those that follow them are in evaluation mode meanwhile, but where a loss
+    is read in training mode. Modes, buffers and global generators are then as before
+    (`rlplast.core.network.modes.reading`).
+
+    Attributes:
+        networks: the networks by name.
+    """
+
+    networks: Mapping[str, Network]
+
+    def activations(self, network: str, batch: Any) -> Activations:
+        """Return activations on a batch; see `Source.activations`."""
+        with self.reading(), torch.no_grad(), _eager():
+            return self._activations_on(network, batch)
+
+    def outputs(self, network: str, batch: Any, module: nn.Module | None = None) -> Tensor | None:
+        """Return outputs on a batch; see `Source.outputs`."""
+        module = self.networks[network].module if module is None else module
+        with self.reading(), in_mode(module, train=False):
+            return self._outputs_on(network, batch, module)
+
+    def loss(self, network: str, batch: Any, train: bool = False) -> Tensor:
+        """Return the loss of a batch; see `Source.loss`."""
+        training = (self.networks[network].module,) if train else ()
+        with self.reading(evaluate=not train), in_mode(*training, train=True):
+            return self._loss_on(network, batch)
+
+    def reading(self, **how: bool) -> AbstractContextManager[None]:
+        """Return a context in which the networks may be called; they are as before afterwards.
+
+        Args:
+            **how: as of `rlplast.core.network.modes.reading`.
+        """
+        own = self.networks.values()
+        modules = [n.module for each in own for n in (each, *each.followers.values())]
+        return reading(*modules, **how)
+
+    @abstractmethod
+    def _activations_on(self, network: str, batch: Any) -> Activations: ...
+
+    @abstractmethod
+    def _outputs_on(self, network: str, batch: Any, module: nn.Module) -> Tensor | None: ...
+
+    @abstractmethod
+    def _loss_on(self, network: str, batch: Any) -> Tensor: ...
+
+
+def _eager() -> AbstractContextManager[Any]:
+    """Return a context without compiled code, which does not see new forward hooks."""
+    if "torch._dynamo" not in sys.modules:  # nothing has been compiled
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")
 
 
 class Probe:
@@ -55,8 +117,7 @@ class Probe:
         Raises:
             BadWeights: if they are not finite, naming the weights that are not.
         """
-        with preserve_global_rng():
-            found = self.source.activations(self.network.name, self._batch)
+        found = self.source.activations(self.network.name, self._batch)
         return self._finite(found, "activations")
 
     @cached_property
@@ -94,8 +155,7 @@ class Probe:
         Raises:
             ConfigError: if it reads no sample.
         """
-        with preserve_global_rng():
-            found = self.source.outputs(self.network.name, batch, module)
+        found = self.source.outputs(self.network.name, batch, module)
         if found is None:
             raise ConfigError(f"{self.label}: network {self.network.name!r} has no outputs to read")
         return found
@@ -103,15 +163,10 @@ class Probe:
     def gradients_on(self, batch: Any, train: bool) -> Mapping[str, Tensor]:
         """Return gradients of the loss on a batch; nothing else moves."""
         network = self.network
-        buffers = {b: b.clone() for b in network.module.buffers()} if train else {}
-        try:
-            with preserve_global_rng(), torch.enable_grad():
-                loss = self.source.loss(network.name, batch, train)
-                _check_loss(loss, f"{self.label}, network {network.name!r}")
-                return _gradients(network, loss)
-        finally:
-            for buffer, before in buffers.items():
-                buffer.copy_(before)
+        with preserve_global_rng(), torch.enable_grad():  # the backward pass may draw too
+            loss = self.source.loss(network.name, batch, train)
+            _check_loss(loss, f"{self.label}, network {network.name!r}")
+            return _gradients(network, loss)
 
 
 def _check_loss(loss: Any, label: str) -> None:
@@ -170,7 +225,7 @@ class Inside:
         return {b.name: b.like(b.param.grad) for b in blocks if b.param.grad is not None}
 
 
-class OwnSource:
+class OwnSource(Reader):
     """A source made of a user's functions.
 
     Args:
@@ -210,21 +265,16 @@ class OwnSource:
             raise ConfigError("batches = None: a probe has no end; say how many, such as 4")
         return (self.sample(size, derive_seed(number, i)) for i in range(count))
 
-    def activations(self, network: str, batch: Any) -> Activations:
-        """Return activations in evaluation mode."""
-        handle, own = self.networks[network], self._own(batch, network)
-        return observe(handle, lambda: _call(handle.module, own))
+    def _activations_on(self, network: str, batch: Any) -> Activations:
+        with record(self.networks[network]) as found:
+            _call(self.networks[network].module, self._own(batch, network))
+        return found
 
-    def outputs(self, network: str, batch: Any, module: nn.Module | None = None) -> Tensor | None:
-        """Return the model's outputs on a batch, in evaluation mode."""
-        module = self.networks[network].module if module is None else module
-        with in_mode(module, train=False):
-            return output_of(_call(module, self._own(batch, network)), network)
+    def _outputs_on(self, network: str, batch: Any, module: nn.Module) -> Tensor | None:
+        return output_of(_call(module, self._own(batch, network)), network)
 
-    def loss(self, network: str, batch: Any, train: bool = False) -> Tensor:
-        """Return the loss of a batch."""
-        with in_mode(self.networks[network].module, train=train):
-            return self.loss_of(network, "a method")(self._own(batch, network))
+    def _loss_on(self, network: str, batch: Any) -> Tensor:
+        return self.loss_of(network, "a method")(self._own(batch, network))
 
     def loss_of(self, network: str, reader: str) -> Callable[[Any], Tensor]:
         """Return the function that gives a network's loss.

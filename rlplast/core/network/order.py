@@ -15,7 +15,7 @@ from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.fast.linear import Linear
 from rlplast.core.network.blocks import NORMS, Block
 from rlplast.core.network.network import Network
-from rlplast.core.network.trace import UNTRACEABLE, Tracer, asks_shape, why
+from rlplast.core.network.trace import UNTRACEABLE, Tracer, asks_shape, in_both_modes, why
 
 __all__ = ["Order", "check_matrices", "forward_order", "heads", "last_layers", "matrices"]
 
@@ -121,6 +121,18 @@ def _traced(network: Network, modules: dict[str, nn.Module]) -> list[str]:
         "declare the forward order, by forward_order() of the module or order=[...] of its "
         "Network, or take a part that is a chain, by networks={...} in a callback"
     )
+    training, evaluation = in_both_modes(
+        network.module, lambda: _order_of_mode(network, modules, remedy)
+    )
+    if training != evaluation:
+        raise ConfigError(
+            f"{network.name} calls {', '.join(training)} in training mode and "
+            f"{', '.join(evaluation)} in evaluation mode; {remedy}"
+        )
+    return training
+
+
+def _order_of_mode(network: Network, modules: dict[str, nn.Module], remedy: str) -> list[str]:
     try:
         graph = Tracer().trace(network.module)
     except UNTRACEABLE as error:

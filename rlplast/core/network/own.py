@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 
 from rlplast.core.errors import ConfigError, shortened
 from rlplast.core.network.blocks import Block
+from rlplast.core.network.modes import reading
 from rlplast.core.network.network import Init, part_of, torch_default
 from rlplast.core.rng import preserve_global_rng
 from rlplast.plugins import import_named
@@ -84,7 +85,9 @@ def made(
                 raise ConfigError(f"{key}: the function returned {kind}: allowed is a module")
             with torch.no_grad():
                 before = [each._version for each in inputs]
-                module.eval()(*inputs)
+                _materialise(key, module, inputs)
+                with reading(module):
+                    module(*inputs)
         except ConfigError:
             raise
         except Exception as error:  # a user's function may raise anything
@@ -97,29 +100,38 @@ def made(
             f"{key}: the module writes into its input, which others read too: compute from it "
             "instead (x = x - 0.5, not x -= 0.5)"
         )
-    lazy = [name for name, p in module.named_parameters() if is_lazy(p)]
-    if lazy:
-        raise ConfigError(
-            f"{key}: {lazy[0]} is lazy, and no forward pass has given it a shape: leave it out"
-        )
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ConfigError(f"{key}: the module has no parameters that could be trained")
     return module.train()
 
 
+def _materialise(key: str, module: nn.Module, inputs: Sequence[Tensor]) -> None:
+    """Let lazy parts of a module find their shapes; what buffers there are stay as they are."""
+    if not _lazy(module):
+        return
+    kept = [(buffer, buffer.clone()) for buffer in module.buffers() if not is_lazy(buffer)]
+    module.eval()(*inputs)
+    for buffer, value in kept:
+        buffer.copy_(value)
+    if unused := _lazy(module):
+        raise ConfigError(
+            f"{key}: {unused[0]} is lazy, and no forward pass has given it a shape: leave it out"
+        )
+
+
+def _lazy(module: nn.Module) -> list[str]:
+    named = (*module.named_parameters(), *module.named_buffers())
+    return [name for name, tensor in named if is_lazy(tensor)]
+
+
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
     """Seed the global generators for a block, and put them back after it."""
-    numpy, python = np.random.get_state(), random.getstate()
     with preserve_global_rng():
         torch.manual_seed(seed)
         np.random.seed(seed % 2**32)
         random.seed(seed)
-        try:
-            yield
-        finally:
-            np.random.set_state(numpy)
-            random.setstate(python)
+        yield
 
 
 def check_outputs(
@@ -137,9 +149,8 @@ def check_outputs(
         ConfigError: if it returns something else than a vector of so many finite numbers for each,
             or if they do not depend on its parameters.
     """
-    with preserve_global_rng():
-        found = module.eval()(*inputs)
-    module.train()
+    with reading(module):
+        found = module(*inputs)
     count = len(inputs[0])
     vectors = isinstance(found, Tensor) and found.ndim == 2 and len(found) == count
     if not vectors or found.shape[1] != (width or max(1, found.shape[1])):

@@ -5,14 +5,11 @@ modules, hand-written loops and callbacks.
 
 - `Recorder`: records until `stop`.
 - `record`: the same as a context, around a forward pass.
-- `observe`: the activations of one forward pass in evaluation mode.
-- `in_mode`: training or evaluation mode for a while.
 - `WithWeights`: a module computed with other weights than its own.
 """
 
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -24,7 +21,7 @@ from rlplast.core.errors import NothingToEdit
 from rlplast.core.network.network import Network
 from rlplast.core.network.units import ActivationPoint, UnitGroup
 
-__all__ = ["Recorder", "WithWeights", "in_mode", "observe", "record"]
+__all__ = ["Recorder", "WithWeights", "record"]
 
 
 class Recorder:
@@ -105,31 +102,6 @@ def record(network: Network) -> Iterator[dict[str, Tensor]]:
         recorder.stop()
 
 
-def observe(network: Network, forward: Callable[[], Any]) -> Mapping[str, Tensor]:
-    """Return the activations of a forward pass in evaluation mode and without gradient.
-
-    Args:
-        network: the network.
-        forward: makes the pass.
-    """
-    with record(network) as found, torch.no_grad(), in_mode(network.module, train=False), _eager():
-        forward()
-    return found
-
-
-@contextmanager
-def in_mode(*modules: nn.Module, train: bool) -> Iterator[None]:
-    """Put modules into training or evaluation mode, and every part of them back as it was."""
-    modes = {part: part.training for module in modules for part in module.modules()}
-    try:
-        for module in modules:
-            module.train(train)
-        yield
-    finally:
-        for part, mode in modes.items():
-            part.training = mode
-
-
 class WithWeights(nn.Module):
     """A module computed with other weights and buffers than its own.
 
@@ -143,12 +115,7 @@ class WithWeights(nn.Module):
         self.module, self.tensors = module, dict(tensors)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the module does with the other weights."""
-        return functional_call(self.module, self.tensors, args, kwargs)
-
-
-def _eager() -> AbstractContextManager[Any]:
-    """Return a context without compiled code, which does not see new forward hooks."""
-    if "torch._dynamo" not in sys.modules:  # nothing has been compiled
-        return nullcontext()
-    return torch.compiler.set_stance("force_eager")
+        """Return what the module does with the other weights; it may write into copies alone."""
+        buffers = dict(self.module.named_buffers())
+        own = {n: t.clone() if n in buffers else t for n, t in self.tensors.items()}
+        return functional_call(self.module, own, args, kwargs)

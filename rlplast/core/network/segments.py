@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from rlplast.core.network.trace import UNTRACEABLE, Tracer, asks_shape, is_norm
+from rlplast.core.network.trace import UNTRACEABLE, Tracer, asks_shape, in_both_modes, is_norm
 
 __all__ = ["segments"]
 
@@ -26,7 +26,9 @@ _MODULES += (nn.modules.pooling._AdaptiveAvgPoolNd, nn.modules.pooling._Adaptive
 def segments(
     module: nn.Module, passes: Callable[[str], bool]
 ) -> list[tuple[list[str], str | None]]:
-    """Return runs of layers in forward order; none if the module cannot be traced.
+    """Return runs of layers in forward order, in training and in evaluation mode alike.
+
+    There are none if the module cannot be traced.
 
     What a layer of a run gives goes to the next one alone, through operations that keep its scale.
     After the last one comes a norm, which takes the scale out, or the network's output.
@@ -38,6 +40,13 @@ def segments(
     Returns:
         The paths of each run, and of the norm after it; None for the output.
     """
+    training, evaluation = in_both_modes(module, lambda: _segments(module, passes))
+    return [run for run in training if run in evaluation]
+
+
+def _segments(
+    module: nn.Module, passes: Callable[[str], bool]
+) -> list[tuple[list[str], str | None]]:
     modules = dict(module.named_modules())
     try:
         graph = Tracer().trace(module)

@@ -1,12 +1,14 @@
 """Tracing of other people's modules, for their forward order and their units.
 
 - `Tracer`: keeps layers whole.
+- `in_both_modes`: what a function finds in training and in evaluation mode.
 - `UNTRACEABLE`: what a module that cannot be traced raises.
 - `asks_shape`, `is_matrix`, `is_norm`: what a node or a module is.
 """
 
 import operator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -14,10 +16,21 @@ from torch.fx.proxy import TraceError
 from torch.nn.modules.conv import _ConvNd
 
 from rlplast.core.network.blocks import NORMS
+from rlplast.core.network.modes import in_mode, reading
 from rlplast.core.rng import preserve_global_rng
 
-__all__ = ["UNTRACEABLE", "Tracer", "asks_shape", "is_activation", "is_matrix", "is_norm", "why"]
+__all__ = [
+    "UNTRACEABLE",
+    "Tracer",
+    "asks_shape",
+    "in_both_modes",
+    "is_activation",
+    "is_matrix",
+    "is_norm",
+    "why",
+]
 
+T = TypeVar("T")
 UNTRACEABLE = (
     TraceError,
     TypeError,
@@ -42,6 +55,17 @@ class Tracer(torch.fx.Tracer):
         layer = isinstance(m, nn.Linear | _ConvNd) or type(m).__name__ == "Conv1D"
         whole = declares or layer or is_norm(m) or is_activation(m)
         return whole or super().is_leaf_module(m, module_qualified_name)
+
+
+def in_both_modes(module: nn.Module, find: Callable[[], T]) -> tuple[T, T]:
+    """Return what `find` returns while a module is in training mode and in evaluation mode.
+
+    The module stays as it is, though a trace runs its code.
+    """
+    with reading(module, evaluate=False), in_mode(module, train=True):
+        training = find()
+    with reading(module):
+        return training, find()
 
 
 def why(error: Exception) -> str:

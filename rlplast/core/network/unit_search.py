@@ -5,15 +5,23 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import nn
 
 from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.network.blocks import Block
-from rlplast.core.network.trace import UNTRACEABLE, Tracer, asks_shape, is_matrix, why
-from rlplast.core.network.unit_walk import ReaderSearch, Step, alone, name_of
+from rlplast.core.network.trace import (
+    UNTRACEABLE,
+    Tracer,
+    asks_shape,
+    in_both_modes,
+    is_matrix,
+    why,
+)
+from rlplast.core.network.unit_modes import Found, joined
+from rlplast.core.network.unit_walk import ReaderSearch, alone, name_of
 from rlplast.core.network.units import (
     NONLINEARITY,
     ActivationPoint,
@@ -26,18 +34,6 @@ from rlplast.core.network.units import (
 __all__ = ["JOINED", "find_units"]
 
 JOINED = "joined"  # attribute of layers: the method that gives each output twice
-
-
-@dataclass(frozen=True)
-class _Found:
-    """A spec with whole paths, and where its activations are read."""
-
-    spec: UnitSpec
-    anchor: str
-    steps: tuple[Step, ...]
-    nonlinearity: str
-    between: tuple[str, ...] = ()
-    module: str | None = None  # that is the nonlinearity; empty where it is asked of `activated`
 
 
 def find_units(
@@ -60,7 +56,8 @@ def find_units(
     if given is not None:
         found = [_declared(spec, "") for spec in given]
     else:
-        found = list(_search(module, "", refused, untraced, heads))
+        modes = in_both_modes(module, lambda: [*_search(module, "", refused, untraced, heads)])
+        found = list(joined(*modes, refused))
     paths = {path for path, _ in module.named_modules(remove_duplicate=False)}
     for path in (p for f in found for p in _paths(f.spec)):
         if path not in paths:
@@ -97,14 +94,14 @@ def _join(*parts: str) -> str:
     return ".".join(part for part in parts if part)
 
 
-def _declared(spec: UnitSpec, prefix: str) -> _Found:
+def _declared(spec: UnitSpec, prefix: str) -> Found:
     spec = _whole(spec, prefix)
     anchor = spec.norms[0] if spec.norms and not spec.norms_last else spec.layer
     module = "" if spec.replaceable else None
-    return _Found(spec, anchor, (spec.nonlinearity,), name_of(spec.nonlinearity), module=module)
+    return Found(spec, anchor, (spec.nonlinearity,), name_of(spec.nonlinearity), module=module)
 
 
-def _with_own(module: nn.Module, found: _Found) -> _Found:
+def _with_own(module: nn.Module, found: Found) -> Found:
     """Return the same with the nonlinearity that a method has put in its place, if one has."""
     own = getattr(module.get_submodule(found.spec.layer), NONLINEARITY, None)
     if own is None or found.module != "":
@@ -135,7 +132,7 @@ def _own(spec: UnitSpec, by_path: Mapping[str, Sequence[Block]]) -> list[Block]:
 
 def _search(
     module: nn.Module, prefix: str, refused: dict[str, str], untraced: set[str], heads: set[str]
-) -> Iterator[_Found]:
+) -> Iterator[Found]:
     """Yield what modules declare, and what can be traced, the largest parts first.
 
     Args:
@@ -204,7 +201,7 @@ def _heads(module: nn.Module, graph: torch.fx.Graph) -> set[str]:
 
 def _traced(
     module: nn.Module, graph: torch.fx.Graph, prefix: str, refused: dict[str, str]
-) -> Iterator[_Found]:
+) -> Iterator[Found]:
     modules = dict(module.named_modules())
     calls = [str(node.target) for node in graph.nodes if node.op == "call_module"]
     direct = {  # whose weights are read by the code around them
@@ -236,7 +233,7 @@ def _traced(
             continue
         downstream = tuple(dict.fromkeys(search.downstream))
         norms = tuple(dict.fromkeys(search.norms))
-        yield _Found(
+        yield Found(
             _whole(UnitSpec(path, downstream, norms), prefix),
             _join(prefix, search.anchor),
             tuple(search.steps),
@@ -314,7 +311,7 @@ def _problem(
 
 
 def _groups_of(
-    module: nn.Module, found: _Found, by_path: Mapping[str, Sequence[Block]]
+    module: nn.Module, found: Found, by_path: Mapping[str, Sequence[Block]]
 ) -> Iterator[UnitGroup]:
     """Yield the group of a layer, or one per member of a stacked layer."""
     spec, path = found.spec, found.spec.layer

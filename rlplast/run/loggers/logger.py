@@ -11,15 +11,12 @@ the run goes on. Loggers leave random generators alone.
 import dataclasses
 import importlib
 import json
-import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
-
-import numpy as np
 
 from rlplast.core.errors import RlplastError
 from rlplast.core.rng import preserve_global_rng
@@ -144,7 +141,7 @@ def _started(name: str, about: About, lost: Mapping[str, int]) -> "_Listener":
     """
     module = _module(name)
     try:
-        with _undisturbed():
+        with preserve_global_rng():
             logger = module.start(about)
     except RlplastError:
         raise
@@ -203,7 +200,7 @@ class _Listener:
         if self.logger is None:
             return
         try:
-            with _undisturbed():
+            with preserve_global_rng():
                 act(self.logger)
         except Exception as error:  # whatever other people's libraries raise
             self.logger = None
@@ -214,18 +211,6 @@ class _Listener:
                 RuntimeWarning,
                 stacklevel=2,
             )
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Put global random generators back at the end: libraries draw names and waiting times."""
-    python, numpy = random.getstate(), np.random.get_state()
-    try:
-        with preserve_global_rng():
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
 
 
 def receipt_values(row: Mapping[str, Any]) -> dict[str, float]:

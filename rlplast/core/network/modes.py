@@ -1,0 +1,68 @@
+"""Modules that are called without being trained: as before afterwards.
+
+- `reading`: evaluation mode for a while, and everything put back.
+- `in_mode`: the mode alone.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from rlplast.core.rng import preserve_global_rng
+
+__all__ = ["in_mode", "reading"]
+
+
+@contextmanager
+def reading(*modules: nn.Module, evaluate: bool = True, copies: bool = True) -> Iterator[None]:
+    """Call modules in evaluation mode, and leave them as they were.
+
+    Modes, buffers and attributes of every part are put back, and so are the global generators.
+
+    Args:
+        *modules: all that are called.
+        evaluate: whether they are in evaluation mode; else they keep their modes.
+        copies: whether modules compute with copies of their buffers, so that what they return can
+            still be differentiated afterwards. Else the buffers get their values back, as a
+            captured graph needs it, which knows their addresses.
+    """
+    parts = {id(part): part for module in modules for part in module.modules()}.values()
+    kept = [(part, dict(vars(part)), dict(part._buffers)) for part in parts]
+    buffers = {id(b): b for _, _, own in kept for b in own.values() if b is not None}
+    copied = {key: buffer.detach().clone() for key, buffer in buffers.items()}
+    for part, _, own in kept if copies else ():
+        part._buffers.update({n: None if b is None else copied[id(b)] for n, b in own.items()})
+    try:
+        with preserve_global_rng(), in_mode(*modules if evaluate else (), train=False):
+            yield
+    finally:
+        for part, attributes, own in kept:
+            for store, before in ((vars(part), attributes), (part._buffers, own)):
+                store.clear()
+                store.update(before)
+        with torch.no_grad():
+            for key, buffer in buffers.items() if not copies else ():
+                buffer.copy_(copied[key])
+
+
+@contextmanager
+def in_mode(*modules: nn.Module, train: bool) -> Iterator[None]:
+    """Put modules into training or evaluation mode, and every part of them back as it was.
+
+    Args:
+        *modules: the modules. Their own ``train()`` is not called, which may write weights.
+        train: False puts every part into evaluation mode. True leaves a module that is in training
+            mode as it is, with the parts that are frozen in evaluation mode; another one trains
+            as a whole.
+    """
+    changed = [module for module in modules if not (train and module.training)]
+    modes = {part: part.training for module in changed for part in module.modules()}
+    try:
+        for part in modes:
+            part.training = train
+        yield
+    finally:
+        for part, mode in modes.items():
+            part.training = mode

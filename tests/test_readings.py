@@ -1,0 +1,369 @@
+"""Reading a network changes nothing in it: modes, buffers and generators are as before.
+
+Its networks have batch norm and dropout, count their calls and draw in every one of them.
+"""
+
+import random
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rlplast
+from rlplast.adapters.reading import LastBatch
+from rlplast.adapters.sb3_networks import find_networks
+from rlplast.adapters.sb3_probe import Experience
+from rlplast.core.clock import Time
+from rlplast.core.errors import ConfigError
+from rlplast.core.method import readings
+from rlplast.core.method.context import Context
+from rlplast.core.method.deviation import deviation
+from rlplast.core.method.method import implements
+from rlplast.core.method.readings import OwnSource, Probe, Reader
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.edits import write
+from rlplast.core.network.modes import reading
+from rlplast.core.network.network import Network
+from rlplast.core.network.order import forward_order
+from rlplast.core.network.own import check_outputs, made
+from rlplast.core.network.segments import segments
+from rlplast.core.registry import get, rows
+from rlplast.metrics import output_probe
+from rlplast.metrics.curvature import IN_A_RUN
+from rlplast.metrics.diagnosis import diagnose_network
+from rlplast.metrics.probe import check_names, measure_run, weights_of
+from rlplast.run import api
+from rlplast.run.build import build
+from rlplast.run.config_file import read_config
+from tests import restless
+from tests.adapters.hosts import sb3_model
+from tests.cases import CASES
+from tests.every_kind import small_run
+from tests.gpt.runs import MODEL, write_corpora
+from tests.marks import slow_but
+from tests.runs import check_resumes, final
+
+OWN = "tests.restless"
+CART = {"id": "gym/CartPole-v1", "num_envs": 2, "options": {"max_episode_steps": 15}}
+REPLAY = {"batch_size": 8, "buffer_size": 80, "initial_steps": 20}
+ROLLOUT = {"rollout_steps": 10, "batch_size": 10, "epochs": 2}
+RUNS: dict[str, dict[str, Any]] = {
+    "dqn": {"agent": REPLAY | {"network": f"{OWN}:of_dqn", "target_every": 10}, "env": CART},
+    "sac": {"agent": REPLAY | {"network": f"{OWN}:of_sac"}},
+    "ppo": {"agent": ROLLOUT | {"network": f"{OWN}:of_ppo"}, "env": CART},
+    "ppo shared": {
+        "agent": ROLLOUT | {"network": f"{OWN}:of_ppo_shared", "shared_trunk": True},
+        "env": CART,
+    },
+    "supervised": {"model": {"name": f"{OWN}:of_pictures"}},
+    "gpt": {"model": MODEL | {"dropout": 0.2}},
+}
+AGENTS = ("dqn", "sac", "ppo", "ppo shared")
+OTHERS = ("loop", "sb3 DQN", "sb3 SAC", "sb3 PPO", "hf")  # Lightning reads as Hugging Face does
+PENALTIES = [row.name for row in rows("penalties")]
+READERS = {
+    *("c_chain", "cbp", "dash", "distill", "drm", "infer", "l2_er", "pfo"),
+    *("redo", "regrama", "snr"),
+}
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return write_corpora(tmp_path_factory.mktemp("corpora"))
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make metrics that train copies, or follow a spectrum, cheap."""
+    monkeypatch.setitem(IN_A_RUN, "probes", 1)
+    monkeypatch.setitem(IN_A_RUN, "steps", 3)
+    for name, value in (("TARGETS", 2), ("STEPS", 2), ("SAMPLES", 3)):
+        monkeypatch.setattr(output_probe, name, value)
+
+
+def config(of: str, corpora: dict[str, str], **changes: Any) -> dict[str, Any]:
+    return small_run(of.split()[0], corpora) | RUNS[of] | changes
+
+
+def extractor() -> Any:
+    from stable_baselines3.common.torch_layers import FlattenExtractor
+
+    class Extractor(FlattenExtractor):
+        def __init__(self, space: Any) -> None:
+            super().__init__(space)
+            self.restless, self.norm = restless.Restless(), nn.BatchNorm1d(self.features_dim)
+
+        def forward(self, observations: Tensor) -> Tensor:
+            return self.norm(self.restless(super().forward(observations)))
+
+    return Extractor
+
+
+def source_of(of: str, corpora: dict[str, str]) -> Any:
+    """Return what is read: a trainer after some updates, or what others are read from."""
+    if of in RUNS:
+        plain = {"hooks": [], "penalties": []} if of != "gpt" else {"hooks": []}
+        trainer, _ = build(read_config(config(of, corpora, **plain)))
+        while trainer.clock.updates < 5:
+            trainer.step()
+        return trainer
+    if of.startswith("sb3"):
+        policy = {"net_arch": [8, 8], "features_extractor_class": extractor()}
+        policy["activation_fn"] = nn.ReLU
+        model = sb3_model(of.split()[1], policy_kwargs=policy)
+        model.learn(40)
+        source = Experience(model, find_networks(model), 0)
+        source.rollout = torch.randn(16, 64)  # which a callback keeps
+        return source
+    module = restless.layers(5, nn.Linear(8, 3))
+    networks = {"model": Network("model", module, torch.optim.Adam(module.parameters()))}
+    x = torch.randn(9, 5, generator=torch.Generator().manual_seed(0))
+    if of == "loop":
+        return OwnSource(networks, x, lambda batch: module(batch).square().mean())
+    source = LastBatch(networks, ["model"])
+    handles = source.start()
+    module(x)
+    [handle.remove() for handle in handles]
+    return source
+
+
+def close(source: Any) -> None:
+    getattr(source, "close", tuple)()
+
+
+def modules_of(source: Any) -> dict[str, nn.Module]:
+    found = {}
+    for name, network in source.networks.items():
+        found[name] = network.module
+        found |= {f"{name}.{key}": each.module for key, each in network.followers.items()}
+    return found
+
+
+def state_of(**modules: nn.Module) -> dict[str, Any]:
+    """Return all that a reading might change."""
+    found: dict[str, Any] = {
+        "torch": torch.get_rng_state(),
+        "numpy": str(np.random.get_state()),
+        "python": random.getstate(),
+    }
+    for name, module in modules.items():
+        for path, part in module.named_modules(remove_duplicate=False):
+            own = f"{name}.{path}"
+            for key, value in vars(part).items():
+                found[f"{own}/{key}"] = value if isinstance(value, int | float | str) else id(value)
+            for key, value in (*part._buffers.items(), *part._parameters.items()):
+                found[f"{own}/{key} itself"] = id(value)
+                found[f"{own}/{key}"] = None if value is None else value.detach().clone()
+    return found
+
+
+def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    names = [name for name in before | after if name not in before or name not in after]
+    for name in before.keys() & after.keys():
+        one, other = before[name], after[name]
+        same = torch.equal(one, other) if isinstance(one, Tensor) else one == other
+        names += [] if same else [name]
+    return names
+
+
+def leaves(source: Any, read: Callable[[], object]) -> None:
+    """Check that a reading leaves all networks as they are."""
+    before = state_of(**modules_of(source))
+    read()
+    assert changed(before, state_of(**modules_of(source))) == []
+
+
+def measurable() -> list[str]:
+    names = []
+    for row in rows("metrics"):
+        try:
+            check_names([row.name])
+        except ConfigError:
+            continue
+        names.append(row.name)
+    return names
+
+
+def test_all_sources_read_by_the_same_code(corpora: dict[str, str]) -> None:
+    for of in (*RUNS, *OTHERS):
+        kind = type(source := source_of(of, corpora))
+        for what in ("activations", "outputs", "loss", "reading"):
+            assert getattr(kind, what) is getattr(Reader, what), (of, what)
+        close(source)
+
+
+@pytest.mark.parametrize("of", [*RUNS, *OTHERS])
+def test_reading_activations_outputs_and_losses(of: str, corpora: dict[str, str]) -> None:
+    source = source_of(of, corpora)
+    batch, read = source.sample(8, 0), 0
+    for name, network in source.networks.items():
+        if network.units().groups:
+            leaves(source, partial(source.activations, name, batch))
+            read += 1
+        leaves(source, partial(source.outputs, name, batch))
+        for train in (False, True) if of in (*RUNS, "loop") else ():
+            leaves(source, partial(source.loss, name, batch, train))
+            loss = source.loss(name, batch, train)
+            own = [block.param for block in network.trainable()]  # its graph outlives the reading
+            leaves(source, partial(torch.autograd.grad, loss, own, allow_unused=True))
+    assert read
+    close(source)
+
+
+def test_a_loss_in_training_mode_leaves_the_mode_of_its_target() -> None:
+    net, target = (restless.layers(5, nn.Linear(8, 3)) for _ in range(2))
+    for module in (net, target):
+        module.eval()
+    seen: list[bool] = []
+
+    def loss(batch: Tensor) -> Tensor:
+        seen.extend([net.training, target.training])
+        return (net(batch) - target(batch).detach()).square().mean()
+
+    network = Network("net", net, torch.optim.Adam(net.parameters()), target)
+    source = OwnSource({"net": network}, torch.randn(9, 5), loss)
+    for train in (True, False):
+        leaves(source, partial(source.loss, "net", source.sample(0, 0), train))
+    assert seen == [True, False, False, False]
+
+
+@pytest.mark.parametrize("of", [*RUNS, "loop"])
+def test_every_metric(of: str, corpora: dict[str, str]) -> None:
+    source = source_of(of, corpora)
+    before = {name: weights_of(n.module) for name, n in source.networks.items()}
+    found: set[str] = set()
+    for name in measurable():
+
+        def measure(name: str = name) -> None:
+            values = measure_run(source, [name], 8, 1, (), before)
+            found.update(key.split("/")[1] for key in values)
+
+        leaves(source, measure)
+    assert len(found) > 25
+    close(source)
+
+
+@pytest.mark.parametrize("of", [*RUNS, "loop"])
+def test_every_method_that_reads(
+    of: str, corpora: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, found, read = source_of(of, corpora), set(), [0]
+
+    def counted(*args: Any, **options: Any) -> Any:
+        read[0] += 1
+        return reading(*args, **options)
+
+    monkeypatch.setattr(readings, "reading", counted)
+    for name in (*CASES, *PENALTIES):
+        params = CASES[name].params if name in CASES else {}
+        kind: Any = get("methods", name).target
+        for network in source.networks.values() if {*kind.reads} - {"moments"} else ():
+            method = kind(**params)
+            blocks = tuple(b for b in network.trainable() if method.covers(b))
+            try:
+                state = method.setup(network, blocks)
+            except ConfigError:  # such as a temperature, which has no units
+                continue
+            probe = Probe(source, network, 8, 0, name)
+            context = Context(network, blocks, reads=method.reads, readings=probe)
+            read[0] = 0
+            if implements(method, "plan"):
+                plan = partial(method.plan, context, state)
+                leaves(source, plan)
+                write([edit for edit in plan() if not isinstance(edit.target, Block)])
+            if implements(method, "term") and blocks:
+                leaves(source, partial(method.term, context, state))
+            found |= {name} if read[0] else set()
+    assert found == READERS
+    for network in source.networks.values():
+        if network.units().groups:
+            leaves(source, partial(deviation, network, [], source, 8, 0))
+    close(source)
+
+
+@pytest.mark.parametrize("of", RUNS)
+def test_evaluation_and_acting(of: str, corpora: dict[str, str]) -> None:
+    trainer = source_of(of, corpora)
+    leaves(trainer, lambda: trainer.evaluate(0, 1))
+    if of in AGENTS:
+        leaves(trainer, lambda: trainer.act(trainer.experience.obs()))
+    if of == "supervised":
+        leaves(trainer, lambda: trainer.predict(trainer.sample(8, 0).pixels()))
+    close(trainer)
+
+
+def test_diagnosis_of_a_module() -> None:
+    source = source_of("loop", {})
+    network, x = source.networks["model"], torch.randn(9, 5)
+    batch = source.sample(0, 0)
+    leaves(source, lambda: diagnose_network(source, network, batch, updates=2, targets=2))
+    leaves(source, lambda: rlplast.diagnose_module(network.module, x, updates=2, targets=2))
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_what_looks_at_the_structure_of_a_module(train: bool) -> None:
+    module = nn.Sequential(restless.Unsaved(), restless.layers(5, nn.Linear(8, 3)))
+    module.train(train)
+    module.get_submodule("1.2").eval()  # a frozen part
+    network = Network("net", module)
+    for look in (
+        network.units,
+        lambda: forward_order(network),
+        lambda: segments(module, lambda path: True),
+        lambda: rlplast.units(module),
+    ):
+        before = state_of(net=module)
+        look()
+        assert changed(before, state_of(net=module)) == []
+    assert [g.name for g in network.units().groups] == ["1.1", "1.5"]
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_all_of_a_module_is_put_back_also_after_an_error(copies: bool) -> None:
+    module = nn.Sequential(restless.Unsaved(), restless.layers(5, nn.Linear(8, 3)))
+    before = state_of(net=module)
+    with pytest.raises(ZeroDivisionError), reading(module, copies=copies):
+        assert not any(part.training for part in module.modules())
+        module(torch.randn(4, 5))
+        raise ZeroDivisionError
+    assert changed(before, state_of(net=module)) == []
+
+
+def test_a_module_of_a_function_begins_as_the_function_made_it() -> None:
+    def factory(size: int) -> nn.Module:
+        return nn.Sequential(restless.Restless(), nn.LazyLinear(4), nn.Linear(4, size))
+
+    inputs = (torch.zeros(2, 5),)
+    module = made("model", factory, 0, inputs, size=3)
+    assert check_outputs("model", module, inputs) == 3
+    assert module.training
+    counter = module.get_submodule("0")
+    assert not counter.calls
+    assert counter.passes == 1  # which lazy layers need
+
+
+HALF = dict.fromkeys(AGENTS, Time(60, "env_steps")) | {"supervised": Time(20, "updates")}
+
+
+@pytest.mark.parametrize("of", slow_but(["dqn", "supervised"], [*AGENTS, "supervised"]))
+def test_runs_whose_units_are_first_looked_for_after_the_load(
+    of: str, corpora: dict[str, str], tmp_path: Path
+) -> None:
+    reset = {"method": "full_reset", "at": "70%", "params": {"init": "fresh"}}
+    measured = {"every": "20%", "names": ["dormant_ratio", "gradient_norm"], "batch_size": 8}
+    evaluated = {"every": "30%", "episodes": 1}
+    changes = {"hooks": [reset], "metrics": measured, "evaluate": evaluated}
+    expected = check_resumes(config(of, corpora, **changes), tmp_path)
+    arm = read_config(config(of, corpora, **changes, checkpoint={"every": "10%", "keep": 99}))
+    prefix, stop = read_config(config(of, corpora, **changes | {"hooks": []})), (HALF[of],)
+    api.train(prefix, tmp_path / "prefix", until=stop)
+    api.branch(tmp_path / "prefix", tmp_path / "arm", arm, stop)
+    api.resume(tmp_path / "arm")
+    branched = final(tmp_path / "arm")
+    assert branched["tensors.safetensors"] == expected["tensors.safetensors"]
+    assert branched["metrics"] == expected["metrics"]
