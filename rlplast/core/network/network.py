@@ -69,8 +69,9 @@ def torch_default(block: Block, generator: torch.Generator) -> Tensor:
 
 
 def _given(given: Mapping[str, Tensor], block: Block) -> Tensor | None:
-    """Return a Block's value by its own name, or by its tensor's as in a state dict."""
-    return given[block.name] if block.name in given else part_of(given, block)
+    """Return a Block's value by its own name, or by one of its tensor's as in a state dict."""
+    names = [name for name in (block.name, *block.aliases) if name in given]
+    return given[names[0]] if names else part_of(given, block)
 
 
 def part_of(tensors: Mapping[str, Tensor], block: Block) -> Tensor | None:
