@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from rlplast.core.errors import BadWeights, ConfigError
 from rlplast.core.method.context import Activations, Source
 from rlplast.core.network.network import Network
-from rlplast.core.network.record import in_mode, observe
+from rlplast.core.network.record import check_norms, in_mode, observe
 from rlplast.core.rng import derive_seed, preserve_global_rng, torch_stream
 
 __all__ = ["Inside", "OwnSource", "Probe", "output_of"]
@@ -104,12 +104,15 @@ class Probe:
         """Return gradients of the loss on a batch; nothing else moves."""
         network = self.network
         buffers = {b: b.clone() for b in network.module.buffers()} if train else {}
+        handles = check_norms(network)
         try:
             with preserve_global_rng(), torch.enable_grad():
                 loss = self.source.loss(network.name, batch, train)
                 _check_loss(loss, f"{self.label}, network {network.name!r}")
                 return _gradients(network, loss)
         finally:
+            for handle in handles:
+                handle.remove()
             for buffer, before in buffers.items():
                 buffer.copy_(before)
 
