@@ -239,6 +239,8 @@ def blocks_of(
 ) -> tuple[Block, ...]:
     """Return a module's Blocks, in registration order, each tensor's view once.
 
+    A tensor without entries has none.
+
     Args:
         module: the module; wrappers are taken off.
         masters: parameter → its fp32 master, for parameters kept in low precision.
@@ -256,7 +258,7 @@ def blocks_of(
             tensor = layer._parameters.get(spec.tensor)
             if tensor is None:
                 tensor = layer._buffers.get(spec.tensor)
-            if tensor is None:
+            if tensor is None or not tensor.numel():
                 continue
             name = _name(path, spec)
             if tensor.is_meta:
