@@ -453,7 +453,7 @@ def test_any_weight_that_old_weight_norm_computes_is_refused(
 ) -> None:
     module = nn.ModuleDict({"cell": make(3, 4)})
     with warnings.catch_warnings(action="ignore"):
-        nn.utils.weight_norm(module["cell"], "weight_hh_l0")
+        nn.utils.weight_norm(module.get_submodule("cell"), "weight_hh_l0")
     with pytest.raises(ConfigError, match=r"net\.cell is parametrised"):
         Network("net", module)
 
