@@ -151,11 +151,11 @@ class Fire(Method):
 
     Linear weights as one matrix, convs slice by slice with √(C_out/C_in)/(kh·kw), grouped
     convs per group. Of a packed projection query, key and value are a matrix each, also where
-    they are stored head by head; one whose parts are not known is refused. Biases, norm layers
-    and embeddings are untouched; heads are edited; a tied tensor only with `include_tied`, and
-    then once. The optimizer's state is zeroed and followers become copies unless the hook says
-    otherwise. How close to orthogonal the result is depends on `iterations`: the receipt says
-    (`dfi_after`).
+    they are stored head by head; one whose parts are not known is refused. Biases, norm layers,
+    embeddings and layers of other kinds (recurrent, transposed convs) are untouched; heads are
+    edited; a tied tensor only with `include_tied`, and then once. The optimizer's state is zeroed
+    and followers become copies unless the hook says otherwise. How close to orthogonal the result
+    is depends on `iterations`: the receipt says (`dfi_after`).
 
     Attributes:
         iterations: Newton–Schulz steps (paper: 5 for GPT; official code elsewhere: 10).
