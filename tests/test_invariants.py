@@ -8,7 +8,7 @@ import copy
 import random
 from collections import Counter
 from dataclasses import replace
-from itertools import cycle
+from itertools import cycle, product
 from typing import Any
 
 import numpy as np
@@ -169,10 +169,15 @@ def edited(method: str, made: Subject, **options: Any) -> set[str]:
     return {name for name, tensor in made.state().items() if not torch.equal(tensor, before[name])}
 
 
-@pytest.mark.parametrize("layer", ["0", "1", "7"])
+def edits_at_once(method: str) -> bool:
+    """Whether a firing without an update before it changes weights."""
+    return CASES[method].edits_weights and not CASES[method].follows
+
+
 @pytest.mark.parametrize("method", CASES)
-def test_frozen_tensors_keep_every_bit(method: str, layer: str) -> None:
-    for role, policy in (("weight", "same_edit"), ("bias", "copy")):
+def test_frozen_tensors_keep_every_bit(method: str) -> None:
+    served = 0
+    for layer, (role, policy) in product("017", (("weight", "same_edit"), ("bias", "copy"))):
         frozen = f"{layer}.{role}"
 
         def freeze(module: torch.nn.Module, frozen: str = frozen) -> None:
@@ -181,7 +186,10 @@ def test_frozen_tensors_keep_every_bit(method: str, layer: str) -> None:
             install(method, module)
 
         made = subject("conv_batchnorm", install=freeze)
-        assert frozen not in edited(method, made, follower_policy=policy)
+        changed = edited(method, made, follower_policy=policy)
+        assert frozen not in changed
+        served += not changed.isdisjoint(made.module.state_dict())
+    assert served >= 3 * edits_at_once(method)  # the others were refused
 
 
 @pytest.mark.parametrize("method", CASES)
@@ -189,6 +197,9 @@ def test_layers_out_of_scope_keep_every_bit(method: str) -> None:
     made = ready(method, "conv_batchnorm")
     changed = edited(method, made, scope="sac", optimizer_policy="touched")
     assert all(name.startswith(("7.", "target.")) for name in changed)  # the linear layer
+    of_units = "no hidden units" in CASES[method].refuses.get("residual", "")
+    served = not changed.isdisjoint(made.module.state_dict())
+    assert served is (edits_at_once(method) and not of_units)  # a head has none
 
 
 # 6. Followers obey their policy; a tied tensor is edited once.

@@ -5,6 +5,10 @@ floating tensor with two or more dimensions, in file order. Choose others by nam
 --exclude, also biases and norm layers. A file has only names and shapes, so embeddings and
 positions count as weights: exclude them if they should stay. Give initial weights with --init. Set
 METHOD's parameters with --PARAM VALUE; `rlplast list interventions` shows them.
+
+Where a bias belongs to the second dimension of a matrix, that is taken for (d_in, d_out), as in a
+GPT-2 of transformers. Parts of parametrised weights and quantised weights are refused by name; so
+are, by methods that need a matrix, the gates of recurrent layers and transposed convs.
 """
 
 import argparse

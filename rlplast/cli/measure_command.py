@@ -7,6 +7,7 @@ import argparse
 from pathlib import Path
 
 from rich.table import Column, Table
+from torch import Tensor
 
 from rlplast.cli.output import show_json
 from rlplast.cli.tables import figure, show
@@ -14,6 +15,7 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.registry import get
 from rlplast.metrics.probe import OF_CHANGE, where_measured
 from rlplast.metrics.weights import measure
+from rlplast.run.file_layers import check_own, is_weight
 from rlplast.run.state_file import read, weights_of
 
 __all__ = ["add_arguments", "run"]
@@ -30,10 +32,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print JSON instead of a table")
 
 
+def _weights(path: Path) -> dict[str, Tensor]:
+    tensors = weights_of(read(path))
+    check_own(tensors, [name for name, tensor in tensors.items() if is_weight(name, tensor)])
+    return tensors
+
+
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    weights = weights_of(read(args.file))
-    result = measure(weights, args.reference and weights_of(read(args.reference)))
+    weights, reference = (path and _weights(path) for path in (args.file, args.reference))
+    result = measure(weights, reference)
     chosen = args.metric or list(result["total"])
     for name in chosen:
         get("metrics", name)

@@ -151,11 +151,11 @@ class Fire(Method):
 
     Linear weights as one matrix, convs slice by slice with √(C_out/C_in)/(kh·kw), grouped
     convs per group. Of a packed projection query, key and value are a matrix each, also where
-    they are stored head by head; one whose parts are not known is refused. Biases, norm layers
-    and embeddings are untouched; heads are edited; a tied tensor only with `include_tied`, and
-    then once. The optimizer's state is zeroed and followers become copies unless the hook says
-    otherwise. How close to orthogonal the result is depends on `iterations`: the receipt says
-    (`dfi_after`).
+    they are stored head by head; one whose parts are not known is refused. Biases, norm layers,
+    embeddings and layers of other kinds (recurrent, transposed convs) are untouched; heads are
+    edited; a tied tensor only with `include_tied`, and then once. The optimizer's state is zeroed
+    and followers become copies unless the hook says otherwise. How close to orthogonal the result
+    is depends on `iterations`: the receipt says (`dfi_after`).
 
     Attributes:
         iterations: Newton–Schulz steps (paper: 5 for GPT; official code elsewhere: 10).
@@ -177,9 +177,9 @@ class Fire(Method):
         for block in blocks:
             if block.spec.part == UNKNOWN:
                 raise ConfigError(
-                    f"fire: {network.qualified(block)} is packed, of several matrices, and which "
-                    f"rows are whose is not known for a {type(block.module).__name__} of this name "
-                    "and size: give its module a block_specs(), or leave it out of the scope"
+                    f"fire: {network.qualified(block)} is packed, of several matrices, or lies "
+                    f"transposed, and how is not known for a {type(block.module).__name__} of this "
+                    "name and size: give its module a block_specs(), or leave it out of the scope"
                 )
         if blocks and not any(self._edits(block) for block in blocks):
             raise NothingToEdit(

@@ -213,7 +213,7 @@ def start_anew(
 def _drawn(network: Network, group: UnitGroup, init: str, generator: torch.Generator) -> Tensor:
     block = group.weight.block
     if init == "own":
-        return network.fresh(block, generator)
+        return network.drawn(block, generator)
     factor = gain(group.nonlinearity) if init == "kaiming" else 1.0
     bound = factor * math.sqrt(3 / block.spec.fan_in)
     value = torch.empty(block.view.shape).uniform_(-bound, bound, generator=generator)

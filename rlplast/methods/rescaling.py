@@ -18,6 +18,7 @@ from rlplast.core.network.blocks import NORMS, Block
 from rlplast.core.network.edits import Edit, Scale
 from rlplast.core.network.network import Network
 from rlplast.core.network.order import forward_order, heads
+from rlplast.core.network.segments import mixes_scales
 
 __all__ = [
     "NORMALISED_INPUT",
@@ -102,17 +103,19 @@ def blocks_by_member(
     return found
 
 
-def chains_of(network: Network, blocks: Sequence[Block], method: str) -> Order:
+def chains_of(network: Network, blocks: Sequence[Block], method: str, remedy: str | None) -> Order:
     """Return the order of a network that is a chain, or says in which order its layers come.
 
     Args:
         network: the network.
         blocks: those in scope.
         method: the method that asks, for messages.
+        remedy: what to do about a part that gives no c·y for c·x; None if that is allowed.
 
     Raises:
         NothingToEdit: if there is no weight.
-        ConfigError: if the network has no such order, or a Block no place in it.
+        ConfigError: if the network has no such order, or a Block no place in it, or outputs would
+            not keep their proportion.
     """
     found = blocks_by_member(network, blocks, method)
     part = next((b for b in blocks if b.spec.part), None)
@@ -132,13 +135,13 @@ def chains_of(network: Network, blocks: Sequence[Block], method: str) -> Order:
             f"{method}: {name} is shared by the members of a stacked network: the order branches "
             "there"
         )
-    for block in network.blocks:
-        if block.role in ("bias", "shift") and not block.trainable and network.optimizers:
-            raise ConfigError(
-                f"{method}: {network.qualified(block)} is frozen: it cannot follow the layers "
-                "before it, and the network would compute something else"
-            )
     paths = forward_order(network)
+    frozen = [b for b in network.blocks if not b.trainable] if network.optimizers else []
+    for bias, before in _cannot_follow(network, blocks, frozen, paths):
+        raise ConfigError(
+            f"{method}: {network.qualified(bias)} is frozen: it cannot follow {before}, and the "
+            "network would compute something else"
+        )
     for layers in found.values():
         for path, roles in layers.items():
             if path not in paths:
@@ -150,6 +153,12 @@ def chains_of(network: Network, blocks: Sequence[Block], method: str) -> Order:
     order = [chain_of(layers, paths, network) for layers in found.values()]
     if not any(layer.weight is not None for layers in order for layer in layers):
         raise nothing
+    mixing = None if remedy is None else mixes_scales(network, blocks)
+    if mixing is not None:
+        raise ConfigError(
+            f"{method}: {mixing} does not give c·y for c·x, and the network would compute "
+            f"something else: {remedy}"
+        )
     return order_of(order)
 
 
@@ -174,6 +183,18 @@ def check_followed(
         paths = forward_order(network)
     except ConfigError:
         return
+    for bias, before in _cannot_follow(network, blocks, left, paths):
+        raise ConfigError(
+            f"{method}: {network.qualified(bias)} is left out by the hook's layers: it cannot "
+            f"follow {before}, and the network would compute something else; name "
+            f"{bias.path!r} too"
+        )
+
+
+def _cannot_follow(
+    network: Network, blocks: Sequence[Block], left: Sequence[Block], paths: Sequence[str]
+) -> Iterator[tuple[Block, str]]:
+    """Yield each bias among `left` with the layer in `blocks` that scales what it is added to."""
     place = {path: i for i, path in enumerate(paths)}
     modules = dict(network.module.named_modules())
     norms = [place[path] for path in paths if isinstance(modules[path], NORMS)]
@@ -186,12 +207,10 @@ def check_followed(
         end = place[bias.path]
         before = [place[b.path] for b in inner if b.spec.member == bias.spec.member]
         start = max((i for i in before if i < end), default=end)
-        if start < end and not any(start < norm <= end for norm in norms):
-            raise ConfigError(
-                f"{method}: {network.qualified(bias)} is left out by the hook's layers: it cannot "
-                f"follow {paths[start]}, and the network would compute something else; name "
-                f"{bias.path!r} too"
-            )
+        if any(b.layer == bias.layer for b in weights):
+            yield bias, bias.path
+        elif start < end and not any(start < norm <= end for norm in norms):
+            yield bias, paths[start]
 
 
 def order_of(layers: list[list[Layer]]) -> Order:

@@ -56,7 +56,7 @@ class ScaleWeights(Method):
             ConfigError: if `proportional` and the network has no forward order.
         """
         if self.proportional and blocks:
-            chains_of(network, blocks, self.name)
+            chains_of(network, blocks, self.name, "set proportional: false")
         elif blocks and not _weights(blocks):
             raise NothingToEdit(
                 f"scale_weights finds no linear, conv or norm layer in network {network.name!r}"
@@ -70,7 +70,7 @@ class ScaleWeights(Method):
         factor = torch.full((), self.factor, dtype=dtype, device=first.device)
         if not self.proportional:
             return [Scale(block, factor) for block in _weights(context.blocks)]
-        order = chains_of(context.network, context.blocks, self.name)
+        order = chains_of(context.network, context.blocks, self.name, None)
         rows = itertools.repeat((factor, None))
         one = torch.ones_like(factor)
         return [edit for layers in order.chains for edit in rescaled(layers, rows, one)]

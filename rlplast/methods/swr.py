@@ -163,7 +163,8 @@ class Swr(Method):
 
     def _find_order(self, network: Network, blocks: Sequence[Block]) -> Order:
         try:
-            return chains_of(network, blocks, "swr")
+            exact = None if self.approximate else "set approximate: true"
+            return chains_of(network, blocks, "swr", exact)
         except NothingToEdit:
             raise
         except ConfigError as error:

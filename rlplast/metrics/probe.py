@@ -332,6 +332,7 @@ def _gradients(network: Network, loss: Tensor, names: list[str]) -> dict[str, Te
     parameters = [p for p in network.module.parameters() if p.requires_grad]
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
     pairs = [(g, p) for g, p in zip(gradients, parameters, strict=True) if g is not None]
+    pairs = [(g.to_dense() if g.is_sparse else g, p) for g, p in pairs]
     values: dict[str, Tensor | float] = {}
     for name in names:
         if name == "gradient_norm":

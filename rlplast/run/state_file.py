@@ -8,7 +8,6 @@ Names and shapes are all that is known. A tensor of two dimensions counts as the
 layer, also an embedding; one of more as a conv kernel. Layers follow each other in file order.
 """
 
-import math
 import re
 import shutil
 import zipfile
@@ -23,9 +22,8 @@ from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError, did_you_mean
 from rlplast.core.method.layer_names import stands_for
-from rlplast.core.network.blocks import BlockSpec
 from rlplast.core.network.network import Network
-from rlplast.core.network.packing import packed_rows
+from rlplast.run.file_layers import RUNNING, check_own, is_weight, layer_of, stored_transposed
 from rlplast.training.files import fsync, whole
 
 __all__ = ["SUFFIXES", "network_of", "read", "weights_of", "write"]
@@ -33,8 +31,6 @@ __all__ = ["SUFFIXES", "network_of", "read", "weights_of", "write"]
 Tensors = Mapping[str, Tensor]
 
 SUFFIXES = (".safetensors", ".pt")
-RUNNING = ("running_mean", "running_var")
-NORM_ROLES = {"weight": "scale", "bias": "shift", **dict.fromkeys(RUNNING, "buffer")}
 
 
 def read(path: Path) -> dict[str, Tensor]:
@@ -127,12 +123,13 @@ def _selected(tensors: Tensors, include: Sequence[str], exclude: Sequence[str]) 
             if not any(stands_for(glob, name) for name in tensors):
                 near = did_you_mean(glob, tensors)
                 raise ConfigError(f"{option} {glob!r} matches no tensor: {near}")
-    floating = {n: t for n, t in tensors.items() if t.is_floating_point() and t.numel()}
-    matrices = [name for name, tensor in weights_of(floating).items() if tensor.ndim >= 2]
-    chosen = [name for name in floating if _matches(name, include)] if include else matrices
-    chosen = [name for name in chosen if not _matches(name, exclude)]
+    weights = {name for name, tensor in tensors.items() if is_weight(name, tensor)}
+    able = [n for n, t in tensors.items() if n in weights or (t.is_floating_point() and t.numel())]
+    chosen = [n for n in able if _matches(n, include)] if include else weights_of(tensors)
+    chosen = [n for n in chosen if (include or n in weights) and not _matches(n, exclude)]
     if not chosen:
         raise ConfigError(f"no tensor is left: choose floating ones of {', '.join(tensors)}")
+    check_own(tensors, chosen, ", or leave it out by --exclude")
     return chosen
 
 
@@ -148,6 +145,7 @@ def network_of(
         ConfigError: if a glob matches nothing, nothing is left, or `initial` lacks a tensor.
     """
     selected = set(_selected(tensors, include, exclude))
+    check_own(initial or {}, [name for name in initial or {} if name in selected], " (--init)")
     layers: dict[str, dict[str, Tensor]] = {}
     held: dict[Any, Tensor] = {}  # one for all names of a tied tensor
     start: dict[str, Tensor] = {}
@@ -164,34 +162,14 @@ def network_of(
         weight = name if tensor.ndim >= 2 else re.sub(r"bias(?=[^.]*$)", "weight", name)
         if weight in tensors and tensors[weight].ndim >= 2:  # each is a layer, with its bias
             path = weight.removesuffix(".weight")
+            attribute = "weight" if name == weight else "bias"
         layers.setdefault(path, {})[attribute] = own
         before = tensors if initial is None or not edited else initial
         if name in before:  # if not, the network names it
             start[f"{path}.{attribute}".lstrip(".")] = before[name].detach()
     model = nn.Module()
-    model._modules.update({path: _layer(path, own) for path, own in layers.items()})
+    transposed = stored_transposed(layers)
+    model._modules.update(
+        {path: layer_of(path, own, path in transposed) for path, own in layers.items()}
+    )
     return Network("model", model, initial=start, order=list(layers))
-
-
-def _layer(path: str, tensors: Tensors) -> nn.Module:
-    """Return a module of one layer's tensors, with what names and shapes tell of them."""
-    layer, specs = nn.Module(), []
-    for name, tensor in tensors.items():  # names from a file need not be fit for attributes
-        kept: Any = layer._parameters if isinstance(tensor, nn.Parameter) else layer._buffers
-        kept[name] = tensor
-    weight = next((t for t in tensors.values() if t.ndim >= 2), None)
-    if weight is not None:
-        d_out, d_in, *kernel = weight.shape
-        kind, area, own = "conv" if kernel else "linear", math.prod(kernel), path.rpartition(".")[2]
-        # Torch's own attention has one tensor of that name; its parts follow one another.
-        rows = packed_rows("qkv" if own == "in_proj_weight" else own, d_out, d_in)
-        parts = [(part, (index,)) for part, index in rows.items()] or [("", ())]
-        fans = (d_in * area, d_out * area // len(parts))
-        for name, tensor in tensors.items():
-            if tensor is weight or "bias" in name:  # else it is not known what it is
-                role = "weight" if tensor is weight else "bias"
-                specs += [BlockSpec(name, role, kind, p, None, i, *fans) for p, i in parts]
-    elif tensors.keys() <= NORM_ROLES.keys() and tensors.keys() != {"bias"}:
-        specs = [BlockSpec(name, NORM_ROLES[name], "norm") for name in tensors]
-    vars(layer)["block_specs"] = lambda: specs
-    return layer

@@ -95,13 +95,13 @@ class Images:
         return Images(self.x.to(device), self.y if self.stored else self.y.to(device))
 
 
-def checked_labels(y: np.ndarray, images: int, num_classes: int, where: object) -> Tensor:
+def checked_labels(y: np.ndarray, images: int, num_classes: int | None, where: object) -> Tensor:
     """Return labels (n,) as int64.
 
     Args:
         y: whole numbers (n,).
         images: how many images they belong to.
-        num_classes: how many labels there are; allowed is 0 to num_classes − 1.
+        num_classes: how many labels there are; allowed is 0 to num_classes − 1. None if not known.
         where: the file that an error names.
 
     Raises:
@@ -113,15 +113,16 @@ def checked_labels(y: np.ndarray, images: int, num_classes: int, where: object) 
             f"{where}: {images} images and {len(y)} labels; allowed is one label for each image, "
             "and at least one image"
         )
-    wrong = np.flatnonzero((y < 0) | (y >= num_classes))
+    wrong = np.flatnonzero((y < 0) | (num_classes is not None and y >= num_classes))
     if wrong.size:
+        allowed = "0 and more" if num_classes is None else f"0 to {num_classes - 1}"
         raise DamagedFile(
-            f"{where}: image {wrong[0]} has label {y[wrong[0]]}; allowed is 0 to {num_classes - 1}"
+            f"{where}: image {wrong[0]} has label {y[wrong[0]]}; allowed is {allowed}"
         )
     return torch.from_numpy(y.astype(np.int64))
 
 
-def checked_images(x: np.ndarray, y: np.ndarray, num_classes: int, where: object) -> Images:
+def checked_images(x: np.ndarray, y: np.ndarray, num_classes: int | None, where: object) -> Images:
     """Return images of uint8 (n, channels, height, width) and their labels.
 
     The array is copied only if it cannot be written to or is not contiguous.

@@ -225,7 +225,7 @@ def images_of_rows(rows: Iterable[Mapping[str, Any]], config: HuggingFaceConfig)
         )
     mode = "L" if all(picture.mode in _GREY for picture in pictures) else "RGB"
     x = np.stack([_pixels(p, mode) for p in pictures]) if pictures else np.empty((0, 1, 1, 1))
-    return checked_images(x, np.array(labels, np.int64), max(labels, default=0) + 1, where)
+    return checked_images(x, np.array(labels, np.int64), None, where)
 
 
 def stored_rows(table: Any, config: HuggingFaceConfig) -> Images:
@@ -258,7 +258,7 @@ def stored_rows(table: Any, config: HuggingFaceConfig) -> Images:
             )
         return pixels
 
-    y = checked_labels(np.array(labels, np.int64), len(table), max(labels) + 1, where)
+    y = checked_labels(np.array(labels, np.int64), len(table), None, where)
     return Images(StoredPictures(read, torch.arange(len(y)), one), y)
 
 

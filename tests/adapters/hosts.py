@@ -343,7 +343,8 @@ def in_sb3(name: str) -> Host:
         from rlplast.adapters.sb3 import HookCallback
 
         layers = [256, 256] if name == "DQN" else [16, 16]
-        model, callback = sb3_model(name, policy_kwargs={"net_arch": layers}), HookCallback(hooks)
+        policy = {"net_arch": layers, "activation_fn": nn.ReLU}
+        model, callback = sb3_model(name, policy_kwargs=policy), HookCallback(hooks)
         for net in (model.q_net, model.q_net_target) if name == "DQN" else ():
             give(net, weights)
         model.learn(64, callback=callback)

@@ -237,13 +237,21 @@ class PixelControl(Pixels):
     ],
 )
 def test_swr_on_pictures_is_as_the_how_to_says(name: str, share: bool | None, chosen: Any):
-    layers = {"net_arch": [4]} | ({} if share is None else {"share_features_extractor": share})
+    layers: dict[str, Any] = {"net_arch": [4], "activation_fn": torch.nn.ReLU}
+    layers |= {} if share is None else {"share_features_extractor": share}
     env = PixelControl() if name in ("SAC", "TD3") else Pixels()
     model = sb3_model(name, env, "CnnPolicy", policy_kwargs=layers)
     hook = {"method": "swr", "every": "1 updates"} | ({"networks": chosen} if chosen else {})
     works = share is not True and chosen != ["critic"] and (name, chosen) != ("SAC", None)
     with nullcontext() if works else pytest.raises(ConfigError, match="the order branches there"):
         Hooks([hook], find_networks(model), "9 updates")
+
+
+@pytest.mark.parametrize("name", ["PPO", "A2C"])
+def test_swr_of_tanh_policies_is_approximate_only(name: str):
+    networks = find_networks(sb3_model(name))
+    with pytest.raises(ConfigError, match=r"swr: tanh, after policy\..*set approximate: true"):
+        Hooks([{"method": "swr", "every": "1 updates"}], networks, "9 updates")
 
 
 CROSSQ = {"net_arch": [16, 16]}

@@ -217,7 +217,7 @@ def test_a_hook_resets_actor_or_critic_alone(network: str, toy: str):
 
 
 def test_every_update_hooks_of_one_network_leave_the_other_but_for_the_common_bound(toy: str):
-    one, two = ppo(max_grad_norm=None), ppo(max_grad_norm=None)
+    one, two = (ppo(max_grad_norm=None, activation="relu") for _ in range(2))
     row = {"method": "swr", "every": "1 updates", "networks": ["critic"], "params": {"coef": 0.1}}
     two.after_update = hooked(two, row).after_update
     advanced(one, OWED), advanced(two, OWED)

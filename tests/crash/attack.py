@@ -55,7 +55,7 @@ BASES = (
 ROWS: dict[str, list[dict[str, Any]]] = {
     "hooks": [
         {"method": "fire", "at": "50%"},
-        {"method": "swr", "every": "1 updates", "params": {"coef": 1e-3}},
+        {"method": "swr", "every": "1 updates", "params": {"coef": 1e-3, "approximate": True}},
         {"method": "cbp", "every": "1 updates"},
         {"method": "redo", "every": "10%", "params": {"threshold": 0.1}},
         {"method": "full_reset", "when": {"metric": "dormant_ratio", "above": 0.5}},

@@ -118,6 +118,7 @@ PPO_SHORT: dict[str, Any] = {  # in all networks: actor and critic may be one
     "hooks": [{k: v for k, v in row.items() if k != "networks"} for row in SAC_HOOKS],
     "layers": [{k: v for k, v in row.items() if k != "networks"} for row in SAC_SHORT["layers"]],
     "agent.hidden": [32, 32],
+    "agent.activation": "relu",  # swr refuses tanh
     "agent.rollout_steps": 50,
     "agent.batch_size": 20,
     "agent.epochs": 4,

@@ -102,7 +102,7 @@ def test_two_layers_that_share_a_weight_are_edited_once_left_alone_or_refused(me
     net = network(model)
     (shared,) = net.select(lambda block: block.name == "h.0.mlp.c_fc.weight")
     assert shared.aliases == ("h.1.mlp.c_fc.weight",)
-    before = snapshot(model)
+    before = snapshot(randomise(model, 2))  # away from θ0
     try:
         install(method, model)
         receipt = fire(method, net, inputs=TOKENS)
@@ -113,5 +113,7 @@ def test_two_layers_that_share_a_weight_are_edited_once_left_alone_or_refused(me
     assert "gpt" not in CASES[method].refuses
     assert model.h[1].mlp.c_fc.weight is model.h[0].mlp.c_fc.weight  # type: ignore[union-attr]
     assert receipt.entries_touched <= sum(p.numel() for p in model.parameters())
+    edits = CASES[method].edits_weights and not CASES[method].follows
+    assert bool(changed(before, model)) is edits
     if method == "fire":  # as every tied tensor without include_tied
         assert changed(before, model) == FIRED - {"h.0.mlp.c_fc.weight", "h.1.mlp.c_fc.weight"}

@@ -55,7 +55,7 @@ def tables(module: nn.Module, net: str) -> dict[str, Tensor]:
 
 def give(network: Network, monkeypatch: pytest.MonkeyPatch, fresh: Mapping[str, Tensor]) -> None:
     by_block = {g.weight.block.name: fresh[g.name] for g in network.units().groups}
-    monkeypatch.setattr(network, "fresh", lambda block, generator: by_block[block.name])
+    monkeypatch.setattr(network, "drawn", lambda block, generator: by_block[block.name])
 
 
 def recycled(

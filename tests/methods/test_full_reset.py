@@ -53,6 +53,63 @@ def test_a_tensor_without_a_known_law_is_named_and_nothing_is_written() -> None:
     assert not changed(start, model)
 
 
+class Branches(nn.Module):
+    """A LoRA as peft names it, a ReZero branch, and a norm that begins closed; outputs are W·x."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.lora_A = nn.Linear(6, 6, bias=False), nn.Linear(6, 2, bias=False)
+        self.lora_B = nn.ModuleDict({"default": nn.Linear(2, 6, bias=False)})
+        self.gate, self.inner = nn.Parameter(torch.zeros(())), nn.Linear(6, 6)
+        self.norm = nn.LayerNorm(6)
+        for zero in (self.lora_B["default"].weight, self.norm.weight, self.inner.bias):
+            nn.init.zeros_(zero)  # type: ignore[arg-type]
+
+    def forward(self, x: Tensor) -> Tensor:
+        lora = self.lora_B["default"](self.lora_A(x))
+        return self.base(x) + lora + self.gate * self.inner(x) + self.norm(x)
+
+
+ZERO = {"lora_B.default.weight", "gate", "norm.weight", "inner.bias", "norm.bias"}
+
+
+def test_what_is_zero_at_the_start_begins_at_zero_again() -> None:
+    model = Branches()
+    drawn = snapshot(model).keys() - ZERO
+    network = rlplast.Network("q", model)
+    trained = snapshot(randomise(model, 1))
+    rlplast.full_reset(network)
+    assert all(not model.get_parameter(name).any() for name in ZERO)
+    assert changed(trained, model) == ZERO | drawn
+    x = torch.randn(5, 6)
+    torch.testing.assert_close(model(x), model.base(x))
+    model = Branches()
+    before = snapshot(model)
+    rlplast.full_reset(model)  # whose weights are all that is known
+    assert changed(before, model) == drawn
+    rlplast.shrink_perturb(model, coef=0.5, init="fresh")
+    assert all(not model.get_parameter(name).any() for name in ZERO)
+
+
+class OwnStart(nn.Linear):
+    def reset_parameters(self) -> None:
+        nn.init.orthogonal_(self.weight)
+
+
+def test_a_start_that_is_not_torchs_is_refused_by_name_and_may_be_given() -> None:
+    trained = Branches()
+    with torch.no_grad():
+        trained.lora_B["default"].weight.fill_(0.1)  # type: ignore[union-attr]
+    for model, name in ((trained, "lora_B.default.weight"), (OwnStart(3, 3, bias=False), "weight")):
+        before = snapshot(model)
+        with pytest.raises(ConfigError, match=rf"^{name} does not begin as torch's layers do"):
+            rlplast.full_reset(model)
+        assert not changed(before, model)
+    network = rlplast.Network("q", model, init=lambda block, generator: torch.eye(3))
+    rlplast.full_reset(network)
+    assert torch.equal(model.get_parameter("weight"), torch.eye(3))
+
+
 # --- stored -------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from rlplast.core.network.network import Network
 from rlplast.methods.redo import redo
 from rlplast.methods.regrama import inactive, regrama
 from rlplast.metrics.units import gradient_score
+from tests.methods.nets import randomise, snapshot
 from tests.methods.spoilt_nets import give, prepared, probe, recycled, silent, tables
 from tests.methods.unit_nets import NETS, Trained, entries, normal
 from tests.models import assert_same
@@ -150,3 +151,23 @@ def test_a_layer_that_the_loss_does_not_reach_is_left() -> None:
     receipt = regrama(network, inputs=normal(5, 3), loss=loss, threshold=1e9)
     assert receipt.units == {"0": 4, "2": 0}
     assert torch.equal(before, net.get_parameter("2.weight"))
+
+
+def test_gradients_of_a_sparse_embedding_are_those_of_a_dense_one() -> None:
+    found = []
+    for sparse in (False, True):
+        module = nn.Sequential(
+            nn.Embedding(10, 4, sparse=sparse),
+            nn.Flatten(),
+            nn.Linear(8, 6),
+            nn.ReLU(),
+            nn.Linear(6, 2),
+        )
+        randomise(module, 1)
+        x = torch.tensor([[1, 2], [3, 1], [5, 9]])
+        loss = lambda x, module=module: module(x).square().mean()  # noqa: E731
+        network = Network("net", module)
+        found.append((regrama(network, inputs=x, loss=loss, threshold=0.5).units, snapshot(module)))
+    (dense, before), (sparse_units, after) = found
+    assert dense == sparse_units and sum((dense or {}).values()) > 0
+    assert all(torch.equal(before[name], after[name]) for name in before)

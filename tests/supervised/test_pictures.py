@@ -198,7 +198,8 @@ def test_missing_column_is_named_with_those_there_are():
 
 
 @pytest.mark.parametrize(
-    ("table", "message"), [([], "at least one image"), ([{"digit": -1}], "label -1")]
+    ("table", "message"),
+    [([], "at least one image"), ([{"digit": -1}], "label -1; allowed is 0 and more$")],
 )
 def test_no_rows_and_negative_labels_are_refused(table: list[dict[str, Any]], message: str):
     table = [rows(pictures(1, 6, 7, 3))[0] | row for row in table]

@@ -37,7 +37,8 @@ def deviation(
         number: number of its stream.
 
     Returns:
-        The deviation; None while there are no data, or if the outputs are not seen.
+        The deviation; 0 for outputs that stay or become zero, infinity for those that are zero no
+            more. None while there are no data, or if the outputs are not seen.
     """
     with preserve_global_rng():
         batch = source.sample(size, number)
@@ -58,8 +59,10 @@ def deviation(
 
 
 def _rest(before: Tensor, after: Tensor) -> float:
-    fitted = before * ((before * after).sum() / before.square().sum())
-    return float((after - fitted).norm() / fitted.norm())
+    size = before.square().sum()
+    fitted = before * ((before * after).sum() / size) if size > 0 else before
+    rest = (after - fitted).norm()
+    return 0.0 if rest == 0 else float(rest / fitted.norm())
 
 
 def _outputs(network: Network, source: Source, batch: Any) -> list[Tensor]:
@@ -75,7 +78,10 @@ def _outputs(network: Network, source: Source, batch: Any) -> list[Tensor]:
         for path in found
     ]
     try:
-        source.activations(network.name, batch)
+        if any(group.point is not None for group in network.units().groups):
+            source.activations(network.name, batch)
+        else:
+            source.outputs(network.name, batch)
     finally:
         for handle in handles:
             handle.remove()

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from rlplast.core.errors import BadWeights, ConfigError
 from rlplast.core.method.context import Activations, Source
+from rlplast.core.network.blocks import Block
 from rlplast.core.network.modes import in_mode, reading
 from rlplast.core.network.network import Network
-from rlplast.core.network.record import record
+from rlplast.core.network.record import check_norms, record
 from rlplast.core.rng import derive_seed, preserve_global_rng, torch_stream
 
 __all__ = ["Inside", "OwnSource", "Probe", "Reader", "output_of"]
@@ -163,10 +164,15 @@ class Probe:
     def gradients_on(self, batch: Any, train: bool) -> Mapping[str, Tensor]:
         """Return gradients of the loss on a batch; nothing else moves."""
         network = self.network
-        with preserve_global_rng(), torch.enable_grad():  # the backward pass may draw too
-            loss = self.source.loss(network.name, batch, train)
-            _check_loss(loss, f"{self.label}, network {network.name!r}")
-            return _gradients(network, loss)
+        handles = check_norms(network)
+        try:
+            with preserve_global_rng(), torch.enable_grad():  # the backward pass may draw too
+                loss = self.source.loss(network.name, batch, train)
+                _check_loss(loss, f"{self.label}, network {network.name!r}")
+                return _gradients(network, loss)
+        finally:
+            for handle in handles:
+                handle.remove()
 
 
 def _check_loss(loss: Any, label: str) -> None:
@@ -192,7 +198,12 @@ def _gradients(network: Network, loss: Tensor) -> dict[str, Tensor]:
     found = torch.autograd.grad(loss, held, allow_unused=True)
     by_id = {id(p): g for p, g in zip(held, found, strict=True)}
     every = {b: by_id[id(p)] for b, p in parameters.items()}
-    return {b.name: b.like(gradient) for b, gradient in every.items() if gradient is not None}
+    return {b.name: _dense(b, gradient) for b, gradient in every.items() if gradient is not None}
+
+
+def _dense(block: Block, gradient: Tensor) -> Tensor:
+    """Return a Block's part of a gradient; that of a sparse embedding holds its rows alone."""
+    return block.like(gradient.to_dense() if gradient.is_sparse else gradient)
 
 
 class Inside:
@@ -222,7 +233,7 @@ class Inside:
     def gradients(self) -> Mapping[str, Tensor]:
         """The gradients that this update used."""
         blocks = self.network.trainable()
-        return {b.name: b.like(b.param.grad) for b in blocks if b.param.grad is not None}
+        return {b.name: _dense(b, b.param.grad) for b in blocks if b.param.grad is not None}
 
 
 class OwnSource(Reader):

@@ -71,7 +71,8 @@ class Block:
     """One editable view; compares by identity.
 
     Attributes:
-        name: unique in its network, such as ``fc1.weight`` or ``[0].fc1.weight``.
+        name: unique in its network, such as ``fc1.weight`` or ``[0].fc1.weight``; of a weight
+            stored (d_in, d_out) ``c_fc.weight_T``.
         layer: name without its last part; weight and bias of one layer share it.
         path: path of the module in the network, without member and part.
         spec: what the module declared.
@@ -228,7 +229,8 @@ def _buffer_specs(module: nn.Module, kind: str) -> list[BlockSpec]:
 def _name(path: str, spec: BlockSpec) -> str:
     part = "" if spec.part == UNKNOWN else spec.part
     parts = [f"[{spec.member}]" if spec.member is not None else "", path, part]
-    suffix = spec.role if part else spec.tensor
+    # A name of a state dict stands for the tensor as it is stored.
+    suffix = spec.role if part else spec.tensor + "_T" * spec.transposed
     return ".".join([p for p in parts if p] + [suffix])
 
 
@@ -236,6 +238,8 @@ def blocks_of(
     module: nn.Module, masters: Mapping[Tensor, Tensor] | None = None
 ) -> tuple[Block, ...]:
     """Return a module's Blocks, in registration order, each tensor's view once.
+
+    A tensor without entries has none.
 
     Args:
         module: the module; wrappers are taken off.
@@ -254,7 +258,7 @@ def blocks_of(
             tensor = layer._parameters.get(spec.tensor)
             if tensor is None:
                 tensor = layer._buffers.get(spec.tensor)
-            if tensor is None:
+            if tensor is None or not tensor.numel():
                 continue
             name = _name(path, spec)
             if tensor.is_meta:

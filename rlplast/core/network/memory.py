@@ -71,7 +71,7 @@ def check_memory(name: str, module: nn.Module, blocks: Sequence[Block]) -> None:
                 "an edit would not reach; remove the parametrisation first "
                 "(torch.nn.utils.parametrize.remove_parametrizations)"
             )
-    held = {id(b.param): b for b in blocks if b.param.numel() > 0}
+    held = {id(b.param): b for b in blocks}
     for block in held.values():
         problem = _unwritable(block.param)
         if problem:
@@ -87,9 +87,11 @@ def check_memory(name: str, module: nn.Module, blocks: Sequence[Block]) -> None:
 
 def _is_computed(part: nn.Module) -> bool:
     """Say whether a module computes one of its tensors from others, in torch's new or old way."""
-    names = [n.removesuffix("_orig") for n in part._parameters if n.endswith("_orig")]
-    old = hasattr(part, "weight_g") or any(n in vars(part) for n in names)
-    return old or parametrize.is_parametrized(part)
+    kept = [n.removesuffix("_orig") for n in part._parameters if n.endswith("_orig")]
+    kept += [
+        n[:-2] for n in part._parameters if n.endswith("_g") and n[:-1] + "v" in part._parameters
+    ]
+    return any(n in vars(part) for n in kept) or parametrize.is_parametrized(part)
 
 
 def _unwritable(tensor: Tensor) -> str:

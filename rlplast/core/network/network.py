@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear as _AttentionOutput
 
 from rlplast.core.errors import ConfigError, NothingToEdit
@@ -39,17 +40,23 @@ def torch_default(block: Block, generator: torch.Generator) -> Tensor:
     layers 1 and 0 with running statistics at their start; embeddings N(0, 1).
 
     Raises:
-        ConfigError: for a tensor whose initializer is unknown; give the network an `init`.
+        ConfigError: for a tensor whose initializer is unknown, of a layer with a
+            ``reset_parameters`` of its own too; give the network an `init`.
     """
     shape = block.view.shape
     if block.role == "buffer":
         return torch.ones(shape) if block.spec.tensor in VARIANCES else torch.zeros(shape)
     if block.role in ("scale", "shift"):
         return torch.full(shape, block.spec.start if block.role == "scale" else 0.0)
-    if block.role == "embedding":
+    if block.role == "embedding" and _starts_as_its_class(block):
         value = torch.randn(shape, generator=generator)
         padding = getattr(block.module, "padding_idx", None)
         return value if padding is None else value.index_fill(0, torch.tensor(padding), 0)
+    if not _starts_as_its_class(block):
+        raise ConfigError(
+            f"{block.name} does not begin as torch's layers do, and how is not known: take its "
+            "initial weights (init='stored'), leave it out, or pass init= to its Network"
+        )
     if isinstance(block.module, nn.MultiheadAttention) and block.spec.part:
         if block.role == "bias":
             return torch.zeros(shape)
@@ -68,9 +75,17 @@ def torch_default(block: Block, generator: torch.Generator) -> Tensor:
     )
 
 
+def _starts_as_its_class(block: Block) -> bool:
+    """Say whether a layer draws by torch's initializer: neither its own nor that of a LoRA's B."""
+    reset: Any = getattr(block.module, "reset_parameters", None)
+    own = isinstance(block.module, nn.Linear | _ConvNd | nn.Embedding)
+    return (not own or reset.__module__.startswith("torch.")) and "lora_B" not in block.path
+
+
 def _given(given: Mapping[str, Tensor], block: Block) -> Tensor | None:
-    """Return a Block's value by its own name, or by its tensor's as in a state dict."""
-    return given[block.name] if block.name in given else part_of(given, block)
+    """Return a Block's value by its own name, or by one of its tensor's as in a state dict."""
+    names = [name for name in (block.name, *block.aliases) if name in given]
+    return given[names[0]] if names else part_of(given, block)
 
 
 def part_of(tensors: Mapping[str, Tensor], block: Block) -> Tensor | None:
@@ -85,6 +100,12 @@ def _frozen_in(group: UnitGroup) -> list[str]:
 
 def _is_frozen(block: Block) -> bool:
     return block.role != "buffer" and not block.trainable
+
+
+def _starts(block: Block) -> Mapping[str, float]:
+    """Return what a module says of where its own tensors begin."""
+    starts = getattr(block.module, "starts", None)
+    return starts if isinstance(starts, Mapping) else {}
 
 
 Init = Callable[[Block, torch.Generator], Tensor]
@@ -268,11 +289,19 @@ class Network:
 
         Buffers other than a norm layer's running statistics return to θ0. The
         seed of a layer's own draws moves on, so that these are other ones after a reset. A module
-        may say in ``starts`` where a tensor of its own begins.
+        may say in ``starts`` where a tensor of its own begins. Where the network has no initializer
+        of its own, what is zero everywhere in θ0, such as a LoRA's B or the last layer of a
+        residual branch, begins at zero again.
         """
-        starts = getattr(block.module, "starts", None)
-        if isinstance(starts, Mapping) and block.spec.tensor in starts:
-            return block.view.new_tensor(starts[block.spec.tensor])
+        parameter = block.role != "buffer" and block.spec.tensor not in _starts(block)
+        if parameter and self.init is torch_default and not self.initial[block.name].any():
+            return torch.zeros_like(block.view)
+        return self.drawn(block, generator)
+
+    def drawn(self, block: Block, generator: torch.Generator) -> Tensor:
+        """Return what `fresh` does, whatever θ0 is: for units that have to come alive."""
+        if block.spec.tensor in _starts(block):
+            return block.view.new_tensor(_starts(block)[block.spec.tensor])
         if block.kind == "lifecycle" and block.spec.tensor == "seed":
             return block.view * _SEED_FACTOR + 1
         if block.role == "buffer" and block.kind != "norm":
@@ -283,7 +312,7 @@ class Network:
         """Draw every Block anew and take the result as θ0; followers become copies."""
         with torch.no_grad():
             for block in self.blocks:
-                block.view.copy_(self.fresh(block, generator))
+                block.view.copy_(self.drawn(block, generator))
                 for low in block.copies:
                     low.copy_(block.view)
                 self.initial[block.name].copy_(block.view)

@@ -1,7 +1,8 @@
-"""Packed projections: one layer that holds query, key and value, and how they lie in it.
+"""Packed projections: one layer that holds several, and how they lie in it.
 
-Names tell that a layer is packed, and the module around it how: one part after the other, or head
-by head, as in GPT-NeoX and BLOOM, where thirds of the rows would mix the three.
+Most hold query, key and value. Names tell that a layer is packed, and the module around it how: one
+part after the other, or head by head, as in GPT-NeoX and BLOOM, where thirds of the rows would mix
+the three.
 
 - `PACKED_NAMES`: names of such layers.
 - `packed_rows`: which rows belong to which part.
@@ -18,8 +19,9 @@ PARTS = ("q", "k", "v")
 # One part after the other, unless the module around is one of `HEADWISE`.
 IN_TURN = {name: PARTS for name in ("qkv", "to_qkv", "Wqkv", "c_attn", "in_proj", "qkv_linear")}
 IN_TURN |= {name: PARTS[1:] for name in ("kv", "to_kv")}
+IN_TURN["gate_up_proj"] = ("gate", "up")  # of Phi-3 and GLM
 # What they hold depends on the module.
-VARYING = ("query_key_value", "qkv_proj")
+VARYING = ("query_key_value", "qkv_proj", "kv_proj", "wqkv", "W_pack", "fused_qkv")
 PACKED_NAMES = (*IN_TURN, *VARYING)
 # Modules of transformers, by class, that pack head by head: query, key and value of the first head,
 # then of the second; with their attribute for the rows of a head.
@@ -65,8 +67,8 @@ def packed_rows(name: str, rows: int, columns: int, around: Any = None) -> dict[
         if around is not None and not _attends(around):
             return {}  # of a state space model or a gated conv
         parts = parts if around is not None else ()
-    elif name.startswith("to_"):
-        size = rows // len(parts)  # whose heads may be wider than the input
+    elif name.startswith(("to_", "gate_")):
+        size = rows // len(parts)  # which may be wider than the input
     if not parts or rows != size * len(parts) or getattr(around, "head_first", False):
         return {UNKNOWN: slice(0, rows)}
     return {part: slice(i * size, (i + 1) * size) for i, part in enumerate(parts)}

@@ -5,6 +5,7 @@ modules, hand-written loops and callbacks.
 
 - `Recorder`: records until `stop`.
 - `record`: the same as a context, around a forward pass.
+- `check_norms`: refuses norms of another dimension than the units', as a pass shows it.
 - `WithWeights`: a module computed with other weights than its own.
 """
 
@@ -16,12 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _NormBase
 
-from rlplast.core.errors import NothingToEdit
+from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.network.network import Network
 from rlplast.core.network.units import ActivationPoint, UnitGroup
 
-__all__ = ["Recorder", "WithWeights", "record"]
+__all__ = ["Recorder", "WithWeights", "check_norms", "record"]
 
 
 class Recorder:
@@ -36,6 +38,7 @@ class Recorder:
 
     Raises:
         NothingToEdit: if the network has no units with activations.
+        ConfigError: in a pass, as `check_norms` says.
     """
 
     def __init__(self, network: Network, training_only: bool = False) -> None:
@@ -54,7 +57,7 @@ class Recorder:
                 partial(self._keep, point, [g.name for g in own])
             )
             for point, own in points.items()
-        ]
+        ] + check_norms(network)
 
     def _keep(
         self, point: ActivationPoint, names: list[str], module: nn.Module, args: Any, out: Any
@@ -80,6 +83,34 @@ class Recorder:
         """Take the hooks off the module."""
         for handle in self._handles:
             handle.remove()
+
+
+def check_norms(network: Network) -> list[Any]:
+    """Let each pass refuse a norm that normalises another dimension than the units'.
+
+    Sizes do not tell: of (batch, 5 steps, 5 units) a BatchNorm normalises the steps.
+
+    Returns:
+        The handles of the hooks, to remove them.
+    """
+    points = {g.point: g.name for g in network.units().groups if g.point is not None}
+    handles = []
+    for point, units in points.items():
+        for path in () if point.units or point.members else point.norms:
+            norm = network.module.get_submodule(path)
+            if isinstance(norm, _NormBase | nn.GroupNorm):
+                labels = f"{network.name}.{path}", f"{network.name}.{units}"
+                handles.append(norm.register_forward_hook(partial(_check_norm, *labels)))
+    return handles
+
+
+def _check_norm(norm: str, units: str, module: nn.Module, args: Any, out: Any) -> None:
+    if isinstance(out, Tensor) and out.ndim > 2:
+        raise ConfigError(
+            f"{norm} normalises dimension 1 of {tuple(out.shape)}, and the units of {units} are "
+            "the last: its entries are none of theirs; pass units=[rlplast.UnitSpec(...)] without "
+            "that norm to its Network"
+        )
 
 
 @contextmanager

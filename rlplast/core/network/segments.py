@@ -2,23 +2,38 @@
 
 - `segments`: runs of layers each of which may be scaled without changing what the network computes,
   up to one factor of its outputs.
+- `mixes_scales`: what gives no c·f(x) for c·x.
 """
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
 
+from rlplast.core.network.blocks import Block
+from rlplast.core.network.network import Network
 from rlplast.core.network.trace import UNTRACEABLE, Tracer, asks_shape, in_both_modes, is_norm
 
-__all__ = ["segments"]
+__all__ = ["mixes_scales", "segments"]
 
 # What gives c·f(x) for c·x, c > 0: by name of a function or method, and by class of a module.
 _KEEPS_SCALE = {"relu", "relu_", "leaky_relu", "dropout", "flatten", "reshape", "view", "getitem"}
 _KEEPS_SCALE |= {"mean", "sum", "transpose", "permute", "contiguous", "squeeze", "unsqueeze"}
 _POOLS = {f"{kind}_pool{n}d" for kind in ("max", "avg") for n in (1, 2, 3)}
 _KEEPS_SCALE |= _POOLS | {f"adaptive_{name}" for name in _POOLS}
-_MODULES = (nn.ReLU, nn.LeakyReLU, nn.Identity, nn.Flatten, nn.modules.dropout._DropoutNd)
+_KEEPS_SCALE |= {"float", "double", "to", "clone", "unflatten", "neg", "abs"}
+_BY_A_NUMBER = (operator.mul, operator.truediv, torch.mul, torch.div)
+_ACTIVATIONS = ("linear", "relu", "leaky_relu", "identity")
+_MODULES = (
+    nn.ReLU,
+    nn.LeakyReLU,
+    nn.PReLU,
+    nn.Identity,
+    nn.Unflatten,
+    nn.Flatten,
+    nn.modules.dropout._DropoutNd,
+)
 _MODULES += (nn.modules.pooling._MaxPoolNd, nn.modules.pooling._AvgPoolNd)
 _MODULES += (nn.modules.pooling._AdaptiveAvgPoolNd, nn.modules.pooling._AdaptiveMaxPoolNd)
 
@@ -82,6 +97,41 @@ def _segments(
     return runs
 
 
+def mixes_scales(network: Network, blocks: Sequence[Block]) -> str | None:
+    """Return what in a chain of layers gives no c·f(x) for c·x, behind one that is scaled.
+
+    A network whose order is declared says by its units which activations it has.
+
+    Args:
+        network: the network.
+        blocks: those to be scaled.
+
+    Returns:
+        The name of an activation, layer or operation; None if there is none, as far as is known.
+    """
+    scaled = {block.path for block in blocks if block.role in ("weight", "scale")}
+    for group in network.units().groups:
+        if group.point and group.point.path in scaled and group.nonlinearity not in _ACTIVATIONS:
+            return f"{group.nonlinearity}, after {network.name}.{group.point.path},"
+    modules = dict(network.module.named_modules())
+    known = {b.path for b in network.blocks if b.kind in ("linear", "conv")}
+    try:
+        graph = Tracer().trace(network.module)
+    except UNTRACEABLE:  # its order is declared
+        return None
+    behind: set[torch.fx.Node] = set()
+    for node in graph.nodes:
+        path = str(node.target) if node.op == "call_module" else None
+        follows = not behind.isdisjoint(node.all_input_nodes) and not asks_shape(node)
+        if path in scaled or (follows and path in known):
+            behind.add(node)
+        elif follows and node.op != "output" and not (path and is_norm(modules[path])):
+            if not _keeps_scale(node, modules):
+                return f"{network.name}.{path}" if path else str(node.name)
+            behind.add(node)
+    return None
+
+
 def _end(
     node: torch.fx.Node,
     modules: dict[str, nn.Module],
@@ -108,5 +158,7 @@ def _keeps_scale(node: torch.fx.Node, modules: dict[str, nn.Module]) -> bool:
         return isinstance(modules[str(node.target)], _MODULES)
     if node.target is getattr:
         return node.args[1] in ("mT", "T")
+    if node.target in _BY_A_NUMBER:
+        return not all(isinstance(arg, torch.fx.Node) for arg in node.args)
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     return node.op in ("call_function", "call_method") and name in _KEEPS_SCALE

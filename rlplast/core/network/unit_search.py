@@ -171,7 +171,8 @@ def _search(
     leaves = [str(node.target) for node in graph.nodes if node.op == "call_module"]
     for path in dict.fromkeys(leaves):  # parts that the trace kept whole
         child = module.get_submodule(path)
-        if hasattr(child, "unit_specs") or isinstance(child, nn.MultiheadAttention):
+        # Torch's composite layers, such as its transformers, are whole to the trace.
+        if hasattr(child, "unit_specs") or any(map(is_matrix, child.modules())):
             yield from _search(child, _join(prefix, path), refused, untraced, heads)
 
 

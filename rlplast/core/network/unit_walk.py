@@ -181,6 +181,8 @@ def _norm_fits(norm: nn.Module, size: int, space: int, left: int) -> bool:
         return norm.num_channels == size and norm.num_groups in (1, size) and left == space
     if isinstance(norm, _InstanceNorm):
         return left > 0
+    if not space and isinstance(norm, nn.BatchNorm2d | nn.BatchNorm3d):
+        return False  # whose channels are not the last dimension
     if isinstance(norm, _NormBase):
         return norm.num_features == size or (space > 0 == left and norm.num_features % size == 0)
     return True

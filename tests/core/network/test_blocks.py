@@ -1,10 +1,12 @@
+import warnings
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from rlplast.core.errors import ConfigError
+import rlplast
+from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.network.blocks import BlockSpec, blocks_of, unwrap
 from rlplast.core.network.network import Network
 from tests.core.toy import Attention
@@ -33,6 +35,18 @@ def test_blocks_are_named_as_parameters_with_roles_and_kinds() -> None:
     conv, head = blocks["0.weight"].spec, blocks["7.weight"].spec
     assert (conv.fan_in, conv.fan_out) == (2 * 9, 4 * 9)
     assert (head.fan_in, head.fan_out) == (16, 3)
+
+
+def test_a_tensor_without_entries_has_no_block_and_stops_no_method() -> None:
+    with warnings.catch_warnings(action="ignore"):  # of an initializer without effect
+        module = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 0))
+    assert names(module) == ["0.weight", "0.bias"]
+    for method in ("fire", "weight_clip", "full_reset", "shrink_perturb", "hypersphere_project"):
+        options = {"coef": 0.5, "init": "fresh"} if method == "shrink_perturb" else {}
+        network = Network("q", module)
+        assert rlplast.apply(method, network, **options).entries_touched in (12, 15)
+    with pytest.raises(NothingToEdit, match="2, which reads it, has no weight"):
+        rlplast.apply("redo", Network("q", module), inputs=torch.ones(2, 4))
 
 
 @pytest.mark.parametrize("family", ["mlp", "conv_batchnorm", "residual", "tied", "stacked"])

@@ -7,11 +7,28 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import rlplast
 from rlplast.core.errors import BadWeights, ConfigError
 from rlplast.core.network.blocks import Block, blocks_of
 from rlplast.core.network.network import Network
 from tests.core.toy import Attention
 from tests.models import build, masters_of
+
+
+class Conv1D(nn.Module):
+    """As in transformers: square, so that no shape tells how it lies."""
+
+    def __init__(self, d_in: int = 4, d_out: int = 4) -> None:
+        super().__init__()
+        self.nf = d_out
+        self.weight = nn.Parameter(torch.randn(d_in, d_out))
+        self.bias = nn.Parameter(torch.randn(d_out))
+
+
+class _PackedConv1D(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.c_attn, self.c_fc, self.c_proj = Conv1D(4, 12), Conv1D(4, 16), Conv1D(4, 4)
 
 
 def names(module: nn.Module) -> list[str]:
@@ -107,16 +124,29 @@ def test_initial_weights_are_a_copy_of_their_own() -> None:
         assert torch.equal(network.initial["0.weight"], before), given
 
 
-@pytest.mark.parametrize("family", ["tied", "stacked", "packed"])
+@pytest.mark.parametrize("family", ["tied", "stacked", "packed", "transposed", "transposed_packed"])
 def test_initial_weights_may_be_a_state_dict(family: str) -> None:
-    module = Attention() if family == "packed" else build(family)
+    made = {"packed": Attention, "transposed": Conv1D, "transposed_packed": _PackedConv1D}
+    module = made[family]() if family in made else build(family)
     state = copy.deepcopy(module.state_dict())
     with torch.no_grad():
         for param in module.parameters():
             param.mul_(3)
     network = Network("q", module, initial=state)
+    again = Network("q", module, initial=network.initial)
     for block in network.blocks:
         torch.testing.assert_close(network.initial[block.name] * 3, block.view)
+        assert torch.equal(again.initial[block.name], network.initial[block.name])
+    rlplast.full_reset(network, init="stored")
+    for name, tensor in module.state_dict().items():
+        torch.testing.assert_close(tensor, state[name])
+
+
+def test_a_tied_tensor_may_be_given_by_any_of_its_names() -> None:
+    module = build("tied")
+    [block] = [b for b in blocks_of(module) if b.aliases]
+    state = {k: v + 1 for k, v in module.state_dict().items() if k != block.name}
+    assert torch.equal(Network("q", module, initial=state).initial[block.name], block.view + 1)
 
 
 def test_missing_or_misshapen_initial_weights_are_named() -> None:

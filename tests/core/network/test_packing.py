@@ -157,6 +157,8 @@ class Other(nn.Module):
         (Other("query_key_value", nn.Linear(6, 18, bias=False), num_heads=2), ["packed 18"]),
         (Other("in_proj", nn.Linear(6, 18, bias=False), num_heads=2), ["q 6", "k 6", "v 6"]),
         (Other("in_proj", nn.Linear(6, 18, bias=False)), [" 18"]),  # a gated conv's
+        (Other("gate_up_proj", nn.Linear(6, 20, bias=False)), ["gate 10", "up 10"]),  # Phi-3's
+        (Other("kv_proj", nn.Linear(6, 12, bias=False)), ["packed 12"]),
         (Other("proj", nn.Linear(6, 18, bias=False)), [" 18"]),
     ],
 )

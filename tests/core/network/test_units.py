@@ -1,5 +1,6 @@
 """Which entries belong to which hidden unit, and why other layers have none."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -446,6 +447,17 @@ def test_layers_that_share_a_bias_or_an_entry_of_a_norm_are_refused(
     assert found["3"] == f"{theirs} is tied to {ours}"
 
 
+@pytest.mark.parametrize("make", [nn.LSTM, nn.GRU])
+def test_any_weight_that_old_weight_norm_computes_is_refused(
+    make: Callable[..., nn.Module],
+) -> None:
+    module = nn.ModuleDict({"cell": make(3, 4)})
+    with warnings.catch_warnings(action="ignore"):
+        nn.utils.weight_norm(module.get_submodule("cell"), "weight_hh_l0")
+    with pytest.raises(ConfigError, match=r"net\.cell is parametrised"):
+        Network("net", module)
+
+
 def _strided(module: nn.Module) -> None:
     weight = torch.arange(18.0).as_strided((6, 6), (1, 2))
     module.weight = nn.Parameter(weight)  # type: ignore[assignment]
@@ -505,6 +517,11 @@ def test_heads_are_units_without_an_activation() -> None:
     encoder = nn.TransformerEncoderLayer(12, 3, 16, batch_first=True)  # its code is not traced
     assert [row[0] for row in rows_of(encoder)] == ["self_attn"]
     assert "could not be traced" in refused(encoder)["linear1"]
+    inside = nn.Sequential(
+        nn.Linear(5, 12), nn.TransformerEncoder(encoder, 2, enable_nested_tensor=False)
+    )
+    assert [row[0] for row in rows_of(inside)] == [f"1.layers.{i}.self_attn" for i in range(2)]
+    assert "could not be traced" in refused(inside)["1.layers.0.linear1"]
 
 
 # What our own networks declare.
