@@ -362,7 +362,7 @@ class Driver:
             return []
         timed = [h for h in hooks.hooks if h.schedule.when is None and h.schedule.on is None]
         return [
-            h.label for h in timed if h.method.key == "hooks" and not h.schedule.count(self.clock)
+            h.label for h in timed if h.method.key == "hooks" and not h.has_been_due(self.clock)
         ]
 
     def _fired(self, receipts: list[Receipt]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.condition import Measured
-from rlplast.core.method.context import Source
+from rlplast.core.method.context import Source, is_trainer
 from rlplast.core.method.firing import check_policy
 from rlplast.core.method.hook import Hook
 from rlplast.core.method.listing import Row, parse_row
@@ -70,7 +70,7 @@ def hook_of(label: str, config: Mapping[str, Any], about: HookList, seen: Iterab
         method=row.method,
         schedule=schedule,
         networks=tuple(chosen.values()),
-        scope=narrowed(named, row.layers, chosen, row.label),
+        scope=narrowed(named, row.layers, chosen, row.label, live=is_trainer(about.source)),
         optimizer=optimizer,
         followers=followers,
         key=f"{identity} #{alike + 1}" if alike else identity,

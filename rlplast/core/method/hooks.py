@@ -26,7 +26,7 @@ from rlplast.core.method.receipt import Receipt
 from rlplast.core.method.schedule import next_due
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import swapped
-from rlplast.core.network.network import Network
+from rlplast.core.network.network import Network, by_name
 from rlplast.core.network.optim_state import averages
 from rlplast.core.registry import measurer
 from rlplast.core.rng import preserve_global_rng
@@ -79,13 +79,7 @@ class Hooks:
         metrics: Iterable[str] | None = None,
         batch_size: int = 256,
     ) -> None:
-        if isinstance(networks, Network):
-            networks = {networks.name: networks}
-        if not isinstance(networks, Mapping):
-            raise ConfigError(
-                f"networks is a {type(networks).__name__}: allowed is a rlplast.Network (made from "
-                "the module and its optimizer), or a mapping of them by name"
-            )
+        networks = by_name(networks)
         self.seed = seed
         self.total = Time.parse(total, "total")
         if self.total.unit == "%":
@@ -99,7 +93,7 @@ class Hooks:
         own = None
         if source is None and probe is not None:
             source = own = OwnSource(networks, probe, loss, seed)
-        self.networks, self.source = dict(networks), source
+        self.networks, self.source = networks, source
         if penalties is not None and not isinstance(penalties, Penalties):
             settings = {"total": self.total, "units": units, "horizon": self.horizon, "seed": seed}
             penalties = Penalties(penalties, networks, source, **settings)
@@ -129,13 +123,27 @@ class Hooks:
         _check_evaluation(self.hooks)
 
     def _include_terms(self, hook: Hook) -> None:
-        for term in hook_terms(hook, self._before_end):
+        for term in hook_terms(hook):
             if self.penalties is None:
                 raise ConfigError(
                     f"{hook.label} adds a term to the loss: pass penalties=[] to "
                     "rlplast.Hooks, and add its `penalty()` to each loss"
                 )
             self.penalties.include(term)
+
+    def refresh(self, names: Iterable[str] | None = None) -> None:
+        """Look at the networks anew, where their layers, memory or what trains has changed.
+
+        All that reads or edits weights does it by itself, but for what is inside updates of our own
+        trainers, which change none of this.
+
+        Args:
+            names: of the networks; default: all.
+        """
+        for name in self.networks if names is None else names:
+            self.networks[name].refresh()
+        for hook in self.hooks:
+            hook.refresh()
 
     def fire(self, previous: Clock | None, clock: Clock) -> list[Receipt]:
         """Fire the hooks due after `previous` and at or before `clock`, in list order.
@@ -176,6 +184,7 @@ class Hooks:
         clock = clock or self.clock or Clock()
         if self.at_end(clock):
             return []
+        self.refresh()
         return [r for hook in self.conditional for r in hook.observe(values, clock, self.seed)]
 
     def penalty(self, network: str | None = None, loss: Tensor | None = None) -> Tensor:
@@ -214,6 +223,7 @@ class Hooks:
                 "measure() has nothing to measure: pass metrics= to rlplast.Hooks, a list of names "
                 "of `rlplast list metrics`"
             )
+        self.refresh()
         with preserve_global_rng():
             return self._measure(self.source, sum(asdict(self.clock or Clock()).values()))
 
@@ -289,6 +299,7 @@ class Hooks:
 
     def evaluation(self) -> dict[Block, Tensor]:
         """Return the weights that evaluations use instead, from optimizers and methods."""
+        self.refresh()
         found: dict[Block, Tensor] = {}
         for network in self.networks.values():
             found.update(averages(network))
@@ -311,6 +322,7 @@ class Hooks:
             clock: the clock of the receipts; default: the clock of the last `step`.
         """
         clock = clock or self.clock or Clock()
+        self.refresh()
         return [r for hook in self.every_update for r in hook.flush(clock)]
 
     def step(self, *, activations: Mapping[str, Any] | None = None, **counts: int) -> list[Receipt]:
@@ -344,10 +356,11 @@ class Hooks:
         self.counted |= set(counts)
         needed = {unit for hook in self.hooks for unit in hook.schedule.units()}
         needed |= {"updates"} if self.inside else set()
-        if needed - self.counted:
+        if lacking := sorted(needed - self.counted):
+            call = ", ".join(f"{unit}={counts.get(unit, '…')}" for unit in (*counts, *lacking))
             raise ConfigError(
-                f"step({', '.join(counts)}) lacks {', '.join(sorted(needed - self.counted))}, "
-                "which a hook's schedule or a layer's tick reads: it could never happen"
+                f"step({', '.join(counts)}) lacks {', '.join(lacking)}, which a hook's schedule or "
+                f"a layer's tick reads: pass it too, from the first call on, as in step({call})"
             )
         if activations is not None and not isinstance(activations, Mapping):
             raise ConfigError(
@@ -359,6 +372,8 @@ class Hooks:
         clock = Clock(**{**before, **counts})
         self._at(clock)
         done = before.get("updates", 0) if self.inside else clock.updates
+        if done < clock.updates:
+            self.refresh()
         for update in range(done + 1, clock.updates + 1):
             self.after_update(replace(clock, updates=update), activations)
         return self.fire(previous, clock)
@@ -375,8 +390,9 @@ class Hooks:
 
     def state_dict(self) -> dict[str, Any]:
         """Return methods' state, the sums not yet flushed, and where `step` was."""
+        self.refresh()
         state: dict[str, Any] = {h.key: {"states": h.states, "sums": h.sums} for h in self.hooks}
-        for hook in self.conditional:
+        for hook in (h for h in self.hooks if h.fired):
             state[hook.key]["fired"] = {
                 name: {"number": number, "clock": asdict(clock)}
                 for name, (number, clock) in hook.fired.items()
