@@ -1,6 +1,7 @@
 """What Stable-Baselines3 and sb3-contrib algorithms have: networks, initializers, orders, units.
 
 - `find_networks`: the networks of an algorithm that hooks may touch.
+- `optimizers_of`: the optimizers that train them.
 """
 
 import dataclasses
@@ -22,7 +23,7 @@ from rlplast.core.network.unit_search import JOINED
 from rlplast.core.network.unit_walk import alone
 from rlplast.core.network.units import UnitSpec
 
-__all__ = ["find_networks"]
+__all__ = ["find_networks", "optimizers_of"]
 
 _Q_NETWORKS = (("q_net", "q_net_target"), ("quantile_net", "quantile_net_target"))
 _EXTRACTOR = "features_extractor"
@@ -60,6 +61,15 @@ def find_networks(model: Any, named: Collection[str] = ()) -> dict[str, Network]
         f"{type(model).__name__} is not supported: its networks and optimizers are not known; "
         "allowed are DQN, QRDQN, SAC, TQC, CrossQ, TD3, DDPG, PPO, A2C and what derives from them"
     )
+
+
+def optimizers_of(model: Any) -> list[Optimizer]:
+    """Return the optimizers that an algorithm has now."""
+    policy = model.policy
+    holders = [policy, getattr(policy, "actor", None), getattr(policy, "critic", None)]
+    found = [getattr(holder, "optimizer", None) for holder in holders]
+    found.append(getattr(model, "ent_coef_optimizer", None))
+    return [raw_optimizer(optimizer) for optimizer in found if optimizer is not None]
 
 
 def _refuse_jax(model: Any) -> None:

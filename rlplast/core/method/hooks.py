@@ -4,6 +4,8 @@
 """
 
 import numbers
+import warnings
+import weakref
 from collections.abc import Hashable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
@@ -11,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from rlplast.core.clock import UNITS, Clock, Time
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError, did_you_mean, shortened
@@ -24,6 +27,7 @@ from rlplast.core.method.penalties import Penalties
 from rlplast.core.method.readings import OwnSource
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.method.schedule import next_due
+from rlplast.core.method.training import watch
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import swapped
 from rlplast.core.network.network import Network, by_name
@@ -90,6 +94,8 @@ class Hooks:
         self.ends = [(unit, end) for unit, end in asdict(self.horizon).items() if end > 0]
         self.clock: Clock | None = None
         self.counted: set[str] = set()  # units that `step` was called with
+        self.watches = True  # whether `step` warns of optimizers that are not the networks'
+        self._warned: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         own = None
         if source is None and probe is not None:
             source = own = OwnSource(networks, probe, loss, seed)
@@ -342,6 +348,8 @@ class Hooks:
             ConfigError: if a counter goes back, a unit that a schedule reads was never given, or a
                 hook reads activations at every update and got none.
         """
+        if self.watches:
+            self._watch()
         previous = self.clock
         before = asdict(previous) if previous else {}
         for unit, count in counts.items():
@@ -370,7 +378,7 @@ class Hooks:
         if activations is not None and not activations.keys() & self.networks.keys():
             activations = dict.fromkeys(self.networks, activations)
         clock = Clock(**{**before, **counts})
-        self._at(clock)
+        self.go_to(clock)
         done = before.get("updates", 0) if self.inside else clock.updates
         if done < clock.updates:
             self.refresh()
@@ -378,7 +386,25 @@ class Hooks:
             self.after_update(replace(clock, updates=update), activations)
         return self.fire(previous, clock)
 
-    def _at(self, clock: Clock | None) -> None:
+    def _watch(self) -> None:
+        """Warn from now on, for as long as this lives, of optimizers that networks do not hold."""
+        self.watches, me = False, weakref.ref(self)
+
+        def found(optimizer: Optimizer, network: Network) -> None:
+            hooks = me()
+            if hooks is not None and optimizer not in hooks._warned:
+                hooks._warned.add(optimizer)
+                warnings.warn(
+                    f"network {network.name!r} is trained by a {type(optimizer).__name__} that its "
+                    "rlplast.Network does not hold: hooks would reset the state of the old one; "
+                    "say which one trains, as in network.optimizers = (optimizer,)",
+                    stacklevel=4,
+                )
+
+        weakref.finalize(self, watch(self.networks, found).remove)
+
+    def go_to(self, clock: Clock | None) -> None:
+        """Set the clock of the last `step`; nothing fires."""
         self.clock = clock
         if self.penalties is not None:
             self.penalties.clock = clock or Clock()
@@ -421,7 +447,7 @@ class Hooks:
             ) from error
 
     def _load(self, state: Mapping[str, Any]) -> None:
-        self._at(None if state["clock"] is None else Clock.saved(state["clock"]))
+        self.go_to(None if state["clock"] is None else Clock.saved(state["clock"]))
         self.counted = {u for u, n in asdict(self.clock).items() if n} if self.clock else set()
         if self._measure is not None:
             self._measure.load_state_dict(state.get("measured", {}))

@@ -160,8 +160,7 @@ class Network:
             )
             for key, follower in (followers or {}).items()
         }
-        if self.optimizers:
-            self._check_optimizers()
+        self.check_optimizers()
         for key, follower in self.followers.items():
             follower.initial, follower._follows = self.initial, True  # one θ0 for all
             if [b.name for b in follower.blocks] != [b.name for b in self.blocks]:
@@ -190,7 +189,14 @@ class Network:
             initial[block.name] = value.detach().clone()  # a state dict moves with its module
         return initial
 
-    def _check_optimizers(self) -> None:
+    def check_optimizers(self) -> None:
+        """Check that each trainable parameter is in one optimizer, if there is any optimizer.
+
+        Raises:
+            ConfigError: naming the parameter.
+        """
+        if not self.optimizers:
+            return
         groups = [g for o in self.optimizers for g in o.param_groups]
         held = Counter(id(p) for g in groups for p in g["params"])
         for block in self.blocks:
