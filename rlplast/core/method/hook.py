@@ -92,7 +92,7 @@ class Hook:
         self.restored: dict[str, tuple[Block, ...]] = {}
         self._versions: dict[str, int] = {}
         missing = {n.name: error for n in self.networks if (error := self._set_up(n)) is not None}
-        found = [n for n in self.networks if n.name not in missing or self._may_thaw(n)]
+        found = [n for n in self.networks if n.name not in missing or self.may_thaw(n)]
         if len(found) < len(self.networks) and (not self.skips or not found):
             known = {n.name for n in found}  # the first other one is the most important network
             raise next(error for name, error in missing.items() if name not in known)
@@ -117,7 +117,8 @@ class Hook:
         self.resting = {name: why for name, why in self.resting.items() if name in names}
         self.networks = tuple(n for n in self.known if n.name not in self.resting)
 
-    def _may_thaw(self, network: Network) -> bool:
+    def may_thaw(self, network: Network) -> bool:
+        """Say whether layers of a network may train later that are frozen now."""
         return not is_trainer(self.source) and len(self.scope.frozen(network)) > 0
 
     def _check_readings(self) -> None:
@@ -280,7 +281,7 @@ class Hook:
             followers=self.followers,
         )
         self.fired |= {n.name: (self._fired(n)[0] + 1, clock) for n in chosen}
-        scoped = [replace(r, layers=self.scope.layers) for r in receipts]
+        scoped = [replace(r, layers=self.scope.layers, hook=self.key) for r in receipts]
         return [replace(r, deviation=d) for r, d in zip(scoped, moved, strict=True)]
 
     def _look(self) -> None:
@@ -433,6 +434,7 @@ class Hook:
                     units=dict(zip(counters, map(round, units), strict=True)) or None,
                     deviation=moved,
                     layers=self.scope.layers,
+                    hook=self.key,
                 )
             )
         return receipts

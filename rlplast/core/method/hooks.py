@@ -20,7 +20,7 @@ from rlplast.core.errors import ConfigError, DamagedFile, RlplastError, did_you_
 from rlplast.core.method.condition import Measured
 from rlplast.core.method.context import Activations, Source
 from rlplast.core.method.hook import Hook
-from rlplast.core.method.hook_rows import HookList, hook_identity, hook_of
+from rlplast.core.method.hook_rows import HookList, hook_of
 from rlplast.core.method.inner import hook_terms, inside_updates
 from rlplast.core.method.method import implements
 from rlplast.core.method.penalties import Penalties
@@ -35,7 +35,7 @@ from rlplast.core.network.optim_state import averages
 from rlplast.core.registry import measurer
 from rlplast.core.rng import preserve_global_rng
 
-__all__ = ["Hooks", "hook_identity"]
+__all__ = ["Hooks"]
 
 
 class Hooks:
@@ -456,9 +456,13 @@ class Hooks:
                 continue
             saved = state[hook.key]
             _check_alike(hook, saved["states"])
-            for name, tensors in hook.states.items():
+            for name, tensors in saved["states"].items():
+                state = hook.states.setdefault(name, {})
                 for key, tensor in tensors.items():
-                    tensor.copy_(saved["states"][name][key])
+                    if key in state:
+                        state[key].copy_(tensor)
+                    else:
+                        state[key] = tensor.clone()  # of a layer that is frozen here
             for name, sums in hook.sums.items():
                 sums.copy_(saved["sums"][name])
             hook.fired = {
@@ -481,7 +485,13 @@ def _check_alike(hook: Hook, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
         {name: {key: list(t.shape) for key, t in ts.items()} for name, ts in states.items()}
         for states in (hook.states, saved)
     )
-    if ours != theirs:
+    thaws = {network.name for network in hook.known if hook.may_thaw(network)}
+    known = {  # without what is of layers that are frozen here, and were not there
+        name: {k: shape for k, shape in found.items() if name not in thaws or k in ours[name]}
+        for name, found in theirs.items()
+        if name in ours or name not in thaws
+    }
+    if ours != known:
         raise DamagedFile(
             f"the saved state of hook {hook.key!r} has {theirs}, this one needs "
             f"{ours}: it is of another hook list"

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear as _AttentionOutput
+from torch.optim.swa_utils import AveragedModel
 
 from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.network.blocks import VARIANCES, Block, blocks_of, unwrap
@@ -149,6 +150,12 @@ class Network:
         self.initial = self._initial(initial)
         if isinstance(followers, nn.Module):
             followers = {"target": followers}
+        for key, follower in (followers or {}).items():
+            if isinstance(follower, AveragedModel):
+                raise ConfigError(
+                    f"follower {key!r} of {name!r} is an AveragedModel, which counts its averages "
+                    "beside the weights: pass the module in it, its .module"
+                )
         self.followers = {
             key: Network(
                 f"{name}.{key}",

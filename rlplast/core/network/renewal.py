@@ -98,10 +98,10 @@ def view_anew(
     held = None if trained is None else set(map(id, trained))
     for block in blocks:
         new = now.get(block.name)
-        if new is None or new.param.shape != block.param.shape:
-            what = "gone" if new is None else f"{tuple(new.param.shape)}"
+        if new is None or new.view.shape != block.view.shape:
+            what = "gone" if new is None else f"{tuple(new.view.shape)}"
             raise ConfigError(
-                f"{name}.{block.name} was {tuple(block.param.shape)} when its Network was made, "
+                f"{name}.{block.name} was {tuple(block.view.shape)} when its Network was made, "
                 f"and is {what} now: {_REMEDY}"
             )
         if held is not None and new.trainable and id(new.param) not in held:

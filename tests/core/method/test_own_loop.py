@@ -243,3 +243,20 @@ def test_a_call_that_lacks_a_unit_says_how_to_pass_it() -> None:
     hooks = hooks_of(network_of(net()), [{"method": "full_reset", "every": "2 updates"}])
     with pytest.raises(ConfigError, match=r"pass it too, .* as in step\(phase=0, updates=…\)"):
         hooks.step(phase=0)
+
+
+@pytest.mark.parametrize("method", ["pfo", "persistent", "distill"])
+def test_a_term_of_a_hook_begins_with_its_first_firing(method: str) -> None:
+    params = {} if method == "persistent" else {"params": {"batch": 4}}
+    row = {"method": method, "every": "2 updates", "from": "50%", **params}
+    network = network_of(net())
+    options: dict[str, Any] = {"probe": draw, "loss": lambda x: x.sum(), "penalties": []}
+    hooks = rlplast.Hooks([row], network, "10 env_steps", **options)
+    for update in range(1, 5):  # three of them are due points of `every`, before `from`
+        hooks.step(updates=update, env_steps=update)
+        assert float(hooks.penalty()) == 0 and not hooks.penalty().requires_grad
+    assert [r.clock.updates for r in hooks.step(updates=6, env_steps=6)] == [6]
+    assert hooks.penalty().requires_grad
+    again = rlplast.Hooks([row], network, "10 env_steps", **options)
+    again.load_state_dict(hooks.state_dict())
+    assert again.penalty().requires_grad
