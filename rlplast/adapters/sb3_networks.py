@@ -6,6 +6,7 @@
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,6 +48,22 @@ def find_networks(model: Any, named: Collection[str] = ()) -> dict[str, Network]
     """
     _refuse_jax(model)
     policy = model.policy
+    found = _found(model, policy, named)
+    for name, network in found.items():
+        attribute = next((a for a, _ in _Q_NETWORKS if hasattr(policy, a)), name)
+        whole = network.module is policy or not hasattr(policy, attribute)
+        network.place = partial(_place, model, policy, network.module, None if whole else attribute)
+    return found
+
+
+def _place(model: Any, policy: Any, module: nn.Module, attribute: str | None) -> nn.Module:
+    """Return what an algorithm trains now in a network's place."""
+    if model.policy is not policy:
+        return model.policy
+    return module if attribute is None else getattr(policy, attribute)
+
+
+def _found(model: Any, policy: Any, named: Collection[str]) -> dict[str, Network]:
     refuse_sharded([*policy.modules(), *policy.parameters()])
     if not {kind.__name__ for kind in type(model).__mro__} & set(_UPDATES_ELSEWHERE):
         if hasattr(policy, "actor") and hasattr(policy, "critic"):

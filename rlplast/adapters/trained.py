@@ -6,6 +6,7 @@
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -104,6 +105,10 @@ def find_networks(
             dict(zip(places[1:], followers, strict=True)),
             init=init(places[0]),
         )
+        for path, each in zip(
+            places, (networks[name], *networks[name].followers.values()), strict=True
+        ):
+            each.place = partial(root.get_submodule, path)
     return networks
 
 

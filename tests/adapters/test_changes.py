@@ -204,3 +204,32 @@ def test_receipts_of_a_rollouts_updates_count_its_steps():
     assert moments("shrink_perturb") == [m for m in every if m[1] >= 64]
     # Between the last update and the next rollout; in the last rollout at its step.
     assert moments("full_reset") == [(20, 64), (30, 96), (30, 120)]
+
+
+class NewPart(pl.Callback):
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        if trainer.current_epoch == 1:
+            pl_module.head = nn.Linear(8, 2)
+            trainer.strategy.setup_optimizers(trainer)
+
+
+def test_a_part_that_another_module_replaces_is_an_error(tmp_path: Path):
+    hooks = lightning.HookCallback([FIRE | {"at": "50%"}], networks={"head": "head"})
+    with pytest.raises(ConfigError, match="'head' is another module now"):
+        fit(tmp_path, Plant(), NewPart(), hooks)
+
+
+class NewPolicy(NewOptimizer):
+    """Gives an algorithm another policy."""
+
+    def _on_rollout_end(self) -> None:
+        self.rollouts += 1
+        if self.rollouts == 2:
+            self.model._setup_model()
+
+
+@pytest.mark.parametrize("algorithm", ["PPO", "DQN", "SAC"])
+def test_a_policy_that_another_one_replaces_is_an_error(algorithm: str):
+    callback = sb3.HookCallback([{"method": "full_reset", "every": "16 env_steps"}])
+    with pytest.raises(ConfigError, match="is another module now than when training began"):
+        hosts.sb3_model(algorithm).learn(64, callback=[callback, NewPolicy()])

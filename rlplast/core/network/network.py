@@ -146,6 +146,7 @@ class Network:
         self.order, self._given_units = order, units
         self.cache: dict[Any, Any] = {}  # what methods found out of this `version`, as an order
         self.ticks: Any = None  # what `rlplast.tick` does
+        self.place: Callable[[], nn.Module] | None = None  # where a trainer has its module
         self._follows = False
         self.initial = self._initial(initial)
         if isinstance(followers, nn.Module):
@@ -227,6 +228,11 @@ class Network:
         """
         for follower in self.followers.values():
             follower.refresh()
+        if self.place is not None and unwrap(self.place()) is not self.module:
+            raise ConfigError(
+                f"network {self.name!r} is another module now than when training began: let the "
+                "trainer begin anew, with new hooks"
+            )
         now = Snapshot(self.module, self.masters)
         layers = now.same_layers(self._seen)
         if layers and now.same_buffers(self._seen):
