@@ -243,7 +243,6 @@ class Hook:
         condition = self.schedule.when
         if condition is None or not self.schedule.is_open(clock):
             return []
-        self._look()
         ready = [
             network
             for network in self.networks

@@ -4,7 +4,6 @@
 """
 
 import numbers
-import warnings
 import weakref
 from collections.abc import Hashable, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -13,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from rlplast.core.clock import UNITS, Clock, Time
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError, did_you_mean, shortened
@@ -27,7 +25,7 @@ from rlplast.core.method.penalties import Penalties
 from rlplast.core.method.readings import OwnSource
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.method.schedule import next_due
-from rlplast.core.method.training import watch
+from rlplast.core.method.training import warn_of_others
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import swapped
 from rlplast.core.network.network import Network, by_name
@@ -95,7 +93,6 @@ class Hooks:
         self.clock: Clock | None = None
         self.counted: set[str] = set()  # units that `step` was called with
         self.watches = True  # whether `step` warns of optimizers that are not the networks'
-        self._warned: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         own = None
         if source is None and probe is not None:
             source = own = OwnSource(networks, probe, loss, seed)
@@ -212,7 +209,7 @@ class Hooks:
         clock = (self.clock or Clock()).advance(updates=1)
         found = [self.penalties.of(n, loss, clock=clock) for n in names] if self.penalties else []
         terms = [term for term in found if term is not None]
-        device = self.networks[names[0]].blocks[0].view.device
+        device = self.networks[names[0]].blocks[0].param.device
         return torch.stack(terms).sum() if terms else torch.zeros((), device=device)
 
     def measure(self) -> dict[str, float]:
@@ -349,7 +346,8 @@ class Hooks:
                 hook reads activations at every update and got none.
         """
         if self.watches:
-            self._watch()
+            self.watches = False
+            weakref.finalize(self, warn_of_others(self.networks).remove)
         previous = self.clock
         before = asdict(previous) if previous else {}
         for unit, count in counts.items():
@@ -385,23 +383,6 @@ class Hooks:
         for update in range(done + 1, clock.updates + 1):
             self.after_update(replace(clock, updates=update), activations)
         return self.fire(previous, clock)
-
-    def _watch(self) -> None:
-        """Warn from now on, for as long as this lives, of optimizers that networks do not hold."""
-        self.watches, me = False, weakref.ref(self)
-
-        def found(optimizer: Optimizer, network: Network) -> None:
-            hooks = me()
-            if hooks is not None and optimizer not in hooks._warned:
-                hooks._warned.add(optimizer)
-                warnings.warn(
-                    f"network {network.name!r} is trained by a {type(optimizer).__name__} that its "
-                    "rlplast.Network does not hold: hooks would reset the state of the old one; "
-                    "say which one trains, as in network.optimizers = (optimizer,)",
-                    stacklevel=4,
-                )
-
-        weakref.finalize(self, watch(self.networks, found).remove)
 
     def go_to(self, clock: Clock | None) -> None:
         """Set the clock of the last `step`; nothing fires."""

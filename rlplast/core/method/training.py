@@ -1,8 +1,10 @@
 """Which optimizer trains a network: the one that it was given, or by now another.
 
 - `watch`: says when another one is about to step.
+- `warn_of_others`: warns of each.
 """
 
+import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from rlplast.core.network.network import Network
 
-__all__ = ["watch"]
+__all__ = ["warn_of_others", "watch"]
 
 
 def watch(
@@ -42,6 +44,23 @@ def watch(
         others.add(optimizer)
 
     return register_optimizer_step_pre_hook(stepping)
+
+
+def warn_of_others(networks: Mapping[str, Network]) -> RemovableHandle:
+    """Warn once of each optimizer that trains one of the networks and is not its own."""
+    warned: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+
+    def found(optimizer: Optimizer, network: Network) -> None:
+        if optimizer not in warned:
+            warned.add(optimizer)
+            warnings.warn(
+                f"network {network.name!r} is trained by a {type(optimizer).__name__} that its "
+                "rlplast.Network does not hold: hooks would reset the state of the old one; say "
+                "which one trains, as in network.optimizers = (optimizer,)",
+                stacklevel=4,
+            )
+
+    return watch(networks, found)
 
 
 def _are_one(one: Optimizer, other: Optimizer) -> bool:
