@@ -438,12 +438,12 @@ class Hooks:
             saved = state[hook.key]
             _check_alike(hook, saved["states"])
             for name, tensors in saved["states"].items():
-                state = hook.states.setdefault(name, {})
+                ours = hook.states.setdefault(name, {})
                 for key, tensor in tensors.items():
-                    if key in state:
-                        state[key].copy_(tensor)
+                    if key in ours:
+                        ours[key].copy_(tensor)
                     else:
-                        state[key] = tensor.clone()  # of a layer that is frozen here
+                        ours[key] = tensor.clone()  # of a layer that is frozen here
             for name, sums in hook.sums.items():
                 sums.copy_(saved["sums"][name])
             hook.fired = {
