@@ -209,6 +209,7 @@ def units(model: Any, units: Any = None) -> "tuple[UnitGroup, ...]":
     from rlplast.core.network.network import Network
 
     network = model if isinstance(model, Network) else Network("model", model, units=units)
+    network.refresh()
     known = not network.units().untraced
     return network.units_of(network.blocks) if known else network.units_in(network.blocks)
 
@@ -280,5 +281,6 @@ def diagnose_module(
     if not known:
         own = torch.optim.Adam(model.parameters()) if optimizer is None else optimizer
         model = Network("model", model, own)
+    model.refresh()
     source = OwnSource({model.name: model}, inputs)
     return diagnose_network(source, model, source.sample(0, 0), initial=known, **options)

@@ -19,8 +19,9 @@ writes receipts.
 
 import json
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -54,12 +55,16 @@ from rlplast.core.method.context import Activations
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.readings import OwnSource
 from rlplast.core.method.receipt import Receipt
+from rlplast.core.method.training import watch
 from rlplast.core.network.network import Network
 from rlplast.core.rng import check_seed
 from rlplast.training.distributed import check_in_step
 from rlplast.training.run_folder import clock_fields
 
 __all__ = ["Driver", "HookList"]
+
+# What ends an update: returns optimizers, and whether a step of theirs that is just done ends one.
+Steps = Callable[[], Mapping[Optimizer, Callable[[], bool]]]
 
 # Who counts an optimizer's steps: a run that was interrupted lets go of it only here.
 _HOLDERS: "weakref.WeakKeyDictionary[Optimizer, weakref.ref[Driver]]" = weakref.WeakKeyDictionary()
@@ -127,9 +132,12 @@ class Driver:
         self.units: tuple[str, ...] = ()
         self._hooks: Hooks | None = None
         self.loaded: Mapping[str, Any] | None = None
+        self._whole: Callable[[], AbstractContextManager[None]] = nullcontext
         self._recording: Recording | None = None
         self._source: TrainerSource | None = None
         self._stops: list[weakref.finalize] = []
+        self._steps: list[weakref.finalize] = []  # those that let go of optimizers
+        self._held: dict[str, int] = {}  # up to where hooks have acted, of units counted ahead
         self._training: object = None
         self._left: Any = {}  # checksums of the weights when it last let go
 
@@ -150,7 +158,7 @@ class Driver:
     def begin(
         self,
         networks: Mapping[str, Network],
-        steps: Mapping[Optimizer, Callable[[], bool]],
+        steps: Steps,
         horizon: Clock,
         total: str | None,
         *,
@@ -159,13 +167,16 @@ class Driver:
         training: object = None,
         source: TrainerSource | None = None,
         shards: int = 1,
+        optimizers: Callable[[], Sequence[Optimizer]] | None = None,
+        whole: Callable[[], AbstractContextManager[None]] = nullcontext,
         **counts: int,
     ) -> None:
         """Take hold of a trainer that is about to start, or to go on.
 
         Args:
             networks: what hooks may touch, by name.
-            steps: the optimizers whose step may end an update, and whether it does just now.
+            steps: returns the optimizers of these networks whose step may end an update, and
+                whether it does just now.
             horizon: the clock at the end of training, 0 where it is not known.
             total: the run's length as the trainer sees it, None if it does not know.
             fresh: whether the trainer starts at its beginning.
@@ -174,6 +185,9 @@ class Driver:
                 training's; None where the trainer itself refuses a second callback.
             source: where scheduled hooks read without a probe; None if nothing fits.
             shards: how many devices of this process each batch is spread over.
+            optimizers: returns all optimizers that the trainer has by then; None if it cannot be
+                asked. Then a new one is an error.
+            whole: a context in which all that trains says so, also inside an optimizer's step.
             **counts: the trainer's counters now.
 
         Raises:
@@ -182,7 +196,7 @@ class Driver:
             DamagedFile: if the state is of other networks.
         """
         self.detach()
-        self._release(steps, training)
+        self._release(steps(), training)
         again = self.loaded is None and self.clock != Clock()  # a second call of the trainer
         state = self.state_dict() | {"weights": self._left} if again else self.loaded
         check_start(fresh, state)
@@ -207,9 +221,10 @@ class Driver:
         if self.path is not None and _writes():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             cut_lines(self.path, None if state is None else state["length"])
-        self._hooks, self.loaded, self._training = hooks, None, training
+        self._hooks, self.loaded, self._training, self._held = hooks, None, training, {}
+        self._whole = whole
         self._read(source if reads else None, (state or {}).get("probe", {}))
-        self._attach(steps)
+        self._attach(steps, optimizers)
         self.advance(**counts)
 
     def _parse(
@@ -227,6 +242,7 @@ class Driver:
         given = (self.configs, self.networks, total, self.seed, self.units, horizon)
         hooks = Hooks(*given, source=chosen, penalties=self.penalties)
         check_policies(hooks)
+        hooks.watches = False  # `_renew` does that here
         return hooks
 
     def _release(self, optimizers: Iterable[Optimizer], training: object) -> None:
@@ -258,10 +274,10 @@ class Driver:
         """Call a function when this lets go, or when it is gone."""
         self._stops.append(weakref.finalize(self, stop))
 
-    def _attach(self, steps: Mapping[Optimizer, Callable[[], bool]]) -> None:
+    def _attach(self, steps: Steps, optimizers: Callable[[], Sequence[Optimizer]] | None) -> None:
         """Count an update after each step that ends one, for as long as this object lives."""
         me: weakref.ref[Driver] = weakref.ref(self)
-        for optimizer, ends_update in steps.items():
+        for optimizer, ends_update in steps().items():
 
             def stepped(
                 _: Optimizer, __: Any, ___: Any, ends: Callable[[], bool] = ends_update
@@ -270,8 +286,15 @@ class Driver:
                 if driver is not None and ends():
                     driver._end_update()
 
-            self._at_end(optimizer.register_step_post_hook(stepped).remove)
+            self._at_step(optimizer.register_step_post_hook(stepped).remove)
             _HOLDERS[optimizer] = me
+
+        def renew(optimizer: Optimizer, network: Network) -> None:
+            driver = me()
+            if driver is not None:
+                driver._renew(optimizer, network, steps, optimizers)
+
+        self._at_step(watch(self.networks, renew).remove)
         penalties = cast(Hooks, self._hooks).penalties
         if penalties is None or not penalties.terms:
             return
@@ -280,10 +303,48 @@ class Driver:
             driver = me()
             if driver is not None:
                 clock = driver.clock.advance(updates=1)
-                add_gradients(penalties, driver.networks, clock, driver._paused, optimizer)
+                with driver._whole():
+                    add_gradients(penalties, driver.networks, clock, driver._paused, optimizer)
 
         for optimizer in {o for network in self.networks.values() for o in network.optimizers}:
-            self._at_end(optimizer.register_step_pre_hook(stepping).remove)
+            self._at_step(optimizer.register_step_pre_hook(stepping).remove)
+
+    def _at_step(self, stop: Callable[[], None]) -> None:
+        self._steps.append(weakref.finalize(self, stop))
+
+    def _renew(
+        self,
+        optimizer: Optimizer,
+        network: Network,
+        steps: Steps,
+        optimizers: Callable[[], Sequence[Optimizer]] | None,
+    ) -> None:
+        """Go over to the optimizers that a trainer has set up anew, right before the first step.
+
+        Raises:
+            ConfigError: if the trainer cannot be asked, or they do not fit the networks.
+        """
+        if optimizers is None:
+            raise ConfigError(
+                f"HookCallback: network {network.name!r} is trained by another "
+                f"{type(optimizer).__name__} than when training began: give the trainer its "
+                "optimizer before it starts"
+            )
+        now = list(optimizers())
+        if not any(optimizer is each for each in now):
+            return  # one of the user's own
+        for each in self.networks.values():
+            own = {id(block.param) for block in each.blocks}
+            held = [o for o in now if own & {id(p) for g in o.param_groups for p in g["params"]}]
+            each.optimizers = tuple(held)
+            each.check_optimizers()
+        check_policies(cast(Hooks, self._hooks))
+        for stop in self._steps:
+            stop()
+        self._steps.clear()
+        if self._recording is not None:
+            self._recording.attach()
+        self._attach(steps, optimizers)
 
     def detach(self) -> None:
         """Let go of the optimizers; the trainer trains on without hooks.
@@ -291,9 +352,10 @@ class Driver:
         The hooks do not come back to weights that were trained without them: their counters would
         lack those updates.
         """
-        attached = bool(self._stops)
-        for stop in self._stops:
+        attached = bool(self._steps)
+        for stop in (*self._steps, *self._stops):
             stop()
+        self._steps.clear()
         self._stops.clear()
         self._training = None
         if attached:
@@ -304,14 +366,15 @@ class Driver:
 
         Call it when training has ended.
         """
-        if self._hooks is not None and self._stops and self._hooks.at_end(self.clock):
+        if self._hooks is not None and self._steps and self._hooks.at_end(self.clock):
             self.measure()
         self.flush()
         self.detach()
 
     def _end_update(self) -> None:
         recorded = None if self._recording is None else self._recording.end_update()
-        self.advance(recorded, updates=self.clock.updates + 1)
+        with self._whole():
+            self.advance(recorded, updates=self.clock.updates + 1)
 
     def _paused(self) -> AbstractContextManager[None]:
         return nullcontext() if self._recording is None else self._recording.paused()
@@ -332,16 +395,25 @@ class Driver:
         """
         if self._hooks is None:
             return
+        if back := {unit: self._held.pop(unit) for unit in counts if unit in self._held}:
+            self._hooks.go_to(replace(self.clock, **back))
         known, previous = {unit: self.clock[unit] for unit in self.units}, self.clock
         self._fired(self._hooks.step(activations=activations, **(known | counts)))
         due = self.measuring is not None and self.measuring.due(previous, self.clock)
         if due and not self._hooks.at_end(self.clock):  # `end` measures after the last update
             self.observe(self.measure())
 
+    def count(self, **counts: int) -> None:
+        """Count what has been done; what is due by it waits for the next `advance` in its unit."""
+        if self._hooks is not None:
+            self._held = {unit: self.clock[unit] for unit in counts} | self._held
+            self._hooks.go_to(replace(self.clock, **counts))
+
     def measure(self) -> dict[str, float]:
         """Return the values of now by ``metric/…`` key, unless they have just been measured."""
         if self.measuring is None or self._hooks is None:
             return {}
+        self._hooks.refresh()
         with self._paused():
             return self.measuring.measure(self.clock, self.units)
 
@@ -362,13 +434,13 @@ class Driver:
             return []
         timed = [h for h in hooks.hooks if h.schedule.when is None and h.schedule.on is None]
         return [
-            h.label for h in timed if h.method.key == "hooks" and not h.schedule.count(self.clock)
+            h.label for h in timed if h.method.key == "hooks" and not h.has_been_due(self.clock)
         ]
 
     def _fired(self, receipts: list[Receipt]) -> None:
         if receipts:
             check_in_step(self.networks.values(), buffers=False)
-            if not self._stops:  # in a phase that was started between two trainings
+            if not self._steps:  # in a phase that was started between two trainings
                 self._left = fingerprint(self.networks)
         self._keep(receipts)
 
@@ -387,7 +459,7 @@ class Driver:
 
         Nothing once it has let go: a trainer may still call a callback of an interrupted run.
         """
-        if self._hooks is not None and self._stops:
+        if self._hooks is not None and self._steps:
             self._keep(self._hooks.flush())
 
     def _keep(self, receipts: list[Receipt]) -> None:
@@ -408,9 +480,11 @@ class Driver:
         """
         if self._hooks is None:
             return {}
-        path = self.path
+        path, hooks = self.path, self._hooks.state_dict()
+        if hooks["clock"] is not None:
+            hooks["clock"] |= self._held  # what is due by these units has not fired yet
         return {
-            "hooks": self._hooks.state_dict(),
+            "hooks": hooks,
             "initial": {name: dict(n.initial) for name, n in self.networks.items()},
             "weights": fingerprint(self.networks),
             "configs": hooks_text(self._lists()),

@@ -85,7 +85,7 @@ class HookCallback(DriverCallback, TrainerCallback):
         networks = find_networks(root, [raw], self.paths, lambda path: _initializer(root, path))
         self.driver.begin(
             networks,
-            {raw: lambda: True},
+            lambda: {raw: lambda: True},
             Clock(updates=state.max_steps, epochs=state.num_train_epochs),
             f"{state.max_steps} updates",
             fresh=state.global_step == 0,
@@ -93,6 +93,7 @@ class HookCallback(DriverCallback, TrainerCallback):
             training=state,  # a new one at each call of `train`
             source=LastBatch(networks, [k for k, n in networks.items() if n.module is root]),
             shards=max(1, getattr(args, "n_gpu", 1)),  # of nn.DataParallel
+            optimizers=None,  # a callback does not get at the Trainer
             **counted,
         )
 

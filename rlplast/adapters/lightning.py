@@ -9,6 +9,9 @@ epochs and phase; an epoch counts when the next one begins. The total is
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from rlplast.adapters.callback import DriverCallback
@@ -81,12 +84,14 @@ class HookCallback(DriverCallback, Callback):
         known = alone and math.isfinite(total) and total > 0
         self.driver.begin(
             networks,
-            {list(networks.values())[-1].optimizers[-1]: lambda: True},
+            lambda: {list(networks.values())[-1].optimizers[-1]: lambda: True},
             Clock(updates=int(total) if known else 0, epochs=max(0, epochs)),
             f"{total} updates" if known else None,
             fresh=trainer.global_step == 0,
             units=("epochs",),
             source=LastBatch(networks),
+            whole=partial(_untoggled, pl_module),
+            optimizers=lambda: [raw_optimizer(o) for o in trainer.strategy.optimizers],
             epochs=trainer.current_epoch,
         )
         self._logged = self.driver.clock.updates
@@ -119,3 +124,17 @@ class HookCallback(DriverCallback, Callback):
     ) -> None:
         """Let go of the optimizers."""
         self.driver.detach()
+
+
+@contextmanager
+def _untoggled(module: LightningModule) -> Iterator[None]:
+    """Undo for a while what ``toggle_optimizer`` froze for the backward pass of one loss."""
+    trains = dict(module._param_requires_grad_state)
+    toggled = {parameter: parameter.requires_grad for parameter in trains}
+    try:
+        for parameter, flag in trains.items():
+            parameter.requires_grad = flag
+        yield
+    finally:
+        for parameter, flag in toggled.items():
+            parameter.requires_grad = flag

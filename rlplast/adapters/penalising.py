@@ -74,6 +74,7 @@ def add_gradients(
     """
     held = {id(p): p for group in optimizer.param_groups for p in group["params"]}
     for name, network in networks.items():
+        network.refresh()
         own = {id(b.param): held[id(b.param)] for b in network.trainable() if id(b.param) in held}
         if not own:
             continue

@@ -36,10 +36,19 @@ class Recording:
     """
 
     def __init__(self, networks: Sequence[Network]) -> None:
+        self.networks = networks
         self.recorders = {n.name: Recorder(n, training_only=True) for n in networks}
         self._taken: dict[str, Activations] = {}
+        self._handles: list[Any] = []
+        self.attach()
+
+    def attach(self) -> None:
+        """Follow the optimizers that the networks have now."""
+        for handle in self._handles:
+            handle.remove()
         self._handles = [
-            n.optimizers[-1].register_step_post_hook(partial(self._stepped, n)) for n in networks
+            n.optimizers[-1].register_step_post_hook(partial(self._stepped, n))
+            for n in self.networks
         ]
 
     def _stepped(self, network: Network, optimizer: Optimizer, args: Any, kwargs: Any) -> None:

@@ -18,6 +18,7 @@ firing with followers ``copy`` they move towards equal weights, which changes no
 import numbers
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from torch.optim import Optimizer
 from rlplast.adapters.callback import DriverCallback
 from rlplast.adapters.driver import Driver
 from rlplast.adapters.sb3_layers import install_layers
-from rlplast.adapters.sb3_networks import find_networks
+from rlplast.adapters.sb3_networks import find_networks, optimizers_of
 from rlplast.adapters.sb3_optimizers import optimizer_class
 from rlplast.adapters.sb3_probe import Experience
 from rlplast.adapters.state import HookList
@@ -153,13 +154,14 @@ class HookCallback(DriverCallback, callbacks.BaseCallback):
         self._experience = None if recurrent else Experience(model, networks, self.driver.seed)
         self.driver.begin(
             networks,
-            _steps(model, networks),
+            partial(_steps, model, networks),
             Clock(env_steps=total),
             f"{total} env_steps",
             fresh=model.num_timesteps == 0,
             units=("env_steps",),
             training=self.locals,  # of `learn`: a new mapping at each call
             source=self._experience,
+            optimizers=partial(optimizers_of, model),
             env_steps=model.num_timesteps,
         )
         formats = model.logger.output_formats
@@ -204,8 +206,10 @@ class HookCallback(DriverCallback, callbacks.BaseCallback):
         return True
 
     def _on_rollout_end(self) -> None:
-        if self._experience is not None and isinstance(self.model, OnPolicyAlgorithm):
-            self._experience.end_rollout()
+        if isinstance(self.model, OnPolicyAlgorithm):
+            self.driver.count(env_steps=self.model.num_timesteps)
+            if self._experience is not None:
+                self._experience.end_rollout()
 
     def _on_training_end(self) -> None:
         self.driver.end()

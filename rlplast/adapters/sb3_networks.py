@@ -1,10 +1,12 @@
 """What Stable-Baselines3 and sb3-contrib algorithms have: networks, initializers, orders, units.
 
 - `find_networks`: the networks of an algorithm that hooks may touch.
+- `optimizers_of`: the optimizers that train them.
 """
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +24,7 @@ from rlplast.core.network.unit_search import JOINED
 from rlplast.core.network.unit_walk import alone
 from rlplast.core.network.units import UnitSpec
 
-__all__ = ["find_networks"]
+__all__ = ["find_networks", "optimizers_of"]
 
 _Q_NETWORKS = (("q_net", "q_net_target"), ("quantile_net", "quantile_net_target"))
 _EXTRACTOR = "features_extractor"
@@ -46,6 +48,22 @@ def find_networks(model: Any, named: Collection[str] = ()) -> dict[str, Network]
     """
     _refuse_jax(model)
     policy = model.policy
+    found = _found(model, policy, named)
+    for name, network in found.items():
+        attribute = next((a for a, _ in _Q_NETWORKS if hasattr(policy, a)), name)
+        whole = network.module is policy or not hasattr(policy, attribute)
+        network.place = partial(_place, model, policy, network.module, None if whole else attribute)
+    return found
+
+
+def _place(model: Any, policy: Any, module: nn.Module, attribute: str | None) -> nn.Module:
+    """Return what an algorithm trains now in a network's place."""
+    if model.policy is not policy:
+        return model.policy
+    return module if attribute is None else getattr(policy, attribute)
+
+
+def _found(model: Any, policy: Any, named: Collection[str]) -> dict[str, Network]:
     refuse_sharded([*policy.modules(), *policy.parameters()])
     if not {kind.__name__ for kind in type(model).__mro__} & set(_UPDATES_ELSEWHERE):
         if hasattr(policy, "actor") and hasattr(policy, "critic"):
@@ -60,6 +78,15 @@ def find_networks(model: Any, named: Collection[str] = ()) -> dict[str, Network]
         f"{type(model).__name__} is not supported: its networks and optimizers are not known; "
         "allowed are DQN, QRDQN, SAC, TQC, CrossQ, TD3, DDPG, PPO, A2C and what derives from them"
     )
+
+
+def optimizers_of(model: Any) -> list[Optimizer]:
+    """Return the optimizers that an algorithm has now."""
+    policy = model.policy
+    holders = [policy, getattr(policy, "actor", None), getattr(policy, "critic", None)]
+    found = [getattr(holder, "optimizer", None) for holder in holders]
+    found.append(getattr(model, "ent_coef_optimizer", None))
+    return [raw_optimizer(optimizer) for optimizer in found if optimizer is not None]
 
 
 def _refuse_jax(model: Any) -> None:

@@ -57,6 +57,8 @@ _PARTS: dict[str, Any] = {
 
 def fingerprint(networks: Mapping[str, Network]) -> dict[str, dict[str, int]]:
     """Return the CRC-32 of each trainable weight's bytes, by network and Block name."""
+    for network in networks.values():
+        network.refresh()
     return {
         key: {block.name: zlib.crc32(content(block.view)) for block in network.trainable()}
         for key, network in networks.items()
@@ -156,9 +158,9 @@ def check_match(
         )
     for key, now in fingerprint(networks).items():
         then = state["weights"].get(key)
-        differing = [
-            n for n, crc in now.items() if not isinstance(then, Mapping) or then.get(n) != crc
-        ]
+        known = then if isinstance(then, Mapping) else {}
+        both = now.keys() & known.keys()  # not what was frozen then, or is now
+        differing = [n for n, crc in now.items() if not both or known.get(n, crc) != crc]
         if differing:
             block = next(b for b in networks[key].blocks if b.name == differing[0])
             those = "of the hooks' last training" if again else "that the state was saved beside"

@@ -6,6 +6,7 @@
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -15,7 +16,7 @@ from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.network.blocks import unwrap
 from rlplast.core.network.network import Init, Network
-from rlplast.core.network.optim_state import DRAWN, RULES, shared
+from rlplast.core.network.optim_state import DRAWN, RULES, about_keep, shared
 
 __all__ = ["check_policies", "check_shared", "find_networks", "raw_optimizer", "refuse_sharded"]
 
@@ -104,6 +105,10 @@ def find_networks(
             dict(zip(places[1:], followers, strict=True)),
             init=init(places[0]),
         )
+        for path, each in zip(
+            places, (networks[name], *networks[name].followers.values()), strict=True
+        ):
+            each.place = partial(root.get_submodule, path)
     return networks
 
 
@@ -138,7 +143,7 @@ def check_policies(hooks: Hooks) -> None:
                 allowed = ", ".join(sorted(rule.__name__ for rule in RULES))
                 raise ConfigError(
                     f"hook {hook.key!r} resets the state of a {type(optimizer).__name__}, for "
-                    f"which there is no rule: allowed are {allowed}; or optimizer: keep"
+                    f"which there is no rule: allowed are {allowed}; {about_keep(optimizer)}"
                 )
     _check_shared_state(hooks)
 

@@ -42,7 +42,9 @@ def _finish(run: Run) -> None:
     for line in _inside([r for r in rows if r["norm_after"] is None and r.get("units")]):
         say(line)
     metrics = run.lines("metrics")
-    for line in _never_fired(run.config.hooks, metrics, {str(r["method"]) for r in rows}):
+    fired = {str(row.get("hook")) for row in rows}
+    keys = zip(run.config.hooks, run.config.hook_keys(), strict=True)
+    for line in _never_fired([(row, key in fired) for row, key in keys], metrics):
         say(wrapped(line))
     scores = [m for m in metrics if any(key.startswith("eval/") for key in m)]
     if scores:
@@ -70,18 +72,17 @@ def _inside(summaries: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _never_fired(
-    hooks: Sequence[Mapping[str, Any]], metrics: Sequence[Mapping[str, Any]], fired: set[str]
+    hooks: Sequence[tuple[Mapping[str, Any], bool]], metrics: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
     """Say of each hook whose condition never held how often it was measured, and how near it came.
 
     Args:
-        hooks: those of the run's config.
+        hooks: those of the run's config, and whether they fired.
         metrics: the lines of metrics.
-        fired: the methods that fired.
     """
-    for number, hook in enumerate(hooks):
+    for number, (hook, fired) in enumerate(hooks):
         when = hook.get("when")
-        if when is None or hook["method"] in fired:
+        if when is None or fired:
             continue
         values = [
             value

@@ -17,9 +17,8 @@ from typing import Any
 
 from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError, shortened
-from rlplast.core.method.hooks import hook_identity
 from rlplast.core.method.listing import row_implements
-from rlplast.core.method.schedule import KEYS, Schedule
+from rlplast.core.method.schedule import KEYS, Schedule, hook_identity
 from rlplast.run.length import updates_at
 from rlplast.training.config import RunConfig
 

@@ -215,9 +215,10 @@ def _first(arm: Mapping[str, Any]) -> dict[str, Any]:
 def _faults_of(cell: Cell, study: Path) -> list[str]:
     """Return what is wrong with a cell that has run to its end: hooks that did not fire."""
     receipts = read_lines(study / cell.folder / "receipts.jsonl")
-    fired = {row["method"] for row in receipts}
-    listed = dict.fromkeys(row["method"] for row in cell.config.hooks)
-    return [f"{method} did not fire" for method in listed if method not in fired]
+    fired = {row["hook"] for row in receipts}
+    keys = zip(cell.config.hooks, cell.config.hook_keys(), strict=True)
+    missing = [(i, row["method"]) for i, (row, key) in enumerate(keys) if key not in fired]
+    return [f"hooks[{i}] ({method}) did not fire" for i, method in missing]
 
 
 def _unmeasured(cells: Sequence[Cell], study: Path) -> list[str]:

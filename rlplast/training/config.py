@@ -14,7 +14,7 @@ from pydantic import Field
 
 from rlplast.core.clock import UNITS, Clock, Time
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.schedule import Schedule
+from rlplast.core.method.schedule import KEYS, Schedule, hook_identity, unique
 from rlplast.core.validation import Section
 from rlplast.training.intervals import Intervals
 
@@ -356,6 +356,15 @@ class RunConfig(Section):
         if self.percentages_of in (None, "auto"):
             return self.total_time()
         return Time.parse(self.percentages_of, "percentages_of")
+
+    def hook_keys(self) -> list[str]:
+        """Return what receipts call the hooks of each row of ``hooks``."""
+        keys: list[str] = []
+        for i, row in enumerate(self.hooks):
+            timing = {key: row.get(key) for key in KEYS}
+            schedule = Schedule.parse(timing, self.reference_time(), f"hooks[{i}]", self.horizon())
+            keys.append(unique(hook_identity(row, schedule), keys))
+        return keys
 
     @property
     def schedule_units(self) -> tuple[str, ...]:

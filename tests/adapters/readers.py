@@ -43,7 +43,7 @@ def begun(hooks: Any, module: nn.Module, optimizer: Any, shards: int = 1, **opti
     steps = {optimizer: lambda: True}
     source = LastBatch(networks)
     about: dict[str, Any] = {"fresh": True, "units": (), "source": source, "shards": shards}
-    driver.begin(networks, steps, Clock(), None, **about)
+    driver.begin(networks, lambda: steps, Clock(), None, **about)
     return driver
 
 

@@ -30,7 +30,7 @@ def begun(
 def begin(driver: Driver, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     networks = find_networks(module, [optimizer], None)
     fresh = driver.clock == Clock() and driver.loaded is None
-    driver.begin(networks, {optimizer: lambda: True}, Clock(), None, fresh=fresh, units=())
+    driver.begin(networks, lambda: {optimizer: lambda: True}, Clock(), None, fresh=fresh, units=())
 
 
 def line() -> tuple[nn.Linear, torch.optim.Optimizer]:
@@ -237,7 +237,7 @@ def test_tensor_of_two_networks_is_refused():
     optimizer = torch.optim.SGD(module.parameters())
     networks = find_networks(module, [optimizer], {"all": "", "head": "1"})
     with pytest.raises(ConfigError, match=r"head\.weight and all\.1\.weight are one tensor"):
-        Driver([], "9 updates").begin(networks, {}, Clock(), None, fresh=True, units=())
+        Driver([], "9 updates").begin(networks, dict, Clock(), None, fresh=True, units=())
 
 
 def test_part_that_no_optimizer_trains_is_refused():

@@ -127,6 +127,7 @@ def test_the_term_alone_brings_the_outputs_back() -> None:
 
     start = distance()
     optimizer = torch.optim.Adam(driven.module.parameters(), lr=1e-2)
+    driven.network.optimizers = (optimizer,)
     for _ in range(300):
         optimizer.zero_grad()
         term = driven.term()

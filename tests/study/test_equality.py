@@ -120,6 +120,13 @@ def test_dqn_whose_eight_environments_jump_over_two_branch_points_at_once(tmp_pa
     assert {clock["env_steps"] for clock in branched(out).values()} == {64}
 
 
+def test_dqn_with_a_term_that_begins_in_another_unit_than_its_hook(tmp_path: Path):
+    pfo = {"method": "pfo", "every": "10 updates", "from": "50%", "params": {"batch": 4}}
+    arms = {"none": {"hooks": []}, "pfo": {"hooks": [pfo]}}
+    out = assert_equal_to_plain_runs(tmp_path, TINY | QUIET, arms)
+    assert branched(out)["pfo"]["updates"] > 10  # a due point, at which nothing fires yet
+
+
 def test_dqn_one_of_whose_arms_counts_episodes(tmp_path: Path):
     assert_equal_to_plain_runs(
         tmp_path,

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from rlplast.run.config_file import read_config
 from rlplast.run.length import length
 from rlplast.run.shipped import find_config, shipped_configs
 from rlplast.run.shrink import EPOCHS, UPDATES, make_start, shrunk, sources
+from rlplast.study import smoke
 from rlplast.study.api import read_study_config
 from rlplast.study.plan import plan
 from rlplast.study.smoke import shrunk_study, smoke_runs
@@ -26,6 +28,7 @@ from rlplast.training.checkpoint import load
 from rlplast.training.config import read_yaml
 from tests.cli.commands import command
 from tests.marks import slow_but
+from tests.runs import TINY
 
 STUDIES = [name for name in shipped_configs() if name.startswith("study/")]
 FAST = (
@@ -205,6 +208,17 @@ def test_smoke_runs_every_arm_once_and_reports(tmp_path):
 
 
 @pytest.mark.slow
+def test_of_two_hooks_with_one_method_the_one_that_did_not_fire_is_named(tmp_path):
+    twice = [{"method": "full_reset", "at": "50%"}] * 2
+    config = read_config(TINY | {"hooks": [*twice, {"method": "full_reset", "at": "75%"}]})
+    keys = config.hook_keys()
+    assert keys == ["full_reset at=50%", "full_reset at=50% #2", "full_reset at=75%"]
+    lines = [json.dumps({"method": "full_reset", "hook": key}) for key in (keys[0], keys[2])]
+    (tmp_path / "receipts.jsonl").write_text("\n".join(lines) + "\n")
+    cell = SimpleNamespace(config=config, folder=".")
+    assert smoke._faults_of(cell, tmp_path) == ["hooks[1] (full_reset) did not fire"]
+
+
 def test_smoke_names_a_metric_that_nobody_measured(tmp_path):
     metrics = {"metrics.names": ["weight_norm", "unit_age", "balancedness"]}
     model = {"model": {"name": "resnet18"}}  # it branches: no chain of layers to balance

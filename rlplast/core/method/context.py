@@ -20,7 +20,7 @@ from rlplast.core.network.optim_state import moments
 from rlplast.core.network.units import UnitGroup
 from rlplast.core.rng import torch_stream
 
-__all__ = ["READS", "Activations", "Context", "Source"]
+__all__ = ["READS", "Activations", "Context", "Source", "is_trainer"]
 
 READS = ("activations", "gradients", "moments", "batches")
 Activations = Mapping[str, Tensor]
@@ -70,6 +70,11 @@ class Source(Protocol):
             module: of the same architecture, called instead of the network's own.
         """
         ...
+
+
+def is_trainer(source: Source | None) -> bool:
+    """Say whether a source is a trainer of ours, which moves, freezes and replaces nothing."""
+    return hasattr(source, "clock")
 
 
 @dataclass(frozen=True)

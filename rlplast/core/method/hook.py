@@ -5,7 +5,7 @@ The hooks of a run together are `rlplast.core.method.hooks.Hooks`.
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -14,10 +14,10 @@ from torch import Tensor
 from rlplast.core.clock import Clock
 from rlplast.core.device import refuse_capture
 from rlplast.core.errors import BadWeights, ConfigError, NothingToEdit
-from rlplast.core.method.context import Activations, Context, Source
+from rlplast.core.method.context import Activations, Context, Source, is_trainer
 from rlplast.core.method.deviation import deviation
 from rlplast.core.method.firing import Planned, carry_out
-from rlplast.core.method.method import Method, State, implements, readable
+from rlplast.core.method.method import Method, State, carry, implements, readable
 from rlplast.core.method.readings import Inside, Probe
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.method.schedule import Schedule
@@ -51,8 +51,12 @@ class Hook:
         states: the method's own tensors, by network; given where others share them.
         sums: [Σ sfe, Σ log factor, Σ entries, firings] of every-update firings since the last
             flush, by network; on the device, so that they count in a captured update too.
-        fired: of a hook with a condition, how often it has fired and the clock of the last time,
-            by network.
+        fired: how often it has fired and the clock of the last time, by network; not of what is due
+            at every update.
+        select: returns the Blocks that it edits, of a hook without a scope of its own.
+        known: the networks in which it acts, or will once their layers train.
+        resting: why it finds nothing to edit in other networks, in which layers are frozen: it acts
+            there as soon as they train.
     """
 
     method: Method
@@ -68,6 +72,9 @@ class Hook:
     states: dict[str, State] = field(default_factory=dict)
     sums: dict[str, Tensor] = field(default_factory=dict)
     fired: dict[str, tuple[int, Clock]] = field(default_factory=dict)
+    select: Callable[[], tuple[Block, ...]] | None = None
+    known: tuple[Network, ...] = ()
+    resting: dict[str, NothingToEdit] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Allocate the method's state, before anything is compiled or captured.
@@ -81,23 +88,38 @@ class Hook:
         """
         self.label = self.label or self.key
         self._check_readings()
-        self.edited = {n.name: self.scope.edited(n) for n in self.networks}
-        self.restored = {n.name: self.scope.restored(n) for n in self.networks}
-        kept, missing = [], None
-        for network in self.networks:
-            try:
-                self._set_up(network)
-                kept.append(network)
-            except NothingToEdit as error:
-                if self.scope.layers is not None:
-                    what = f"{self.label}.layers = {list(self.scope.layers)}"
-                    error = NothingToEdit(f"{what}: {error}")
-                if not self.skips:
-                    raise error from None
-                missing = missing or error  # the first, which is the most important network
-        if missing is not None and not kept:
-            raise missing
-        self.networks = tuple(kept)
+        self.edited: dict[str, tuple[Block, ...]] = {}
+        self.restored: dict[str, tuple[Block, ...]] = {}
+        self._versions: dict[str, int] = {}
+        missing = {n.name: error for n in self.networks if (error := self._set_up(n)) is not None}
+        found = [n for n in self.networks if n.name not in missing or self.may_thaw(n)]
+        if len(found) < len(self.networks) and (not self.skips or not found):
+            known = {n.name for n in found}  # the first other one is the most important network
+            raise next(error for name, error in missing.items() if name not in known)
+        self.known = tuple(found)
+        self._awake()
+
+    def refresh(self) -> None:
+        """Look anew at networks that have changed: what trains in them, and where state belongs.
+
+        Raises:
+            BadWeights: if an every-update method meets low precision without a master.
+            ConfigError: if the method cannot act on what trains now.
+        """
+        changed = [n for n in self.known if self._versions[n.name] != n.version]
+        for network in changed:
+            self._set_up(network)
+        if changed:
+            self._awake()
+
+    def _awake(self) -> None:
+        names = {n.name for n in self.known}
+        self.resting = {name: why for name, why in self.resting.items() if name in names}
+        self.networks = tuple(n for n in self.known if n.name not in self.resting)
+
+    def may_thaw(self, network: Network) -> bool:
+        """Say whether layers of a network may train later that are frozen now."""
+        return not is_trainer(self.source) and len(self.scope.frozen(network)) > 0
 
     def _check_readings(self) -> None:
         reads, inside = self.method.reads, self.schedule.every_update
@@ -128,7 +150,23 @@ class Hook:
                 "to rlplast.apply: inputs of the model, or a function (size, generator) → inputs"
             )
 
-    def _set_up(self, network: Network) -> None:
+    def _set_up(self, network: Network) -> NothingToEdit | None:
+        """Find what is edited in a network, and the method's state for it; or why there is none."""
+        self._versions[network.name] = network.version
+        found = self.scope.edited(network) if self.select is None else self.select()
+        self.edited[network.name] = found
+        self.restored[network.name] = self.scope.restored(network)
+        self.resting.pop(network.name, None)
+        try:
+            self._allocate(network)
+        except NothingToEdit as error:
+            layers = self.scope.layers
+            what = "" if layers is None else f"{self.label}.layers = {list(layers)}: "
+            self.resting[network.name] = reason = NothingToEdit(f"{what}{error}")
+            return reason
+        return None
+
+    def _allocate(self, network: Network) -> None:
         blocks = self.edited[network.name]
         if self.method.key == "hooks" and not blocks and not self.restored[network.name]:
             keys = "scope selects" if self.scope.layers is None else "scope and layers select"
@@ -140,12 +178,12 @@ class Hook:
         if "moments" in self.method.reads:  # an optimizer without a rule must not stop a run later
             for block in network.trainable():
                 moments(network, block.param)
-        if network.name not in self.states:
-            self.states[network.name] = self.method.setup(network, blocks)
+        if network.name not in self.states or network.version > 0:
+            anew = self.method.setup(network, blocks)
+            carry(self.states.setdefault(network.name, {}), anew, network.module)
         if self.schedule.every_update:
-            self.sums[network.name] = torch.zeros(
-                4, dtype=torch.float64, device=network.blocks[0].view.device
-            )
+            sums = self.sums.get(network.name, torch.zeros(4, dtype=torch.float64))
+            self.sums[network.name] = sums.to(network.blocks[0].view.device)
             for block in blocks if self.method.key == "hooks" else ():
                 refuse_low_precision(network, block)
 
@@ -211,13 +249,13 @@ class Hook:
             if condition.holds(values.get(condition.key(network.name)))
             and condition.rested(self._fired(network)[1], clock)
         ]
-        receipts = self.fire(clock, 1, seed, ready)
-        self.fired |= {n.name: (self._fired(n)[0] + 1, clock) for n in ready}
-        return receipts
+        return self.fire(clock, 1, seed, ready)
 
-    def has_fired(self, network: str, clock: Clock) -> bool:
-        """Return whether this has fired on a network, by a clock after what was due there."""
-        return network in self.fired or self.schedule.count(clock) > 0
+    def has_been_due(self, clock: Clock) -> bool:
+        """Say whether this has fired, or, if it acts at every update, acted by `clock`."""
+        start, inside = self.schedule.start, self.schedule.every_update
+        reached = start is None or clock[start.unit] >= start.value
+        return bool(self.fired) or (inside and reached and self.schedule.count(clock) > 0)
 
     def _fired(self, network: Network) -> tuple[int, Clock | None]:
         return self.fired.get(network.name, (0, None))
@@ -227,7 +265,10 @@ class Hook:
         self, clock: Clock, due_count: int, seed: int, networks: Iterable[Network] | None = None
     ) -> list[Receipt]:
         """Plan and apply one firing on each network; see `rlplast.core.method.firing.carry_out`."""
-        chosen = self.networks if networks is None else networks
+        self._look()
+        if self.resting and (not self.skips or not self.networks):
+            raise next(iter(self.resting.values()))
+        chosen = tuple(self.networks if networks is None else networks)
         planned = [self._planned(n, clock, due_count, seed) for n in chosen]
         moved = [self._deviation(p.network, p.edits, clock) for p in planned]
         receipts = carry_out(
@@ -238,8 +279,14 @@ class Hook:
             optimizer=self.optimizer,
             followers=self.followers,
         )
-        scoped = [replace(r, layers=self.scope.layers) for r in receipts]
+        self.fired |= {n.name: (self._fired(n)[0] + 1, clock) for n in chosen}
+        scoped = [replace(r, layers=self.scope.layers, hook=self.key) for r in receipts]
         return [replace(r, deviation=d) for r, d in zip(scoped, moved, strict=True)]
+
+    def _look(self) -> None:
+        for network in self.known:
+            network.refresh()
+        self.refresh()
 
     def _deviation(self, network: Network, edits: Sequence[Edit], clock: Clock) -> float | None:
         """Return how far a plan moves a network's outputs, if the method wants that measured."""
@@ -386,6 +433,7 @@ class Hook:
                     units=dict(zip(counters, map(round, units), strict=True)) or None,
                     deviation=moved,
                     layers=self.scope.layers,
+                    hook=self.key,
                 )
             )
         return receipts

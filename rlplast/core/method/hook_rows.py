@@ -2,7 +2,6 @@
 
 - `HookList`: what all rows of a list share.
 - `hook_of`: one row's hook.
-- `hook_identity`: what names its random streams.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,16 +11,16 @@ from typing import Any
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.condition import Measured
-from rlplast.core.method.context import Source
+from rlplast.core.method.context import Source, is_trainer
 from rlplast.core.method.firing import check_policy
 from rlplast.core.method.hook import Hook
 from rlplast.core.method.listing import Row, parse_row
 from rlplast.core.method.method import Method
-from rlplast.core.method.schedule import KEYS, Schedule
+from rlplast.core.method.schedule import KEYS, Schedule, hook_identity, unique
 from rlplast.core.method.scope import narrowed, scope
 from rlplast.core.network.network import Network
 
-__all__ = ["HookList", "hook_identity", "hook_of"]
+__all__ = ["HookList", "hook_of"]
 
 
 @dataclass(frozen=True)
@@ -64,35 +63,18 @@ def hook_of(label: str, config: Mapping[str, Any], about: HookList, seen: Iterab
     optimizer, followers = _policies(row.label, config, row.method, schedule.every_update)
     chosen = {name: about.networks[name] for name in row.networks}
     named = scope(_value_or(config, "scope", "all"), f"{row.label}.scope")
-    identity = hook_identity(config, schedule)
-    alike = sum(key == identity or key.startswith(f"{identity} #") for key in seen)
     return Hook(
         method=row.method,
         schedule=schedule,
         networks=tuple(chosen.values()),
-        scope=narrowed(named, row.layers, chosen, row.label),
+        scope=narrowed(named, row.layers, chosen, row.label, live=is_trainer(about.source)),
         optimizer=optimizer,
         followers=followers,
-        key=f"{identity} #{alike + 1}" if alike else identity,
+        key=unique(hook_identity(config, schedule), seen),
         label=row.label,
         skips=not row.named,
         source=about.source,
     )
-
-
-def hook_identity(config: Mapping[str, Any], schedule: Schedule) -> str:
-    """Return the name of a hook's random streams and of its state in checkpoints.
-
-    It has the method and the schedule, not the place in the list: another row changes no draw.
-    Of several hooks with one identity the later ones are numbered.
-
-    Args:
-        config: an entry of a hook list.
-        schedule: its schedule.
-    """
-    texts = {k: config[k] for k in KEYS if config.get(k) is not None}
-    texts |= {} if schedule.when is None else {"when": schedule.when}  # however it was written
-    return " ".join([config["method"], *(f"{k}={text}" for k, text in texts.items())])
 
 
 def _check_once(row: Row, schedule: Schedule) -> None:

@@ -4,6 +4,7 @@
 """
 
 import numbers
+import weakref
 from collections.abc import Hashable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
@@ -17,21 +18,22 @@ from rlplast.core.errors import ConfigError, DamagedFile, RlplastError, did_you_
 from rlplast.core.method.condition import Measured
 from rlplast.core.method.context import Activations, Source
 from rlplast.core.method.hook import Hook
-from rlplast.core.method.hook_rows import HookList, hook_identity, hook_of
+from rlplast.core.method.hook_rows import HookList, hook_of
 from rlplast.core.method.inner import hook_terms, inside_updates
 from rlplast.core.method.method import implements
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.method.readings import OwnSource
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.method.schedule import next_due
+from rlplast.core.method.training import warn_of_others
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import swapped
-from rlplast.core.network.network import Network
+from rlplast.core.network.network import Network, by_name
 from rlplast.core.network.optim_state import averages
 from rlplast.core.registry import measurer
 from rlplast.core.rng import preserve_global_rng
 
-__all__ = ["Hooks", "hook_identity"]
+__all__ = ["Hooks"]
 
 
 class Hooks:
@@ -79,13 +81,7 @@ class Hooks:
         metrics: Iterable[str] | None = None,
         batch_size: int = 256,
     ) -> None:
-        if isinstance(networks, Network):
-            networks = {networks.name: networks}
-        if not isinstance(networks, Mapping):
-            raise ConfigError(
-                f"networks is a {type(networks).__name__}: allowed is a rlplast.Network (made from "
-                "the module and its optimizer), or a mapping of them by name"
-            )
+        networks = by_name(networks)
         self.seed = seed
         self.total = Time.parse(total, "total")
         if self.total.unit == "%":
@@ -96,10 +92,11 @@ class Hooks:
         self.ends = [(unit, end) for unit, end in asdict(self.horizon).items() if end > 0]
         self.clock: Clock | None = None
         self.counted: set[str] = set()  # units that `step` was called with
+        self.watches = True  # whether `step` warns of optimizers that are not the networks'
         own = None
         if source is None and probe is not None:
             source = own = OwnSource(networks, probe, loss, seed)
-        self.networks, self.source = dict(networks), source
+        self.networks, self.source = networks, source
         if penalties is not None and not isinstance(penalties, Penalties):
             settings = {"total": self.total, "units": units, "horizon": self.horizon, "seed": seed}
             penalties = Penalties(penalties, networks, source, **settings)
@@ -129,13 +126,27 @@ class Hooks:
         _check_evaluation(self.hooks)
 
     def _include_terms(self, hook: Hook) -> None:
-        for term in hook_terms(hook, self._before_end):
+        for term in hook_terms(hook):
             if self.penalties is None:
                 raise ConfigError(
                     f"{hook.label} adds a term to the loss: pass penalties=[] to "
                     "rlplast.Hooks, and add its `penalty()` to each loss"
                 )
             self.penalties.include(term)
+
+    def refresh(self, names: Iterable[str] | None = None) -> None:
+        """Look at the networks anew, where their layers, memory or what trains has changed.
+
+        All that reads or edits weights does it by itself, but for what is inside updates of our own
+        trainers, which change none of this.
+
+        Args:
+            names: of the networks; default: all.
+        """
+        for name in self.networks if names is None else names:
+            self.networks[name].refresh()
+        for hook in self.hooks:
+            hook.refresh()
 
     def fire(self, previous: Clock | None, clock: Clock) -> list[Receipt]:
         """Fire the hooks due after `previous` and at or before `clock`, in list order.
@@ -176,6 +187,7 @@ class Hooks:
         clock = clock or self.clock or Clock()
         if self.at_end(clock):
             return []
+        self.refresh()
         return [r for hook in self.conditional for r in hook.observe(values, clock, self.seed)]
 
     def penalty(self, network: str | None = None, loss: Tensor | None = None) -> Tensor:
@@ -197,7 +209,7 @@ class Hooks:
         clock = (self.clock or Clock()).advance(updates=1)
         found = [self.penalties.of(n, loss, clock=clock) for n in names] if self.penalties else []
         terms = [term for term in found if term is not None]
-        device = self.networks[names[0]].blocks[0].view.device
+        device = self.networks[names[0]].blocks[0].param.device
         return torch.stack(terms).sum() if terms else torch.zeros((), device=device)
 
     def measure(self) -> dict[str, float]:
@@ -214,6 +226,7 @@ class Hooks:
                 "measure() has nothing to measure: pass metrics= to rlplast.Hooks, a list of names "
                 "of `rlplast list metrics`"
             )
+        self.refresh()
         with preserve_global_rng():
             return self._measure(self.source, sum(asdict(self.clock or Clock()).values()))
 
@@ -289,6 +302,7 @@ class Hooks:
 
     def evaluation(self) -> dict[Block, Tensor]:
         """Return the weights that evaluations use instead, from optimizers and methods."""
+        self.refresh()
         found: dict[Block, Tensor] = {}
         for network in self.networks.values():
             found.update(averages(network))
@@ -311,6 +325,7 @@ class Hooks:
             clock: the clock of the receipts; default: the clock of the last `step`.
         """
         clock = clock or self.clock or Clock()
+        self.refresh()
         return [r for hook in self.every_update for r in hook.flush(clock)]
 
     def step(self, *, activations: Mapping[str, Any] | None = None, **counts: int) -> list[Receipt]:
@@ -330,6 +345,9 @@ class Hooks:
             ConfigError: if a counter goes back, a unit that a schedule reads was never given, or a
                 hook reads activations at every update and got none.
         """
+        if self.watches:
+            self.watches = False
+            weakref.finalize(self, warn_of_others(self.networks).remove)
         previous = self.clock
         before = asdict(previous) if previous else {}
         for unit, count in counts.items():
@@ -344,10 +362,11 @@ class Hooks:
         self.counted |= set(counts)
         needed = {unit for hook in self.hooks for unit in hook.schedule.units()}
         needed |= {"updates"} if self.inside else set()
-        if needed - self.counted:
+        if lacking := sorted(needed - self.counted):
+            call = ", ".join(f"{unit}={counts.get(unit, '…')}" for unit in (*counts, *lacking))
             raise ConfigError(
-                f"step({', '.join(counts)}) lacks {', '.join(sorted(needed - self.counted))}, "
-                "which a hook's schedule or a layer's tick reads: it could never happen"
+                f"step({', '.join(counts)}) lacks {', '.join(lacking)}, which a hook's schedule or "
+                f"a layer's tick reads: pass it too, from the first call on, as in step({call})"
             )
         if activations is not None and not isinstance(activations, Mapping):
             raise ConfigError(
@@ -357,13 +376,16 @@ class Hooks:
         if activations is not None and not activations.keys() & self.networks.keys():
             activations = dict.fromkeys(self.networks, activations)
         clock = Clock(**{**before, **counts})
-        self._at(clock)
+        self.go_to(clock)
         done = before.get("updates", 0) if self.inside else clock.updates
+        if done < clock.updates:
+            self.refresh()
         for update in range(done + 1, clock.updates + 1):
             self.after_update(replace(clock, updates=update), activations)
         return self.fire(previous, clock)
 
-    def _at(self, clock: Clock | None) -> None:
+    def go_to(self, clock: Clock | None) -> None:
+        """Set the clock of the last `step`; nothing fires."""
         self.clock = clock
         if self.penalties is not None:
             self.penalties.clock = clock or Clock()
@@ -375,8 +397,9 @@ class Hooks:
 
     def state_dict(self) -> dict[str, Any]:
         """Return methods' state, the sums not yet flushed, and where `step` was."""
+        self.refresh()
         state: dict[str, Any] = {h.key: {"states": h.states, "sums": h.sums} for h in self.hooks}
-        for hook in self.conditional:
+        for hook in (h for h in self.hooks if h.fired):
             state[hook.key]["fired"] = {
                 name: {"number": number, "clock": asdict(clock)}
                 for name, (number, clock) in hook.fired.items()
@@ -405,7 +428,7 @@ class Hooks:
             ) from error
 
     def _load(self, state: Mapping[str, Any]) -> None:
-        self._at(None if state["clock"] is None else Clock.saved(state["clock"]))
+        self.go_to(None if state["clock"] is None else Clock.saved(state["clock"]))
         self.counted = {u for u, n in asdict(self.clock).items() if n} if self.clock else set()
         if self._measure is not None:
             self._measure.load_state_dict(state.get("measured", {}))
@@ -414,9 +437,13 @@ class Hooks:
                 continue
             saved = state[hook.key]
             _check_alike(hook, saved["states"])
-            for name, tensors in hook.states.items():
+            for name, tensors in saved["states"].items():
+                ours = hook.states.setdefault(name, {})
                 for key, tensor in tensors.items():
-                    tensor.copy_(saved["states"][name][key])
+                    if key in ours:
+                        ours[key].copy_(tensor)
+                    else:
+                        ours[key] = tensor.clone()  # of a layer that is frozen here
             for name, sums in hook.sums.items():
                 sums.copy_(saved["sums"][name])
             hook.fired = {
@@ -439,7 +466,13 @@ def _check_alike(hook: Hook, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
         {name: {key: list(t.shape) for key, t in ts.items()} for name, ts in states.items()}
         for states in (hook.states, saved)
     )
-    if ours != theirs:
+    thaws = {network.name for network in hook.known if hook.may_thaw(network)}
+    known = {  # without what is of layers that are frozen here, and were not there
+        name: {k: shape for k, shape in found.items() if name not in thaws or k in ours[name]}
+        for name, found in theirs.items()
+        if name in ours or name not in thaws
+    }
+    if ours != known:
         raise DamagedFile(
             f"the saved state of hook {hook.key!r} has {theirs}, this one needs "
             f"{ours}: it is of another hook list"

@@ -14,6 +14,7 @@ from rlplast.core.method.hook import Hook
 from rlplast.core.method.method import Method, State, implements
 from rlplast.core.method.penalties import Term
 from rlplast.core.method.schedule import Schedule
+from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
 
 __all__ = ["hook_terms", "inside_updates", "tick"]
@@ -37,42 +38,55 @@ def inside_updates(networks: Iterable[Network], terms: Iterable[Term] = ()) -> l
         if term.method.key == "penalties" and implements(term.method, "plan"):
             # Outside its window too: what it remembers of weights is fresh when that opens.
             key = f"{term.key} {term.method.name}"
-            hooks.append(_hook(term.method, term.network, key, term.state))
-            hooks[-1].edited[term.network.name] = term.blocks  # those its `setup` saw
+            hooks.append(_hook(term.method, term.network, key, term.state, term.select))
     return hooks
 
 
-def hook_terms(hook: Hook, within: Callable[[Clock], Clock]) -> list[Term]:
+def hook_terms(hook: Hook) -> list[Term]:
     """Return what a hook's method adds to losses from its first firing on, by network.
 
     Args:
         hook: the hook, with whose state the terms are made.
-        within: what a clock is to schedules: at the run's very end nothing is due.
     """
     method = hook.method
     if not implements(method, "term") or implements(method, "install"):  # that one is the network's
         return []
-    terms = []
-    for network in hook.networks:
-        name = network.name
-        blocks = tuple(b for b in hook.edited[name] if b.trainable and method.covers(b))
-        started = partial(_has_fired, hook, name, within)
-        key, state = f"{hook.label}/{name}", hook.states[name]
-        terms.append(Term(key, method, network, blocks, state, started=started))
-    return terms
+    return [
+        Term(
+            f"{hook.label}/{network.name}",
+            method,
+            network,
+            partial(_term_blocks, hook, network.name),
+            hook.states.setdefault(network.name, {}),
+            started=partial(_has_fired, hook, network.name),
+        )
+        for network in hook.known
+    ]
 
 
-def _has_fired(hook: Hook, network: str, within: Callable[[Clock], Clock], clock: Clock) -> bool:
-    return hook.has_fired(network, within(clock))
+def _term_blocks(hook: Hook, network: str) -> tuple[Block, ...]:
+    hook.refresh()
+    return tuple(b for b in hook.edited[network] if b.trainable and hook.method.covers(b))
 
 
-def _hook(method: Method, network: Network, key: str, state: State | None) -> Hook:
+def _has_fired(hook: Hook, network: str) -> bool:
+    return network in hook.fired
+
+
+def _hook(
+    method: Method,
+    network: Network,
+    key: str,
+    state: State | None,
+    select: Callable[[], tuple[Block, ...]] | None = None,
+) -> Hook:
     return Hook(
         method=method,
         schedule=Schedule(every=Time(1, "updates")),
         networks=(network,),
         key=key,
         states={} if state is None else {network.name: state},
+        select=select,
     )
 
 
@@ -92,12 +106,13 @@ def tick(network: Network) -> None:
             f"tick got a {type(network).__name__}: make a rlplast.Network of the model and its "
             "optimizer, once, and pass that"
         )
-    if "ticks" not in network.cache:
-        network.cache["ticks"] = inside_updates([network])
-    if not network.cache["ticks"]:
+    network.refresh()
+    hooks, count = network.ticks or (inside_updates([network]), 0)
+    if not hooks:
         raise ConfigError(
             "tick: the model has no layer that ticks: call rlplast.replace_layers on it first"
         )
-    count = network.cache["ticked"] = network.cache.get("ticked", 0) + 1
-    for hook in network.cache["ticks"]:
-        hook.after_update(Clock(updates=count), 0)
+    network.ticks = hooks, count + 1
+    for hook in hooks:
+        hook.refresh()
+        hook.after_update(Clock(updates=count + 1), 0)

@@ -3,6 +3,7 @@
 - `Method`: the base class; a method implements the functions it needs.
 - `method`: registers one by name.
 - `implements`: whether a method has a function.
+- `carry`: a method's state, when its network has changed.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -20,7 +21,7 @@ from rlplast.core.network.edits import Edit
 from rlplast.core.network.network import Network
 from rlplast.core.registry import LISTS, register
 
-__all__ = ["FUNCTIONS", "Method", "State", "implements", "method", "readable"]
+__all__ = ["FUNCTIONS", "Method", "State", "carry", "implements", "method", "readable"]
 
 State = dict[str, Tensor]
 FUNCTIONS = ("install", "setup", "plan", "term")
@@ -204,3 +205,22 @@ def method(name: str, *, source: str, key: str | None = None) -> Callable[[Any],
         return register("methods", name, source=source, listed=LISTS[cls.key])(cls)
 
     return add
+
+
+def carry(state: State, anew: State, module: nn.Module) -> None:
+    """Make a method's state fit what `setup` returns of a network that has changed, in place.
+
+    What it holds stays, on the device and in the type of the new. A tensor of the module is taken.
+
+    Args:
+        state: the state.
+        anew: what `setup` returns now.
+        module: the network's.
+    """
+    own = {id(t) for t in (*module.parameters(), *module.buffers())}
+    for name in state.keys() - anew.keys():
+        del state[name]
+    for name, tensor in anew.items():
+        held = state.get(name)
+        keeps = held is not None and held.shape == tensor.shape and id(tensor) not in own
+        state[name] = held.to(tensor.device, tensor.dtype) if keeps and held is not None else tensor

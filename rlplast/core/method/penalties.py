@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,20 +13,20 @@ from torch import Tensor
 from rlplast.core.clock import Clock, Time
 from rlplast.core.device import refuse_capture
 from rlplast.core.errors import ConfigError, NothingToEdit
-from rlplast.core.method.context import Context, Source
+from rlplast.core.method.context import Context, Source, is_trainer
 from rlplast.core.method.layer_names import check_layers, in_layers
 from rlplast.core.method.listing import parse_row
-from rlplast.core.method.method import Method, State, implements, readable
+from rlplast.core.method.method import Method, State, carry, implements, readable
 from rlplast.core.method.readings import OwnSource, Probe
 from rlplast.core.method.schedule import Schedule
 from rlplast.core.network.blocks import Block
-from rlplast.core.network.network import Network
+from rlplast.core.network.network import Network, by_name
 from rlplast.core.rng import derive_seed
 
 __all__ = ["Penalties", "Term"]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Term:
     """A method's term in one network.
 
@@ -34,19 +34,43 @@ class Term:
         key: its place in the config's list, and the name of its network.
         method: the method.
         network: the network whose loss it is added to.
-        blocks: the trainable Blocks that it reads.
+        select: returns the trainable Blocks that it reads.
         state: the method's own tensors; its plan, if it has one, changes them.
         window: the updates that have the term; those after which a hook with ``every: 1 updates``
             and the row's ``from`` and ``until`` would fire. None for all.
+        started: of a hook's method, whether it has fired; its hook looks after its state.
+        blocks: what `select` returned last.
     """
 
     key: str
     method: Method
     network: Network
-    blocks: tuple[Block, ...]
-    state: State
+    select: Callable[[], tuple[Block, ...]]
+    state: State = field(default_factory=dict)
     window: Schedule | None = None
-    started: Callable[[Clock], bool] | None = None
+    started: Callable[[], bool] | None = None
+    blocks: tuple[Block, ...] = ()
+    version: int = -1
+
+    def __post_init__(self) -> None:
+        """Find the Blocks, and allocate the method's state."""
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look anew at a network that has changed: what trains, and where state belongs."""
+        if self.version != self.network.version:
+            self.version, self.blocks = self.network.version, self.select()
+            if self.blocks and self.started is None:
+                anew = self.method.setup(self.network, self.blocks)
+                carry(self.state, anew, self.network.module)
+
+    def acts(self, clock: Clock | None) -> bool:
+        """Say whether the update that brings the run to `clock` gets something from it."""
+        return self.has_started() and len(self.blocks) > 0 and self.is_open(clock)
+
+    def has_started(self) -> bool:
+        """Say whether this is no term of a hook's method, or its hook has fired."""
+        return self.started is None or self.started()
 
     def is_open(self, clock: Clock | None) -> bool:
         """Say whether the update that brings the run to `clock` has the term.
@@ -107,15 +131,17 @@ class Penalties:
         horizon: Clock | None = None,
         seed: int = 0,
     ) -> None:
-        networks = {networks.name: networks} if isinstance(networks, Network) else networks
+        networks = by_name(networks)
         self.source = source if probe is None else OwnSource(networks, probe, seed=seed)
         self.clock = self.last = Clock()  # `last` is that of the last update, if it was passed
         self.seed = seed
         self.terms = [term for network in networks.values() for term in _installed(network)]
         for i, config in enumerate(configs):
-            found = _parse(f"penalties[{i}]", config, networks)
+            found = _parse(f"penalties[{i}]", config, networks, thaws=not is_trainer(self.source))
             window = _window(f"penalties[{i}]", config, total, units, horizon)
-            self.terms += [replace(term, window=window) for term in found]
+            for term in found:
+                term.window = window
+            self.terms += found
         for term in self.terms:
             if term.method.reads and self.source is None:
                 raise ConfigError(
@@ -123,7 +149,7 @@ class Penalties:
                     "probe= to rlplast.Penalties, a function (size, generator) that returns "
                     "inputs of the model"
                 )
-        used = [term.blocks[0].view.device for term in self.terms]
+        used = [term.network.blocks[0].view.device for term in self.terms]
         self.sum = torch.zeros((), dtype=torch.float64, device=used[0]) if used else None
 
     def of(
@@ -137,11 +163,12 @@ class Penalties:
             clock: the clock that counts the update: terms whose window it lies outside are absent.
         """
         self.last = self.last if clock is None else clock
-        terms = [
-            t.method.term(self._context(t, loss), t.state)
-            for t in self.terms
-            if t.key.endswith(f"/{name}") and t.is_open(clock) and self._has_started(t)
-        ]
+        own = [t for t in self.terms if t.network.name == name]
+        if own and not is_trainer(self.source) and not torch.compiler.is_compiling():
+            own[0].network.refresh()
+            for term in own:
+                term.refresh()
+        terms = [t.method.term(self._context(t, loss), t.state) for t in own if t.acts(clock)]
         return torch.stack(terms).sum() if terms else None
 
     def captured_key(self, clock: Clock) -> Hashable:
@@ -151,10 +178,7 @@ class Penalties:
             clock: the clock that counts the update.
         """
         before = clock.advance(updates=-1)
-        return tuple(
-            (t.method.captured_key(before),) if t.is_open(clock) and self._has_started(t) else ()
-            for t in self.terms
-        )
+        return tuple((t.method.captured_key(before),) if t.acts(clock) else () for t in self.terms)
 
     def include(self, term: Term) -> None:
         """Add the term of a hook's method.
@@ -165,17 +189,11 @@ class Penalties:
         _check_gradients(term.key, term.network, term.blocks)
         self.terms.append(term)
         if self.sum is None:
-            device = term.blocks[0].view.device
+            device = term.network.blocks[0].view.device
             self.sum = torch.zeros((), dtype=torch.float64, device=device)
 
     def _now(self) -> Clock:
         return getattr(self.source, "clock", self.clock)
-
-    def _has_started(self, term: Term) -> bool:
-        return term.started is None or term.started(self._now())
-
-    def _any_started(self) -> bool:
-        return any(map(self._has_started, self.terms))
 
     def _context(self, term: Term, loss: Tensor | None) -> Context:
         network, method = term.network, term.method
@@ -212,6 +230,7 @@ class Penalties:
         term = self.of(name, loss if whole is None else whole, clock=clock)
         if term is None or self.sum is None:
             return loss
+        self.sum = self.sum.to(term.device)
         self.sum += term.detach()
         return loss + term
 
@@ -225,8 +244,8 @@ class Penalties:
             updates: updates since the last call.
         """
         clocks = self._now(), self.last
-        begun = (t for t in self.terms if any(map(t.has_begun, clocks)))
-        if self.sum is None or updates == 0 or not any(map(self._has_started, begun)):
+        begun = (t for t in self.terms if t.has_started() and any(map(t.has_begun, clocks)))
+        if self.sum is None or updates == 0 or not any(begun):
             return {}
         mean = float(self.sum / updates)
         self.sum.zero_()
@@ -234,7 +253,7 @@ class Penalties:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sum not yet read by `metrics`, and the methods' own tensors."""
-        if self.sum is None or not self._any_started():
+        if self.sum is None or not any(t.has_started() for t in self.terms):
             return {}
         own = {t.key: t.state for t in self.terms if t.state and t.started is None}
         return {"sum": self.sum} | own
@@ -252,29 +271,33 @@ class Penalties:
 
 def _installed(network: Network) -> list[Term]:
     """Return the terms of methods whose modules the network has."""
-    found = []
-    for i, method in enumerate(network.installed):
-        blocks = _blocks(network, method, None) if implements(method, "term") else ()
-        if blocks:
-            key = f"installed[{i}]/{network.name}"
-            found.append(Term(key, method, network, blocks, method.setup(network, blocks)))
-    return found
+    found = [
+        Term(f"installed[{i}]/{network.name}", method, network, _select(network, method, None))
+        for i, method in enumerate(network.installed)
+        if implements(method, "term")
+    ]
+    return [term for term in found if term.blocks]
 
 
-def _parse(label: str, config: Any, networks: Mapping[str, Network]) -> list[Term]:
+def _parse(label: str, config: Any, networks: Mapping[str, Network], thaws: bool) -> list[Term]:
+    """Return the terms of a row; where layers may thaw later, those that wait for it too."""
     row = parse_row(label, config, "penalties", networks)
-    found = {name: _blocks(networks[name], row.method, row.layers) for name in row.networks}
-    able = {name: _blocks(networks[name], row.method, None) for name in row.networks}
+    found: dict[str, tuple[Block, ...]] = {}
+    able: dict[str, tuple[Block, ...]] = {}
+    for name in row.networks:
+        every = networks[name].select(lambda b: b.role != "buffer" and row.method.covers(b))
+        able[name] = tuple(b for b in every if b.trainable or thaws)
+        found[name] = tuple(b for b in able[name] if _is_in(b, row.layers))
     check_layers(row.label, row.layers or (), able, "that it penalises")
     for name, blocks in found.items():
         if not blocks and (row.named or not any(found.values())):
             raise NothingToEdit(f"{row.label} finds nothing to penalise in network {name!r}")
         _check_gradients(row.label, networks[name], blocks)
     return [
-        Term(f"{label}/{name}", row.method, networks[name], blocks, state)
+        Term(f"{label}/{name}", row.method, networks[name], select)
         for name, blocks in found.items()
         if blocks
-        for state in [row.method.setup(networks[name], blocks)]
+        for select in [_select(networks[name], row.method, row.layers)]
     ]
 
 
@@ -312,9 +335,12 @@ def _window(
     return window
 
 
-def _blocks(network: Network, method: Method, globs: Sequence[str] | None) -> tuple[Block, ...]:
-    return tuple(
-        block
-        for block in network.trainable()
-        if method.covers(block) and (globs is None or in_layers(block, globs))
-    )
+def _select(
+    network: Network, method: Method, globs: Sequence[str] | None
+) -> Callable[[], tuple[Block, ...]]:
+    """Return a function that finds what a method's term reads, of what trains by then."""
+    return lambda: tuple(b for b in network.trainable() if method.covers(b) and _is_in(b, globs))
+
+
+def _is_in(block: Block, globs: Sequence[str] | None) -> bool:
+    return globs is None or in_layers(block, globs)

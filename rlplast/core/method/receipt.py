@@ -39,6 +39,7 @@ class Receipt:
             from a multiple of themselves, see `rlplast.core.method.deviation.deviation`.
         layers: the names and globs of the layers to which the firing kept; None for all, which
             the line leaves out.
+        hook: the hook that fired: its method and schedule, numbered where several have the same.
     """
 
     method: str
@@ -60,6 +61,7 @@ class Receipt:
     units: dict[str, int] | None = None
     deviation: float | None = None
     layers: tuple[str, ...] | None = None
+    hook: str = ""
 
     def row(self) -> dict[str, Any]:
         """Return the flat line of ``receipts.jsonl``; wall-clock under ``time/``."""

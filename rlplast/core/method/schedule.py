@@ -6,6 +6,9 @@ stands for two due points.
 
 A condition (`when`) has no due points. `rlplast.core.method.hooks.Hooks.observe` checks it when its
 value is measured; the schedule only says between which clocks it may fire.
+
+- `Schedule`: when a hook is due; `next_due`: what is due next.
+- `hook_identity`: what names a hook's random streams; `unique`: if several have the same.
 """
 
 import math
@@ -17,7 +20,7 @@ from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError, check_choice, check_known
 from rlplast.core.method.condition import Condition
 
-__all__ = ["KEYS", "Schedule", "next_due"]
+__all__ = ["KEYS", "Schedule", "hook_identity", "next_due", "unique"]
 
 RULES = ("at", "every", "on", "when")
 KEYS = (*RULES, "first", "from", "until")
@@ -315,3 +318,24 @@ def next_due(
         return (own[1].value / last if last else math.inf), own[1].value
 
     return min(found, key=share, default=None)
+
+
+def hook_identity(config: Mapping[str, Any], schedule: Schedule) -> str:
+    """Return the name of a hook's random streams and of its state in checkpoints.
+
+    It has the method and the schedule, not the place in the list: another row changes no draw.
+    Of several hooks with one identity the later ones are numbered.
+
+    Args:
+        config: an entry of a hook list.
+        schedule: its schedule.
+    """
+    texts = {k: config[k] for k in KEYS if config.get(k) is not None}
+    texts |= {} if schedule.when is None else {"when": schedule.when}  # however it was written
+    return " ".join([config["method"], *(f"{k}={text}" for k, text in texts.items())])
+
+
+def unique(identity: str, seen: Iterable[str]) -> str:
+    """Return the key of a hook: its identity, with a number if some before it have the same."""
+    alike = sum(key == identity or key.startswith(f"{identity} #") for key in seen)
+    return f"{identity} #{alike + 1}" if alike else identity

@@ -40,6 +40,14 @@ class Scope:
         """Return the Blocks set to θ0."""
         return network.select(lambda b: self.restore(b) and self.reaches(b) and _is_live(b))
 
+    def frozen(self, network: Network) -> tuple[Block, ...]:
+        """Return the Blocks that would be edited or restored, if they were not frozen."""
+        return network.select(lambda b: self.selects(b) and not _is_live(b))
+
+    def selects(self, block: Block) -> bool:
+        """Say whether a Block would be edited or restored if it trained."""
+        return (self.edit(block) or self.restore(block)) and self.reaches(block)
+
     def reaches(self, block: Block) -> bool:
         """Say whether `layers` names a Block's layer, whatever the rules say of it."""
         return self.layers is None or in_layers(block, self.layers)
@@ -89,7 +97,11 @@ def scope(name: str, key: str = "scope") -> Scope:
 
 
 def narrowed(
-    found: Scope, layers: tuple[str, ...] | None, networks: Mapping[str, Network], label: str
+    found: Scope,
+    layers: tuple[str, ...] | None,
+    networks: Mapping[str, Network],
+    label: str,
+    live: bool = True,
 ) -> Scope:
     """Return a scope that keeps to some layers; all of it for None.
 
@@ -98,12 +110,16 @@ def narrowed(
         layers: names and globs of layers.
         networks: the networks that a hook is for, by name.
         label: what messages call the hook.
+        live: whether layers that are frozen now stay out of it: no layer thaws later.
 
     Raises:
         ConfigError: for a name or glob that means no layer in the scope, in any of the networks.
     """
     if layers is None:
         return found
-    able = {key: (*found.edited(n), *found.restored(n)) for key, n in networks.items()}
+    able = {
+        key: n.select(lambda b: found.selects(b) and (_is_live(b) or not live))
+        for key, n in networks.items()
+    }
     check_layers(label, layers, able, "in the hook's scope")
     return replace(found, layers=layers)

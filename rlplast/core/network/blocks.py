@@ -66,9 +66,11 @@ class BlockSpec:
     start: float = 1.0
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Block:
     """One editable view; compares by identity.
+
+    Only `Network.refresh` changes one: it stays the same Block when the module's memory moves.
 
     Attributes:
         name: unique in its network, such as ``fc1.weight`` or ``[0].fc1.weight``; of a weight
@@ -114,6 +116,11 @@ class Block:
     def like(self, tensor: Tensor) -> Tensor:
         """Return the view of `tensor`, laid out as `param` is, that belongs to this Block."""
         return _part(tensor.detach(), self.spec)
+
+    def take(self, other: "Block") -> None:
+        """View what another Block of the same name does."""
+        self.param, self.view, self.module = other.param, other.view, other.module
+        self.copies, self.aliases, self.memory = other.copies, other.aliases, other.memory
 
     def live(self) -> Tensor:
         """Return `view` with its gradient: a loss computed from it trains `param`."""

@@ -5,6 +5,7 @@ averages), the initializer that initialised it and its initial weights. It prese
 tensor as `rlplast.core.network.blocks.Block`s.
 
 - `Network`: the handle.
+- `by_name`: several, or one, as a mapping.
 - `part_of`: a Block's part of a state dict.
 - `torch_default`: the initializers of torch's own layers.
 """
@@ -18,14 +19,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear as _AttentionOutput
+from torch.optim.swa_utils import AveragedModel
 
 from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.network.blocks import VARIANCES, Block, blocks_of, unwrap
 from rlplast.core.network.memory import check_memory, check_module
+from rlplast.core.network.renewal import Snapshot, view_anew
 from rlplast.core.network.unit_search import find_units
 from rlplast.core.network.units import UnitGroup, UnitMap, UnitSpec
 
-__all__ = ["INSTALLED", "Init", "Network", "part_of", "torch_default"]
+__all__ = ["INSTALLED", "Init", "Network", "by_name", "part_of", "torch_default"]
 
 INSTALLED = "rlplast_installed"  # attribute of modules: the methods they come from
 
@@ -155,14 +158,26 @@ class Network:
             tuple(given) if isinstance(given, Iterable) else (given,)
         )
         check_module(name, self.module, self.optimizers)
+        self.masters = masters or {}
         self.blocks = blocks_of(self.module, masters)
         check_memory(name, self.module, self.blocks)
+        self.version = 0  # grows whenever `refresh` finds that parameters or layers have changed
+        self._seen = Snapshot(self.module, self.masters)
         self.init: Init = init or getattr(self.module, "init_block", None) or torch_default
         self.order, self._given_units = order, units
-        self.cache: dict[Any, Any] = {}  # what methods found out once, such as a forward order
+        self.cache: dict[Any, Any] = {}  # what methods found out of this `version`, as an order
+        self.ticks: Any = None  # what `rlplast.tick` does
+        self.place: Callable[[], nn.Module] | None = None  # where a trainer has its module
+        self._follows = False
         self.initial = self._initial(initial)
         if isinstance(followers, nn.Module):
             followers = {"target": followers}
+        for key, follower in (followers or {}).items():
+            if isinstance(follower, AveragedModel):
+                raise ConfigError(
+                    f"follower {key!r} of {name!r} is an AveragedModel, which counts its averages "
+                    "beside the weights: pass the module in it, its .module"
+                )
         self.followers = {
             key: Network(
                 f"{name}.{key}",
@@ -174,10 +189,9 @@ class Network:
             )
             for key, follower in (followers or {}).items()
         }
-        if self.optimizers:
-            self._check_optimizers()
+        self.check_optimizers()
         for key, follower in self.followers.items():
-            follower.initial = self.initial  # one θ0 for all
+            follower.initial, follower._follows = self.initial, True  # one θ0 for all
             if [b.name for b in follower.blocks] != [b.name for b in self.blocks]:
                 raise ConfigError(
                     f"follower {key!r} of {name!r} has other layers than {name!r} (swap layers "
@@ -204,7 +218,14 @@ class Network:
             initial[block.name] = value.detach().clone()  # a state dict moves with its module
         return initial
 
-    def _check_optimizers(self) -> None:
+    def check_optimizers(self) -> None:
+        """Check that each trainable parameter is in one optimizer, if there is any optimizer.
+
+        Raises:
+            ConfigError: naming the parameter.
+        """
+        if not self.optimizers:
+            return
         groups = [g for o in self.optimizers for g in o.param_groups]
         held = Counter(id(p) for g in groups for p in g["params"])
         for block in self.blocks:
@@ -215,6 +236,39 @@ class Network:
                     f"{self.name}.{block.name} is trainable and in {where}: every trainable "
                     "parameter belongs to exactly one (pass all of them, or freeze it)"
                 )
+
+    def refresh(self) -> None:
+        """View the module's tensors where they are now: after ``.to()``, ``.data =`` and the like.
+
+        Blocks stay the same objects. θ0 goes along, to the device and at least the precision of the
+        weights. What trains is looked at anew too. Our own trainers change none of this.
+
+        Raises:
+            ConfigError: if layers came or went, or a parameter trains that no optimizer holds.
+            BadWeights: if a tensor is on the ``meta`` device.
+        """
+        for follower in self.followers.values():
+            follower.refresh()
+        if self.place is not None and unwrap(self.place()) is not self.module:
+            raise ConfigError(
+                f"network {self.name!r} is another module now than when training began: let the "
+                "trainer begin anew, with new hooks"
+            )
+        now = Snapshot(self.module, self.masters)
+        layers = now.same_layers(self._seen)
+        if layers and now.same_buffers(self._seen):
+            return
+        groups = [g for o in self.optimizers for g in o.param_groups]
+        trained = [p for g in groups for p in g["params"]] if self.optimizers else None
+        view_anew(self.name, self.module, self.blocks, self.masters, trained)
+        self._seen = now
+        if not layers:
+            self.version += 1
+            self.cache.clear()
+        for block in () if self._follows else self.blocks:  # followers have the network's θ0
+            value = self.initial[block.name]
+            wide = torch.promote_types(value.dtype, block.view.dtype)
+            self.initial[block.name] = value.to(block.view.device, wide)
 
     def qualified(self, block: Block) -> str:
         """Return a Block's name with the network's, such as ``critic[0].fc1.weight``."""
@@ -330,3 +384,28 @@ class Network:
                 shared = getattr(mine.module, "followed_buffers", ())
                 if mine.kind != "lifecycle" or mine.spec.tensor in shared:
                     yield mine, theirs
+
+
+def by_name(networks: Any) -> dict[str, Network]:
+    """Return networks by their names.
+
+    Args:
+        networks: one `Network`, or a mapping of them by name.
+
+    Raises:
+        ConfigError: for anything else, or a name that is not the Network's own.
+    """
+    networks = {networks.name: networks} if isinstance(networks, Network) else networks
+    if not isinstance(networks, Mapping):
+        raise ConfigError(
+            f"networks is a {type(networks).__name__}: allowed is a rlplast.Network (made from "
+            "the module and its optimizer), or a mapping of them by name"
+        )
+    for key, network in networks.items():
+        if getattr(network, "name", None) != key:
+            found = getattr(network, "name", type(network).__name__)
+            raise ConfigError(
+                f"networks[{key!r}] is {found!r}: allowed is a Network of that name, made by "
+                f"rlplast.Network({key!r}, …)"
+            )
+    return dict(networks)

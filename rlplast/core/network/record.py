@@ -124,6 +124,8 @@ def record(network: Network) -> Iterator[dict[str, Tensor]]:
         A mapping of group → activations (samples, units, …), for `Hooks.step(activations=...)`. It
             is filled when the block ends.
     """
+    if not torch.compiler.is_compiling():
+        network.refresh()
     recorder = Recorder(network)
     found: dict[str, Tensor] = {}
     try:

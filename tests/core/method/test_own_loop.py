@@ -31,8 +31,10 @@ def hooks_of(networks: Any, configs: Any = (), **options: Any) -> rlplast.Hooks:
     return rlplast.Hooks(list(configs), networks, "10 updates", **options)
 
 
-def train(module: nn.Module, term: Any, after: Any = lambda update: None) -> list[Tensor]:
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+def train(
+    module: nn.Module, term: Any, after: Any = lambda update: None, optimizer: Any = None
+) -> list[Tensor]:
+    optimizer = optimizer or torch.optim.SGD(module.parameters(), lr=0.1)
     for update in range(1, 10):
         loss = module(X).square().mean() + term(update)
         optimizer.zero_grad()
@@ -57,7 +59,12 @@ def test_penalty_is_added_as_a_loop_by_hand_adds_it() -> None:
         grams = [w @ w.T - torch.eye(len(w)) for w in weights]
         return term + 0.1 * sum(g.square().sum() for g in grams)
 
-    ours = train(module, lambda update: hooks.penalty(), lambda update: hooks.step(updates=update))
+    [optimizer] = hooks.networks["net"].optimizers
+
+    def tell(update: int) -> None:
+        hooks.step(updates=update)
+
+    ours = train(module, lambda update: hooks.penalty(), tell, optimizer)
     theirs = train(twin, by_hand)
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(ours, theirs, strict=True))
 
@@ -145,6 +152,7 @@ def test_measuring_changes_no_bit_of_the_training() -> None:
         module,
         lambda update: torch.rand(()) * module[0].weight.sum(),
         lambda update: (hooks.step(updates=update), hooks.measure()),
+        hooks.networks["net"].optimizers[0],
     )
     torch.manual_seed(3)
     twin = net()
@@ -188,3 +196,67 @@ def test_what_cannot_be_read_is_refused_by_name(options: Any, match: str) -> Non
 def test_nothing_to_measure_is_said() -> None:
     with pytest.raises(ConfigError, match=r"pass metrics= to rlplast.Hooks"):
         hooks_of(network_of(net())).measure()
+
+
+def test_an_optimizer_that_its_network_does_not_hold_is_noticed() -> None:
+    module = net()
+    network = network_of(module)
+    hooks = hooks_of(network, [{"method": "full_reset", "at": "90%"}])
+    inner = torch.optim.Adam(net(1).parameters())  # of something else: not a word
+
+    def update(optimizer: torch.optim.Optimizer, number: int) -> None:
+        module(X).square().mean().backward()
+        inner.step()
+        optimizer.step()
+        hooks.step(updates=number)
+
+    update(network.optimizers[0], 1)
+    later = torch.optim.Adam(module.parameters())
+    with pytest.warns(UserWarning, match="'net' is trained by a Adam .*network.optimizers = ") as w:
+        update(later, 2)
+    assert len(w) == 1
+    update(later, 3)  # it is said once
+    network.optimizers = (later,)
+    update(later, 4)
+    hooks.step(updates=9)
+    assert not later.state[module[0].weight]["exp_avg"].any()
+
+
+def test_an_optimizer_inside_of_the_networks_own_is_no_other_one() -> None:
+    class Wrapped(torch.optim.SGD):
+        def __init__(self, inner: torch.optim.Optimizer) -> None:
+            super().__init__(inner.param_groups[0]["params"], lr=0.1)
+            self.inner = inner
+
+        def step(self, closure: Any = None) -> None:
+            self.inner.step()
+
+    module = net()
+    optimizer = Wrapped(torch.optim.SGD(module.parameters(), lr=0.1))
+    hooks = hooks_of(rlplast.Network("net", module, optimizer))
+    hooks.step(updates=1)
+    module(X).square().mean().backward()
+    optimizer.step()
+
+
+def test_a_call_that_lacks_a_unit_says_how_to_pass_it() -> None:
+    hooks = hooks_of(network_of(net()), [{"method": "full_reset", "every": "2 updates"}])
+    with pytest.raises(ConfigError, match=r"pass it too, .* as in step\(phase=0, updates=…\)"):
+        hooks.step(phase=0)
+
+
+@pytest.mark.parametrize("method", ["pfo", "persistent", "distill"])
+def test_a_term_of_a_hook_begins_with_its_first_firing(method: str) -> None:
+    params = {} if method == "persistent" else {"params": {"batch": 4}}
+    row = {"method": method, "every": "2 updates", "from": "50%", **params}
+    network = network_of(net())
+    options: dict[str, Any] = {"probe": draw, "loss": lambda x: x.sum(), "penalties": []}
+    hooks = rlplast.Hooks([row], network, "10 env_steps", **options)
+    for update in range(1, 5):  # three of them are due points of `every`, before `from`
+        hooks.step(updates=update, env_steps=update)
+        assert float(hooks.penalty()) == 0 and not hooks.penalty().requires_grad
+    assert [r.clock.updates for r in hooks.step(updates=6, env_steps=6)] == [6]
+    assert hooks.penalty().requires_grad
+    again = rlplast.Hooks([row], network, "10 env_steps", **options)
+    again.load_state_dict(hooks.state_dict())
+    assert again.penalty().requires_grad

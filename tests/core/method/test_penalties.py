@@ -130,10 +130,21 @@ def test_a_tied_layer_goes_by_either_name() -> None:
         assert float(term.detach()) == pytest.approx(0.15 * float(weight.square().sum()))
 
 
-def test_networks_go_by_their_names_in_the_run() -> None:
+def test_a_network_under_another_name_is_refused() -> None:
     network, _ = moved("mlp")
-    found = Penalties([row("l2", networks=["q"])], {"q": network})
-    assert found.of("q") is not None
+    for make in (lambda n: Penalties([row("l2")], n), lambda n: Hooks([], n, "10 updates")):
+        with pytest.raises(ConfigError, match=r"networks\['q'\] is 'net': .*Network\('q', …\)"):
+            make({"q": network})
+
+
+def test_a_network_gets_no_terms_of_one_whose_name_ends_like_its_own() -> None:
+    (q, _), (other, _) = moved("mlp"), moved("mlp")
+    both = {}
+    for name, network in (("q", q), ("aux/q", other)):
+        both[name] = Network(name, network.module, network.optimizers)
+    found = Penalties([row("l2", networks=["aux/q"])], both)
+    assert found.of("q") is None
+    assert found.of("aux/q") is not None
 
 
 def test_rows_add_up() -> None:

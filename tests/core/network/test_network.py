@@ -282,3 +282,11 @@ def test_apples_gpu_is_refused_with_what_to_do() -> None:
         ConfigError, match=r"net\.weight is on mps:0, .* move the model by model\.to"
     ):
         Network("net", model)
+
+
+def test_an_averaged_model_as_follower_is_refused_with_what_to_pass() -> None:
+    module = nn.Linear(3, 2)
+    average = torch.optim.swa_utils.AveragedModel(module)
+    with pytest.raises(ConfigError, match=r"'ema' of 'q' is an AveragedModel.*its \.module"):
+        Network("q", module, followers={"ema": average})
+    assert Network("q", module, followers={"ema": average.module}).followers

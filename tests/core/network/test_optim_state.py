@@ -153,6 +153,41 @@ def test_subclass_of_a_known_optimizer_is_unknown() -> None:
         rlplast.apply("fire", made.network)
 
 
+class Slow(SGD):
+    """SGD that goes half of the way back to slow weights at every update, as Lookahead does."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        super().step(closure)
+        for group in self.param_groups:
+            for param in group["params"]:
+                slow = self.state[param].setdefault("slow", param.clone())
+                slow.add_(0.5 * (param - slow))
+                param.copy_(slow)
+
+
+def schedule_free(params: Any) -> Optimizer:
+    package = pytest.importorskip("schedulefree")
+    optimizer = package.AdamWScheduleFree(params, lr=1e-2)
+    optimizer.train()
+    return optimizer
+
+
+@pytest.mark.parametrize(
+    ("make", "kept"), [(functools.partial(Slow, lr=1e-2), "slow"), (schedule_free, "z")]
+)
+def test_keep_is_no_advice_where_an_optimizer_keeps_weights(make: Any, kept: str) -> None:
+    made = subject("mlp", make, updates=20)
+    with pytest.raises(UnsupportedOptimizer, match=f"keeps weights in {kept}, .*no way out$"):
+        rlplast.apply("fire", made.network)
+    with pytest.warns(UserWarning, match=f"keeps weights of network 'net' in {kept}: .*undo"):
+        rlplast.apply("fire", made.network, optimizer_policy="keep")
+    plain = subject("conv_batchnorm", functools.partial(torch.optim.NAdam, lr=1e-2), updates=20)
+    with pytest.raises(UnsupportedOptimizer, match="if it keeps no weights there"):
+        rlplast.apply("fire", plain.network)
+    rlplast.apply("fire", plain.network, optimizer_policy="keep")  # without a word
+
+
 # Saved and loaded by name.
 
 

@@ -1,0 +1,114 @@
+"""What became of a module since it was looked at: its layers, their memory, what trains.
+
+- `Snapshot`: what to compare with.
+- `view_anew`: Blocks view the tensors that a module has now.
+"""
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from rlplast.core.errors import ConfigError
+from rlplast.core.network.blocks import Block, blocks_of
+from rlplast.core.network.memory import check_memory
+
+__all__ = ["Snapshot", "view_anew"]
+
+_REMEDY = "make a new optimizer, rlplast.Network and rlplast.Hooks of the module as it is now"
+
+
+class Snapshot:
+    """The parts of a module, and of each tensor where it lies and whether it trains.
+
+    It keeps parts and tensors themselves: no new one can come to lie where an old one was.
+
+    Args:
+        module: the module.
+        masters: of its parameters in low precision, which may move too.
+    """
+
+    def __init__(self, module: nn.Module, masters: Mapping[Tensor, Tensor]) -> None:
+        parts = _parts(module)
+        parameters = [p for part in parts for p in part._parameters.values() if p is not None]
+        buffers = [b for part in parts for b in _buffers(part)]
+        tensors = [*parameters, *masters.values()]
+        self.trained: list[Any] = [*parts, *tensors]
+        self.facts = [_fact(t) for t in tensors]
+        self.buffers, self.places = buffers, [(*_fact(t), t.device) for t in buffers]
+
+    def same_layers(self, other: "Snapshot") -> bool:
+        """Say whether another one has the same parts and parameters, in the same memory."""
+        return self.facts == other.facts and _are(self.trained, other.trained)
+
+    def same_buffers(self, other: "Snapshot") -> bool:
+        """Say whether another one has the same buffers, in the same memory."""
+        return self.places == other.places and _are(self.buffers, other.buffers)
+
+
+def _fact(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.requires_grad
+
+
+def _are(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    return len(some) == len(others) and all(map(operator.is_, some, others))
+
+
+def _parts(module: nn.Module) -> list[nn.Module]:
+    """Return a module and all below it; quicker than ``modules()``, for every update."""
+    found, ahead = [], [module]
+    while ahead:
+        found.append(ahead.pop())
+        ahead += [child for child in found[-1]._modules.values() if child is not None]
+    return found
+
+
+def _buffers(part: nn.Module) -> list[Tensor]:
+    transient = part._non_persistent_buffers_set
+    return [b for key, b in part._buffers.items() if b is not None and key not in transient]
+
+
+def view_anew(
+    name: str,
+    module: nn.Module,
+    blocks: Sequence[Block],
+    masters: Mapping[Tensor, Tensor],
+    trained: Iterable[Tensor] | None,
+) -> None:
+    """Have Blocks view the tensors that a module has now; all are checked before the first changes.
+
+    Args:
+        name: of the network.
+        module: its module.
+        blocks: its Blocks.
+        masters: as of the Network.
+        trained: what its optimizers hold; None if it has none.
+
+    Raises:
+        ConfigError: for a layer that came, went or has another shape; for a parameter that training
+            moves and no optimizer of the network holds; and for what cannot be edited at all.
+    """
+    now = {block.name: block for block in blocks_of(module, masters)}
+    check_memory(name, module, list(now.values()))
+    known = {block.name for block in blocks}
+    for key, new in now.items():
+        if new.role != "buffer" and key not in known:
+            raise ConfigError(f"{name}.{key} was not there when its Network was made: {_REMEDY}")
+    held = None if trained is None else set(map(id, trained))
+    for block in blocks:
+        new = now.get(block.name)
+        if new is None or new.view.shape != block.view.shape:
+            what = "gone" if new is None else f"{tuple(new.view.shape)}"
+            raise ConfigError(
+                f"{name}.{block.name} was {tuple(block.view.shape)} when its Network was made, "
+                f"and is {what} now: {_REMEDY}"
+            )
+        if held is not None and new.trainable and id(new.param) not in held:
+            how = "trains" if new.param is block.param else "is another Parameter"
+            raise ConfigError(
+                f"{name}.{block.name} {how} now, and the optimizer of its Network does not hold "
+                f"it: add it by optimizer.add_param_group, or {_REMEDY}"
+            )
+    for block in blocks:
+        block.take(now[block.name])
