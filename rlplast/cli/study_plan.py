@@ -21,7 +21,7 @@ from rich.tree import Tree
 from rlplast.cli.output import new_console, say, visible
 from rlplast.cli.tables import counted, size, wrapped
 from rlplast.core.duration import duration
-from rlplast.report.statistics import FEWEST
+from rlplast.core.mean_interval import FEWEST
 from rlplast.study.folder import config_path
 from rlplast.study.plan import Cell, cost
 from rlplast.study.spec import StudyConfig

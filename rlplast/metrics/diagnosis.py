@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from rlplast.core.errors import NothingToEdit
+from rlplast.core.mean_interval import student
 from rlplast.core.method.context import Activations, Source
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import swapped
 from rlplast.core.network.network import Network
 from rlplast.core.rng import torch_stream
 from rlplast.metrics.features import dormant_ratio, last_features
-from rlplast.metrics.new_targets import Start, fit_errors, mean_interval
+from rlplast.metrics.new_targets import Start, fit_errors
 from rlplast.metrics.ranks import effective_rank
 
 __all__ = ["Fit", "NetworkDiagnosis", "Sign", "diagnose_network"]
@@ -145,7 +146,7 @@ def diagnose_network(
     # A fit that diverged, whose error may be NaN, has fitted nothing.
     errors = [[e if e < VARIANCE else VARIANCE for e in own] for own in fitted]
     now, new, *old = (1 - sum(own) / targets / VARIANCE for own in errors)
-    behind = mean_interval([(a - b) / VARIANCE for a, b, *_ in zip(*errors, strict=True)])
+    behind = student([(a - b) / VARIANCE for a, b, *_ in zip(*errors, strict=True)])
     fit = Fit(updates, now, old[0] if old else None, new, behind)
     return NetworkDiagnosis(network.name, *_judged(fit), fit, signs)
 

@@ -19,8 +19,9 @@ __all__ = ["card", "left_words"]
 NAMED = 8  # arms, tasks or seeds that the card names
 CLAIMED, LINES = 4, 8  # lines of the card, of arms that differ on a task, and of all
 HOLM = (
-    "p is corrected by Holm's method for the number of arms: of studies in which no arm differs, "
-    "at most about 5% call one better or worse. Intervals are not corrected."
+    "p is corrected by Holm's method for the number of verdicts, over arms and tasks: of studies "
+    "in which no arm differs, at most about 5% call one better or worse. Intervals are not "
+    "corrected."
 )
 
 

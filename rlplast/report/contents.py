@@ -221,7 +221,8 @@ def _result(report: Report, rows: Rows) -> Table:
         ),
         "p (Holm)": (
             lambda row: number(None) if row.p_holm is None else p_words(row.p_holm),
-            "p (Holm): of no difference, corrected for the number of arms; intervals are not.",
+            "p (Holm): of no difference, corrected for the number of arms"
+            f"{' and tasks' * (not pooled and len(report.tasks) > 1)}; intervals are not.",
         ),
         "final score" + (f" ({name})" if name else ""): (
             lambda row: estimate(row.final),

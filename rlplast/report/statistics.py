@@ -20,10 +20,10 @@ from dataclasses import dataclass
 import numpy as np
 import scipy  # whose stats are loaded at first use: half a second
 
+from rlplast.core.mean_interval import FEWEST, LEVEL
+
 __all__ = [
     "ALPHA",
-    "FEWEST",
-    "LEVEL",
     "RESAMPLES",
     "Estimate",
     "Mean",
@@ -41,8 +41,7 @@ __all__ = [
     "variance_of_sum",
 ]
 
-LEVEL, ALPHA = 0.95, 0.05  # the coverage that intervals aim at; the level of tests
-FEWEST = 5  # seeds of a task, below which there is no interval and no test
+ALPHA = 0.05  # the level of tests
 RESAMPLES = 2000  # of the percentile bootstrap that these intervals replace (scripts/coverage.py)
 
 _TRIM = 0.25  # share cut off at either end

@@ -71,7 +71,7 @@ class SummaryRow:
             all runs; None for the baseline.
         p_value: two-sided, of no difference; None for the baseline, with fewer than 5 seeds on
             a task, and over tasks that share no scale.
-        p_holm: the same, corrected for the number of arms that the task's rows test.
+        p_holm: the same, corrected for the number of verdicts, over arms and tasks.
         drop: how much worse the first score after the intervention is than the last before.
         lost_area: what was lost from the intervention until the score was back, or until the end:
             score times units of x; None as `drop`, and over tasks that have several units.
@@ -166,13 +166,16 @@ def summarise(gathered: Gathered) -> Summary:
         notes.append(f"no run of the baseline {baseline} has a score: nothing is compared with it")
         baseline = None
     tasks = [_task(gathered, runs, name) for name in gathered.tasks]
-    rows: list[SummaryRow] = []
-    for task in tasks:
-        own = [arm for arm in gathered.arms if arm in task.arms]
-        rows += _corrected([_row([task], [RAW], arm, baseline) for arm in own])
-    aggregates: tuple[SummaryRow, ...] = ()
+    rows = [
+        _row([task], [RAW], arm, baseline)
+        for task in tasks
+        for arm in gathered.arms
+        if arm in task.arms
+    ]
+    aggregates: list[SummaryRow] = []
     if len(tasks) > 1:
         aggregates = _aggregates(tasks, gathered.arms, baseline, notes)
+    rows, aggregates = _corrected(rows, aggregates)
     prefixes = prefix_seconds(gathered.single, gathered.prefixes)
     seconds = sum(measure(run, None).own_seconds for run in gathered.single)
     seconds += sum(prefixes.values())
@@ -180,7 +183,7 @@ def summarise(gathered: Gathered) -> Summary:
         baseline,
         runs,
         tuple(rows),
-        aggregates,
+        tuple(aggregates),
         starts,
         prefixes,
         (seconds, updates_done(gathered.single, gathered.prefixes)),
@@ -214,7 +217,7 @@ def _aggregates(
     arms: Sequence[str],
     baseline: str | None,
     notes: list[str],
-) -> tuple[SummaryRow, ...]:
+) -> list[SummaryRow]:
     """Return rows over all tasks, of the arms that have runs on each; say what is left out."""
     labels = {task.name: task.scale.label for task in tasks}
     scales = [task.scale for task in tasks]
@@ -231,14 +234,32 @@ def _aggregates(
         notes.append(f"not in the rows over all tasks, for want of a score on some: {others}")
     if not scales:
         whole = [arm for arm in whole if baseline not in (None, arm)]
-    return tuple(_corrected([_row(tasks, scales, arm, baseline) for arm in whole]))
+    return [_row(tasks, scales, arm, baseline) for arm in whole]
 
 
-def _corrected(rows: Sequence[SummaryRow]) -> list[SummaryRow]:
-    """Return the rows of one task with their p-values corrected for the number of them."""
-    tested = {row.arm: row.p_value for row in rows if row.p_value is not None}
-    corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
-    return [dataclasses.replace(row, p_holm=corrected.get(row.arm)) for row in rows]
+def _corrected(
+    rows: Sequence[SummaryRow], aggregates: Sequence[SummaryRow]
+) -> tuple[list[SummaryRow], list[SummaryRow]]:
+    """Return the rows of tasks and those over all tasks with their p-values corrected.
+
+    All rows that get a verdict are one family: those over all tasks, and of arms that have none
+    the rows of the tasks. The other rows of tasks, which detail a verdict, are another one.
+    """
+    over_all = {row.arm for row in aggregates if row.p_value is not None}
+    found: dict[tuple[str, str], float] = {}
+    for detail in (False, True):
+        own = [row for row in rows if (row.arm in over_all) == detail]
+        tests = {
+            (row.task, row.arm): row.p_value
+            for row in (own if detail else [*aggregates, *own])
+            if row.p_value is not None
+        }
+        found |= zip(tests, holm(list(tests.values())), strict=True)
+
+    def corrected(row: SummaryRow) -> SummaryRow:
+        return dataclasses.replace(row, p_holm=found.get((row.task, row.arm)))
+
+    return [corrected(row) for row in rows], [corrected(row) for row in aggregates]
 
 
 def _row(

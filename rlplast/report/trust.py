@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from rlplast.core.mean_interval import FEWEST
 from rlplast.report.numbers import estimate
-from rlplast.report.statistics import ALPHA, FEWEST
+from rlplast.report.statistics import ALPHA
 from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow
 from rlplast.training.best import higher_is_better
 

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from rlplast.core.mean_interval import FEWEST, LEVEL
 from rlplast.report.arm_styles import ArmStyle, arm_styles, unused
 from rlplast.report.gather import Gathered
 from rlplast.report.numbers import judged
 from rlplast.report.run_data import Run, RunData, task_length
-from rlplast.report.statistics import FEWEST, LEVEL
 from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow
 from rlplast.training.best import higher_is_better
 

@@ -186,8 +186,11 @@ class Run:
             video: a .gif of the first environment's play, to be written.
 
         Returns:
-            What evaluations log during training, without ``eval/``. Of two episodes or more also
-            ``return_low`` and ``return_high``, the 95% bootstrap interval of the mean return.
+            What evaluations log during training, without ``eval/``. Of five episodes or more also
+            the 95% intervals of the mean return, ``return_low`` and ``return_high``, unless all
+            returns are equal, and of the share of successes, ``success_low`` and
+            ``success_high``. They are Student's; of shares, such as returns that are all 0 or 1,
+            Wilson's.
 
         Raises:
             ConfigError: for a number of episodes or a video that is not allowed, or for either of
@@ -198,7 +201,7 @@ class Run:
         with preserve_global_rng():
             if hasattr(get_kind(kind).trainable_class(), "play"):
                 picture = None if video is None else Path(video)
-                return play(self.agent, self.config.seed, episodes, picture)
+                return play(self.agent, episodes, picture)
             for option, value in (("episodes", episodes), ("video", video)):
                 if value is not None:
                     raise ConfigError(f"--{option}: a run of kind {kind} plays no episodes")

@@ -183,3 +183,22 @@ def test_tasks_without_a_common_scale_have_a_sentence_each(tmp_path: Path):
     assert "asterix: high is better than none" in words
     assert "mini: high is better than none" in words
     assert "all tasks" not in words
+
+
+@pytest.mark.parametrize("scores", ["normal", "20% of seeds fail", "ties (11 values)"])
+def test_of_studies_without_differences_few_call_an_arm_better_or_worse(
+    script: ModuleType, scores: str
+) -> None:
+    """As the card says. 2000 studies: three standard errors are 1.5 points."""
+    alone, _, joint, better = script.called(script.distributions()[scores], 10, 2000, 4, 10)
+    assert joint < 5 + 1.5 and better < joint
+    assert alone > 2 * joint
+
+
+@pytest.mark.parametrize("returns", ["normal", "heavy tails (t, 3)"])
+def test_intervals_of_few_episodes_hold_the_mean_where_the_bootstrap_did_not(
+    script: ModuleType, returns: str
+) -> None:
+    """Of 2000 studies three standard errors are 2 points."""
+    new, old = script.of_episodes(script.distributions()[returns], 5, 2000)
+    assert new > 91 and old < new - 3
