@@ -31,11 +31,13 @@ from rlplast.report.run_data import (
     prefix_seconds,
     updates_done,
 )
-from rlplast.report.scores import RAW, Scale, reference_id, scale_of
+from rlplast.report.scores import RAW, Scale, bounds_of, reference_id, scale_of
 from rlplast.report.statistics import (
+    UNBOUNDED,
     Estimate,
     probability_of_improvement,
     stratified_interval,
+    within,
 )
 from rlplast.training.best import higher_is_better
 
@@ -138,12 +140,13 @@ class Summary:
 
 @dataclass(frozen=True)
 class _Task:
-    """A task with the runs on it that have a score, by arm."""
+    """A task with the runs on it that have a score, by arm; `bounds` are those of a score."""
 
     name: str
     score: str
     unit: str
     scale: Scale
+    bounds: tuple[float, float]
     arms: Mapping[str, Sequence[Run]]
 
     @property
@@ -202,14 +205,23 @@ def _start(runs: Sequence[RunData], task: str) -> float | None:
 def _task(gathered: Gathered, runs: Sequence[Run], name: str) -> _Task:
     data = [run for run in gathered.runs if run.task == name]
     if not data:
-        return _Task(name, "", "", RAW, {})
+        return _Task(name, "", "", RAW, UNBOUNDED, {})
     key, unit = data[0].score, data[0].unit
-    scales = {scale_of(reference_id(run.config), key) for run in data}
+    tasks = {reference_id(run.config) for run in data}
+    scales = {scale_of(task, key) for task in tasks}
+    bounds = {bounds_of(task, key) for task in tasks}
     arms: dict[str, list[Run]] = {}
     for run in runs:
         if run.task == name and not math.isnan(run.final):
             arms.setdefault(run.arm, []).append(run)
-    return _Task(name, key, unit, scales.pop() if len(scales) == 1 else RAW, arms)
+    return _Task(
+        name,
+        key,
+        unit,
+        scales.pop() if len(scales) == 1 else RAW,
+        bounds.pop() if len(bounds) == 1 else UNBOUNDED,
+        arms,
+    )
 
 
 def _aggregates(
@@ -267,20 +279,26 @@ def _row(
 ) -> SummaryRow:
     """Return an arm's row over some tasks, each on its scale; without scales no averages."""
     runs = [run for task in tasks for run in task.arms[arm]]
+    possible = _possible(tasks, scales)
+    reach = possible[1] - possible[0]
+    apart = -reach, reach  # what differences can be
 
-    def estimate(number: Callable[[Run, Scale], float]) -> Estimate:
+    def estimate(
+        number: Callable[[Run, Scale], float], bounds: tuple[float, float] = possible
+    ) -> Estimate:
         if not scales:
             return _NOTHING
         numbers = [
             np.array([number(run, scale) for run in task.arms[arm]])
             for task, scale in zip(tasks, scales, strict=True)
         ]
-        return stratified_interval([own[~np.isnan(own)] for own in numbers])
+        return stratified_interval([own[~np.isnan(own)] for own in numbers], bounds)
 
     final = estimate(lambda run, scale: scale.of(run.final))
     normalised: Estimate | None = final if len(tasks) > 1 and scales else None
     if len(tasks) == 1 and tasks[0].scale != RAW:
-        normalised = estimate(lambda run, _: tasks[0].scale.of(run.final))
+        own = _possible(tasks, [tasks[0].scale])
+        normalised = estimate(lambda run, _: tasks[0].scale.of(run.final), own)
     drops = [run.drop for run in runs if run.drop is not None]
     compared = baseline not in (None, arm) and all(baseline in task.arms for task in tasks)
     against = _compared(tasks, scales, arm, str(baseline)) if compared else None
@@ -293,7 +311,7 @@ def _row(
         unit=tasks[0].unit if len(units) == 1 else "",
         scale=scales[0].label if scales else "",
         final=final,
-        change=estimate(lambda run, scale: scale.length(run.change))
+        change=estimate(lambda run, scale: scale.length(run.change), apart)
         if any(not math.isnan(run.change) for run in runs)
         else None,
         normalised=normalised,
@@ -301,14 +319,18 @@ def _row(
         auc=estimate(lambda run, scale: scale.of(run.auc)),
         auc_after=estimate(lambda run, scale: scale.of(run.auc_after)),
         improvement=_improvement(tasks, arm, str(baseline)) if compared else None,
-        difference=against.difference if against else None,
+        difference=within(against.difference, apart) if against else None,
         paired=against.paired if against else None,
         p_value=against.p_value if against else None,
         p_holm=None,
-        drop=estimate(lambda run, scale: scale.length(run.drop.drop) if run.drop else math.nan)
+        drop=estimate(
+            lambda run, scale: scale.length(run.drop.drop) if run.drop else math.nan, apart
+        )
         if drops
         else None,
-        lost_area=estimate(lambda run, scale: scale.length(run.drop.area) if run.drop else math.nan)
+        lost_area=estimate(
+            lambda run, scale: scale.length(run.drop.area) if run.drop else math.nan, (0, math.inf)
+        )
         if drops and len(units) == 1
         else None,
         recovery=_recovery(drops) if drops and len(units) == 1 else math.nan,
@@ -318,6 +340,14 @@ def _row(
         own_seconds=float(np.mean([run.own_seconds for run in runs])),
         updates=float(np.mean([run.updates for run in runs])),
     )
+
+
+def _possible(tasks: Sequence[_Task], scales: Sequence[Scale]) -> tuple[float, float]:
+    """Return between what a mean over some tasks lies, each on its scale."""
+    ends = [
+        scale.of(end) for task, scale in zip(tasks, scales, strict=False) for end in task.bounds
+    ]
+    return (min(ends), max(ends)) if ends else UNBOUNDED
 
 
 def _improvement(tasks: Sequence[_Task], arm: str, baseline: str) -> Estimate:

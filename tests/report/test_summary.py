@@ -13,6 +13,7 @@ from scipy import stats
 from rlplast.report.gather import gather
 from rlplast.report.run_data import measure
 from rlplast.report.scores import scale_of
+from rlplast.report.statistics import Estimate, curve_band
 from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow, csv_text, summarise
 from tests.report.runs import metric_rows, receipt_row, smooth_score, write_run, write_study
 
@@ -326,6 +327,36 @@ def test_an_arm_that_lacks_a_task_is_not_compared_over_tasks(tmp_path: Path) -> 
         ("breakout", "none"),
         ("breakout", "full_reset"),
     ]
+
+
+# What scores can be
+
+
+def test_intervals_of_shares_lie_within_what_shares_can_be(tmp_path: Path) -> None:
+    """Student's would reach beyond 1, and the differences beyond ±1."""
+
+    def score(task: str, arm: str, seed: int, x: int) -> float:
+        return float((seed % 5 > 0) if arm == "none" else (seed % 5 == 1 and x > 3000))
+
+    summary = summary_of(tmp_path, key="eval/accuracy", seeds=FIVE, score=score)
+    least = {"difference": -1.0, "change": -1.0, "drop": -1.0}
+    cut = 0
+    for own in summary.rows:
+        for field in dataclasses.fields(own):
+            found = getattr(own, field.name)
+            if isinstance(found, Estimate):
+                low, high = least.get(field.name, 0.0), 1.0
+                if field.name == "lost_area":
+                    high = math.inf
+                assert low <= found.low <= found.high <= high, (own.arm, field.name)
+                cut += (found.low == low) + (found.high == high)
+    assert cut >= 10
+
+
+def test_a_band_of_shares_lies_within_0_and_1() -> None:
+    scores = np.array([[0.0, 1.0, 1.0, 1.0, 1.0]]).T
+    (value,), (low,), (high,) = curve_band(scores, (0.0, 1.0))
+    assert 0 <= low < value == high == 1 < curve_band(scores)[2][0]
 
 
 # What is missing
