@@ -4,6 +4,7 @@
 - `left_words`: what is left to run.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from rlplast.core.duration import duration
@@ -42,6 +43,14 @@ def card(report: Report) -> Card:
         verb = "is" if len(missing) == 1 else "are"
         cells = f"{_counted(len(missing), 'cell')} {verb} in no number below"
         bad.append(f"{cells}; {failed} of them failed.")
+    diverged = Counter({arm: 0 for arm in report.gathered.arms})
+    for (_, arm), seeds in report.summary.diverged.items():
+        diverged[arm] += len(seeds)
+    if diverged.total():
+        arms = ", ".join(f"{count} of {arm}" for arm, count in diverged.items() if count)
+        bad.append(
+            f"{_counted(diverged.total(), 'run')} diverged, and no average has them: {arms}."
+        )
     return Card(
         tuple(lines),
         tuple(_facts(report)),

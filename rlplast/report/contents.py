@@ -234,6 +234,10 @@ def _result(report: Report, rows: Rows) -> Table:
             f"P(improvement): how likely a run ends better than one of {baseline}.",
         ),
         "runs" if pooled else "seeds": (lambda row: str(row.seeds), ""),
+        "diverged": (
+            lambda row: str(row.diverged or number(None)),
+            "Diverged: runs with no finite score at their end, which are in no other number.",
+        ),
         "change since the first tasks": (
             lambda row: estimate(row.change),
             "Change: final score minus the mean in the first tenth of the run. Tasks are drawn "

@@ -20,7 +20,7 @@ __all__ = ["ATARI", "RAW", "Scale", "bounds_of", "reference_id", "scale_of"]
 
 _SHARES = {
     *("accuracy", "accuracy_all", "online_accuracy", "success_rate", "ece", "dormant_ratio"),
-    *("active_fraction", "awake_fraction", "grama_share", "churn_argmax", "saturation"),
+    *("active_fraction", "awake_fraction", "grama_share", "churn_argmax", "saturation", "mca"),
 }
 
 

@@ -55,6 +55,7 @@ class SummaryRow:
         task: the task, or `ALL_TASKS`.
         arm: the arm.
         seeds: finished runs with a score.
+        diverged: runs that diverged, which are in no number of the row.
         score: name of the score in metrics.jsonl; "" over tasks that have several.
         unit: what the x of the curves counts; "" over tasks that have several.
         scale: "raw", or the name of the scale `final` to `drop` are on (rows over all tasks).
@@ -89,6 +90,7 @@ class SummaryRow:
     task: str
     arm: str
     seeds: int
+    diverged: int
     score: str
     unit: str
     scale: str
@@ -122,6 +124,8 @@ class Summary:
         runs: numbers of each run, in the order of `Gathered.runs`.
         rows: per task, then arm; an arm without a finished run on a task has none.
         aggregates: per arm over all tasks; empty for one task, or if tasks share no scale.
+        diverged: per task and arm, seeds of runs that diverged: those that ended by it, and those
+            whose last score is no finite number.
         starts: per task, x of the earliest point where an arm leaves the others; None without.
         prefix_seconds: per task, wall-clock seconds of its prefixes, each counted once.
         cost: wall-clock seconds and updates of all runs, with prefixes, each counted once.
@@ -132,6 +136,7 @@ class Summary:
     runs: tuple[Run, ...]
     rows: tuple[SummaryRow, ...]
     aggregates: tuple[SummaryRow, ...]
+    diverged: Mapping[tuple[str, str], tuple[int, ...]]
     starts: Mapping[str, float | None]
     prefix_seconds: Mapping[str, float]
     cost: tuple[float, int]
@@ -148,6 +153,7 @@ class _Task:
     scale: Scale
     bounds: tuple[float, float]
     arms: Mapping[str, Sequence[Run]]
+    diverged: Mapping[str, int]
 
     @property
     def sign(self) -> int:
@@ -168,7 +174,8 @@ def summarise(gathered: Gathered) -> Summary:
     if baseline is not None and not any(run.arm == baseline for run in runs):
         notes.append(f"no run of the baseline {baseline} has a score: nothing is compared with it")
         baseline = None
-    tasks = [_task(gathered, runs, name) for name in gathered.tasks]
+    diverged = _diverged(gathered, runs)
+    tasks = [_task(gathered, runs, diverged, name) for name in gathered.tasks]
     rows = [
         _row([task], [RAW], arm, baseline)
         for task in tasks
@@ -187,6 +194,7 @@ def summarise(gathered: Gathered) -> Summary:
         runs,
         tuple(rows),
         tuple(aggregates),
+        diverged,
         starts,
         prefixes,
         (seconds, updates_done(gathered.single, gathered.prefixes)),
@@ -202,10 +210,24 @@ def _start(runs: Sequence[RunData], task: str) -> float | None:
     return min((moment for moment in moments if moment is not None), default=None)
 
 
-def _task(gathered: Gathered, runs: Sequence[Run], name: str) -> _Task:
+def _diverged(gathered: Gathered, runs: Sequence[Run]) -> dict[tuple[str, str], tuple[int, ...]]:
+    """Return per task and arm the seeds of runs that diverged."""
+    silent = ((run.task, run.arm, run.seed) for run in runs if math.isnan(run.final))
+    found: dict[tuple[str, str], set[int]] = {}
+    for task, arm, seed in (*gathered.diverged, *silent):
+        found.setdefault((task, arm), set()).add(seed)
+    return {key: tuple(sorted(seeds)) for key, seeds in found.items()}
+
+
+def _task(
+    gathered: Gathered,
+    runs: Sequence[Run],
+    diverged: Mapping[tuple[str, str], Sequence[int]],
+    name: str,
+) -> _Task:
     data = [run for run in gathered.runs if run.task == name]
     if not data:
-        return _Task(name, "", "", RAW, UNBOUNDED, {})
+        return _Task(name, "", "", RAW, UNBOUNDED, {}, {})
     key, unit = data[0].score, data[0].unit
     tasks = {reference_id(run.config) for run in data}
     scales = {scale_of(task, key) for task in tasks}
@@ -221,6 +243,7 @@ def _task(gathered: Gathered, runs: Sequence[Run], name: str) -> _Task:
         scales.pop() if len(scales) == 1 else RAW,
         bounds.pop() if len(bounds) == 1 else UNBOUNDED,
         arms,
+        {arm: len(seeds) for (task, arm), seeds in diverged.items() if task == name},
     )
 
 
@@ -307,6 +330,7 @@ def _row(
         task=tasks[0].name if len(tasks) == 1 else ALL_TASKS,
         arm=arm,
         seeds=len(runs),
+        diverged=sum(task.diverged.get(arm, 0) for task in tasks),
         score=scores.pop() if len(scores) == 1 else "",
         unit=tasks[0].unit if len(units) == 1 else "",
         scale=scales[0].label if scales else "",
