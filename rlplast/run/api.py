@@ -335,6 +335,7 @@ def resume(
         report(f"{near(path)} is done: nothing to resume (a longer run: --total)")
         return opened
     _report_device(config, path, info, report)
+    _report_edits(config, path, info, report)
     begun = _has_checkpoint(path)  # else it starts where it did, be it from another run
     with _naming_version(info):
         loop = _loop(config.to_resume() if begun else config, path, info, observer, until)
@@ -387,6 +388,22 @@ def _report_device(
             f"{near(path)} goes on on {device_words(now)}, it was on {device_words(before)}: "
             "numbers may round otherwise, so it is not the uninterrupted run bit for bit"
         )
+
+
+def _report_edits(
+    config: RunConfig, path: Path, info: Mapping[str, Any], report: Callable[[str], None]
+) -> None:
+    """Say if a config has other threads, or another seed, than the run began with."""
+    for key, now, why in (
+        ("threads", config.threads, "numbers round otherwise with another count"),
+        ("seed", config.seed, "later draws are those of another run"),
+    ):
+        before = info.get(key, now)
+        if before != now:
+            report(
+                f"{near(path)} began with {key} = {before}, its config.yaml says {now}: {why}, so "
+                "it is not the uninterrupted run bit for bit"
+            )
 
 
 def branch(
