@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError, did_you_mean
-from rlplast.run.shapes import JOURNAL, METRICS, RECEIPTS, RUN_INFO, check_keys, check_line
+from rlplast.run.shapes import CONFIG, JOURNAL, METRICS, RECEIPTS, RUN_INFO, check_keys, check_line
 from rlplast.run.shipped import shipped_configs
 from rlplast.training import best
 from rlplast.training.best import Best
@@ -171,6 +171,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise DamagedFile(f"{path} cannot be read: {error}") from error
     if not isinstance(config, dict):
         raise DamagedFile(f"{path} holds no config: expected is a mapping of keys")
+    check_keys(config, CONFIG, path)
     return config
 
 

@@ -1,6 +1,6 @@
 """What the JSON files of runs and studies hold, by key; whoever edits one may break it.
 
-- `RUN_INFO`, `STUDY`, `Cell`: run.json, study.json, and a cell of the latter.
+- `RUN_INFO`, `CONFIG`, `STUDY`, `Cell`: run.json, config.yaml, study.json and its cells.
 - `METRICS`, `RECEIPTS`, `JOURNAL`: the lines of files.
 - `check_keys`, `check_line`: refuse a value of another type by its key.
 """
@@ -16,6 +16,7 @@ from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.validation import Section, check_value
 
 __all__ = [
+    "CONFIG",
     "JOURNAL",
     "METRICS",
     "RECEIPTS",
@@ -67,6 +68,19 @@ RUN_INFO: Mapping[str, Any] = {  # dotted key → type; a mapping comes before w
     "branched_from.seconds": float,
     "branched_from.ids": list[str],
     "altered": Mapped,
+}
+
+CONFIG: Mapping[str, Any] = {  # what is read of a config.yaml that is not checked as a whole
+    "kind": str,
+    "seed": int,
+    "threads": int,
+    **dict.fromkeys(("env", "agent", "evaluate", "stream", "data", "log"), Mapped | None),
+    **dict.fromkeys(("hooks", "penalties", "layers"), list[Mapped] | None),
+    "env.id": str,
+    "env.options": Mapped | None,
+    "stream.name": str,
+    "data.name": str | None,
+    "evaluate.final": float,
 }
 
 STUDY: Mapping[str, Any] = {
@@ -124,14 +138,11 @@ _NEEDED = {"method", "clock", "cell", "event"}
 _INSIDE = {"clock": int, "units": int, "followers": str}  # what mappings of a line hold
 
 
-_OPTIONAL = {
-    *("branched_from.checkpoint", "branched_from.ids"),
-    *("length.percentages_of", "length.known", "length.expected"),
-}
+_INNER = {"environment.resume", "environment.reason", "length.total"}  # there if the mapping is
 
 
 def check_keys(data: Mapping[str, Any], shape: Mapping[str, Any], where: object) -> None:
-    """Check the values of a JSON object by their keys, of which inner ones must be there.
+    """Check the values of a JSON object by their keys, of which few must be there.
 
     Raises:
         DamagedFile: naming `where`, the key, its value and what is allowed.
@@ -141,7 +152,7 @@ def check_keys(data: Mapping[str, Any], shape: Mapping[str, Any], where: object)
         inside: Any = data
         for part in outer:
             inside = inside.get(part) or {}
-        if outer and inside and last not in inside and key not in _OPTIONAL:
+        if key in _INNER and inside and last not in inside:
             raise DamagedFile(f"{where} has no {key}")
         if last in inside:
             try:

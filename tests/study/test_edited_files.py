@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -54,6 +55,19 @@ def altered(value: Any, path: tuple[Any, ...]) -> Any:
 
 def cell(study: Path) -> Path:
     return next(study.glob("cells/**/fire-*"))
+
+
+@pytest.mark.parametrize("key", ["seed", "env", "env.id", "evaluate", "hooks", "kind"])
+def test_a_key_of_a_config_that_is_read_is_refused_by_its_name(
+    key: str, whole: Path, tmp_path: Path
+) -> None:
+    study = Path(shutil.copytree(whole, tmp_path / "study", symlinks=True))
+    file = cell(study) / "config.yaml"
+    config = altered(yaml.safe_load(file.read_text()), tuple(key.split(".")))
+    file.write_text(yaml.safe_dump(config))
+    for reader in (lambda: show_run(cell(study)), lambda: gather([study])):
+        with pytest.raises(DamagedFile, match=rf"config\.yaml: {re.escape(key)} = "):
+            reader()
 
 
 READERS: dict[str, Callable[[Path], object]] = {
