@@ -191,14 +191,17 @@ def _fitted(
 
 
 def _renewed(own: torch.optim.Optimizer, copies: dict[int, Tensor], lr: float | None) -> Any:
-    """Return an optimizer like another one, of other parameters and without state."""
+    """Return an optimizer like another one, of other parameters and without state.
+
+    What it holds of other networks, as that of a PPO does, is left out.
+    """
     kind: Any = type(own)
     base: Any = getattr(own, "base", None)  # of one that wraps another
     if base is not None:
         return kind(_renewed(base, copies, lr))
     groups = [
-        {**group, "params": [copies[id(p)] for p in group["params"]]}
+        {**group, "params": [copies[id(p)] for p in group["params"] if id(p) in copies]}
         | ({} if lr is None else {"lr": lr})
         for group in own.param_groups
     ]
-    return kind(groups)
+    return kind([group for group in groups if group["params"]])
