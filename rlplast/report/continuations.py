@@ -129,6 +129,6 @@ def share_recovered(seeds: Sequence[Sequence[bool]]) -> Estimate:
         return Estimate(share, *wilson(share, count), count)
     error = np.var([np.mean(own) for own in seeds], ddof=1) / len(seeds)
     alike = share * (1 - share) / error if error > 0 else math.inf
-    size = min(float(count), alike) if 0 < share < 1 else len(seeds)
+    size = float(min(count, alike) if 0 < share < 1 else len(seeds))
     quantile = scipy.stats.t.ppf(0.5 + LEVEL / 2, len(seeds) - 1)
     return Estimate(share, *wilson(share, size, quantile), count)
