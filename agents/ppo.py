@@ -27,7 +27,7 @@ from rlplast.agents.rollout import Rollout, Transitions
 from rlplast.agents.running_statistics import LIMIT, RewardScale, RunningStatistics
 from rlplast.agents.tasks import Tasks
 from rlplast.core.device import on_device
-from rlplast.core.errors import RlplastError
+from rlplast.core.errors import Diverged
 from rlplast.core.method.context import Activations
 from rlplast.core.method.install import install_methods
 from rlplast.core.network.network import Network
@@ -350,7 +350,7 @@ class PPO(Agent):
 
 def _check_finite(actions: np.ndarray, clock: Any) -> None:
     if not np.isfinite(actions).all():
-        raise RlplastError(
+        raise Diverged(
             f"the policy's actions are not finite at {clock}: training diverged; the last "
             "checkpoint is kept (lower optimizer.lr, or look at receipts.jsonl for a hook just "
             "before)"

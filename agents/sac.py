@@ -27,7 +27,7 @@ from rlplast.agents.sac_networks import Temperature, actor_of, critic_of
 from rlplast.agents.simba_v2 import project, unit_weights
 from rlplast.agents.tasks import Tasks
 from rlplast.core.device import on_device
-from rlplast.core.errors import ConfigError, RlplastError
+from rlplast.core.errors import ConfigError, Diverged
 from rlplast.core.method.context import Activations
 from rlplast.core.method.install import install_methods
 from rlplast.core.network.network import Network
@@ -158,7 +158,7 @@ class SAC(OffPolicyAgent):
         with self._acting_mode():
             found = self._computed(self._action, obs, *([] if noise is None else [noise]))
         if not np.isfinite(found).all():
-            raise RlplastError(
+            raise Diverged(
                 f"the policy's actions are not finite at {self.clock}: training diverged; the last "
                 "checkpoint is kept (lower optimizer.lr, or look at receipts.jsonl for a hook just "
                 "before)"

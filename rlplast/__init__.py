@@ -257,7 +257,7 @@ def diagnose_module(
 ) -> "NetworkDiagnosis":
     """Say whether a model of your own still learns as well as a fresh one, on inputs of yours.
 
-    ``rlplast.diagnose_module(model.q_net, {"obs": obs})`` does so for a DQN of Stable-Baselines3.
+    For a model of Stable-Baselines3 there is `rlplast.adapters.sb3_diagnosis.diagnose_sb3`.
 
     Args:
         model: a module; or the `Network` that was made before training, to compare with its

@@ -20,7 +20,8 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from rlplast.report.comparison import p_value_of, welch
+from rlplast.core.mean_interval import interval_of_mean
+from rlplast.report.comparison import holm, p_value_of, welch
 from rlplast.report.statistics import (
     RESAMPLES,
     Mean,
@@ -238,6 +239,52 @@ def rejected(shift: float, scores: np.ndarray, seeds: int, studies: int) -> list
     return [100 * float(np.mean(p < 0.05)) for p in tests]
 
 
+def called(scores: np.ndarray, seeds: int, studies: int, arms: int, tasks: int) -> list[float]:
+    """Return in how many of 100 studies without differences an arm is called better, or worse.
+
+    Four numbers: where p is corrected for the arms of each task, better or worse, and better; then
+    where it is corrected for arms × tasks.
+    """
+    rng = np.random.default_rng([seeds, arms, tasks])
+    baseline = rng.choice(scores, (studies, 1, tasks, seeds))
+    pairs = np.round(rng.choice(scores, (studies, arms, tasks, seeds)) - baseline, 9)
+    found = middle([pairs])
+    p, up = p_value_of(found), found.value > 0
+    alone = np.array([[holm(list(task)) for task in own.T] for own in p]).transpose(0, 2, 1)
+    joint = np.array([holm(list(own.ravel())) for own in p]).reshape(p.shape)
+    differ = [own < 0.05 for own in (alone, joint)]
+    differ = [either for own in differ for either in (own, own & up)]
+    return [100 * float(own.any(axis=(1, 2)).mean()) for own in differ]
+
+
+def of_episodes(scores: np.ndarray, count: int, studies: int) -> tuple[float, float]:
+    """Return how often intervals of the mean of so many episodes hold it, and bootstraps do."""
+    rng = np.random.default_rng(count)
+    drawn = rng.choice(scores, (studies, count))
+    ends = [interval_of_mean(list(own)) for own in drawn]
+    found = np.array([own for own in ends if own is not None]).reshape(-1, 2).T
+    picks = rng.integers(count, size=(OLD_STUDIES, count))
+    old = np.quantile(drawn[:OLD_STUDIES, picks].mean(axis=-1), [0.025, 0.975], axis=-1)
+    true = float(scores.mean())
+    return held((found[0], found[1]), true) if len(found.T) else np.nan, held((*old,), true)
+
+
+def print_episodes(studies: int) -> None:
+    """How often `rlplast evaluate` holds the true mean."""
+    own = distributions()
+    names = ("normal", "skewed (lognormal)", "50% of seeds fail", "near a ceiling")
+    returns = {name.replace("seeds", "episodes"): own[name] for name in names}
+    shares = {f"{p:.0%} succeed": (grid() < p).astype(float) for p in (0.5, 0.9, 0.98)}
+    counts = (2, 5, 10, 20, 100)
+    print(f"\nmean of episodes, {studies} studies\n")
+    print("| returns |" + "".join(f" {n} |" for n in counts))
+    print("|---" * (len(counts) + 1) + "|")
+    for name, scores in (returns | shares).items():
+        found = (of_episodes(scores, n, studies) for n in counts)
+        cells = (f" {'–' if new != new else round(new)} ({round(old)}) |" for new, old in found)
+        print(f"| {name} |" + "".join(cells))
+
+
 def span(values: Sequence[float]) -> str:
     low, high = round(min(values)), round(max(values))
     return str(low) if low == high else f"{low}–{high}"
@@ -277,6 +324,17 @@ def print_tests(studies: int) -> None:
             )
             cells = [f" {a:.1f} / {b:.0f} |" for a, b in zip(size, power, strict=True)]
             print(f"| {name} | {count} |" + "".join(cells))
+
+
+def print_families(studies: int, arms: int = 4, tasks: int = 10) -> None:
+    """How often a study in which nothing differs calls an arm better, by correction."""
+    print(f"\n{arms} arms and a baseline on {tasks} tasks, {studies} studies")
+    print("\n| seeds' scores |" + "".join(f" {count} seeds |" for count in SHOWN[1:]))
+    print("|---" * len(SHOWN) + "|")
+    for name, scores in distributions().items():
+        own = [called(scores, count, studies, arms, tasks) for count in SHOWN[1:]]
+        cells = [" {:.0f} ({:.0f}) → {:.1f} ({:.1f}) |".format(*four) for four in own]
+        print(f"| {name} |" + "".join(cells))
 
 
 def draw(new: Table, old: Table, path: Path) -> None:
@@ -321,6 +379,8 @@ def main(arguments: Sequence[str]) -> None:
         point, whole = band_coverage(options.studies // 10, seeds)
         print(f"\nband, {seeds} seeds: a point {point:.1f}%, all of 100 points {whole:.1f}%")
     print_tests(options.studies)
+    print_families(options.studies)
+    print_episodes(options.studies // 10)
     if options.picture:
         draw(new, old, options.picture)
     print(f"\n{time.perf_counter() - start:.0f} s")

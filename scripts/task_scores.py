@@ -17,8 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
+from rlplast.core.mean_interval import FEWEST
 from rlplast.report.gather import gather
-from rlplast.report.statistics import FEWEST, Estimate, stratified_interval
+from rlplast.report.statistics import Estimate, stratified_interval
 from rlplast.training.run_folder import write_text
 
 COLUMNS = ["arm", "seed", "first", "last", "git_revision"]

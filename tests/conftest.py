@@ -5,6 +5,7 @@ A test that hangs fails after a time; see also pyproject.toml.
 
 import gc
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,14 @@ from tests.runs import MANY, TINY, final
 
 torch.set_num_threads(1)
 os.fsync = lambda fd: None  # waiting for the disk would take most of the time
+
+# nohup, and shells without job control, start what they run with signals ignored, and every child
+# inherits that. Tests send them. A handler ends at an exec, so children get the system's default,
+# and this process still outlives the terminal of a nohup.
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("repeatable")

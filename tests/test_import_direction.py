@@ -41,6 +41,7 @@ FACADE_LATE_IMPORTS = {"run", "study", "report"}  # inside functions
 LEAN = ("core", "training")  # they import few packages of others
 CORE_THIRD_PARTY = {"torch", "numpy", "pydantic"}
 CORE_THIRD_PARTY_OF_FILE = {
+    "rlplast/core/mean_interval.py": {"scipy"},
     "rlplast/training/checkpoint.py": {"safetensors"},
     "rlplast/training/config.py": {"yaml"},
 }

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from rlplast.core.clock import Time
@@ -73,6 +74,19 @@ def test_damaged_checkpoint_is_passed_over_with_its_reason(
     assert messages[1] == f"resuming {halfway} from step-48"
     assert final(halfway) == expected
     checkpoint.check(halfway / "checkpoints" / "step-60")  # written anew
+
+
+@pytest.mark.parametrize(("key", "now"), [("threads", 2), ("seed", 99)])
+def test_a_config_edited_before_a_resume_is_said(halfway: Path, key: str, now: int) -> None:
+    path = halfway / "config.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {key: now}))
+    messages: list[str] = []
+    try:
+        api.resume(halfway, report=messages.append)
+    finally:
+        torch.set_num_threads(1)
+    said = [words for words in messages if f"{key} = " in words]
+    assert len(said) == 1 and f"its config.yaml says {now}" in said[0]
 
 
 def test_no_usable_checkpoint_is_exit_1(halfway: Path) -> None:

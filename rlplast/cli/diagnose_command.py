@@ -9,6 +9,7 @@ as it is.
 import argparse
 import dataclasses
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -16,6 +17,7 @@ from rich.table import Column, Table
 
 from rlplast.cli.output import new_console, say, show_json, visible, warn
 from rlplast.cli.tables import figure, show_rows, wrapped
+from rlplast.core.errors import ConfigError
 from rlplast.metrics.diagnosis import Sign
 from rlplast.run import api
 from rlplast.run.diagnose import Diagnosis, diagnose
@@ -42,7 +44,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
+    """Run the command.
+
+    Raises:
+        ConfigError: for a file in place of a run, or a value that is not allowed.
+    """
+    if Path(args.folder).is_file():
+        raise ConfigError(
+            f"{args.folder} is a file: allowed is a run's folder. In Python there are "
+            "rlplast.adapters.sb3_diagnosis.diagnose_sb3(model, observations), for a model of "
+            "Stable-Baselines3, and rlplast.diagnose_module(model, inputs)"
+        )
     found = diagnose(
         api.load(args.folder, args.checkpoint, warn),
         updates=args.updates,

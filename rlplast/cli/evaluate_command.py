@@ -10,6 +10,7 @@ from rich.table import Column, Table
 
 from rlplast.cli.output import say, warn
 from rlplast.cli.tables import counted, figure, show
+from rlplast.core.mean_interval import FEWEST
 from rlplast.run import api
 from rlplast.training.best import Best, read_best
 
@@ -53,10 +54,19 @@ def _chosen(best: Best) -> str:
 
 
 def _played(scores: dict[str, float]) -> str:
-    spread = "an interval needs at least 2 episodes"
-    if "return_low" in scores:
-        spread = f"95% interval {scores['return_low']:.2f} to {scores['return_high']:.2f}"
-    return (
-        f"{counted(round(scores['episodes']), 'episode')}: mean {scores['return_mean']:.2f} "
-        f"({spread}), median {scores['return_median']:.2f}"
-    )
+    episodes = round(scores["episodes"])
+    spread = "all alike" if scores["return_std"] == 0 and episodes > 1 else ""
+    if episodes < FEWEST:
+        spread = f"an interval needs at least {FEWEST} episodes"
+    words = f"{counted(episodes, 'episode')}: mean {scores['return_mean']:.2f}"
+    words += _within(scores, "return", spread) + f", median {scores['return_median']:.2f}"
+    if "success_rate" in scores:
+        words += f", success rate {scores['success_rate']:.2f}" + _within(scores, "success")
+    return words
+
+
+def _within(scores: dict[str, float], name: str, without: str = "") -> str:
+    """Return a score's interval in brackets, or words where there is none."""
+    if f"{name}_low" in scores:
+        without = f"95% interval {scores[f'{name}_low']:.2f} to {scores[f'{name}_high']:.2f}"
+    return f" ({without})" if without else ""

@@ -38,7 +38,7 @@ __all__ = [
 def show_json(value: Any) -> None:
     """Print JSON; a number that is not finite is an error."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    say(OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+    print(OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text), flush=True)
 
 
 class _Console(Console):

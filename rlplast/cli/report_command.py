@@ -86,12 +86,14 @@ def _table(summary: "Summary") -> Table:
     columns += (
         [Column(f"P(improvement) over {summary.baseline}", justify="right")] if compared else []
     )
+    lost = any(row.diverged for row in summary.rows)
+    columns += [Column("diverged", justify="right")] if lost else []
     table = Table(*columns)
     for rows in (summary.rows, summary.aggregates):
         for row in rows:
             cells = [row.task, row.arm, str(row.seeds), estimate(row.final)]
             cells += [estimate(row.improvement)] if compared else []
-            table.add_row(*cells)
+            table.add_row(*cells, *([str(row.diverged)] if lost else []))
         table.add_section()
     return table
 

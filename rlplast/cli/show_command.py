@@ -113,7 +113,7 @@ def _cost_table(cost: Mapping[str, Any]) -> Table:
 
 
 def _since(found: Mapping[str, Any]) -> str:
-    words = [found["status"]]
+    words = [found["status"] + (", as training diverged," if found["diverged"] else "")]
     words += [f"since {found['since']}"] if found["since"] else []
     words += [f"on {found['host']}"] if found["host"] else []
     if found["status"] == "stopped":

@@ -11,8 +11,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from rlplast.cli.live import step_shown
 from rlplast.cli.output import new_console, say
 from rlplast.cli.signals import stoppable
@@ -79,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         console.print(f"{path} is done: `rlplast report {path}`", soft_wrap=True)
     if trials is not None:
         show_best(trials.searches, path)
-    _show_failures(console, found.failures, {c.key for c in trials.known()} if trials else set())
+    _show_failures(found.failures, {c.key for c in trials.known()} if trials else set())
     if found.began and not found.failures:
         console.print(f"study: {path}   next: `rlplast report {path}`", soft_wrap=True)
     return int(bool(found.failures))
@@ -110,11 +108,11 @@ def shown(folder: Path) -> Iterator[dict[str, Callable[[Any], None]]]:
         yield {"step": step, "observer": observe}
 
 
-def _show_failures(console: Console, failures: Sequence[Failure], trials: set[str]) -> None:
+def _show_failures(failures: Sequence[Failure], trials: set[str]) -> None:
     """Print what failed, and what the same command would do; `trials`: keys of trials' cells."""
     for failure in failures:
         log = f"   log: {failure.log}" if failure.log else ""
-        console.print(f"failed: {failure.cell.name}: {failure.reason}{log}", soft_wrap=True)
+        say(f"failed: {failure.cell.name}: {failure.reason}{log}")
     of_trials = sum(failure.cell.key in trials for failure in failures)
     words = {
         len(failures)
@@ -123,4 +121,4 @@ def _show_failures(console: Console, failures: Sequence[Failure], trials: set[st
     }
     for count, text in words.items():
         if count:
-            console.print(f"{counted(count, 'cell')} {text}", soft_wrap=True)
+            say(f"{counted(count, 'cell')} {text}")

@@ -21,7 +21,7 @@ from rich.tree import Tree
 from rlplast.cli.output import new_console, say, visible
 from rlplast.cli.tables import counted, size, wrapped
 from rlplast.core.duration import duration
-from rlplast.report.statistics import FEWEST
+from rlplast.core.mean_interval import FEWEST
 from rlplast.study.folder import config_path
 from rlplast.study.plan import Cell, cost
 from rlplast.study.spec import StudyConfig
@@ -46,6 +46,13 @@ def run_plan(args: argparse.Namespace) -> int:
         say(wrapped(line))
     whole = sum(found.takes.values(), Counter())
     say(wrapped(f"estimate: {_estimate_text(whole)}, one cell after the other"))
+    if found.left is not None:
+        rest = Counter[str]()
+        for key, share in found.left.items():
+            rest.update({unit: share * count for unit, count in found.takes[key].items()})
+        done = len(found.cells) - len(found.left)
+        words = f"{done} of {counted(len(found.cells), 'cell')} are done, {len(found.left)} left"
+        say(wrapped(f"left: {words}" + (f": {_estimate_text(rest)}" if found.left else "")))
     by_task: dict[str, Counter[str]] = defaultdict(Counter)
     for cell in found.cells:
         by_task[cell.task] += found.takes[cell.key]

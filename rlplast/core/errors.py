@@ -6,6 +6,7 @@
 - `DamagedFile`: a file that is cut, altered or of another layout (exit 1).
 - `UnsupportedOptimizer`: an optimizer whose state we have no rule for.
 - `BadWeights`: a weight a method cannot work on (zero, non-finite, meta).
+- `Diverged`: a run whose loss, weights or actions are no numbers any more.
 - `Interrupted`: a run that stopped on a signal after saving (exit 130).
 """
 
@@ -17,6 +18,7 @@ __all__ = [
     "BadWeights",
     "ConfigError",
     "DamagedFile",
+    "Diverged",
     "Interrupted",
     "NothingToEdit",
     "RlplastError",
@@ -74,6 +76,10 @@ class UnsupportedOptimizer(RlplastError, TypeError):
 
 class BadWeights(RlplastError, ValueError):
     """Raised when a method meets a weight it cannot work on; nothing is written."""
+
+
+class Diverged(RlplastError):
+    """Raised when a loss, a weight or an action is not finite; the last checkpoint is kept."""
 
 
 class Interrupted(RlplastError):

@@ -14,18 +14,19 @@ import torch
 from torch import Tensor
 
 from rlplast.core.errors import NothingToEdit
+from rlplast.core.mean_interval import student
 from rlplast.core.method.context import Activations, Source
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import swapped
 from rlplast.core.network.network import Network
 from rlplast.core.rng import torch_stream
 from rlplast.metrics.features import dormant_ratio, last_features
-from rlplast.metrics.new_targets import Start, fit_errors, mean_interval
+from rlplast.metrics.new_targets import Start, fit_errors
 from rlplast.metrics.ranks import effective_rank
 
 __all__ = ["Fit", "NetworkDiagnosis", "Sign", "diagnose_network"]
 
-Verdict = Literal["lost", "slower", "kept", "unclear", "new"]
+Verdict = Literal["lost", "slower or lost", "slower", "kept", "unclear", "new"]
 VARIANCE = 0.5  # of the targets: what predicting their mean leaves as error
 MARGIN = 0.1  # in shares of the targets' variance: a smaller difference counts as none
 LOST = 0.75  # of what a fresh network fits: with so much less, plasticity counts as lost
@@ -79,8 +80,9 @@ class NetworkDiagnosis:
 
     Attributes:
         network: its name.
-        verdict: ``lost``; ``slower``, which most trained networks are; ``kept``; ``unclear``, if
-            the fits do not tell; ``new``, if it has not trained.
+        verdict: ``lost``; ``slower``, which most trained networks are, and not lost; ``slower or
+            lost``, if the interval leaves both; ``kept``; ``unclear``, if the fits do not tell;
+            ``new``, if it has not trained.
         reason: why, in a sentence or two.
         fit: how it fits new targets; None if it has not trained.
         signs: what else was compared.
@@ -112,7 +114,8 @@ def diagnose_network(
     the interval of how far it is behind fresh weights,
 
     - it has lost plasticity if that is surely more than three quarters of what those fit,
-    - it is slower if that is surely more than 0.1, and
+    - it is slower if that is surely more than 0.1, slower or lost if it may be more than three
+      quarters, and
     - it has kept plasticity if that is surely less than 0.1.
 
     These bounds are our own choice. Nothing of the network changes.
@@ -145,7 +148,7 @@ def diagnose_network(
     # A fit that diverged, whose error may be NaN, has fitted nothing.
     errors = [[e if e < VARIANCE else VARIANCE for e in own] for own in fitted]
     now, new, *old = (1 - sum(own) / targets / VARIANCE for own in errors)
-    behind = mean_interval([(a - b) / VARIANCE for a, b, *_ in zip(*errors, strict=True)])
+    behind = student([(a - b) / VARIANCE for a, b, *_ in zip(*errors, strict=True)])
     fit = Fit(updates, now, old[0] if old else None, new, behind)
     return NetworkDiagnosis(network.name, *_judged(fit), fit, signs)
 
@@ -165,7 +168,7 @@ def _judged(fit: Fit) -> tuple[Verdict, str]:
     if low > LOST * fit.fresh:
         return "lost", found
     if low > MARGIN:
-        return "slower", found
+        return ("slower" if high < LOST * fit.fresh else "slower or lost"), found
     if high < MARGIN:
         return "kept", found
     return "unclear", f"{found} That may be a loss or none: try more targets."

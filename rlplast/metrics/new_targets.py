@@ -3,7 +3,6 @@
 - `trainability`: of any network.
 - `Trainability`: what it found.
 - `fit_errors`: how well copies fit new targets, from any weights.
-- `mean_interval`: a mean with Student's interval.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,13 +15,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rlplast.core.errors import ConfigError
+from rlplast.core.mean_interval import student
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
 from rlplast.core.network.record import WithWeights
 from rlplast.core.registry import register
 from rlplast.core.rng import torch_stream
 
-__all__ = ["Start", "Trainability", "fit_errors", "mean_interval", "trainability"]
+__all__ = ["Start", "Trainability", "fit_errors", "trainability"]
 
 Start = Callable[[Block, int], Tensor]  # a Block's value where the fit of a target begins
 
@@ -93,7 +93,7 @@ def trainability(
         lambda block, number: network.initial[block.name],
     ]
     errors = fit_errors(network, outputs, starts, targets, steps, lr, seed)
-    found = mean_interval([now - then for now, then in zip(*errors, strict=True)])
+    found = student([now - then for now, then in zip(*errors, strict=True)])
     return Trainability(*found, *map(tuple, errors))
 
 
@@ -191,24 +191,17 @@ def _fitted(
 
 
 def _renewed(own: torch.optim.Optimizer, copies: dict[int, Tensor], lr: float | None) -> Any:
-    """Return an optimizer like another one, of other parameters and without state."""
+    """Return an optimizer like another one, of other parameters and without state.
+
+    What it holds of other networks, as that of a PPO does, is left out.
+    """
     kind: Any = type(own)
     base: Any = getattr(own, "base", None)  # of one that wraps another
     if base is not None:
         return kind(_renewed(base, copies, lr))
     groups = [
-        {**group, "params": [copies[id(p)] for p in group["params"]]}
+        {**group, "params": [copies[id(p)] for p in group["params"] if id(p) in copies]}
         | ({} if lr is None else {"lr": lr})
         for group in own.param_groups
     ]
-    return kind(groups)
-
-
-def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the mean, and the ends of Student's 95% interval of at least 2 values."""
-    from scipy.special import stdtrit  # not needed to start a run
-
-    found = torch.tensor(values, dtype=torch.float64)
-    half = stdtrit(len(found) - 1, 0.975) * found.std() / len(found) ** 0.5
-    mean = float(found.mean())
-    return mean, mean - float(half), mean + float(half)
+    return kind([group for group in groups if group["params"]])

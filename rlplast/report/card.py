@@ -4,6 +4,7 @@
 - `left_words`: what is left to run.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from rlplast.core.duration import duration
@@ -19,8 +20,9 @@ __all__ = ["card", "left_words"]
 NAMED = 8  # arms, tasks or seeds that the card names
 CLAIMED, LINES = 4, 8  # lines of the card, of arms that differ on a task, and of all
 HOLM = (
-    "p is corrected by Holm's method for the number of arms: of studies in which no arm differs, "
-    "at most about 5% call one better or worse. Intervals are not corrected."
+    "p is corrected by Holm's method for the number of verdicts, over arms and tasks: of studies "
+    "in which no arm differs, at most about 5% call one better or worse. Intervals are not "
+    "corrected."
 )
 
 
@@ -41,6 +43,14 @@ def card(report: Report) -> Card:
         verb = "is" if len(missing) == 1 else "are"
         cells = f"{_counted(len(missing), 'cell')} {verb} in no number below"
         bad.append(f"{cells}; {failed} of them failed.")
+    diverged = Counter({arm: 0 for arm in report.gathered.arms})
+    for (_, arm), seeds in report.summary.diverged.items():
+        diverged[arm] += len(seeds)
+    if diverged.total():
+        arms = ", ".join(f"{count} of {arm}" for arm, count in diverged.items() if count)
+        bad.append(
+            f"{_counted(diverged.total(), 'run')} diverged, and no average has them: {arms}."
+        )
     return Card(
         tuple(lines),
         tuple(_facts(report)),

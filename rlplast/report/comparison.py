@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from rlplast.core.mean_interval import FEWEST
 from rlplast.report.statistics import (
-    FEWEST,
     Estimate,
     Mean,
     by_seed,

@@ -221,7 +221,8 @@ def _result(report: Report, rows: Rows) -> Table:
         ),
         "p (Holm)": (
             lambda row: number(None) if row.p_holm is None else p_words(row.p_holm),
-            "p (Holm): of no difference, corrected for the number of arms; intervals are not.",
+            "p (Holm): of no difference, corrected for the number of arms"
+            f"{' and tasks' * (not pooled and len(report.tasks) > 1)}; intervals are not.",
         ),
         "final score" + (f" ({name})" if name else ""): (
             lambda row: estimate(row.final),
@@ -233,6 +234,10 @@ def _result(report: Report, rows: Rows) -> Table:
             f"P(improvement): how likely a run ends better than one of {baseline}.",
         ),
         "runs" if pooled else "seeds": (lambda row: str(row.seeds), ""),
+        "diverged": (
+            lambda row: str(row.diverged or number(None)),
+            "Diverged: runs with no finite score at their end, which are in no other number.",
+        ),
         "change since the first tasks": (
             lambda row: estimate(row.change),
             "Change: final score minus the mean in the first tenth of the run. Tasks are drawn "

@@ -4,11 +4,11 @@ from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
+from rlplast.core.mean_interval import FEWEST
 from rlplast.report.continuations import Recoveries, recoveries, share_recovered
 from rlplast.report.numbers import estimate, number
 from rlplast.report.page import Chart, Part, Row, Table
 from rlplast.report.rows import Panel, Point, chart_of_rows
-from rlplast.report.statistics import FEWEST
 from rlplast.report.view import Report
 
 __all__ = ["parts"]

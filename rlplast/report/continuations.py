@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import scipy
 
+from rlplast.core.mean_interval import FEWEST, LEVEL, wilson
 from rlplast.report.run_data import RunData, curve, measure
-from rlplast.report.statistics import FEWEST, LEVEL, Estimate
+from rlplast.report.statistics import Estimate
 from rlplast.training.best import higher_is_better
 
 __all__ = ["Recoveries", "joined", "recoveries", "share_recovered"]
@@ -124,14 +125,10 @@ def share_recovered(seeds: Sequence[Sequence[bool]]) -> Estimate:
     """
     count = sum(map(len, seeds))
     share = sum(map(sum, seeds)) / count
-    size, quantile = float(count), scipy.stats.norm.ppf(0.5 + LEVEL / 2)
-    if len(seeds) >= FEWEST:
-        quantile = scipy.stats.t.ppf(0.5 + LEVEL / 2, len(seeds) - 1)
-        error = np.var([np.mean(own) for own in seeds], ddof=1) / len(seeds)
-        alike = share * (1 - share) / error if error > 0 else math.inf
-        size = min(size, alike) if 0 < share < 1 else float(len(seeds))
-    square = quantile**2
-    middle = (share + square / (2 * size)) / (1 + square / size)
-    half = quantile * math.sqrt(share * (1 - share) / size + square / (4 * size**2))
-    half /= 1 + square / size
-    return Estimate(share, max(0.0, middle - half), min(1.0, middle + half), count)
+    if len(seeds) < FEWEST:
+        return Estimate(share, *wilson(share, count), count)
+    error = np.var([np.mean(own) for own in seeds], ddof=1) / len(seeds)
+    alike = share * (1 - share) / error if error > 0 else math.inf
+    size = float(min(count, alike) if 0 < share < 1 else len(seeds))
+    quantile = scipy.stats.t.ppf(0.5 + LEVEL / 2, len(seeds) - 1)
+    return Estimate(share, *wilson(share, size, quantile), count)

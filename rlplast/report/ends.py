@@ -26,7 +26,7 @@ def ends(report: Report) -> Iterator[Table]:
         for look in report.arms:
             runs = report.of(task, look.name)
             if runs:
-                cells = (estimate(_over_seeds(runs, key)) for key in keys)
+                cells = (estimate(_over_seeds(runs, key, report.bounds(task, key))) for key in keys)
                 rows.append(Row((look.name, *cells), look.index))
         caption = (
             "Interquartile mean over seeds of the last value that a run measured. In brackets: "
@@ -51,9 +51,9 @@ def _head(key: str) -> str:
     return key if kind == "eval" else f"{name} ({network})"
 
 
-def _over_seeds(runs: list[RunData], key: str) -> Estimate:
+def _over_seeds(runs: list[RunData], key: str, bounds: tuple[float, float]) -> Estimate:
     values = np.array([_last(run, key) for run in runs])
-    return stratified_interval([values[np.isfinite(values)]])
+    return stratified_interval([values[np.isfinite(values)]], bounds)
 
 
 def _last(run: RunData, key: str) -> float:

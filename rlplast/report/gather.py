@@ -42,6 +42,8 @@ class Gathered:
         continued: the continuations of which some of `runs` are the means.
         recovered: the score from which a continuation counts as recovered; None for the best one
             of its prefix.
+        diverged: task, arm and seed of runs that ended since a loss, weight or action was not
+            finite.
         left: of runs and prefixes that are to end yet, whether each has started, and the share
             that is left of it.
     """
@@ -57,6 +59,7 @@ class Gathered:
     published: tuple[PublishedCurve, ...] = ()
     running: tuple[RunData, ...] = ()
     left: tuple[tuple[bool, float], ...] = ()
+    diverged: tuple[tuple[str, str, int], ...] = ()
     continued: tuple[RunData, ...] = ()
     recovered: float | None = None
 
@@ -148,18 +151,20 @@ def _find(folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
 def _of_study(study: Path) -> Gathered:
     """Read a study's finished cells; others are named with what the journal says last."""
     plan, events = read_study(study), read_journal(study)
-    runs, prefixes, missing, running, left = [], [], [], [], []
+    runs, prefixes, missing, running, left, diverged = [], [], [], [], [], []
     for cell in plan["cells"]:
         folder, task, seed = study / cell["folder"], cell["task"], cell["seed"]
         arm = cell["arm"] if cell["kind"] == "arm" else PREFIX
-        status = status_in(read_info(folder))
-        last = events.get(cell["key"])
+        info = read_info(folder)
+        status, last = status_in(info), events.get(cell["key"])
         if status == DONE and not _pruned(last):
             own = task or naming.task_of(read_config(folder))  # a study without tasks
             (prefixes if arm == PREFIX else runs).append(read_run(folder, own, arm, seed))
         else:
             name = "/".join(part for part in (task, f"seed-{seed}", arm) if part)
             missing.append(f"{name}: {_in_words(status, last)}")
+            if info.get("diverged") and arm != PREFIX and not _pruned(last):
+                diverged.append((task or naming.task_of(read_config(folder)), arm, seed))
             if status in GOING and not _over(last):
                 started = status != "absent"
                 left.append((started, 1 - ((started and share_of(folder, cell)) or 0.0)))
@@ -181,6 +186,7 @@ def _of_study(study: Path) -> Gathered:
         published=tuple(map(_published, plan.get("published", ()))),
         running=tuple(running),
         left=tuple(left),
+        diverged=tuple(dict.fromkeys(diverged)),
         continued=tuple(run for run in runs if several and run.branch is not None),
         recovered=plan.get("recovered"),
     )
@@ -225,7 +231,8 @@ def _in_words(status: str, event: Mapping[str, Any] | None = None) -> str:
 
 def _of_runs(folders: Sequence[Path], name: str) -> Gathered:
     """Read runs that are in no study; what they are called comes from their configs."""
-    statuses = {folder: status_in(read_info(folder)) for folder in folders}
+    infos = {folder: read_info(folder) for folder in folders}
+    statuses = {folder: status_in(info) for folder, info in infos.items()}
     done = [folder for folder in folders if statuses[folder] == DONE]
     missing = [f"{own}: {_in_words(statuses[own])}" for own in folders if own not in done]
     configs = [read_config(folder) for folder in done]
@@ -240,8 +247,10 @@ def _of_runs(folders: Sequence[Path], name: str) -> Gathered:
         run for own in folders if statuses[own] == "running" for run in _begun(own, None, None, 0)
     ]
     running = [replace(run, seed=int(run.config.get("seed", 0))) for run in running]
-    tasks += [run.task for run in running]
-    labels += [run.arm for run in running]
+    lost = [read_config(own) for own in folders if own not in done and infos[own].get("diverged")]
+    diverged = [(naming.task_of(c), naming.label_of(c), int(c.get("seed", 0))) for c in lost]
+    tasks += [run.task for run in running] + [task for task, _, _ in diverged]
+    labels += [run.arm for run in running] + [arm for _, arm, _ in diverged]
     baseline = naming.NO_TREATMENT if naming.NO_TREATMENT in labels else None
     arms = sorted(set(labels), key=lambda own: (own != baseline, own))
     return Gathered(
@@ -257,6 +266,7 @@ def _of_runs(folders: Sequence[Path], name: str) -> Gathered:
         left=tuple(
             (True, 1 - run.metrics[-1].get(run.unit, 0) / max(1, run.total)) for run in running
         ),
+        diverged=tuple(diverged),
     )
 
 
@@ -267,6 +277,7 @@ def _merge(parts: Sequence[Gathered]) -> Gathered:
     published: dict[tuple[str, str], PublishedCurve] = {}
     running: list[RunData] = []
     continued: list[RunData] = []
+    diverged: list[tuple[str, str, int]] = []
     notes = [note for part in parts for note in part.notes]
     for part in parts:
         for arm in part.arms:
@@ -282,6 +293,7 @@ def _merge(parts: Sequence[Gathered]) -> Gathered:
                     published[curve.task, name] = replace(curve, arm=name)
             running += [replace(run, arm=name) for run in part.running if run.arm == arm]
             continued += [replace(run, arm=name) for run in part.continued if run.arm == arm]
+            diverged += [(task, name, seed) for task, own, seed in part.diverged if own == arm]
             for run in own:
                 kept = runs.setdefault((run.task, name, run.seed), replace(run, arm=name))
                 if kept.folder != run.folder:
@@ -312,6 +324,7 @@ def _merge(parts: Sequence[Gathered]) -> Gathered:
         published=tuple(published.values()),
         running=tuple(running),
         left=tuple(share for part in parts for share in part.left),
+        diverged=tuple(dict.fromkeys(diverged)),
         continued=tuple(continued),
         recovered=levels[0] if levels else None,
     )

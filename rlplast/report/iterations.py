@@ -74,7 +74,7 @@ def _by_iteration(report: Report, task: str) -> Chart:
             curves.append((np.array([n for n, _ in found], float), np.array(values, float)))
         xs, ys = align(curves)
         if len(xs):
-            drawn[look.index] = Curve(xs, *curve_band(ys))
+            drawn[look.index] = Curve(xs, *curve_band(ys, report.bounds(task, key)))
     caption = (
         f"Best {key} of each iteration, interquartile mean over seeds; band: "
         f"{interval_words(report.rows(task).values())}."

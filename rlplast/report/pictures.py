@@ -55,7 +55,7 @@ def curves(report: Report, task: str) -> Chart:
         xs, ys = align(list(own.values()))
         if not len(xs):
             continue
-        band = Curve(xs / step, *curve_band(ys))
+        band = Curve(xs / step, *curve_band(ys, report.bounds(task, report.score(task))))
         drawn[look.index] = thinned(band, max(20, POINTS // len(report.arms)))
         interpolated |= any(not np.isin(xs, points).all() for points, _ in own.values())
         if len(own) > 1:

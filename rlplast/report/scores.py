@@ -2,6 +2,7 @@
 
 - `Scale`: an affine scale with its name; `RAW` is none.
 - `scale_of`: the scale of a task's score; `reference_id`: the task as it knows it.
+- `bounds_of`: between what a score lies.
 
 Atari: (score − random) / (human − random), with the scores of both in DQN Zoo's
 `dqn_zoo/atari_data.py` (57 games; episodes of at most half an hour that begin with up to 30 no-op
@@ -10,11 +11,17 @@ arXiv:1801.00690). HumanoidBench: return over the return from which an episode i
 (Sferrazza et al. 2024, arXiv:2403.10506). An accuracy is a share already.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["ATARI", "RAW", "Scale", "reference_id", "scale_of"]
+__all__ = ["ATARI", "RAW", "Scale", "bounds_of", "reference_id", "scale_of"]
+
+_SHARES = {
+    *("accuracy", "accuracy_all", "online_accuracy", "success_rate", "ece", "dormant_ratio"),
+    *("active_fraction", "awake_fraction", "grama_share", "churn_argmax", "saturation", "mca"),
+}
 
 
 @dataclass(frozen=True)
@@ -138,6 +145,21 @@ HUMANOID_BENCH = {
     "walk": 700.0,
     "window": 650.0,
 }
+
+
+def bounds_of(task_id: str, score_key: str) -> tuple[float, float]:
+    """Return the least and the largest value that a score or metric can have, if they are known.
+
+    Arguments are those of `scale_of`.
+
+    Examples:
+        >>> bounds_of("", "eval/accuracy"), bounds_of("dmc/humanoid-walk", "eval/return_mean")
+        ((0.0, 1.0), (0.0, 1000.0))
+    """
+    if not _SHARES.isdisjoint(score_key.split("/")):
+        return 0.0, 1.0
+    scale = scale_of(task_id, score_key)
+    return (0.0, scale.one) if scale.label == "return / 1000" else (-math.inf, math.inf)
 
 
 def reference_id(config: Mapping[str, Any]) -> str:

@@ -96,7 +96,7 @@ def _by_phase(report: Report, name: str, found: Found) -> Chart:
         means = [sign * own.means for own in found[look.name].values()]
         xs, ys = align([(np.arange(float(len(own))), own) for own in means])
         if len(xs):
-            drawn[look.index] = Curve(xs, *curve_band(ys))
+            drawn[look.index] = Curve(xs, *curve_band(ys, report.bounds(name, key)))
     caption = (
         f"Mean height of {key} while each task was trained, interquartile mean over seeds; "
         f"band: {interval_words(report.rows(name).values())}. The other sections have the score of "

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from rlplast.report.run_data import RunData
-from rlplast.report.statistics import Estimate, area_under_curve, stratified_interval
+from rlplast.report.statistics import UNBOUNDED, Estimate, area_under_curve, stratified_interval
 from rlplast.run.tasks import tasks_of as agent_tasks
 from rlplast.training.best import higher_is_better
 
@@ -259,27 +259,36 @@ def _row(
     changes = [_changes(run) for run in own]
     names = list(dict.fromkeys(task for run in own for task in run.tasks))
     counts = {task: max(len(found.get(task, ())) for found in changes) for task in names}
+    apart = (-1.0, 1.0) if shares else UNBOUNDED  # what differences of scores can be
     return SequenceRow(
         seeds=len(own),
-        revisits=_estimate(revisits(run.tasks, run.means) for run in own),
-        late_change=_estimate(late_change(run.tasks, run.means) for run in own),
-        plasticity_loss=_estimate(plasticity_loss(run.ends, new.ends) for run, new in pairs),
+        revisits=_estimate((revisits(run.tasks, run.means) for run in own), apart),
+        late_change=_estimate((late_change(run.tasks, run.means) for run in own), apart),
+        plasticity_loss=_estimate(
+            (plasticity_loss(run.ends, new.ends) for run, new in pairs), apart
+        ),
         forward_transfer=_estimate(
             forward_transfer(run.tasks, run.means, new.means, shares) for run, new in pairs
         ),
-        forgetting=_estimate(forgetting(run.tasks, run.ends, run.finals) for run in own),
+        forgetting=_estimate((forgetting(run.tasks, run.ends, run.finals) for run in own), apart),
         by_visit={
             task: [
-                _estimate(found[task][j] for found in changes if j < len(found.get(task, ())))
+                _estimate(
+                    (found[task][j] for found in changes if j < len(found.get(task, ()))),
+                    apart if j or not shares else (0.0, 1.0),
+                )
                 for j in range(count)
             ]
             for task, count in counts.items()
         },
         lost={
             task: _estimate(
-                by_task(run.tasks, run.ends)[task][-1] - run.finals[task]
-                for run in own
-                if task in run.tasks[:-1] and task != run.tasks[-1]
+                (
+                    by_task(run.tasks, run.ends)[task][-1] - run.finals[task]
+                    for run in own
+                    if task in run.tasks[:-1] and task != run.tasks[-1]
+                ),
+                apart,
             )
             for task in names
         },
@@ -292,6 +301,6 @@ def _changes(run: TaskScores) -> dict[str, np.ndarray]:
     return {task: np.append(own[:1], own[1:] - own[0]) for task, own in found.items()}
 
 
-def _estimate(values: Iterable[float]) -> Estimate | None:
+def _estimate(values: Iterable[float], bounds: tuple[float, float] = UNBOUNDED) -> Estimate | None:
     known = np.array([value for value in values if not math.isnan(value)])
-    return stratified_interval([known]) if len(known) else None
+    return stratified_interval([known], bounds) if len(known) else None

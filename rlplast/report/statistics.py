@@ -15,16 +15,17 @@ With fewer than `FEWEST` seeds in a task `low` and `high` are not-a-number. Noth
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy  # whose stats are loaded at first use: half a second
 
+from rlplast.core.mean_interval import FEWEST, LEVEL
+
 __all__ = [
     "ALPHA",
-    "FEWEST",
-    "LEVEL",
     "RESAMPLES",
+    "UNBOUNDED",
     "Estimate",
     "Mean",
     "align",
@@ -39,10 +40,12 @@ __all__ = [
     "stratified_interval",
     "summed",
     "variance_of_sum",
+    "within",
 ]
 
-LEVEL, ALPHA = 0.95, 0.05  # the coverage that intervals aim at; the level of tests
-FEWEST = 5  # seeds of a task, below which there is no interval and no test
+UNBOUNDED = (-math.inf, math.inf)
+
+ALPHA = 0.05  # the level of tests
 RESAMPLES = 2000  # of the percentile bootstrap that these intervals replace (scripts/coverage.py)
 
 _TRIM = 0.25  # share cut off at either end
@@ -135,15 +138,25 @@ def estimate_of(found: Mean, count: int) -> Estimate:
     return Estimate(float(found.value), float(low), float(high), count)
 
 
-def stratified_interval(scores: Sequence[np.ndarray]) -> Estimate:
+def within(found: Estimate, bounds: tuple[float, float]) -> Estimate:
+    """Return an estimate whose interval is cut at what the estimated value can be."""
+    return replace(
+        found, low=float(np.clip(found.low, *bounds)), high=float(np.clip(found.high, *bounds))
+    )
+
+
+def stratified_interval(
+    scores: Sequence[np.ndarray], bounds: tuple[float, float] = UNBOUNDED
+) -> Estimate:
     """Estimate the IQM of the scores of all tasks together.
 
     Args:
         scores: per task, the scores of its seeds, shape (seeds,), all numbers.
+        bounds: the least and the largest possible score, where the interval is cut.
     """
     count, fewest = sum(map(len, scores)), min(map(len, scores))
     if fewest >= FEWEST:
-        return estimate_of(middle(scores), count)
+        return within(estimate_of(middle(scores), count), bounds)
     value = float(scipy.stats.trim_mean(np.concatenate(scores), _TRIM)) if fewest else math.nan
     return Estimate(value, math.nan, math.nan, count)
 
@@ -244,7 +257,9 @@ def _last_of_each(xs: np.ndarray, ys: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return xs[last], ys[last]
 
 
-def curve_band(ys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def curve_band(
+    ys: np.ndarray, bounds: tuple[float, float] = UNBOUNDED
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the IQM over seeds at every point, and the ends of its interval.
 
     Each point has the interval that `stratified_interval` gives its scores. Hence the band holds
@@ -252,6 +267,7 @@ def curve_band(ys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
     Args:
         ys: shape (seeds, points); not-a-number where a run has no score, which is left out.
+        bounds: the least and the largest possible score, where the band is cut.
 
     Returns:
         value, low and high, each of shape (points,); low and high are not-a-number at points
@@ -266,7 +282,7 @@ def curve_band(ys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         value[here] = scipy.stats.trim_mean(scores, _TRIM, axis=-1)
         if count >= FEWEST:
             low[here], high[here] = interval_of(middle([scores]))
-    return value, low, high
+    return value, np.clip(low, *bounds), np.clip(high, *bounds)
 
 
 def area_under_curve(xs: np.ndarray, ys: np.ndarray, start: float | None = None) -> float:

@@ -31,11 +31,13 @@ from rlplast.report.run_data import (
     prefix_seconds,
     updates_done,
 )
-from rlplast.report.scores import RAW, Scale, reference_id, scale_of
+from rlplast.report.scores import RAW, Scale, bounds_of, reference_id, scale_of
 from rlplast.report.statistics import (
+    UNBOUNDED,
     Estimate,
     probability_of_improvement,
     stratified_interval,
+    within,
 )
 from rlplast.training.best import higher_is_better
 
@@ -53,6 +55,7 @@ class SummaryRow:
         task: the task, or `ALL_TASKS`.
         arm: the arm.
         seeds: finished runs with a score.
+        diverged: runs that diverged, which are in no number of the row.
         score: name of the score in metrics.jsonl; "" over tasks that have several.
         unit: what the x of the curves counts; "" over tasks that have several.
         scale: "raw", or the name of the scale `final` to `drop` are on (rows over all tasks).
@@ -71,7 +74,7 @@ class SummaryRow:
             all runs; None for the baseline.
         p_value: two-sided, of no difference; None for the baseline, with fewer than 5 seeds on
             a task, and over tasks that share no scale.
-        p_holm: the same, corrected for the number of arms that the task's rows test.
+        p_holm: the same, corrected for the number of verdicts, over arms and tasks.
         drop: how much worse the first score after the intervention is than the last before.
         lost_area: what was lost from the intervention until the score was back, or until the end:
             score times units of x; None as `drop`, and over tasks that have several units.
@@ -87,6 +90,7 @@ class SummaryRow:
     task: str
     arm: str
     seeds: int
+    diverged: int
     score: str
     unit: str
     scale: str
@@ -120,6 +124,8 @@ class Summary:
         runs: numbers of each run, in the order of `Gathered.runs`.
         rows: per task, then arm; an arm without a finished run on a task has none.
         aggregates: per arm over all tasks; empty for one task, or if tasks share no scale.
+        diverged: per task and arm, seeds of runs that diverged: those that ended by it, and those
+            whose last score is no finite number.
         starts: per task, x of the earliest point where an arm leaves the others; None without.
         prefix_seconds: per task, wall-clock seconds of its prefixes, each counted once.
         cost: wall-clock seconds and updates of all runs, with prefixes, each counted once.
@@ -130,6 +136,7 @@ class Summary:
     runs: tuple[Run, ...]
     rows: tuple[SummaryRow, ...]
     aggregates: tuple[SummaryRow, ...]
+    diverged: Mapping[tuple[str, str], tuple[int, ...]]
     starts: Mapping[str, float | None]
     prefix_seconds: Mapping[str, float]
     cost: tuple[float, int]
@@ -138,13 +145,15 @@ class Summary:
 
 @dataclass(frozen=True)
 class _Task:
-    """A task with the runs on it that have a score, by arm."""
+    """A task with the runs on it that have a score, by arm; `bounds` are those of a score."""
 
     name: str
     score: str
     unit: str
     scale: Scale
+    bounds: tuple[float, float]
     arms: Mapping[str, Sequence[Run]]
+    diverged: Mapping[str, int]
 
     @property
     def sign(self) -> int:
@@ -165,14 +174,18 @@ def summarise(gathered: Gathered) -> Summary:
     if baseline is not None and not any(run.arm == baseline for run in runs):
         notes.append(f"no run of the baseline {baseline} has a score: nothing is compared with it")
         baseline = None
-    tasks = [_task(gathered, runs, name) for name in gathered.tasks]
-    rows: list[SummaryRow] = []
-    for task in tasks:
-        own = [arm for arm in gathered.arms if arm in task.arms]
-        rows += _corrected([_row([task], [RAW], arm, baseline) for arm in own])
-    aggregates: tuple[SummaryRow, ...] = ()
+    diverged = _diverged(gathered, runs)
+    tasks = [_task(gathered, runs, diverged, name) for name in gathered.tasks]
+    rows = [
+        _row([task], [RAW], arm, baseline)
+        for task in tasks
+        for arm in gathered.arms
+        if arm in task.arms
+    ]
+    aggregates: list[SummaryRow] = []
     if len(tasks) > 1:
         aggregates = _aggregates(tasks, gathered.arms, baseline, notes)
+    rows, aggregates = _corrected(rows, aggregates)
     prefixes = prefix_seconds(gathered.single, gathered.prefixes)
     seconds = sum(measure(run, None).own_seconds for run in gathered.single)
     seconds += sum(prefixes.values())
@@ -180,7 +193,8 @@ def summarise(gathered: Gathered) -> Summary:
         baseline,
         runs,
         tuple(rows),
-        aggregates,
+        tuple(aggregates),
+        diverged,
         starts,
         prefixes,
         (seconds, updates_done(gathered.single, gathered.prefixes)),
@@ -196,17 +210,41 @@ def _start(runs: Sequence[RunData], task: str) -> float | None:
     return min((moment for moment in moments if moment is not None), default=None)
 
 
-def _task(gathered: Gathered, runs: Sequence[Run], name: str) -> _Task:
+def _diverged(gathered: Gathered, runs: Sequence[Run]) -> dict[tuple[str, str], tuple[int, ...]]:
+    """Return per task and arm the seeds of runs that diverged."""
+    silent = ((run.task, run.arm, run.seed) for run in runs if math.isnan(run.final))
+    found: dict[tuple[str, str], set[int]] = {}
+    for task, arm, seed in (*gathered.diverged, *silent):
+        found.setdefault((task, arm), set()).add(seed)
+    return {key: tuple(sorted(seeds)) for key, seeds in found.items()}
+
+
+def _task(
+    gathered: Gathered,
+    runs: Sequence[Run],
+    diverged: Mapping[tuple[str, str], Sequence[int]],
+    name: str,
+) -> _Task:
     data = [run for run in gathered.runs if run.task == name]
     if not data:
-        return _Task(name, "", "", RAW, {})
+        return _Task(name, "", "", RAW, UNBOUNDED, {}, {})
     key, unit = data[0].score, data[0].unit
-    scales = {scale_of(reference_id(run.config), key) for run in data}
+    tasks = {reference_id(run.config) for run in data}
+    scales = {scale_of(task, key) for task in tasks}
+    bounds = {bounds_of(task, key) for task in tasks}
     arms: dict[str, list[Run]] = {}
     for run in runs:
         if run.task == name and not math.isnan(run.final):
             arms.setdefault(run.arm, []).append(run)
-    return _Task(name, key, unit, scales.pop() if len(scales) == 1 else RAW, arms)
+    return _Task(
+        name,
+        key,
+        unit,
+        scales.pop() if len(scales) == 1 else RAW,
+        bounds.pop() if len(bounds) == 1 else UNBOUNDED,
+        arms,
+        {arm: len(seeds) for (task, arm), seeds in diverged.items() if task == name},
+    )
 
 
 def _aggregates(
@@ -214,7 +252,7 @@ def _aggregates(
     arms: Sequence[str],
     baseline: str | None,
     notes: list[str],
-) -> tuple[SummaryRow, ...]:
+) -> list[SummaryRow]:
     """Return rows over all tasks, of the arms that have runs on each; say what is left out."""
     labels = {task.name: task.scale.label for task in tasks}
     scales = [task.scale for task in tasks]
@@ -231,14 +269,32 @@ def _aggregates(
         notes.append(f"not in the rows over all tasks, for want of a score on some: {others}")
     if not scales:
         whole = [arm for arm in whole if baseline not in (None, arm)]
-    return tuple(_corrected([_row(tasks, scales, arm, baseline) for arm in whole]))
+    return [_row(tasks, scales, arm, baseline) for arm in whole]
 
 
-def _corrected(rows: Sequence[SummaryRow]) -> list[SummaryRow]:
-    """Return the rows of one task with their p-values corrected for the number of them."""
-    tested = {row.arm: row.p_value for row in rows if row.p_value is not None}
-    corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
-    return [dataclasses.replace(row, p_holm=corrected.get(row.arm)) for row in rows]
+def _corrected(
+    rows: Sequence[SummaryRow], aggregates: Sequence[SummaryRow]
+) -> tuple[list[SummaryRow], list[SummaryRow]]:
+    """Return the rows of tasks and those over all tasks with their p-values corrected.
+
+    All rows that get a verdict are one family: those over all tasks, and of arms that have none
+    the rows of the tasks. The other rows of tasks, which detail a verdict, are another one.
+    """
+    over_all = {row.arm for row in aggregates if row.p_value is not None}
+    found: dict[tuple[str, str], float] = {}
+    for detail in (False, True):
+        own = [row for row in rows if (row.arm in over_all) == detail]
+        tests = {
+            (row.task, row.arm): row.p_value
+            for row in (own if detail else [*aggregates, *own])
+            if row.p_value is not None
+        }
+        found |= zip(tests, holm(list(tests.values())), strict=True)
+
+    def corrected(row: SummaryRow) -> SummaryRow:
+        return dataclasses.replace(row, p_holm=found.get((row.task, row.arm)))
+
+    return [corrected(row) for row in rows], [corrected(row) for row in aggregates]
 
 
 def _row(
@@ -246,20 +302,26 @@ def _row(
 ) -> SummaryRow:
     """Return an arm's row over some tasks, each on its scale; without scales no averages."""
     runs = [run for task in tasks for run in task.arms[arm]]
+    possible = _possible(tasks, scales)
+    reach = possible[1] - possible[0]
+    apart = -reach, reach  # what differences can be
 
-    def estimate(number: Callable[[Run, Scale], float]) -> Estimate:
+    def estimate(
+        number: Callable[[Run, Scale], float], bounds: tuple[float, float] = possible
+    ) -> Estimate:
         if not scales:
             return _NOTHING
         numbers = [
             np.array([number(run, scale) for run in task.arms[arm]])
             for task, scale in zip(tasks, scales, strict=True)
         ]
-        return stratified_interval([own[~np.isnan(own)] for own in numbers])
+        return stratified_interval([own[~np.isnan(own)] for own in numbers], bounds)
 
     final = estimate(lambda run, scale: scale.of(run.final))
     normalised: Estimate | None = final if len(tasks) > 1 and scales else None
     if len(tasks) == 1 and tasks[0].scale != RAW:
-        normalised = estimate(lambda run, _: tasks[0].scale.of(run.final))
+        own = _possible(tasks, [tasks[0].scale])
+        normalised = estimate(lambda run, _: tasks[0].scale.of(run.final), own)
     drops = [run.drop for run in runs if run.drop is not None]
     compared = baseline not in (None, arm) and all(baseline in task.arms for task in tasks)
     against = _compared(tasks, scales, arm, str(baseline)) if compared else None
@@ -268,11 +330,12 @@ def _row(
         task=tasks[0].name if len(tasks) == 1 else ALL_TASKS,
         arm=arm,
         seeds=len(runs),
+        diverged=sum(task.diverged.get(arm, 0) for task in tasks),
         score=scores.pop() if len(scores) == 1 else "",
         unit=tasks[0].unit if len(units) == 1 else "",
         scale=scales[0].label if scales else "",
         final=final,
-        change=estimate(lambda run, scale: scale.length(run.change))
+        change=estimate(lambda run, scale: scale.length(run.change), apart)
         if any(not math.isnan(run.change) for run in runs)
         else None,
         normalised=normalised,
@@ -280,14 +343,18 @@ def _row(
         auc=estimate(lambda run, scale: scale.of(run.auc)),
         auc_after=estimate(lambda run, scale: scale.of(run.auc_after)),
         improvement=_improvement(tasks, arm, str(baseline)) if compared else None,
-        difference=against.difference if against else None,
+        difference=within(against.difference, apart) if against else None,
         paired=against.paired if against else None,
         p_value=against.p_value if against else None,
         p_holm=None,
-        drop=estimate(lambda run, scale: scale.length(run.drop.drop) if run.drop else math.nan)
+        drop=estimate(
+            lambda run, scale: scale.length(run.drop.drop) if run.drop else math.nan, apart
+        )
         if drops
         else None,
-        lost_area=estimate(lambda run, scale: scale.length(run.drop.area) if run.drop else math.nan)
+        lost_area=estimate(
+            lambda run, scale: scale.length(run.drop.area) if run.drop else math.nan, (0, math.inf)
+        )
         if drops and len(units) == 1
         else None,
         recovery=_recovery(drops) if drops and len(units) == 1 else math.nan,
@@ -297,6 +364,14 @@ def _row(
         own_seconds=float(np.mean([run.own_seconds for run in runs])),
         updates=float(np.mean([run.updates for run in runs])),
     )
+
+
+def _possible(tasks: Sequence[_Task], scales: Sequence[Scale]) -> tuple[float, float]:
+    """Return between what a mean over some tasks lies, each on its scale."""
+    ends = [
+        scale.of(end) for task, scale in zip(tasks, scales, strict=False) for end in task.bounds
+    ]
+    return (min(ends), max(ends)) if ends else UNBOUNDED
 
 
 def _improvement(tasks: Sequence[_Task], arm: str, baseline: str) -> Estimate:

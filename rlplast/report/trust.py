@@ -5,12 +5,15 @@
 - `rulings`, `verdict_words`: what all rows say, per task, as data and as paragraphs.
 """
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from rlplast.core.mean_interval import FEWEST
 from rlplast.report.numbers import estimate
-from rlplast.report.statistics import ALPHA, FEWEST
+from rlplast.report.statistics import ALPHA
 from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow
 from rlplast.training.best import higher_is_better
 
@@ -28,7 +31,7 @@ __all__ = [
 ]
 
 Kind = Literal["final score", "difference", "all tasks", "improvement"]
-Verdict = Literal["better", "worse", "mixed", "unclear", "untested", "too few seeds"]
+Verdict = Literal["better", "worse", "mixed", "withheld", "unclear", "untested", "too few seeds"]
 
 # Kind of estimate → seeds → how many of 100 intervals held the true value, in the least and the
 # most favourable of the simulated distributions. `scripts/coverage.py` prints it.
@@ -70,18 +73,19 @@ def coverage_words(count: int, kinds: Sequence[Kind] = ("final score",)) -> str:
     )
 
 
-def verdict(row: SummaryRow, sense: int) -> Verdict:
+def verdict(row: SummaryRow, sense: int, diverged: int = 0) -> Verdict:
     """Return what a row says of its arm against the baseline.
 
     Args:
         row: of an arm other than the baseline.
         sense: 1 where a higher score is better, −1 for losses.
+        diverged: runs of the baseline that diverged.
 
     Returns:
         "better" or "worse" where the corrected p-value is below 0.05, and "mixed" where it is but
-        not even half of the pairs of runs agree; "unclear" where it is not; "untested" where there
-        is no test, since seeds do not differ or tasks share no scale; "too few seeds" below 5 on a
-        task.
+        not even half of the pairs of runs agree; "withheld" where the better side has runs that
+        diverged; "unclear" where p is not below 0.05; "untested" where there is no test, since
+        seeds do not differ or tasks share no scale; "too few seeds" below 5 on a task.
 
     Raises:
         ValueError: for a row that is not compared, such as the baseline's.
@@ -100,6 +104,8 @@ def verdict(row: SummaryRow, sense: int) -> Verdict:
     gain = sense * row.difference.value
     if gain * (row.improvement.value - 0.5) <= 0:
         return "mixed"
+    if row.diverged if gain > 0 else diverged:
+        return "withheld"
     return "better" if gain > 0 else "worse"
 
 
@@ -136,6 +142,8 @@ _CLAIMS: Mapping[Verdict, str] = {
     "mixed": "{} is mixed against {}: its mean differs by {}, but most pairs of runs disagree",
 }
 _REST: Mapping[Verdict, str] = {
+    "withheld": "No verdict against {}: {}. Runs that diverged are in no average, so the side that "
+    "has some looks better than it is.",
     "unclear": "No clear difference from {}: {}. This does not show that they are equal.",
     "untested": "Not tested against {}: {}. There is no spread between seeds.",
     "too few seeds": "Too few seeds to judge against {}: {} ({}).",
@@ -173,8 +181,7 @@ def rulings(summary: Summary) -> list[Ruling]:
         rows = [row for row in summary.rows if row.task == task]
         about = task if len(tasks) > 1 else ""
         own = _of_task(about, rows, over_all, baseline)
-        silent = {run.arm for run in summary.runs if run.task == task} - {row.arm for row in rows}
-        rest = own.rest + ((f"Without a score: {', '.join(sorted(silent))}.",) if silent else ())
+        rest = own.rest + _diverged_words(summary, task)
         if own.claims or rest:
             found.append(replace(own, rest=rest))
     return found
@@ -192,6 +199,17 @@ def _of_task(about: str, rows: Sequence[SummaryRow], over_all: Set[str], baselin
     return Ruling(about, (), (words,) if own else ())
 
 
+def _diverged_words(summary: Summary, task: str) -> tuple[str, ...]:
+    """Return a sentence on the runs of a task that diverged, by arm."""
+    scored = Counter(r.arm for r in summary.runs if r.task == task and not math.isnan(r.final))
+    words = [
+        f"{arm} ({len(seeds)} of {_counted(scored[arm] + len(seeds), 'run')})"
+        for (own, arm), seeds in summary.diverged.items()
+        if own == task
+    ]
+    return (f"Diverged, and in no average: {', '.join(words)}.",) if words else ()
+
+
 def _ruling(
     about: str,
     rows: Sequence[SummaryRow],
@@ -201,9 +219,10 @@ def _ruling(
 ) -> Ruling:
     counts = {row.arm: row.seeds for row in everyone}
     most, theirs = max(counts.values()), counts[baseline]
+    diverged = next(row.diverged for row in everyone if row.arm == baseline)
     found: dict[Verdict, list[SummaryRow]] = {}
     for row in rows:
-        found.setdefault(verdict(row, sense), []).append(row)
+        found.setdefault(verdict(row, sense, diverged), []).append(row)
     seeds = sorted({min(row.seeds, theirs) for row in found.get("too few seeds", ())})
     few = f"{' to '.join(map(str, seeds[:: max(1, len(seeds) - 1)]))}; at least {FEWEST}"
     if found.keys() == {"too few seeds"}:
@@ -213,6 +232,8 @@ def _ruling(
     for own, words in _REST.items():
         others = found.get(own, ())
         names = [row.arm + ("" if own == "too few seeds" else _lost(row, most)) for row in others]
+        if own == "withheld":
+            names = [f"{row.arm} ({_side(row, sense)}, {_certainty(row, most)})" for row in others]
         if names:
             more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
             rest.append(words.format(baseline, ", ".join(names[:NAMED]) + more, few))
@@ -228,7 +249,8 @@ def _claims(
     """Return a claim on each arm that differs, or one that none does; the first is complete."""
     kinds: tuple[Verdict, ...] = ("better", "worse", "mixed")
     count, unclear = sum(len(found.get(own, ())) for own in kinds), found.get("unclear", ())
-    tested = count + len(unclear)
+    withheld = found.get("withheld", ())
+    tested = count + len(unclear) + len(withheld)
     pooled = any(row.task == ALL_TASKS for own in found.values() for row in own)
     verb = "differs" if tested == 1 else "differ"
     shared = f", Holm, {_counted(most, 'run' if pooled else 'seed')}"
@@ -238,11 +260,16 @@ def _claims(
         for row in sorted(found.get(own, ()), key=lambda row: -sense * _gain(row)):
             words = _CLAIMS[own].format(row.arm, baseline, _gain_words(row, own))
             claims.append(Claim(row.arm, words, _certainty(row, most) + ("" if claims else shared)))
-    if unclear and not claims:
+    if unclear and not claims and not withheld:
         least = min(row.p_holm for row in unclear if row.p_holm is not None)
         words = f"No arm clearly differs from {baseline}"
         claims.append(Claim(None, words, f"smallest {_p(least)}{shared}"))
     return tuple(claims)
+
+
+def _side(row: SummaryRow, sense: int) -> str:
+    own = "better" if sense * _gain(row) > 0 else "worse"
+    return f"{own} by {_gain_words(row, own)}"
 
 
 def _gain(row: SummaryRow) -> float:

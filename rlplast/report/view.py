@@ -10,11 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from rlplast.core.mean_interval import FEWEST, LEVEL
 from rlplast.report.arm_styles import ArmStyle, arm_styles, unused
 from rlplast.report.gather import Gathered
 from rlplast.report.numbers import judged
 from rlplast.report.run_data import Run, RunData, task_length
-from rlplast.report.statistics import FEWEST, LEVEL
+from rlplast.report.scores import bounds_of, reference_id
 from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow
 from rlplast.training.best import higher_is_better
 
@@ -99,6 +100,10 @@ class Report:
     def score(self, task: str) -> str:
         """Return the name of a task's score."""
         return self.any_of(task).score
+
+    def bounds(self, task: str, key: str) -> tuple[float, float]:
+        """Return between what a score or metric of a task's runs lies, if that is known."""
+        return bounds_of(reference_id(self.any_of(task).config), key)
 
     def branches(self, task: str) -> list[float]:
         """Return where in units of a task's curves runs left their prefixes."""

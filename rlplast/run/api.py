@@ -196,8 +196,11 @@ class Run:
             video: a .gif of the first environment's play, to be written.
 
         Returns:
-            What evaluations log during training, without ``eval/``. Of two episodes or more also
-            ``return_low`` and ``return_high``, the 95% bootstrap interval of the mean return.
+            What evaluations log during training, without ``eval/``. Of five episodes or more also
+            the 95% intervals of the mean return, ``return_low`` and ``return_high``, unless all
+            returns are equal, and of the share of successes, ``success_low`` and
+            ``success_high``. They are Student's; of shares, such as returns that are all 0 or 1,
+            Wilson's.
 
         Raises:
             ConfigError: for a number of episodes or a video that is not allowed, or for either of
@@ -208,7 +211,7 @@ class Run:
         with preserve_global_rng():
             if hasattr(get_kind(kind).trainable_class(), "play"):
                 picture = None if video is None else Path(video)
-                return play(self.agent, self.config.seed, episodes, picture)
+                return play(self.agent, episodes, picture)
             for option, value in (("episodes", episodes), ("video", video)):
                 if value is not None:
                     raise ConfigError(f"--{option}: a run of kind {kind} plays no episodes")
@@ -343,6 +346,7 @@ def resume(
         report(f"{near(path)} is done: nothing to resume (a longer run: --total)")
         return opened
     _report_device(config, path, info, report)
+    _report_edits(config, path, info, report)
     begun = _has_checkpoint(path)  # else it starts where it did, be it from another run
     with _naming_version(info):
         loop = _loop(config.to_resume() if begun else config, path, info, observer, until)
@@ -396,6 +400,22 @@ def _report_device(
             f"{near(path)} goes on on {device_words(now)}, it was on {device_words(before)}: "
             "numbers may round otherwise, so it is not the uninterrupted run bit for bit"
         )
+
+
+def _report_edits(
+    config: RunConfig, path: Path, info: Mapping[str, Any], report: Callable[[str], None]
+) -> None:
+    """Say if a config has other threads, or another seed, than the run began with."""
+    for key, now, why in (
+        ("threads", config.threads, "numbers round otherwise with another count"),
+        ("seed", config.seed, "later draws are those of another run"),
+    ):
+        before = info.get(key, now)
+        if before != now:
+            report(
+                f"{near(path)} began with {key} = {before}, its config.yaml says {now}: {why}, so "
+                "it is not the uninterrupted run bit for bit"
+            )
 
 
 def branch(

@@ -24,6 +24,8 @@ __all__ = ["Diagnosis", "diagnose"]
 
 _VERDICTS = {
     "lost": "Plasticity is lost in {}.",
+    "slower or lost": "Learning is slower than anew in {}, and plasticity may be lost: "
+    "try more targets.",
     "slower": "Learning is slower than anew in {}, as in most trained networks, but not lost.",
     "kept": "There is no loss of plasticity in {}.",
     "unclear": "The test does not tell whether plasticity is lost in {}.",
@@ -58,13 +60,13 @@ class Diagnosis:
         """The answer in a sentence."""
         by = {
             verdict: " and ".join(n.network for n in self.networks if n.verdict == verdict)
-            for verdict in ("lost", "slower", "kept", "unclear", "new")
+            for verdict in _VERDICTS
         }
         alarms = [s.name for n in self.networks for s in n.signs if s.alarming]
         alarms += [sign.name for sign in self.agent if sign.alarming]
         signs = f" Signs: {', '.join(dict.fromkeys(alarms))}." if alarms else ""
         sentences = [text.format(by[verdict]) for verdict, text in _VERDICTS.items() if by[verdict]]
-        if not by["lost"] and (by["slower"] or by["kept"]):
+        if not by["lost"] and not by["slower or lost"] and (by["slower"] or by["kept"]):
             sentences.append(_ELSE)
         return " ".join(sentences) + signs
 

@@ -7,22 +7,17 @@ from typing import Any
 import numpy as np
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.rng import numpy_stream
+from rlplast.core.mean_interval import FEWEST, interval_of_mean, wilson
 from rlplast.training.files import whole
 
-__all__ = ["interval", "play"]
-
-_RESAMPLES = 10_000
+__all__ = ["play"]
 
 
-def play(
-    agent: Callable[[], Any], seed: int, episodes: int | None, video: Path | None
-) -> dict[str, float]:
+def play(agent: Callable[[], Any], episodes: int | None, video: Path | None) -> dict[str, float]:
     """Return the scores of full episodes, as `Run.evaluate` describes them.
 
     Args:
         agent: returns what plays; called once the arguments have been checked.
-        seed: of the interval's resamples.
         episodes: how many; default: 10.
         video: a .gif to write.
 
@@ -43,19 +38,15 @@ def play(
             raise
         raise ConfigError(f"--video: {error}") from error
     scores = played.scores()
-    if episodes > 1:
-        low, high = interval(played.returns, numpy_stream(seed, "bootstrap"))
-        scores |= {"return_low": low, "return_high": high}
+    found = interval_of_mean(played.returns.tolist())
+    if found is not None:
+        scores |= {"return_low": found[0], "return_high": found[1]}
+    if "success_rate" in scores and episodes >= FEWEST:
+        low, high = wilson(scores["success_rate"], episodes)
+        scores |= {"success_low": low, "success_high": high}
     if video is not None:
         _write_gif(video, frames)
     return scores
-
-
-def interval(values: np.ndarray, rng: np.random.Generator) -> tuple[float, float]:
-    """Return the 95% percentile-bootstrap interval of the mean."""
-    picks = rng.integers(len(values), size=(_RESAMPLES, len(values)))
-    low, high = np.quantile(values[picks].mean(1), [0.025, 0.975])
-    return float(low), float(high)
 
 
 def _check_video(path: Path) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from rlplast import plugins
-from rlplast.core.errors import Interrupted, RlplastError
+from rlplast.core.errors import Diverged, Interrupted, RlplastError
 from rlplast.run.imports import imported
 from rlplast.training.config import RunConfig
 from rlplast.training.run_folder import write_json
@@ -65,17 +65,22 @@ def status(path: Path, info: dict[str, Any]) -> Iterator[None]:
     if distributed.rank() > 0:
         yield
         return
+    info = {key: value for key, value in info.items() if key not in ("ended", "diverged")}
     write_json(path / "run.json", info | {"status": "running"})
 
     def write(ended: str) -> None:
         try:
-            write_json(path / "run.json", info | {"status": ended})
+            write_json(path / "run.json", info | {"status": ended, "ended": _moment()})
         except RlplastError:
             if ended == "done":  # else the first error is the one to report
                 raise
 
     with reporting_outcome(write):
-        yield
+        try:
+            yield
+        except Diverged:
+            info["diverged"] = True
+            raise
 
 
 @contextmanager
@@ -130,7 +135,7 @@ def first_info(config: RunConfig, study: Mapping[str, Any] | None = None) -> dic
         "seed": config.seed,
         "threads": config.threads,
         **_now(config),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "started": _moment(),
         **({"imports": imported()} if imported() else {}),
         **({"study": dict(study)} if study else {}),
     }
@@ -196,7 +201,7 @@ def resumed_info(info: Mapping[str, Any], config: RunConfig) -> dict[str, Any]:
     now = _now(config)
     modules = list(dict.fromkeys([*info.get("imports", []), *imported()]))
     return {
-        "resumed": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "resumed": _moment(),
         **now,
         "devices": devices if devices[-1:] == now["devices"] else [*devices, *now["devices"]],
         **({"imports": modules} if modules else {}),
@@ -214,6 +219,10 @@ def _now(config: RunConfig) -> dict[str, Any]:
         "processes": distributed.world(),
         "length": length_info(config),
     }
+
+
+def _moment() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
 def _git_revision() -> str | None:

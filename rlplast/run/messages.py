@@ -9,7 +9,9 @@ saved.
 """
 
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TextIO
@@ -36,8 +38,22 @@ def visible(text: str) -> str:
 
 
 def say(text: str, end: str = "\n") -> None:
-    """Print on stdout, at once."""
-    print(visible(text), end=end, flush=True)
+    """Print on stdout, at once; on a terminal its lines break between words."""
+    print(_broken(visible(text), sys.stdout), end=end, flush=True)
+
+
+def _broken(text: str, file: TextIO) -> str:
+    """Return a text with the lines that are too long for a terminal broken between words."""
+    if not file.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    lines = (
+        textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
+        if len(line) > width
+        else line
+        for line in text.split("\n")
+    )
+    return "\n".join(lines)
 
 
 def warn(text: str, file: TextIO | None = None) -> None:
@@ -48,7 +64,8 @@ def warn(text: str, file: TextIO | None = None) -> None:
         file: instead of stderr.
     """
     with suppress(OSError, ValueError):
-        print(visible(text), file=file or sys.stderr, flush=True)
+        out = file or sys.stderr
+        print(_broken(visible(text), out), file=out, flush=True)
 
 
 def exit_code(run: Callable[[], int]) -> int:

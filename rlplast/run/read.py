@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError, did_you_mean
+from rlplast.run.shapes import CONFIG, JOURNAL, METRICS, RECEIPTS, RUN_INFO, check_keys, check_line
 from rlplast.run.shipped import shipped_configs
 from rlplast.training import best
 from rlplast.training.best import Best
@@ -36,6 +37,7 @@ __all__ = [
     "unaltered",
 ]
 
+_LINES = {"metrics.jsonl": METRICS, "receipts.jsonl": RECEIPTS, "journal.jsonl": JOURNAL}
 _TAIL = 1 << 14  # bytes of a file that are sure to hold its last line
 
 
@@ -85,10 +87,14 @@ def read_info(folder: Path) -> dict[str, Any]:
     """Read a run's run.json; {} for a run killed before it was written.
 
     Raises:
-        DamagedFile: if it is cut or altered.
+        DamagedFile: if it is cut or altered, naming the key.
     """
     path = folder / "run.json"
-    return read_json(path) if path.is_file() else {}
+    if not path.is_file():
+        return {}
+    info = read_json(path)
+    check_keys(info, RUN_INFO, path)
+    return info
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -113,8 +119,9 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
     Raises:
         DamagedFile: naming the first other line that is no JSON object, or has a number too long to
-            be one of ours.
+            be one of ours, or a value of another type than its key has.
     """
+    kinds = _LINES.get(path.name, {})
     try:
         lines = read(path).split(b"\n")
     except OSError as error:
@@ -128,6 +135,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         except (ValueError, RecursionError):
             row = None
         if isinstance(row, dict):
+            check_line(row, kinds, f"{path}, line {number}")
             rows.append(row)
         elif number < len(lines):
             raise DamagedFile(
@@ -163,6 +171,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise DamagedFile(f"{path} cannot be read: {error}") from error
     if not isinstance(config, dict):
         raise DamagedFile(f"{path} holds no config: expected is a mapping of keys")
+    check_keys(config, CONFIG, path)
     return config
 
 

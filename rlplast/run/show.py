@@ -7,7 +7,6 @@
 import os
 import re
 import socket
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,13 +38,13 @@ def show_run(folder: Path) -> dict[str, Any]:
 
     Returns:
         ``status`` (running, done, failed, interrupted; stopped: run.json says running, but no
-        process of this machine has the folder; absent: no run.json) with ``since``, ``command``,
-        ``host``; ``resume``, how it goes on after an interruption; ``progress`` (``done`` of
-        ``total`` in ``unit``, ``share``, ``rate`` per second, ``seconds`` so far, ``seconds_left``
-        while it runs; None where run.json does not say how long the run is); ``clock``;
-        ``train``, ``eval`` and ``metrics`` (of whole networks), the newest lines of each;
-        ``receipts``: their ``count``, how many ``of`` each method, and the ``newest`` ones of each;
-        ``next`` firing; ``checkpoints``; ``bytes`` on disk; ``files``.
+        process of this machine has the folder; absent: no run.json) with ``since``, ``diverged``,
+        ``command``, ``host``; ``resume``, how it goes on after an interruption; ``progress``
+        (``done`` of ``total`` in ``unit``, ``share``, ``rate`` per second, ``seconds`` so far,
+        ``seconds_left`` while it runs; None where run.json does not say how long the run is);
+        ``clock``; ``train``, ``eval`` and ``metrics`` (of whole networks), the newest lines of
+        each; ``receipts``: their ``count``, how many ``of`` each method, and the ``newest`` ones
+        of each; ``next`` firing; ``checkpoints``; ``bytes`` on disk; ``files``.
 
     Raises:
         ConfigError: if it is no run's folder.
@@ -61,7 +60,8 @@ def show_run(folder: Path) -> dict[str, Any]:
             "folder": str(folder),
             "kind": keys.get("kind"),
             "status": status,
-            "since": _since(folder),
+            "since": _since(info, status),
+            "diverged": bool(info.get("diverged")),
             **{key: info.get(key) for key in ("command", "host", "seed", "threads")},
             "device": ", then ".join(map(device_words, info.get("devices", []))),
             "resume": resume_words(info),
@@ -191,13 +191,11 @@ def status_of(folder: Path, info: Mapping[str, Any]) -> str:
     return "stopped" if status == "running" and here and not is_locked(folder / ".lock") else status
 
 
-def _since(folder: Path) -> str | None:
-    """Return when run.json was last written: when the status became what it is."""
-    try:
-        moment = (folder / "run.json").stat().st_mtime
-    except OSError:
-        return None
-    return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(moment))
+def _since(info: Mapping[str, Any], status: str) -> str | None:
+    """Return when the status became what it is; None if a kill left no word of it."""
+    if status == "running":
+        return info.get("resumed") or info.get("started")
+    return info.get("ended")
 
 
 def _newest(rows: Sequence[dict[str, Any]], pattern: str) -> dict[str, Any] | None:

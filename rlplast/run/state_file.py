@@ -31,6 +31,10 @@ __all__ = ["SUFFIXES", "network_of", "read", "weights_of", "write"]
 Tensors = Mapping[str, Tensor]
 
 SUFFIXES = (".safetensors", ".pt")
+_REMEDIES = {
+    ".pth": ". A .pth is a .pt of another name: rename it, or link it as one",
+    ".zip": ". Of a model of Stable-Baselines3: unzip -p MODEL.zip policy.pth > policy.pt",
+}
 
 
 def read(path: Path) -> dict[str, Tensor]:
@@ -41,7 +45,8 @@ def read(path: Path) -> dict[str, Tensor]:
         DamagedFile: if it is cut or altered, or holds objects that only unpickling restores.
     """
     if path.suffix not in SUFFIXES or not path.is_file():
-        raise ConfigError(f"{path}: allowed is a .safetensors or .pt that was saved before")
+        remedy = _REMEDIES.get(path.suffix, "") if path.is_file() else ""
+        raise ConfigError(f"{path}: allowed is a .safetensors or .pt that was saved before{remedy}")
     try:
         if path.suffix == ".safetensors":
             return safetensors.torch.load_file(path)

@@ -30,7 +30,10 @@ from rlplast.study.api import (
     study_cells,
     study_folder,
 )
+from rlplast.study.folder import cell_row, is_started
 from rlplast.study.plan import Cell, plan
+from rlplast.study.scheduler import pending
+from rlplast.study.show import share_of
 from rlplast.study.smoke import shrunk_study, smoke_runs
 from rlplast.study.spec import StudyConfig
 from rlplast.training.config import RunConfig
@@ -50,6 +53,8 @@ class StudyPlan:
         config: the study's keys.
         cells: its cells; those of trials have values drawn at random.
         takes: what each takes by its key, as of `estimate`.
+        left: by key, the share that is left of each cell that has something left to do; None if no
+            cell has begun.
         basis: where that comes from, in a sentence.
         absent: folders that runs read and that are not there.
         not_installed: packages that arms need, in words.
@@ -60,6 +65,7 @@ class StudyPlan:
     config: StudyConfig
     cells: list[Cell]
     takes: dict[str, Counter[str]]
+    left: dict[str, float] | None
     basis: str
     absent: tuple[str, ...]
     not_installed: tuple[str, ...]
@@ -77,7 +83,8 @@ def plan_study(
     study = read_study_config(source, executor, jobs)
     cells = [*study_cells(study), *drawn_trials(study)]
     cells = list({cell.key: cell for cell in reversed(cells)}.values())[::-1]  # equal ones are one
-    takes, basis = estimate(cells, study_folder(source, out))
+    folder = study_folder(source, out)
+    takes, basis = estimate(cells, folder)
     absent = dict.fromkeys(name for cell in cells for name in _absent(cell.config))
     problem, lacking, levels = None, set[str](), dict[str, None]()
     try:
@@ -86,7 +93,17 @@ def plan_study(
     except ConfigError as error:
         problem = error
     found = tuple(absent), tuple(sorted(lacking)), tuple(levels)
-    return StudyPlan(study, cells, takes, basis, *found, problem)
+    return StudyPlan(study, cells, takes, _left(cells, folder), basis, *found, problem)
+
+
+def _left(cells: Sequence[Cell], folder: Path) -> dict[str, float] | None:
+    """Return the share that is left of the cells that are not done, by their key."""
+    if not any(is_started(folder / cell.folder) for cell in cells):
+        return None
+    return {
+        cell.key: 1 - (share_of(folder / cell.folder, cell_row(cell)) or 0.0)
+        for cell in pending(cells, folder)
+    }
 
 
 def _absent(config: RunConfig) -> list[str]:

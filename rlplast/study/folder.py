@@ -18,7 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.core.validation import validated
 from rlplast.run.read import read_json, read_lines, status
+from rlplast.run.shapes import STUDY, check_keys
+from rlplast.run.shapes import Cell as CellKeys
 from rlplast.training.files import lock
 from rlplast.training.run_folder import write_json
 
@@ -58,7 +61,7 @@ def read_study(path: Path) -> dict[str, Any]:
         study = read_json(file)
     except DamagedFile as error:
         raise DamagedFile(f"{file} is damaged ({error}): {remedy}") from error
-    if study.get("format", FORMAT) != FORMAT:
+    if isinstance(study.get("format"), int) and study["format"] != FORMAT:
         versions = study.get("versions")
         by = versions.get("rlplast") if isinstance(versions, dict) else "another version"
         raise ConfigError(
@@ -68,6 +71,12 @@ def read_study(path: Path) -> dict[str, Any]:
     for key, kind in (("format", int), ("versions", dict), ("cells", list)):
         if not isinstance(study.get(key), kind):
             raise DamagedFile(f"{file} is damaged: {key} is {study.get(key)!r}; {remedy}")
+    check_keys(study, STUDY, file)
+    for number, cell in enumerate(study["cells"]):
+        try:
+            validated(CellKeys, cell, f"cells[{number}]")
+        except ConfigError as error:
+            raise DamagedFile(f"{file}: {error}") from error
     return study
 
 

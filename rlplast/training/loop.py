@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 from torch import Tensor
 
 from rlplast.core.clock import Clock, Time
-from rlplast.core.errors import Interrupted, RlplastError
+from rlplast.core.errors import BadWeights, Diverged, Interrupted
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.rng import preserve_global_rng
@@ -93,9 +93,17 @@ class Loop:
             Interrupted: after SIGINT, SIGTERM or SIGHUP, once a checkpoint is saved; after a second
                 one at once. An evaluation of an agent ends where it is, and is done again after
                 the resume.
-            RlplastError: if the loss is no longer finite, or a checkpoint could not be written;
-                the last checkpoint is kept.
+            Diverged: if the loss or a weight is no longer finite; the last checkpoint is kept.
+            RlplastError: if a checkpoint could not be written; the last one is kept.
         """
+        try:
+            self._run()
+        except BadWeights as error:  # a method that met what had diverged
+            if any(map(checkpoint.first_not_finite, self.trainable.networks.values())):
+                raise Diverged(f"{error}; training diverged before that") from error
+            raise
+
+    def _run(self) -> None:
         trainable = self.trainable
         attach(trainable, self.hooks)
         self._since = time.perf_counter()
@@ -236,7 +244,7 @@ class Loop:
             if name.startswith("train/loss") and not math.isfinite(value):
                 self._write(clock, values)
                 self.folder.flush()
-                raise RlplastError(
+                raise Diverged(
                     f"{name} = {value} at {clock}: training diverged; the last checkpoint is kept "
                     "(lower the learning rate, or look at receipts.jsonl for a hook just before)"
                 )
@@ -339,7 +347,7 @@ class Loop:
             tensors.update(checkpoint.network_tensors(network))
             name = checkpoint.first_not_finite(network)
             if name is not None:
-                raise RlplastError(
+                raise Diverged(
                     f"{name} is not finite at {clock}: training diverged; nothing was saved over "
                     "the last good checkpoint"
                 )

@@ -47,7 +47,13 @@ def test_every_kind_is_diagnosed_and_stays_as_it_is(
     assert any(line.startswith("verdict ") for line in lines)
     found = printed("diagnose", runs[kind], *SHORT, "--json")
     assert found["kind"] == kind
-    assert {own["verdict"] for own in found["networks"]} <= {"lost", "slower", "kept", "unclear"}
+    assert {own["verdict"] for own in found["networks"]} <= {
+        "lost",
+        "slower or lost",
+        "slower",
+        "kept",
+        "unclear",
+    }
     assert all(own["fit"]["updates"] == 5 for own in found["networks"])
     assert files(runs[kind]) == before
 
@@ -146,5 +152,15 @@ def test_verdict_of_several_networks_names_each() -> None:
         "Plasticity is lost in critic. There is no loss of plasticity in actor."
     )
     assert said(actor="new", critic="new").startswith("There is nothing to judge in actor and")
+    maybe = said(q="slower or lost")
+    assert "may be lost" in maybe and "not lost" not in maybe and "another cause" not in maybe
     assert said(q="unclear") == "The test does not tell whether plasticity is lost in q."
     assert json.dumps(said(q="kept")).count("another cause") == 1
+
+
+def test_a_file_in_place_of_a_run_says_what_to_do(tmp_path: Path):
+    (tmp_path / "model.zip").touch()
+    (tmp_path / "policy.pth").touch()
+    assert "diagnose_sb3" in refused(command("diagnose", tmp_path / "model.zip"))
+    assert "policy.pth" in refused(command("measure", tmp_path / "model.zip"))
+    assert "rename it" in refused(command("measure", tmp_path / "policy.pth"))

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from scipy import stats
 
 import rlplast
+from rlplast.agents.evaluation import Evaluation
 from rlplast.core.errors import ConfigError
 from rlplast.envs.base import EpisodicEnv
-from rlplast.run.episodes import interval
 from tests.cli.commands import command
 from tests.cli.runs import files, jsonl, refused, trained
 
@@ -52,17 +53,17 @@ def test_mean_median_and_interval_are_those_of_full_episodes(run: Path):
     assert count == len(returns) == 7
     assert mean == pytest.approx(returns.mean(), abs=0.006)
     assert median == pytest.approx(np.median(returns), abs=0.006)
-    assert returns.min() <= low <= mean <= high <= returns.max()
+    ends = stats.ttest_1samp(returns, 0).confidence_interval()
+    assert (low, high) == pytest.approx((ends.low, ends.high), abs=0.006)
 
 
-def test_one_episode_has_no_interval(run: Path):
-    outcome = command("evaluate", run, "--episodes", 1)
-    value = f"{rlplast.load(str(run)).agent().play(0, 1).returns[0]:.2f}"
-    assert outcome == (
-        0,
-        f"1 episode: mean {value} (an interval needs at least 2 episodes), median {value}\n",
-        "",
-    )
+@pytest.mark.parametrize("episodes", [1, 4])
+def test_few_episodes_have_no_interval(run: Path, episodes: int):
+    outcome = command("evaluate", run, "--episodes", episodes)
+    returns = rlplast.load(str(run)).agent().play(0, episodes).returns
+    few = f"mean {returns.mean():.2f} (an interval needs at least 5 episodes)"
+    assert outcome.code == 0 and few in outcome.out
+    assert "return_low" not in rlplast.load(str(run)).evaluate(episodes)
 
 
 def test_evaluation_repeats_and_leaves_the_folder_alone(run: Path):
@@ -78,14 +79,21 @@ def test_weights_are_the_last_ones_of_the_run(run: Path):
     assert {f"eval/{name}": value for name, value in scores.items()}.items() <= logged.items()
 
 
-def test_interval_of_equal_returns_is_a_point_and_else_nearly_normal():
-    rng = np.random.default_rng(0)
-    assert interval(np.full(5, 3.25), rng) == (3.25, 3.25)
-    values = rng.normal(10, 4, size=400)
-    low, high = interval(values, rng)
-    half = 1.96 * values.std() / np.sqrt(len(values))
-    assert low == pytest.approx(values.mean() - half, abs=0.1 * half)
-    assert high == pytest.approx(values.mean() + half, abs=0.1 * half)
+@pytest.mark.parametrize(
+    ("returns", "said"),
+    [
+        (np.full(6, 500.0), "mean 500.00 (all alike)"),
+        (np.ones(6), "mean 1.00 (95% interval 0.61 to 1.00)"),  # Wilson's
+    ],
+)
+def test_equal_returns_do_not_make_a_mean_certain(
+    run: Path, monkeypatch: pytest.MonkeyPatch, returns: np.ndarray, said: str
+):
+    played = Evaluation(returns, np.ones(6), success_return=1.0)
+    monkeypatch.setattr("rlplast.agents.agent.Agent.play", lambda *_: played)
+    outcome = command("evaluate", run, "--episodes", 6)
+    assert said in outcome.out
+    assert "success rate 1.00 (95% interval 0.61 to 1.00)" in outcome.out
 
 
 def test_video_is_an_animation_of_the_first_environments_episodes(minatar: Path, tmp_path: Path):
@@ -181,6 +189,6 @@ def test_python_evaluates_as_the_command_does(run: Path):
     assert scores == opened.evaluate(episodes=7)
     returns = opened.agent().play(0, 7).returns
     assert scores["return_mean"] == returns.mean()
-    assert returns.min() <= scores["return_low"] <= scores["return_high"] <= returns.max()
+    assert scores["return_low"] < scores["return_mean"] < scores["return_high"]
     with pytest.raises(ConfigError, match="episodes 0: allowed is at least 1"):
         opened.evaluate(episodes=0)

@@ -29,7 +29,7 @@ def failed(tmp_path: Path, **changes: Any) -> str:
     run = tmp_path / "run"
     outcome = command("train", small_config(tmp_path, **(DIVERGING | changes)), "--out", run)
     message = refused(outcome, code=1)
-    assert api.load(run).info["status"] == "failed"
+    assert (api.load(run).info["status"], api.load(run).info["diverged"]) == ("failed", True)
     for row in jsonl(run / "metrics.jsonl"):
         assert row["env_steps"] > 0
     for tensor in api.load(run).agent().online.parameters():

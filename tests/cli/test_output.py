@@ -1,6 +1,7 @@
 """What was read is printed so that no terminal obeys it: hostile names through every command."""
 
 import ast
+import io
 import json
 import re
 import warnings
@@ -241,3 +242,20 @@ def test_commands_print_in_one_place_only():
 def test_help_fits_a_terminal(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert max(map(len, command(name, "--help").out.splitlines())) <= 80
+
+
+class FakeTerminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_lines_of_a_terminal_break_between_words(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = "rlplast: " + " ".join(f"word-{number}" for number in range(40)) + " " + "long" * 30
+    screen, file = FakeTerminal(), io.StringIO()
+    output.warn(text, screen)
+    output.warn(text, file)
+    assert file.getvalue() == text + "\n"
+    *lines, last = screen.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80 < len(last)  # one word of its own
+    assert " ".join([*lines, last]) == text

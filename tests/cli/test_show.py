@@ -1,6 +1,7 @@
 """`rlplast show`: of runs and studies, whole and damaged, in rows that fit."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from rich.cells import cell_len
 
 from rlplast.run import api
+from rlplast.run.info import status
 from tests.cli.commands import command, printed, without_torch
 from tests.cli.runs import refused, trained
 from tests.every_kind import KINDS, small_run
@@ -49,6 +51,16 @@ def test_a_run_is_shown_without_torch(tmp_path: Path):
     hooks = [{"method": "fire", "at": "50%"}, {"method": "redo", "when": when}]
     run = trained(tmp_path, hooks=hooks)
     assert "1 of fire" in without_torch("show", run)
+
+
+def test_a_run_ended_when_run_json_says_whatever_touched_the_file(tmp_path: Path):
+    run = trained(tmp_path)
+    os.utime(run / "run.json", (0, 0))
+    info = api.load(run).info
+    assert printed("show", run)["since"] == info["ended"]
+    with status(run, info | {"diverged": True}):  # as a resume begins
+        begun = api.load(run).info
+    assert begun["status"] == "running" and not {"ended", "diverged"} & begun.keys()
 
 
 def test_json_is_what_python_returns(tmp_path: Path):

@@ -1,6 +1,7 @@
 """`rlplast study`: what it runs, what it leaves alone, and how it goes on."""
 
 import json
+import re
 import shutil
 import sys
 from contextlib import ExitStack, nullcontext
@@ -78,6 +79,18 @@ def test_plan_is_shown_and_nothing_is_done(tmp_path: Path):
     assert "and 2 more trees like it" in outcome.out
     # To 50%; from there fire, and to 75%; from there two.
     assert "15 cells: the training of 5.25 whole runs instead of 9, 42% saved" in outcome.out
+
+
+def test_the_plan_of_a_study_that_has_run_says_what_is_left(finished: Path, tmp_path: Path):
+    study = Path(shutil.copytree(finished, tmp_path / "study"))
+    config = write_study(tmp_path, TINY, ARMS)
+    plan = command("study", config, "--out", study, "--plan").out
+    assert re.search(r"left: (\d+) of \1 cells are done, 0 left\n", plan)
+    run = next(study.glob("cells/**/none-*"))
+    info = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(info | {"status": "interrupted"}))
+    plan = command("study", config, "--out", study, "--plan").out
+    assert re.search(r"left: \d+ of \d+ cells are done, 1 left", plan)
 
 
 @pytest.mark.parametrize(("seeds", "said"), [([1, 2, 3, 4], True), (5, False)])

@@ -122,7 +122,7 @@ FIT = Fit(2000, 1.0, 1.0, 1.0, (0.0, -0.01, 0.01))
     [
         (FIT, "kept"),
         (replace(FIT, now=0.0, behind=(1.0, 0.96, 1.04)), "lost"),
-        (replace(FIT, now=0.1, behind=(0.9, 0.7, 1.1)), "slower"),
+        (replace(FIT, now=0.1, behind=(0.9, 0.7, 1.1)), "slower or lost"),
         (replace(FIT, now=0.5, behind=(0.5, 0.4, 0.6)), "slower"),
         (replace(FIT, now=0.9, behind=(0.1, 0.0, 0.2)), "unclear"),
         (replace(FIT, now=0.0, fresh=0.1, behind=(0.1, 0.1, 0.1)), "unclear"),

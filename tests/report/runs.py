@@ -105,7 +105,8 @@ def write_study(
 
     Tasks are keys of `ENV_IDS`, or other words, which become `gym/<word>`. An arm is `none`, or a
     method with a hook that fires at `branch`. `statuses` says what run.json does of cells that are
-    not done; one that is `absent` has no folder. `config` is added to every run's.
+    not done; one that is `absent` has no folder, and one that `diverged` failed by that.
+    `config` is added to every run's.
     """
     study = folder / name
     cells, journal = [], []
@@ -130,6 +131,8 @@ def write_study(
         rows = metric_rows(lambda x: score(task, arm or NO_HOOK, seed, x), xs, key)
         fires = arm not in (None, NO_HOOK)
         info: dict[str, Any] = {"status": status}
+        if status == "diverged":
+            info = {"status": "failed", "diverged": True}
         if arm:
             info["branched_from"] = {
                 "run": f"../{Path(prefix['folder']).name}",
@@ -152,7 +155,9 @@ def write_study(
         for arm in arms:
             status = (statuses or {}).get((task, arm, seed), "done")
             add(task, seed, arm, status)
-            event = status if status in ("done", "failed") else "started"
+            event = {"done": "done", "failed": "failed", "diverged": "failed"}.get(
+                status, "started"
+            )
             line = {"cell": cells[-1]["key"], "name": f"{task}/seed-{seed}/{arm}", "event": event}
             journal.append(line | {"attempt": 1, "exit": int(event == "failed")})
     plan = {"format": 1, "versions": {}, "name": name, "baseline": baseline, "arms": list(arms)}

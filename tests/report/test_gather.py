@@ -312,14 +312,17 @@ def test_another_damaged_line_names_file_and_line(tmp_path: Path, line: str) -> 
         ),
         (
             {"receipts": [{"method": "fire", "norm_after": 1.0}]},
-            r"receipts\.jsonl, line 1: env_steps = None",
+            r"receipts\.jsonl, line 1 has no clock",
         ),
-        ({"info": {"branched_from": {"clock": {"updates": 3}}}}, r"run\.json.* env_steps = None"),
+        (
+            {"info": {"branched_from": {"run": "a", "clock": {"updates": 3}, "seconds": 1.0}}},
+            r"run\.json.* env_steps = None",
+        ),
         ({"config": {"total": "some"}}, r"config\.yaml: .*some"),
-        ({"info": {"branched_from": 5}}, "holds what nothing of ours wrote: AttributeError"),
+        ({"info": {"branched_from": 5}}, "run.json: branched_from = 5: allowed is a mapping"),
         (
             {"rows": [rows()[0] | {KEY: "high"}]},
-            r"metrics\.jsonl, line 1: eval/return_mean = 'high': it is no number",
+            r"metrics\.jsonl, line 1: eval/return_mean = 'high': allowed is a number or null",
         ),
     ],
 )
@@ -437,7 +440,7 @@ def test_page_of_a_study_without_tasks_shows_curves_before_a_run_is_done(tmp_pat
     study = write_study(tmp_path, arms=("none", "fire"), seeds=(1,), statuses=statuses)
     about = json.loads((study / "study.json").read_text())
     cells = [cell | {"task": ""} for cell in about["cells"]]
-    (study / "study.json").write_text(json.dumps(about | {"cells": cells, "tasks": {}}))
+    (study / "study.json").write_text(json.dumps(about | {"cells": cells, "tasks": []}))
     with pytest.raises(NothingDone) as raised:
         gather([study])
     write_waiting(raised.value.gathered, tmp_path / "page")

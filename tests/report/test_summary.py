@@ -13,6 +13,7 @@ from scipy import stats
 from rlplast.report.gather import gather
 from rlplast.report.run_data import measure
 from rlplast.report.scores import scale_of
+from rlplast.report.statistics import Estimate, curve_band
 from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow, csv_text, summarise
 from tests.report.runs import metric_rows, receipt_row, smooth_score, write_run, write_study
 
@@ -121,12 +122,32 @@ def test_a_difference_by_seed_is_surer_than_the_scores(five: Summary) -> None:
     assert base.paired is base.p_value is base.p_holm is None
 
 
-def test_p_values_are_corrected_for_the_arms_of_their_task(five: Summary) -> None:
-    for rows in ([own for own in five.rows if own.task == "asterix"], five.aggregates):
-        fire, reset = (own for own in rows if own.arm != "none")
-        smaller, larger = sorted((fire, reset), key=lambda own: own.p_value)
-        assert smaller.p_holm == pytest.approx(min(1, 2 * smaller.p_value))
-        assert larger.p_holm == pytest.approx(max(smaller.p_holm, larger.p_value))
+@pytest.mark.parametrize("tasks", [("asterix", "breakout", "mini"), ("asterix", "breakout")])
+def test_verdicts_are_corrected_together(tmp_path: Path, tasks: tuple[str, ...]) -> None:
+    """A family is every test that has a verdict: arms × tasks, or the arms over all tasks.
+
+    The p-values of single tasks, where all tasks together decide, are a family of their own.
+    """
+
+    def score(task: str, arm: str, seed: int, x: int) -> float:
+        noise = np.random.default_rng([seed, *arm.encode(), *task.encode()]).normal()
+        return 10.0 * seed + 6 * float(noise) + 9 * (arm == "fire")
+
+    absent = {(tasks[0], "late", 5): "failed"}  # so that this arm has no verdict over all
+    arms = ("none", "fire", "full_reset", "late")
+    summary = summary_of(tmp_path, tasks=tasks, arms=arms, seeds=FIVE, score=score, statuses=absent)
+    over_all = {own.arm for own in summary.aggregates if own.p_value is not None}
+    assert over_all == ({"fire", "full_reset"} if len(tasks) == 2 else set())
+    tests = [own for own in (*summary.aggregates, *summary.rows) if own.p_value is not None]
+    inside = [own for own in tests if own.task != ALL_TASKS and own.arm in over_all]
+    judged = [own for own in tests if own not in inside]
+    assert (len(judged), len(inside)) == ((3, 4) if over_all else (8, 0))
+    for family in (judged, inside):
+        family.sort(key=lambda own: own.p_value)
+        floor = 0.0  # Holm's rule, step by step
+        for number, own in enumerate(family):
+            floor = max(floor, min(1.0, own.p_value * (len(family) - number)))
+            assert own.p_holm == pytest.approx(floor)
 
 
 def test_other_seeds_than_the_baselines_are_compared_without_pairs(tmp_path: Path) -> None:
@@ -306,6 +327,36 @@ def test_an_arm_that_lacks_a_task_is_not_compared_over_tasks(tmp_path: Path) -> 
         ("breakout", "none"),
         ("breakout", "full_reset"),
     ]
+
+
+# What scores can be
+
+
+def test_intervals_of_shares_lie_within_what_shares_can_be(tmp_path: Path) -> None:
+    """Student's would reach beyond 1, and the differences beyond ±1."""
+
+    def score(task: str, arm: str, seed: int, x: int) -> float:
+        return float((seed % 5 > 0) if arm == "none" else (seed % 5 == 1 and x > 3000))
+
+    summary = summary_of(tmp_path, key="eval/accuracy", seeds=FIVE, score=score)
+    least = {"difference": -1.0, "change": -1.0, "drop": -1.0}
+    cut = 0
+    for own in summary.rows:
+        for field in dataclasses.fields(own):
+            found = getattr(own, field.name)
+            if isinstance(found, Estimate):
+                low, high = least.get(field.name, 0.0), 1.0
+                if field.name == "lost_area":
+                    high = math.inf
+                assert low <= found.low <= found.high <= high, (own.arm, field.name)
+                cut += (found.low == low) + (found.high == high)
+    assert cut >= 10
+
+
+def test_a_band_of_shares_lies_within_0_and_1() -> None:
+    scores = np.array([[0.0, 1.0, 1.0, 1.0, 1.0]]).T
+    (value,), (low,), (high,) = curve_band(scores, (0.0, 1.0))
+    assert 0 <= low < value == high == 1 < curve_band(scores)[2][0]
 
 
 # What is missing

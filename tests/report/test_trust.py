@@ -178,8 +178,78 @@ def test_an_arm_that_lost_seeds_says_how_many_are_left(tmp_path: Path):
     assert "(p < 0.001, 5 runs with a score, where others have 10, Holm" in words
 
 
+def lost(arm: str, seeds: range, task: str = "asterix") -> dict[tuple[str, str, int], str]:
+    return {(task, arm, seed): "diverged" for seed in seeds}
+
+
+@pytest.mark.parametrize("sense", [1, -1])
+@pytest.mark.parametrize("side", ["high", "none"])
+def test_no_verdict_is_given_in_favour_of_a_side_that_has_runs_that_diverged(
+    tmp_path: Path, side: str, sense: int
+):
+    """`high` is better and `low` worse than the baseline, in the score's own sense."""
+    scores = {"high": 9.0 * sense, "low": -9.0 * sense}
+    key = "eval/return_mean" if sense > 0 else "eval/loss"
+    words = verdict_text(tmp_path, scores, 10, key=key, statuses=lost(side, range(3)))
+    own, other = ("high", "low") if side == "high" else ("low", "high")
+    claim = "better" if side == "high" else "worse"
+    assert f"{own} is" not in words
+    assert re.search(rf"No verdict against none: {own} \({claim} by \d.*?, p < 0.001", words)
+    kept = "worse" if side == "high" else "better"
+    assert f"{other} is {kept} than none by" in words
+    assert f"Diverged, and in no average: {side} (3 of 10 runs)." in words
+
+
+def test_verdicts_over_all_tasks_count_runs_that_diverged_on_one(tmp_path: Path):
+    statuses = lost("fire", range(1), "breakout")
+    scores = {"asterix": 900.0, "breakout": 90.0}
+
+    def score(task: str, arm: str, seed: int, x: int) -> float:
+        return 10.0 + seed + (arm == "fire") * (scores[task] + 0.01 * seed)
+
+    study = write_study(
+        tmp_path, ("none", "fire"), range(9), tuple(scores), score=score, statuses=statuses
+    )
+    words = verdict_words(summarise(gather([study])))
+    assert words[0].startswith("Mean over these 2 tasks: No verdict against none: fire (better by")
+    assert words[1] == "breakout: Diverged, and in no average: fire (1 of 9 runs)."
+
+
+def test_an_arm_of_which_all_runs_diverged_is_named_and_so_is_a_run_without_an_end(tmp_path: Path):
+    def score(task: str, arm: str, seed: int, x: int) -> float | None:
+        return None if (arm, seed, x) == ("fire", 2, 6000) else 1.0 + seed + x
+
+    arms = ("none", "fire", "full_reset")
+    study = write_study(
+        tmp_path, arms, range(5), score=score, statuses=lost("full_reset", range(5))
+    )
+    summary = summarise(gather([study]))
+    (words,) = verdict_words(summary)
+    assert "Diverged, and in no average: full_reset (5 of 5 runs), fire (1 of 5 runs)." in words
+    assert {row.arm: row.diverged for row in summary.rows} == {"none": 0, "fire": 1}
+
+
 def test_tasks_without_a_common_scale_have_a_sentence_each(tmp_path: Path):
     words = verdict_text(tmp_path, {"high": 9.0}, tasks=("asterix", "mini"))
     assert "asterix: high is better than none" in words
     assert "mini: high is better than none" in words
     assert "all tasks" not in words
+
+
+@pytest.mark.parametrize("scores", ["normal", "20% of seeds fail", "ties (11 values)"])
+def test_of_studies_without_differences_few_call_an_arm_better_or_worse(
+    script: ModuleType, scores: str
+) -> None:
+    """As the card says. 2000 studies: three standard errors are 1.5 points."""
+    alone, _, joint, better = script.called(script.distributions()[scores], 10, 2000, 4, 10)
+    assert joint < 5 + 1.5 and better < joint
+    assert alone > 2 * joint
+
+
+@pytest.mark.parametrize("returns", ["normal", "heavy tails (t, 3)"])
+def test_intervals_of_few_episodes_hold_the_mean_where_the_bootstrap_did_not(
+    script: ModuleType, returns: str
+) -> None:
+    """Of 2000 studies three standard errors are 2 points."""
+    new, old = script.of_episodes(script.distributions()[returns], 5, 2000)
+    assert new > 91 and old < new - 3

@@ -108,7 +108,7 @@ def test_a_damaged_file_is_named(killed: Path, name: str, content: bytes):
 
 def test_foreign_lines_are_damage_too(killed: Path):
     (killed / "receipts.jsonl").write_text('{"method": "fire"}\n')
-    with pytest.raises(DamagedFile, match="nothing of ours wrote"):
+    with pytest.raises(DamagedFile, match="line 1 has no clock"):
         show_run(killed)
 
 
