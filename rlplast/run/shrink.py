@@ -12,8 +12,8 @@ The rules:
 2. **Times** in counts shrink as the run does, unit by unit: ``at: 250k env_steps`` of 500k is
    the middle of the short run too. None becomes 0, a period longer than one update stays so, and
    percentages stay as they are. A condition holds whenever its value is measured.
-3. **Intervals.** Log lines and metrics every quarter of the run, evaluations and checkpoints
-   every half.
+3. **Intervals.** Log lines every quarter of the run; metrics, evaluations and checkpoints every
+   half.
 4. **Sizes.** Batches, replay, probes, evaluations, contexts and episodes are cut to `CAPS`;
    a micro-batch is half a batch. Networks become narrow: those that have a key for their width,
    and timm's by `rlplast.run.narrow`. Vision transformers keep 2 blocks. A method's own ``params``
@@ -75,7 +75,7 @@ _WIDTH, _TOKEN_WIDTH, _HIDDEN = 4, 12, 16  # of convolutions, of vision transfor
 _DEPTH = 2  # of vision transformers
 _HEAD_WIDTH = 4  # of a GPT
 _ROWS = ("hooks", "penalties")  # whose rows have schedules
-_INTERVALS = {"log": "25%", "metrics": "25%", "evaluate": "50%", "checkpoint": "50%"}
+_INTERVALS = {"log": "25%", "metrics": "50%", "evaluate": "50%", "checkpoint": "50%"}
 _HELD_OUT = 0.8  # of digits, which are there
 EXAMPLES = {"bit_flipping": 100, "curve": 100, "random": 200}  # of sets that are computed
 _ANYTHING = 1e38  # every value is on one side of it, and configs allow no larger one
