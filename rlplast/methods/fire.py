@@ -133,10 +133,6 @@ def _on_gram_side(x: Tensor, gram: Tensor, iterations: int, polynomial: str) -> 
     return ((vectors * gain.unsqueeze(-2)) @ vectors.mT) @ x
 
 
-def _groups(block: Block) -> int:
-    return int(getattr(block.module, "groups", 1)) if block.kind == "conv" else 1
-
-
 def _weight(slices: Tensor, shape: torch.Size, groups: int) -> Tensor:
     """Undo `matrix_slices`."""
     if len(shape) == 2:
@@ -192,7 +188,7 @@ class Fire(Method):
         """Plan the projection of every weight in scope, layers of one shape together."""
         batches: dict[tuple[Any, ...], list[tuple[_Matrix, Tensor]]] = {}
         for matrix in _matrices([b for b in context.blocks if self._edits(b)]):
-            slices = matrix_slices(_whole(matrix), _groups(matrix[0]))
+            slices = matrix_slices(_whole(matrix), matrix[0].groups)
             key = (slices.shape[1:], slices.dtype, slices.device)
             batches.setdefault(key, []).append((matrix, slices))
         edits: list[Edit] = []
@@ -227,7 +223,7 @@ def _whole(matrix: _Matrix) -> Tensor:
 
 
 def _edits_of(matrix: _Matrix, part: Tensor, gram: Tensor) -> list[Edit]:
-    groups, shape = _groups(matrix[0]), _whole(matrix).shape
+    groups, shape = matrix[0].groups, _whole(matrix).shape
     scale = fire_scale(shape, groups)
     value, before = _weight(part, shape, groups) * scale, gram_gap(gram, scale)
     if len(matrix) == 1:

@@ -24,6 +24,7 @@ from rlplast.metrics.curvature import IN_A_RUN
 from rlplast.metrics.features import last_features
 from rlplast.metrics.output_probe import OF_CHURN, OF_OUTPUTS, measure_outputs, weights_of
 from rlplast.metrics.paths import longest_path
+from rlplast.metrics.weights import SUMMED, sfe, weight_norm
 from rlplast.training.trainable import Trainable
 
 __all__ = ["RunMetrics", "check_names", "measure_run", "where_measured"]
@@ -210,10 +211,26 @@ def _weights(network: Network, names: list[str]) -> dict[str, Tensor | float]:
             own = metric(views, [network.initial[block.name] for block in blocks])
             values |= {f"{name}/{number}": value for number, value in enumerate(own)}
         elif name in (*OF_WEIGHTS, *OF_CHANGE):
-            for block in blocks:
-                if block.role in MATRIX_ROLES:
-                    reference = [] if name in OF_WEIGHTS else [network.initial[block.name]]
-                    values[f"{name}/{block.name}"] = metric(block.view, *reference)
+            values |= _of_matrices(network, name)
+    return values
+
+
+def _of_matrices(network: Network, name: str) -> dict[str, Tensor | float]:
+    """Return a metric of each weight matrix, and of all of them where they have a total."""
+    metric = get("metrics", name).target
+    blocks = [b for b in network.trainable() if b.role in MATRIX_ROLES]
+    starts = [network.initial[b.name] for b in blocks] if name in OF_CHANGE else []
+    rest = [[start] for start in starts] or [[]] * len(blocks)
+    if name == "dfi_scaled":
+        rest = [[b.groups] for b in blocks]
+    own = [metric(b.view, *others) for b, others in zip(blocks, rest, strict=True)]
+    values = {f"{name}/{b.name}": value for b, value in zip(blocks, own, strict=True)}
+    if own and name in SUMMED:
+        values[name] = torch.stack(own).sum()
+    elif own and name == "sfe_normalized":
+        moved = [sfe(b.view, start) for b, start in zip(blocks, starts, strict=True)]
+        sizes = [weight_norm(start).square() for start in starts]
+        values[name] = torch.stack(moved).sum() / torch.stack(sizes).sum()
     return values
 
 

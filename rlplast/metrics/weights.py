@@ -30,6 +30,7 @@ from rlplast.core.registry import register
 from rlplast.metrics.ranks import at_least_float32, spectral_summary
 
 __all__ = [
+    "SUMMED",
     "Measurement",
     "dfi",
     "dfi_scaled",
@@ -43,7 +44,7 @@ __all__ = [
 ]
 
 _FIRE = "FIRE: Frobenius-Isometry Reinitialization"
-_SUMMED = ("sfe", "dfi", "dfi_scaled")
+SUMMED = ("sfe", "dfi", "dfi_scaled")  # whose total over tensors is a sum
 _NORMS = ("weight_norm", "weight_difference")
 
 
@@ -361,7 +362,7 @@ def _total(
         return [math.nan if value is None else value for value in found]
 
     for metric in metrics:
-        if metric in _SUMMED:
+        if metric in SUMMED:
             total[metric] = _finite(math.fsum(values(metric)))
         elif metric in _NORMS:
             total[metric] = _finite(math.hypot(*values(metric)))

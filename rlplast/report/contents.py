@@ -24,7 +24,7 @@ from rlplast.report import (
     vega,
 )
 from rlplast.report.card import card, left_words
-from rlplast.report.ends import ends
+from rlplast.report.ends import after_firing, ends
 from rlplast.report.gather import Gathered, gather
 from rlplast.report.numbers import count, estimate, judged, number
 from rlplast.report.page import Card, Line, Pair, Part, Row, Section, Table, Text, page
@@ -168,6 +168,7 @@ def sections(report: Report) -> tuple[Section, ...]:
         Section("sequence", "Sequence of tasks", tuple(sequence_parts.parts(report)), open=True),
         Section("comparison", "Comparison with the baseline", tuple(pictures.comparison(report))),
         Section("ends", "At the end of a run", tuple(ends(report))),
+        Section("firing", "Right after the first firing", tuple(after_firing(report))),
         Section("drops", "Drop and recovery", (*pictures.drops(report), *_drops(report))),
         Section("metrics", "Plasticity metrics", tuple(pictures.metrics(report))),
         Section("closeups", "Trajectories and densities", tuple(closeups.parts(report))),

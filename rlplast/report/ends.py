@@ -1,7 +1,13 @@
-"""The table of what was measured at the end of runs, beside their score."""
+"""The tables of what was measured at one moment of runs, beside their score.
+
+- `ends`: at the end of a run.
+- `after_firing`: right after the first firing, before any update.
+"""
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -9,31 +15,60 @@ from rlplast.report.numbers import estimate
 from rlplast.report.page import Row, Table
 from rlplast.report.plot import metric_names
 from rlplast.report.records import without_empty_columns
-from rlplast.report.run_data import RunData
+from rlplast.report.run_data import RunData, firing_clock
 from rlplast.report.statistics import Estimate, stratified_interval
 from rlplast.report.view import Report, interval_words
 
-__all__ = ["ends"]
+__all__ = ["after_firing", "ends"]
 
 
 def ends(report: Report) -> Iterator[Table]:
     """Yield a table per task: the last evaluation and metrics of whole networks, by arm."""
     for task in report.tasks:
-        keys = _keys(report.of(task))
-        if set(keys) <= {report.score(task)}:
-            continue
-        rows = []
-        for look in report.arms:
-            runs = report.of(task, look.name)
-            if runs:
-                cells = (estimate(_over_seeds(runs, key, report.bounds(task, key))) for key in keys)
-                rows.append(Row((look.name, *cells), look.index))
-        caption = (
-            "Interquartile mean over seeds of the last value that a run measured. In brackets: "
-            f"{interval_words(report.rows(task).values())}."
-        )
-        table = Table(("arm", *map(_head, keys)), tuple(rows), caption, title=task)
-        yield without_empty_columns(table)
+        yield from _table(report, task, report.of(task), "the last value that a run measured")
+
+
+def after_firing(report: Report) -> Iterator[Table]:
+    """Yield a table per task: what was measured at the clock of the first firing, by arm.
+
+    Hooks fire before a measurement at the same clock, and updates come after it. An arm without a
+    firing has what it measured where the first other one fired. A hook with a condition fires after
+    the measurement that it reads, so runs with one have no such values.
+    """
+    for task in report.tasks:
+        runs = [r for r in report.of(task) if not any(h.get("when") for h in _hooks(r))]
+        first = next(filter(None, map(firing_clock, runs)), None)
+        there = [_only_at(run, firing_clock(run) or first or {}) for run in runs]
+        what = "what a run measured right after the first firing"
+        yield from _table(report, task, there if first else [], what)
+
+
+def _hooks(run: RunData) -> list[dict[str, Any]]:
+    return run.config.get("hooks") or []
+
+
+def _only_at(run: RunData, clock: dict[str, int]) -> RunData:
+    """Return a run with nothing but its measurements at a clock."""
+    return replace(run, metrics=[row for row in run.metrics if clock.items() <= row.items()])
+
+
+def _table(report: Report, task: str, runs: list[RunData], what: str) -> Iterator[Table]:
+    """Yield a table of the last values of runs, by arm, if there is more than their score."""
+    keys = _keys(runs)
+    if set(keys) <= {report.score(task)}:
+        return
+    rows = []
+    for look in report.arms:
+        own = [run for run in runs if run.arm == look.name]
+        if own:
+            cells = (estimate(_over_seeds(own, key, report.bounds(task, key))) for key in keys)
+            rows.append(Row((look.name, *cells), look.index))
+    caption = (
+        f"Interquartile mean over seeds of {what}. In brackets: "
+        f"{interval_words(report.rows(task).values())}."
+    )
+    table = Table(("arm", *map(_head, keys)), tuple(rows), caption, title=task)
+    yield without_empty_columns(table)
 
 
 def _keys(runs: list[RunData]) -> list[str]:

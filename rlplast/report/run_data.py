@@ -2,7 +2,7 @@
 
 - `RunData`, `read_run`: a run, read; its files one by one are read in `rlplast.run.read`.
 - `curve`, `measured`: a measured number over the run; the lines that have it.
-- `hook_time`, `first_after`, `between_tasks`: where the run's intervention lies on its curves.
+- `firing_clock`, `hook_time`, `first_after`, `between_tasks`: where the run's intervention lies.
 - `Run`, `measure`: how a run ended, how high its curve is, what its intervention did at once.
 - `prefix_seconds`: what the prefixes that runs share cost; `updates_done`: updates of all.
 """
@@ -30,6 +30,7 @@ __all__ = [
     "RunData",
     "between_tasks",
     "curve",
+    "firing_clock",
     "first_after",
     "hook_time",
     "measure",
@@ -192,20 +193,27 @@ def curve(run: RunData, key: str) -> tuple[np.ndarray, np.ndarray]:
     return xs, np.array([row[key] for row in rows], dtype=float)
 
 
-def _hook_clock(run: RunData) -> dict[str, int] | None:
-    """Return the clock of a run's intervention.
+def firing_clock(run: RunData) -> dict[str, int] | None:
+    """Return the clock of a run's first firing of a scheduled hook; None without one.
 
-    That is the first firing of a scheduled hook, of a run that left a prefix the first from
-    there on: what fired in the prefix is common to all arms. Without one, as in a baseline,
-    it is where the run left its prefix, so that all arms are compared at one place; else None.
-    Hooks that fire after every update have no such moment.
+    Of a run that left a prefix it is the first from there on: what fired in the prefix is common to
+    all arms. Hooks that fire after every update have no such moment.
     """
     for row in run.receipts:
         clock = row["clock"]
         late = run.branch is None or clock[run.unit] >= run.branch[run.unit]
         if late and row.get("norm_after") is not None:
             return clock
-    return run.branch
+    return None
+
+
+def _hook_clock(run: RunData) -> dict[str, int] | None:
+    """Return the clock of a run's intervention: its first firing.
+
+    Without one, as in a baseline, it is where the run left its prefix, so that all arms are
+    compared at one place; else None.
+    """
+    return firing_clock(run) or run.branch
 
 
 def hook_time(run: RunData) -> float | None:

@@ -12,10 +12,12 @@ The rules:
 2. **Times** in counts shrink as the run does, unit by unit: ``at: 250k env_steps`` of 500k is
    the middle of the short run too. None becomes 0, a period longer than one update stays so, and
    percentages stay as they are. A condition holds whenever its value is measured.
-3. **Intervals.** Log lines and metrics every quarter of the run, evaluations and checkpoints
-   every half.
+3. **Intervals.** Log lines every quarter of the run; metrics, evaluations and checkpoints every
+   half.
 4. **Sizes.** Batches, replay, probes, evaluations, contexts and episodes are cut to `CAPS`;
-   networks that have a key for their width become narrow. A method's own ``params`` stay.
+   a micro-batch is half a batch. Networks become narrow: those that have a key for their width,
+   and timm's by `rlplast.run.narrow`. Vision transformers keep 2 blocks. A method's own ``params``
+   stay.
 5. **Data.** Published images become ``random`` ones, which keep their size (those of Hugging Face
    get CIFAR-10's), and corpora in folders become ``embedded/stdlib``. A run to start from is looked
    for in `folder`. Corrupted images and weights of others are left out.
@@ -37,6 +39,7 @@ from rlplast.gpt.corpus import PREFIX
 from rlplast.run import api
 from rlplast.run.config_file import read_config
 from rlplast.run.length import length
+from rlplast.run.narrow import narrow_version
 from rlplast.supervised.data import Published
 from rlplast.supervised.models import MODELS
 from rlplast.training.config import EvaluateConfig, RunConfig
@@ -66,13 +69,13 @@ CAPS = {
     "agent.critic_width": 16,
     "stream.images": 100,
     "model.context": 32,
-    "micro_batch": 2,
 }
 BATCH = {"supervised": 64, "gpt": 4}
 _WIDTH, _TOKEN_WIDTH, _HIDDEN = 4, 12, 16  # of convolutions, of vision transformers, of layers
+_DEPTH = 2  # of vision transformers
 _HEAD_WIDTH = 4  # of a GPT
 _ROWS = ("hooks", "penalties")  # whose rows have schedules
-_INTERVALS = {"log": "25%", "metrics": "25%", "evaluate": "50%", "checkpoint": "50%"}
+_INTERVALS = {"log": "25%", "metrics": "50%", "evaluate": "50%", "checkpoint": "50%"}
 _HELD_OUT = 0.8  # of digits, which are there
 EXAMPLES = {"bit_flipping": 100, "curve": 100, "random": 200}  # of sets that are computed
 _ANYTHING = 1e38  # every value is on one side of it, and configs allow no larger one
@@ -122,6 +125,8 @@ def _cap(data: dict[str, Any]) -> None:
         data["evaluate"]["episodes"] = EvaluateConfig.episodes
     if "batch_size" in data:
         data["batch_size"] = min(data["batch_size"], BATCH.get(data["kind"], 64))
+    if data.get("micro_batch"):
+        data["micro_batch"] = max(1, data["batch_size"] // 2)
     for part in (data, data.get("agent", {})):
         if "accelerate" in part:
             part["accelerate"] = "off"
@@ -138,9 +143,14 @@ def _narrow(data: dict[str, Any]) -> None:
         reads = MODELS[model["name"]].reads if model["name"] in MODELS else ()
         if "width" in reads:
             model["width"] = _TOKEN_WIDTH if "depth" in reads else _WIDTH
+        if "depth" in reads:
+            model["depth"] = _DEPTH
         if model["hidden"] is None and model["name"] == "vgg16":
             model["hidden"] = [_HIDDEN, _HIDDEN]
         model["pretrained"] = False
+        narrow = narrow_version(model["timm"] or model["name"])
+        if narrow is not None:
+            model |= {"name": narrow, "timm": None, "stride": None}
     part = data.get("agent", model)
     if part.get("convs"):
         part["convs"] = [[min(width, _WIDTH), *rest] for width, *rest in part["convs"]]

@@ -64,7 +64,8 @@ class ModelConfig(Section):
         name: mlp, cnn, cnn_bn, lenet5, alexnet, vgg16, resnet18, vit_tiny (timm's), deit_tiny,
             vit_tiny_fire (as FIRE's code builds it), efficientnetv2_s, or timm for any model of
             timm; or a function of yours, as ``package.module:factory``.
-        timm: for timm: the model's name there, such as ``swin_base_patch4_window7_224.ms_in22k``.
+        timm: for timm: the model's name there, such as ``swin_base_patch4_window7_224.ms_in22k``. A
+            model of one image size is built for that of the data.
         hidden: sizes of the linear layers before the last one. null: mlp [100, 100], cnn and cnn_bn
             [100], lenet5 [120, 84], alexnet [], vgg16 [4096, 4096] (FIRE: [1024, 1024]), resnet18
             [] (FIRE: [512]).
@@ -177,17 +178,13 @@ def _vit(config: ModelConfig, shape: Shape, classes: int, build: type[ViT] = ViT
     patch = config.patch or (4 if max(sides) <= 64 else 16)
     module = build(shape, classes, patch=patch, width=config.width or 192, depth=config.depth or 12)
     if config.pretrained:
-        options = {"img_size": sides, "patch_size": patch, "in_chans": shape[0]}
-        published = _timm(
-            f"{config.name}_patch16_224", pretrained=True, num_classes=classes, **options
-        )
+        published = _timm(f"{config.name}_patch16_224", True, shape, classes, patch_size=patch)
         module.load_state_dict(published.state_dict())
     return module
 
 
 def _efficientnet(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
-    options = {"in_chans": shape[0], "num_classes": classes}
-    module = _timm("tf_efficientnetv2_s", pretrained=config.pretrained, **options)
+    module = _timm("tf_efficientnetv2_s", config.pretrained, shape, classes)
     strided = [m for m in module.modules() if isinstance(m, nn.Conv2d) and m.stride == (2, 2)]
     kept = STRIDES.index(config.stride or STRIDES[-1])
     for conv in strided[: len(strided) - kept]:
@@ -196,14 +193,17 @@ def _efficientnet(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
 
 
 def _any_timm(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
-    options = {"in_chans": shape[0], "num_classes": classes}
-    return _timm(str(config.timm), pretrained=config.pretrained, **options)
+    return _timm(str(config.timm), config.pretrained, shape, classes)
 
 
-def _timm(name: str, *, pretrained: bool, **options: Any) -> nn.Module:
-    """Return a model of timm's, the extra ``vision``, by timm's name."""
+def _timm(name: str, pretrained: bool, shape: Shape, classes: int, **options: Any) -> nn.Module:
+    """Return a model of timm's, the extra ``vision``, by timm's name, for images of a shape."""
     timm = import_optional("timm", "vision")
+    options |= {"in_chans": shape[0], "num_classes": classes}
     try:
+        published = timm.get_pretrained_cfg(name)
+        if published is not None and published.fixed_input_size:
+            options["img_size"] = shape[1:]
         return timm.create_model(name, pretrained=pretrained, **options)
     except OSError as error:  # as the Hub's client raises; RuntimeError is timm's own
         raise ConfigError(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rlplast.core.errors import ConfigError
+from rlplast.core.method.once import apply
 from rlplast.core.network.network import Network
 from rlplast.core.registry import rows
 from rlplast.metrics import output_probe
@@ -245,3 +247,23 @@ def test_unit_age_is_in_a_run_that_lists_cbp_and_absent_from_others(
     ages = (row["updates"], row["updates"], 1)
     expected = {f"metric/unit_age/q{key}": age for key, age in zip(keys, ages, strict=True)}
     assert found == (expected if listed else {})
+
+
+def test_what_adds_up_over_weights_has_a_total_of_the_network() -> None:
+    module = nn.Sequential(nn.Conv2d(4, 8, 3, groups=2), nn.Flatten(), nn.Linear(8, 3))
+    network = Network("net", module)
+    fire = apply("fire", network, polynomial="exact")
+    trainable: Any = SimpleNamespace(networks={"net": network}, sample=lambda size, number: None)
+    names = ["dfi", "dfi_scaled", "sfe", "sfe_normalized", "stable_rank"]
+    found = measure_run(trainable, names, 1, 0)
+    after = [module.get_parameter(f"{i}.weight").detach().double() for i in (0, 2)]
+    before = [network.initial[name].double() for name in ("0.weight", "2.weight")]
+    slices = [*after[0].flatten(2).unbind(-1), after[1]]
+    gaps = [(w @ w.T - torch.eye(len(w))).square().sum() for w in slices]
+    moved = sum((w - w0).square().sum() for w, w0 in zip(after, before, strict=True))
+    assert found["metric/dfi/net"] == pytest.approx(float(sum(gaps)))
+    assert found["metric/dfi_scaled/net"] == pytest.approx(fire.dfi_after, abs=1e-9)
+    assert found["metric/sfe/net"] == pytest.approx(float(moved))
+    squares = sum(w0.square().sum() for w0 in before)
+    assert found["metric/sfe_normalized/net"] == pytest.approx(float(moved / squares))
+    assert "metric/stable_rank/net" not in found  # ranks have none

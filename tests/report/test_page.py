@@ -18,7 +18,9 @@ from rlplast.report.records import MOST
 from rlplast.report.summary import summarise
 from rlplast.report.trust import p_words
 from rlplast.report.view import Report
+from rlplast.run import api
 from tests.report.runs import receipt_row, write_run, write_study
+from tests.supervised_runs import small_supervised
 
 VOID = {"meta", "link", "input", "br", "img", "hr"}
 HOSTILE = "<script>alert(1)</script><img src=x onerror=\"alert('2')\">&amp;"
@@ -150,6 +152,29 @@ def test_ends_are_the_means_of_what_was_measured_last(tmp_path: Path, quick: Non
     assert set(first) == {"arm", "eval/accuracy", *head}  # no tensors
     assert [first[name] for name in head] == ["0.200", "2.00e+42", "2.00"]
     assert [second[name] for name in head] == ["0.300", "6.00", "5.00"]
+
+
+def test_what_was_measured_right_after_a_firing_is_not_of_the_end(tmp_path: Path, quick: None):
+    """A full reset to θ0 leaves no distance from it; the run without one goes on from there."""
+    changes = {
+        "stream": {"name": "warm_start", "fraction": 0.4, "epochs": 1},
+        "metrics": {"every": "1 phase", "names": ["weight_norm", "weight_difference"]},
+        "penalties": [],
+        "checkpoint": {"every": "100%"},
+    }
+    reset = {"method": "full_reset", "on": "phase_start", "params": {"init": "stored"}}
+    for name, hooks in {"none": [], "reset": [reset]}.items():
+        api.train(small_supervised(hooks=hooks, **changes), tmp_path / "runs" / name)
+    found = Page(written(tmp_path / "runs", tmp_path / "out"))
+    key = "weight_difference (model)"
+    end, right_after = (
+        {row[0]: row[rows[0].index(key)] for row in rows[1:]}
+        for _, rows in found.tables
+        if key in rows[0]
+    )
+    assert all(float(value) > 0 for value in end.values())
+    moved = {arm: float(value) > 0 for arm, value in right_after.items()}
+    assert moved == {"none": True, "full_reset on phase_start": False}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ The values below were copied from the papers, not from the studies.
 """
 
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from rlplast import envs
 from rlplast.core.clock import Time
 from rlplast.optimizers.updater import Updater
 from rlplast.run.config_file import read_config
-from rlplast.run.shipped import config_folder
+from rlplast.run.shipped import config_folder, shipped_configs
 from rlplast.study.api import read_study_config, study_cells
 from rlplast.study.spec import StudyConfig, runs_of
 from rlplast.supervised.models import build_model
@@ -284,6 +284,46 @@ def test_swrs_classifiers_have_the_published_values(name: str) -> None:
             start = {"on": "phase_start", "optimizer": "keep"}  # the code: one Adam, never cleared
             assert row(study, task, "shrink_perturb") == start | {"params": {"coef": shrink}}
             assert row(study, task, "head_reset") == start | {"params": {"init": "stored"}}
+
+
+# The config of one run of a paper, and the study, the task and the arm that it is.
+SINGLE = {
+    **{f"supervised/swr_{pair}": ("swr/fig2_6", pair, "swr") for pair in PAIRS},
+    "supervised/fire_cifar10_resnet18": ("fire/fig2a_cifar10", "", "fire"),
+    "supervised/fire_cifar100_vit": ("fire/fig2a_cifar100", "", "fire"),
+    "supervised/fire_tiny_imagenet_vgg16": ("fire/fig2a_tiny_imagenet", "", "fire"),
+    "supervised/lcl_cifar10": ("lcl/tables_1_2_resnet18", "cifar10", "lcl"),
+    "supervised/lcl_imagenet_probe": ("lcl/table_3", "swin_b", "lcl"),
+    "supervised/persistent_lenet5": ("persistent/figures_6_7_8", "good", "persistent"),
+    "gpt/fire_a42_phase2": ("fire/fig3", "best", "fire"),
+    "dqn/asterix": ("fire/fig4a", "atari/Asterix", "none"),
+    "dqn/beamrider": ("fire/fig4a", "atari/BeamRider", "none"),
+    "dqn/demonattack": ("fire/fig4a", "atari/DemonAttack", "none"),
+    "sac/h1_balance": ("fire/fig4b", "h1-balance_simple", "none"),
+    "sac/h1_walk": ("fire/fig4b", "h1-walk", "none"),
+    "sac/h1_run": ("fire/fig4b", "h1-run", "none"),
+}
+WRITTEN = ("log", "metrics", "evaluate", "checkpoint")  # what a run writes, and how often
+
+
+def test_every_config_of_a_papers_run_is_compared() -> None:
+    papers = ("fire_", "swr_", "lcl_", "persistent_")
+    named = {name for name in shipped_configs() if name.partition("/")[2].startswith(papers)}
+    named -= {name for name in named if name.startswith("study/")}
+    assert named - SINGLE.keys() == {"gpt/fire_a42_phase1"}  # from which the study starts
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_the_config_of_one_run_is_the_arm_of_its_study(name: str) -> None:
+    """All is compared but what is written, where it starts, and corrupted images."""
+    study, task, arm = SINGLE[name]
+    single: Any = asdict(read_config(name))
+    own: Any = asdict(arm_config(read_study_config(f"study/{study}"), task, arm))
+    for config in (single, own):
+        for key in WRITTEN:
+            del config[key]
+        config.get("data", {})["corrupted"] = config.get("start", {})["run"] = None
+    assert single == own
 
 
 @pytest.mark.parametrize("name", SWR)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from torch import nn
 
 from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError
@@ -23,12 +24,14 @@ from rlplast.study.api import read_study_config
 from rlplast.study.plan import plan
 from rlplast.study.smoke import shrunk_study, smoke_runs
 from rlplast.supervised.data import load_data
+from rlplast.supervised.models import build_model
 from rlplast.training.best import find_checkpoint
 from rlplast.training.checkpoint import load
 from rlplast.training.config import read_yaml
 from tests.cli.commands import command
 from tests.marks import slow_but
 from tests.runs import TINY
+from tests.supervised.small_models import library
 
 STUDIES = [name for name in shipped_configs() if name.startswith("study/")]
 FAST = (
@@ -264,3 +267,21 @@ def test_the_last_arm_of_a_shipped_study_made_small_trains(name, tmp_path):
 def test_smoke_of_a_shipped_study(tmp_path):
     outcome = command("study", "study/search_demo", "--smoke", "--out", tmp_path / "out")
     assert outcome.code == 0, outcome.out + outcome.err
+
+
+@pytest.mark.parametrize("study", ["study/lcl/table_3", "study/lcl/tables_1_2_efficientnetv2_s"])
+def test_networks_of_timm_are_made_narrow_and_keep_the_names_of_their_layers(study, tmp_path):
+    """Swin-B takes pictures of 224 pixels and has 88 M weights, trials have pictures of 32."""
+    library("timm")
+    runs, _ = smoke_runs(shrunk_study(read_study_config(study)), tmp_path)
+    models = {run.task: run.config.model for run in runs if run.arm == "lcl"}
+    for task, model in models.items():
+        module = build_model(model, (3, 32, 32), 10)  # what is frozen has its name in it
+        assert sum(p.numel() for p in module.parameters()) < 300_000, task
+        (layer,) = [
+            row["params"]["layers"]
+            for run in runs
+            for row in run.config.layers
+            if (run.task, run.arm) == (task, "lcl")
+        ]
+        assert isinstance(module.get_submodule(layer[0]), nn.Linear)

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -337,6 +338,17 @@ def test_efficientnet_leaves_out_its_first_strides(stride: int | None, sides: li
     assert sum(p.numel() for p in module.parameters()) == 20_190_298  # timm's, with 10 classes
 
 
+@pytest.mark.parametrize(
+    "name", ["swin_tiny_patch4_window7_224", "vit_tiny_patch16_224", "resnet18"]
+)
+@torch.no_grad()
+def test_timms_models_are_built_for_the_size_of_the_images(name: str) -> None:
+    library("timm")
+    for side in (32, 48):
+        module = build_model(ModelConfig("timm", timm=name), (3, side, side), 10).eval()
+        assert module(torch.zeros(1, 3, side, side)).shape == (1, 10)
+
+
 # --- Images and keys --------------------------------------------------------------------------
 
 
@@ -403,6 +415,11 @@ def test_a_missing_library_is_named_with_what_to_install(monkeypatch: pytest.Mon
         build_model(ModelConfig("efficientnetv2_s"), (3, 32, 32), 10)
 
 
+def timm_of(create_model: Callable[..., nn.Module]) -> SimpleNamespace:
+    """Return a pretended timm."""
+    return SimpleNamespace(create_model=create_model, get_pretrained_cfg=lambda name: None)
+
+
 @pytest.mark.parametrize(
     ("error", "message"),
     [
@@ -416,7 +433,7 @@ def test_weights_are_blamed_only_if_they_are_missing(
     def create_model(name: str, **options: Any) -> nn.Module:
         raise error
 
-    monkeypatch.setitem(sys.modules, "timm", SimpleNamespace(create_model=create_model))
+    monkeypatch.setitem(sys.modules, "timm", timm_of(create_model))
     with pytest.raises(ConfigError, match=message):
         build_model(ModelConfig("timm", timm="resnet10t", pretrained=True), (3, 32, 32), 10)
 
@@ -430,7 +447,7 @@ def test_published_weights_are_loaded_only_when_asked(monkeypatch: pytest.Monkey
         asked.update(name=name, **options)
         return published
 
-    monkeypatch.setitem(sys.modules, "timm", SimpleNamespace(create_model=create_model))
+    monkeypatch.setitem(sys.modules, "timm", timm_of(create_model))
     drawn = build_model(ModelConfig("vit_tiny"), (3, 32, 32), 10)
     assert not asked
     loaded = build_model(ModelConfig("vit_tiny", pretrained=True), (3, 32, 32), 10)

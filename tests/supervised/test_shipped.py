@@ -38,10 +38,6 @@ def test_fires_classifiers_warm_up_and_are_evaluated_as_in_its_code(
     assert [hook["scope"] for hook in found.hooks] == [scope]
 
 
-def test_swrs_vgg16_has_batch_norm() -> None:
-    assert config("swr_tiny_imagenet_vgg16").model.batch_norm
-
-
 @pytest.mark.parametrize(
     "name", ["mnist_mlp", "cifar10_cnn", "cifar100_cnn", "cifar100_cnn_bn", "tiny_imagenet_vgg16"]
 )

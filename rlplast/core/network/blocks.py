@@ -109,6 +109,11 @@ class Block:
         return self.spec.kind
 
     @property
+    def groups(self) -> int:
+        """Groups of a conv layer, which divide its output channels; 1 of other layers."""
+        return int(getattr(self.module, "groups", 1)) if self.kind == "conv" else 1
+
+    @property
     def trainable(self) -> bool:
         """Whether this is a parameter that training moves (a buffer or a frozen one is not)."""
         return self.spec.role != "buffer" and (self.param.requires_grad or bool(self.copies))
