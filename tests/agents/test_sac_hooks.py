@@ -140,7 +140,7 @@ def towards_fresh(blocks: list[Block], before: State, after: State, start: State
     zero = [b.name for b in blocks if b.trainable and not start[b.name].any()]
     factors = np.concatenate([(after[n] / before[n]).flatten().numpy() for n in zero])
     np.testing.assert_allclose(factors, factors[0], **TOLERANCE)
-    assert 0.2 <= factors[0] <= 0.9
+    assert 0.2 <= round(float(factors[0]), 6) <= 0.9  # the bounds, in float32
     for name in (b.name for b in blocks if b.trainable and b.name not in zero):
         assert not same(after[name], before[name]), name
 
