@@ -274,7 +274,7 @@ def test_networks_of_timm_are_made_narrow_and_keep_the_names_of_their_layers(stu
     """Swin-B takes pictures of 224 pixels and has 88 M weights, trials have pictures of 32."""
     library("timm")
     runs, _ = smoke_runs(shrunk_study(read_study_config(study)), tmp_path)
-    models = {run.task: run.config.model for run in runs if run.arm == "lcl"}
+    models: Any = {run.task: vars(run.config)["model"] for run in runs if run.arm == "lcl"}
     for task, model in models.items():
         module = build_model(model, (3, 32, 32), 10)  # what is frozen has its name in it
         assert sum(p.numel() for p in module.parameters()) < 300_000, task
