@@ -18,7 +18,7 @@ from rlplast.adapters.sb3_parts import PARTS, parts_of
 from rlplast.adapters.trained import raw_optimizer, refuse_sharded
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.blocks import NORMS, Block, unwrap
-from rlplast.core.network.network import Init, Network, torch_default
+from rlplast.core.network.network import Init, Network, Place, torch_default
 from rlplast.core.network.trace import is_activation, is_matrix
 from rlplast.core.network.unit_search import JOINED
 from rlplast.core.network.unit_walk import alone
@@ -52,7 +52,8 @@ def find_networks(model: Any, named: Collection[str] = ()) -> dict[str, Network]
     for name, network in found.items():
         attribute = next((a for a, _ in _Q_NETWORKS if hasattr(policy, a)), name)
         whole = network.module is policy or not hasattr(policy, attribute)
-        network.place = partial(_place, model, policy, network.module, None if whole else attribute)
+        now = partial(_place, model, policy, network.module, None if whole else attribute)
+        network.place = Place(now)
     return found
 
 

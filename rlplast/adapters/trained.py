@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.network.blocks import unwrap
-from rlplast.core.network.network import Init, Network
+from rlplast.core.network.network import Init, Network, Place
 from rlplast.core.network.optim_state import DRAWN, RULES, about_keep, shared
 
 __all__ = ["check_policies", "check_shared", "find_networks", "raw_optimizer", "refuse_sharded"]
@@ -108,7 +108,7 @@ def find_networks(
         for path, each in zip(
             places, (networks[name], *networks[name].followers.values()), strict=True
         ):
-            each.place = partial(root.get_submodule, path)
+            each.place = Place(partial(root.get_submodule, path))
     return networks
 
 

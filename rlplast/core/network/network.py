@@ -28,7 +28,7 @@ from rlplast.core.network.renewal import Snapshot, view_anew
 from rlplast.core.network.unit_search import find_units
 from rlplast.core.network.units import UnitGroup, UnitMap, UnitSpec
 
-__all__ = ["INSTALLED", "Init", "Network", "by_name", "part_of", "torch_default"]
+__all__ = ["INSTALLED", "Init", "Network", "Place", "by_name", "part_of", "torch_default"]
 
 INSTALLED = "rlplast_installed"  # attribute of modules: the methods they come from
 
@@ -114,6 +114,16 @@ def _starts(block: Block) -> Mapping[str, float]:
 Init = Callable[[Block, torch.Generator], Tensor]
 
 
+class Place:
+    """Where a trainer has a module: returns the one that is there now. A copy has no place."""
+
+    def __init__(self, find: Callable[[], nn.Module]) -> None:
+        self.find = find
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        """Return None."""
+
+
 class Network:
     """A module, and what hooks need to know about it.
 
@@ -167,7 +177,7 @@ class Network:
         self.order, self._given_units = order, units
         self.cache: dict[Any, Any] = {}  # what methods found out of this `version`, as an order
         self.ticks: Any = None  # what `rlplast.tick` does
-        self.place: Callable[[], nn.Module] | None = None  # where a trainer has its module
+        self.place: Place | None = None
         self._follows = False
         self.initial = self._initial(initial)
         if isinstance(followers, nn.Module):
@@ -249,7 +259,7 @@ class Network:
         """
         for follower in self.followers.values():
             follower.refresh()
-        if self.place is not None and unwrap(self.place()) is not self.module:
+        if self.place is not None and unwrap(self.place.find()) is not self.module:
             raise ConfigError(
                 f"network {self.name!r} is another module now than when training began: let the "
                 "trainer begin anew, with new hooks"
