@@ -80,7 +80,9 @@ class HookCallback(DriverCallback, TrainerCallback):
         if state.global_step > 0 and self.driver.loaded is None:
             self.load(_saved(args, state.global_step))
         # Only with a length does the Trainer know epochs; without, a schedule in them is refused.
-        counted = {"epochs": int(state.epoch)} if has_length(kwargs.get("train_dataloader")) else {}
+        counted: dict[str, Any] = (
+            {"epochs": int(state.epoch)} if has_length(kwargs.get("train_dataloader")) else {}
+        )
         raw, root = raw_optimizer(optimizer), unwrap(model)
         networks = find_networks(root, [raw], self.paths, lambda path: _initializer(root, path))
         self.driver.begin(

@@ -129,7 +129,7 @@ class HookCallback(DriverCallback, Callback):
 @contextmanager
 def _untoggled(module: LightningModule) -> Iterator[None]:
     """Undo for a while what ``toggle_optimizer`` froze for the backward pass of one loss."""
-    trains = dict(module._param_requires_grad_state)
+    trains: dict[Any, bool] = dict(module._param_requires_grad_state)
     toggled = {parameter: parameter.requires_grad for parameter in trains}
     try:
         for parameter, flag in trains.items():

@@ -17,6 +17,7 @@ __all__ = ["PACKED_NAMES", "QUERY_KEY", "UNKNOWN", "packed_rows"]
 UNKNOWN = "packed"
 PARTS = ("q", "k", "v")
 # One part after the other, unless the module around is one of `HEADWISE`.
+IN_TURN: dict[str, tuple[str, ...]]
 IN_TURN = {name: PARTS for name in ("qkv", "to_qkv", "Wqkv", "c_attn", "in_proj", "qkv_linear")}
 IN_TURN |= {name: PARTS[1:] for name in ("kv", "to_kv")}
 IN_TURN["gate_up_proj"] = ("gate", "up")  # of Phi-3 and GLM
