@@ -119,6 +119,7 @@ Kinds = Mapping[str, tuple[type, ...]]  # key → what it may be, if it is no nu
 
 METRICS: Kinds = {}
 RECEIPTS: Kinds = {
+    "hook": (str,),
     "method": (str,),
     "network": (str,),
     "clock": (dict,),

@@ -149,7 +149,10 @@ class NewOptimizer(BaseCallback):
 @pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
 def test_hooks_follow_to_an_optimizer_that_a_policy_is_given(algorithm: str):
     def trained(*others: Any) -> Any:
-        rows = [{"method": "swr", "every": "1 updates"}, {"method": "full_reset", "at": "90%"}]
+        rows = [
+            {"method": "weight_clip", "every": "1 updates"},
+            {"method": "full_reset", "at": "90%"},
+        ]
         own = {"networks": ["actor"]} if algorithm == "PPO" else {}
         callback = sb3.HookCallback([row | own for row in rows])
         hosts.sb3_model(algorithm).learn(64, callback=[callback, *others])

@@ -339,13 +339,13 @@ def test_the_replay_stacks_frames_as_acting_saw_them(
     assert all(stack[0].any() == repeat_first for stack in padded)
 
 
-def test_a_worker_that_dies_is_an_error_that_says_to_resume() -> None:
+def test_a_worker_that_dies_is_an_error_that_says_what_is_kept() -> None:
     env = EnvConfig(id="gym/CartPole-v1", num_envs=2, workers=1)
     config = DQNConfig(env=env, agent=DQNAgentConfig(initial_steps=10, buffer_size=100))
     agent = DQN(config, torch.device("cpu"))
     (worker,) = multiprocessing.active_children()
     worker.kill()
     worker.join()
-    with pytest.raises(RlplastError, match=r"worker 0 .* resume the run"):
+    with pytest.raises(RlplastError, match=r"worker 0 .* the last checkpoint is kept"):
         agent.step()
     agent.close()

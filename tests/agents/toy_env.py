@@ -187,6 +187,8 @@ def everything(agent: Agent) -> dict[str, Any]:
 def without_weights(agent: Agent) -> dict[str, Any]:
     """Streams, environments, statistics, replay content, stacks and counters, as copies."""
     state = copy.deepcopy(agent.state_dict())
+    # A term that has begun has a sum, which is nothing at first.
+    state["penalties"] = state["penalties"] or {"sum": torch.zeros((), dtype=torch.float64)}
     if isinstance(agent, PPO):
         return state | {"clock": agent.clock, "exploration": exploration_state(agent)}
     replay = agent.experience.replay

@@ -2,7 +2,6 @@
 
 import json
 import random
-import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -349,19 +348,6 @@ def test_logger_that_cannot_be_started_stops_the_run_and_resume_begins_it(
     assert steps == []
     assert api.resume(tmp_path / "run").info["status"] == "done"
     assert final(tmp_path / "run") == final(plain)
-
-
-def test_what_run_json_says_of_id_and_study_may_be_anything(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    with pytest.raises(Killed):
-        api.train(config("mlflow"), run, observer=at_step(1, kill))
-    for path in (run / "checkpoints").iterdir():
-        shutil.rmtree(path)  # it begins anew
-    info = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(info | {"study": "x", "id": None}))
-    api.resume(run)
-    runs = mlflow_runs(f"sqlite:///{run / 'mlflow.db'}")
-    assert sorted(found.data.tags["rlplast.id"] for _, found in runs) == sorted(["run", info["id"]])
 
 
 def test_receipts_become_numbers() -> None:

@@ -12,7 +12,9 @@ from torch import nn
 
 from rlplast.core.rng import preserve_global_rng
 
-__all__ = ["in_mode", "reading"]
+__all__ = ["BORROWED", "in_mode", "reading"]
+
+BORROWED = "rlplast_borrowed"  # attribute of modules whose buffers are copies for a while
 
 
 @contextmanager
@@ -34,6 +36,7 @@ def reading(*modules: nn.Module, evaluate: bool = True, copies: bool = True) -> 
     copied = {key: buffer.detach().clone() for key, buffer in buffers.items()}
     for part, _, own in kept if copies else ():
         part._buffers.update({n: None if b is None else copied[id(b)] for n, b in own.items()})
+        vars(part)[BORROWED] = True  # which goes with what is put back
     try:
         with preserve_global_rng(), in_mode(*modules if evaluate else (), train=False):
             yield

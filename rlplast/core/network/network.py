@@ -24,6 +24,7 @@ from torch.optim.swa_utils import AveragedModel
 from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.network.blocks import VARIANCES, Block, blocks_of, unwrap
 from rlplast.core.network.memory import check_memory, check_module
+from rlplast.core.network.modes import BORROWED
 from rlplast.core.network.renewal import Snapshot, view_anew
 from rlplast.core.network.unit_search import find_units
 from rlplast.core.network.units import UnitGroup, UnitMap, UnitSpec
@@ -257,6 +258,8 @@ class Network:
             ConfigError: if layers came or went, or a parameter trains that no optimizer holds.
             BadWeights: if a tensor is on the ``meta`` device.
         """
+        if BORROWED in vars(self.module):  # it is being read, and has its own buffers afterwards
+            return
         for follower in self.followers.values():
             follower.refresh()
         if self.place is not None and unwrap(self.place.find()) is not self.module:
