@@ -410,7 +410,7 @@ def test_command_draws_on_a_terminal_and_goes_on_after_it(
         assert main(["resume", str(run), "--total", "260 env_steps"]) == 0
     ends = [row for row in rows(written) if row.startswith("done in ")]
     assert len(ends) >= 2 and all("100%" in row for row in ends)
-    assert any(row.startswith("resuming ") for row in rows(written))
+    assert any(row.startswith("resuming") for row in rows(written))
 
 
 def test_a_slow_import_is_said():
