@@ -182,8 +182,9 @@ class Hook:
             anew = self.method.setup(network, blocks)
             carry(self.states.setdefault(network.name, {}), anew, network.module)
         if self.schedule.every_update:
-            sums = self.sums.get(network.name, torch.zeros(4, dtype=torch.float64))
-            self.sums[network.name] = sums.to(network.blocks[0].view.device)
+            device, sums = network.blocks[0].view.device, self.sums.get(network.name)
+            anew = torch.zeros(4, dtype=torch.float64, device=device)
+            self.sums[network.name] = anew if sums is None else sums.to(device)
             for block in blocks if self.method.key == "hooks" else ():
                 refuse_low_precision(network, block)
 
