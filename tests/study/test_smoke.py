@@ -216,7 +216,8 @@ def test_of_two_hooks_with_one_method_the_one_that_did_not_fire_is_named(tmp_pat
     config = read_config(TINY | {"hooks": [*twice, {"method": "full_reset", "at": "75%"}]})
     keys = config.hook_keys()
     assert keys == ["full_reset at=50%", "full_reset at=50% #2", "full_reset at=75%"]
-    lines = [json.dumps({"method": "full_reset", "hook": key}) for key in (keys[0], keys[2])]
+    row = {"method": "full_reset", "clock": {"updates": 3}}
+    lines = [json.dumps(row | {"hook": key}) for key in (keys[0], keys[2])]
     (tmp_path / "receipts.jsonl").write_text("\n".join(lines) + "\n")
     cell = SimpleNamespace(config=config, folder=".")
     assert smoke._faults_of(cell, tmp_path) == ["hooks[1] (full_reset) did not fire"]

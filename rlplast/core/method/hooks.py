@@ -447,7 +447,7 @@ class Hooks:
             for name, sums in hook.sums.items():
                 sums.copy_(saved["sums"][name])
             hook.fired = {
-                name: (fired["number"], Clock.saved(fired["clock"]))
+                name: (int(fired["number"]), Clock.saved(fired["clock"]))
                 for name, fired in saved.get("fired", {}).items()
             }
 
