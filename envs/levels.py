@@ -27,10 +27,9 @@ __all__ = ["LEVELS", "Level", "find_level"]
 
 LEVELS = ("exact", "replayed", "restarted")  # the best first
 SAME = 5  # steps of two that have equal seeds
-AWAY = 50  # steps of an episode before its state is taken
+AWAY = (50, 57, 63)  # steps before a state is taken: a counter differs in each, also by halves
 ON = 20  # steps from there
 AFTER_RESET = 5
-ROUNDS = 3  # states that are taken
 
 _LACKS = "has no state_dict() and load_state_dict(state)"
 _RUNS_DIFFER = "so runs of one seed differ"
@@ -180,10 +179,10 @@ def _resumed(
         make_env: makes the new one.
         groups: two that are played beside each other, the first and the last; new ones join them.
     """
-    for number in range(ROUNDS):
+    for number, away in enumerate(AWAY):
         one, other = groups[0], groups[-1]
         one.reset()  # so that the episode is not its first
-        yield from _play(one, AWAY, 3 * number)
+        yield from _play(one, away, 3 * number)
         (state,) = one.get_states(level)
         if not state["running"]:
             return state["untold"]

@@ -54,6 +54,23 @@ class Saved(Plain):
         self.count, self.place = state["count"], float(state["place"])
 
 
+class ForgetsCount(Saved):
+    """Forgets how many steps its episode has had, of which `length` end it; shows them by halves."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def hidden(self) -> float:
+        return self.count % 2
+
+    def step(self, action: int) -> Any:
+        obs, reward, *_ = super().step(action)
+        return obs, reward, False, self.count == self.length, {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": 0, "place": super().state_dict()["place"]}
+
+
 class Doubled(gymnasium.ObservationWrapper):
     """A wrapper that holds no state."""
 
@@ -330,6 +347,8 @@ def register() -> None:
         name = f"{PREFIX}{kind.__name__}-v0"
         if name not in gymnasium.registry:
             gymnasium.register(name, f"tests.envs.hiding:{kind.__name__}")
+    if f"{PREFIX}ForgetsCount-v0" not in gymnasium.registry:
+        gymnasium.register(f"{PREFIX}ForgetsCount-v0", "tests.envs.hiding:ForgetsCount")
     for how in ENDS:
         name = f"{PREFIX}{how}-v0"
         if name not in gymnasium.registry:

@@ -46,6 +46,12 @@ def test_the_level_is_what_can_be_kept(kind: Any, expected: str) -> None:
     assert bool(found.reason) == (expected != "exact")
 
 
+@pytest.mark.parametrize("length", [10, 20, 25, 40, 50, 100, 200])
+def test_a_state_without_the_count_of_steps_is_not_exact(length: int) -> None:
+    found = envs.find_resume(named(hiding.ForgetsCount), kwargs={"length": length})
+    assert found.name == "replayed", found
+
+
 LACKS = "has no state_dict() and load_state_dict(state)"
 
 
