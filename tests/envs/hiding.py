@@ -55,7 +55,7 @@ class Saved(Plain):
 
 
 class ForgetsCount(Saved):
-    """Forgets how many steps its episode has had, of which `length` end it; shows them by halves."""
+    """Forgets how many of `length` steps its episode has had; shows whether they are even."""
 
     def __init__(self, length: int) -> None:
         self.length = length
