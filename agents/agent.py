@@ -338,8 +338,8 @@ class Agent(Reader):
         stream = partial(numpy_stream, self.config.seed, "evaluation", number, *of_task)
         rng = stream("policy")
         make = partial(self.tasks.make, task)
-        if task == self.sequence.tasks[self.experience.phase]:  # a new phase's begins later
-            make = partial(_with_learned, make, self.experience.env.learned())
+        if learned := self.experience.learned().get(task):
+            make = partial(_with_learned, make, learned)
         with self.reading(copies=False):
             return evaluate_policy(
                 make,

@@ -51,7 +51,8 @@ class DQN(OffPolicyAgent):
         super().__init__(config, tasks, device, spec.clip_rewards if clip is None else clip)
         self.online, self.target = self._q_network(), self._q_network()
         self.target.requires_grad_(False)
-        if agent.precision == "bf16":  # autocast would round its weights anew at every update
+        # Autocast would round its weights anew at every update; small moves would round to none.
+        if agent.precision == "bf16" and agent.tau == 1:
             self.target.bfloat16()
         install_methods(config.layers, config.hooks, {"q": (self.online, self.target)}, seed)
         updater = Updater(config.optimizer, self.online, derive_seed(self.streams.seed, "q"))

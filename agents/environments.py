@@ -45,6 +45,7 @@ class Environments:
         self.stack = envs.FrameStack(n, self.spec)
         self.returns: list[float] = []
         self.successes: list[float] = []
+        self._learned: dict[int, list[Any]] = {}  # statistics of wrappers, of tasks that were left
         with ExitStack() as cleanup:
             cleanup.callback(self.env.close)
             self._begin("at the start")
@@ -82,11 +83,20 @@ class Environments:
         Raises:
             RlplastError: as `environment_errors` says.
         """
+        self._learned = self.learned()
         self.env.close()
         when = f"at the start of phase {phase}"
         with environment_errors(when):
             self.env, self.phase = self._make(phase), phase
+        if learned := self._learned.get(self.tasks.sequence.tasks[phase]):
+            self.env.take_over(learned)
         self._begin(when)
+
+    def learned(self) -> dict[int, list[Any]]:
+        """Return the running statistics of wrappers, by task; of those that have some."""
+        now = self.env.learned()
+        own = {self.tasks.sequence.tasks[self.phase]: now} if any(now) else {}
+        return self._learned | own
 
     def _begin(self, when: str) -> None:
         """Begin new episodes."""
@@ -153,14 +163,14 @@ class Environments:
                     f"episode: {self.env.restart_reason}; mend the environment, or set env.resume "
                     "to auto in the run's config.yaml"
                 )
-        learned = self.env.learned()
+        learned = [[task, found] for task, found in self.learned().items()]
         state = {
             "env": env,
             "stack": self.stack.frames,
             "phase": self.phase,
             "returns": self.returns,
         }
-        optional = {"successes": self.successes, "learned": learned if any(learned) else []}
+        optional = {"successes": self.successes, "learned": learned}
         return state | {name: found for name, found in optional.items() if found}
 
     def load_state_dict(self, state: Mapping[str, Any], new_draws: bool = False) -> None:
@@ -175,7 +185,8 @@ class Environments:
             self.env.close()
             self.env, self.phase = self._make(phase), phase
         self.env.load_state_dict(state["env"], self._streams(phase) if new_draws else None)
-        if learned := state.get("learned"):
+        self._learned = {int(task): found for task, found in state.get("learned", [])}
+        if learned := self._learned.get(self.tasks.sequence.tasks[phase]):
             self.env.take_over(learned)  # also where a new episode begins
         self.stack.frames[:] = state["stack"]
         self.returns = [float(value) for value in state["returns"]]

@@ -231,6 +231,32 @@ def test_statistics_of_one_task_are_not_put_into_another(tmp_path: Path) -> None
     assert any(f"eval/{names[1]}/return_mean" in line for line in run.lines())
 
 
+class OtherSides(Sides):
+    """Seen elsewhere."""
+
+    def step(self, action: int) -> Any:
+        obs, *rest = super().step(action)
+        return obs + np.float32([900, 0]), *rest
+
+
+def test_tasks_of_a_sequence_keep_what_their_wrappers_learnt(tmp_path: Path) -> None:
+    normal = gymnasium.wrappers.NormalizeObservation.wrapper_spec(epsilon=1e-8)
+    ids = ["gym/RlplastSides-v0", "gym/RlplastOtherSides-v0"]
+    for env_id, kind in zip(ids, (Sides, OtherSides), strict=True):
+        name = env_id.removeprefix("gym/")
+        gymnasium.register(name, kind, additional_wrappers=(normal,))
+    keys = config(ids[0])
+    keys["env"] = {"sequence": ids, "steps_per_task": 60, "cycles": 2, "num_envs": 2}
+    keys.pop("total"), keys.pop("hooks")
+    run = api.train(keys, tmp_path / "run")
+    learned = run.agent().experience.learned()
+    assert sorted(learned) == [0, 1]
+    for task, offset in ((0, 100), (1, 1000)):  # of both cycles, from the checkpoint
+        for ((kept,),) in zip(learned[task], strict=True):
+            assert kept["count"] > 60 / 2 * 1.5
+            assert abs(kept["mean"][0] - offset) < 200
+
+
 class Alone(Sides):
     """Takes what only one can have, as a port is; at `when`."""
 

@@ -367,3 +367,45 @@ def test_runs_whose_units_are_first_looked_for_after_the_load(
     branched = final(tmp_path / "arm")
     assert branched["tensors.safetensors"] == expected["tensors.safetensors"]
     assert branched["metrics"] == expected["metrics"]
+
+
+class Plain(nn.Module):
+    """Keeps its state in no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out, self.count, self.calls = nn.Linear(6, 2), torch.zeros(()), [0]
+        self.rng = torch.Generator().manual_seed(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += 1
+        self.calls.append(len(self.calls))
+        return self.out(x) * self.count + torch.rand((), generator=self.rng) * len(self.calls)
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_what_a_module_keeps_in_plain_tensors_containers_and_generators_stays(copies: bool) -> None:
+    module, twin, x = Plain(), Plain(), torch.randn(4, 6)
+    twin.load_state_dict(module.state_dict())
+    twin(x)  # the uninterrupted one
+    module(x)
+    objects = module.count, module.calls, module.rng
+    with reading(nn.Sequential(module), copies=copies):
+        first, second = module(x), module(x)
+    assert not torch.equal(first, second)
+    assert all(
+        a is b for a, b in zip(objects, (module.count, module.calls, module.rng), strict=True)
+    )
+    assert torch.equal(module(x), twin(x))
+
+
+def test_a_network_is_not_viewed_anew_while_a_part_of_it_is_read() -> None:
+    module = nn.Sequential(nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)), nn.Linear(4, 2))
+    network = Network("n", module, torch.optim.Adam(module.parameters()))
+    with reading(module[0]):
+        network.refresh()
+    assert rlplast.full_reset(network).entries_touched > 0
+    with torch.no_grad():
+        module[0][1].running_mean.fill_(5)  # type: ignore[union-attr]
+    rlplast.full_reset(network)
+    assert not module[0][1].running_mean.any()  # type: ignore[union-attr]

@@ -3,8 +3,9 @@
 FILE is a .safetensors, or a .pt that is a flat dict of names and tensors. The command edits every
 floating tensor with two or more dimensions, in file order. Choose others by name with --include and
 --exclude, also biases and norm layers. A file has only names and shapes, so embeddings and
-positions count as weights: exclude them if they should stay. Give initial weights with --init. Set
-METHOD's parameters with --PARAM VALUE; `rlplast list interventions` shows them.
+positions count as weights: exclude them if they should stay. What is tied in a .pt is one tensor;
+`fire` and `dash` leave it as it is. Give initial weights with --init. Set METHOD's parameters with
+--PARAM VALUE; `rlplast list interventions` shows them.
 
 Where a bias belongs to the second dimension of a matrix, that is taken for (d_in, d_out), as in a
 GPT-2 of transformers. Parts of parametrised weights and quantised weights are refused by name; so

@@ -31,16 +31,20 @@ def ends(report: Report) -> Iterator[Table]:
 def after_firing(report: Report) -> Iterator[Table]:
     """Yield a table per task: what was measured at the clock of the first firing, by arm.
 
-    Hooks fire before a measurement at the same clock, and updates come after it. An arm without a
-    firing has what it measured where the first other one fired. A hook with a condition fires after
-    the measurement that it reads, so runs with one have no such values.
+    Hooks fire before a measurement at the same clock, and updates come after it. A run without a
+    firing has what it measured where one of its seed fired first. A hook with a condition fires
+    after the measurement that it reads, so runs with one have no such values.
     """
     for task in report.tasks:
         runs = [r for r in report.of(task) if not any(h.get("when") for h in _hooks(r))]
-        first = next(filter(None, map(firing_clock, runs)), None)
-        there = [_only_at(run, firing_clock(run) or first or {}) for run in runs]
+        first: dict[int, dict[str, int]] = {}
+        for run in runs:
+            if clock := firing_clock(run):
+                first.setdefault(run.seed, clock)
+        clocks = [(run, firing_clock(run) or first.get(run.seed)) for run in runs]
+        there = [_only_at(run, clock) for run, clock in clocks if clock]
         what = "what a run measured right after the first firing"
-        yield from _table(report, task, there if first else [], what)
+        yield from _table(report, task, there, what)
 
 
 def _hooks(run: RunData) -> list[dict[str, Any]]:

@@ -57,11 +57,13 @@ def check_own(tensors: Tensors, names: Iterable[str], remedy: str = "") -> None:
         stem = re.sub(r"_(orig|mask|[uvg])$", "", name)
         pair = f"{stem}_g" in tensors and f"{stem}_v" in tensors
         computed = stem != name and (pair or f"{stem}_orig" in tensors)
-        if computed or "parametrizations" in name.split("."):
+        mask = re.search(r"(^|[._])mask$", name)
+        if computed or mask or "parametrizations" in name.split("."):
             raise ConfigError(
                 f"{name} is part of a parametrised weight (weight_norm, spectral_norm, pruning and "
                 "the like), which is computed from it: remove the parametrisation and save again "
-                f"(torch.nn.utils.parametrize.remove_parametrizations){remedy}"
+                "(torch.nn.utils.parametrize.remove_parametrizations; of pruned layers "
+                f"torch.nn.utils.prune.remove){remedy}"
             )
         beside = quantised.get(name.rpartition(".")[0])
         if tensor.dtype not in WRITABLE or (beside is not None and tensor.ndim >= 2):
@@ -95,13 +97,14 @@ def stored_transposed(layers: Mapping[str, Tensors]) -> set[str]:
     return found | gpt2 if found & gpt2 else found
 
 
-def layer_of(path: str, tensors: Tensors, transposed: bool) -> nn.Module:
+def layer_of(path: str, tensors: Tensors, transposed: bool, bare: bool) -> nn.Module:
     """Return a module of one layer's tensors.
 
     Args:
         path: of the layer.
         tensors: by their names in the layer.
         transposed: whether its weight lies (d_in, d_out).
+        bare: whether the weight is called otherwise in the file: experts, tokens of positions.
     """
     layer, specs = nn.Module(), []
     for name, tensor in tensors.items():  # names from a file need not be fit for attributes
@@ -109,19 +112,21 @@ def layer_of(path: str, tensors: Tensors, transposed: bool) -> nn.Module:
         kept[name] = tensor
     weights = [name for name, tensor in tensors.items() if tensor.ndim >= 2]
     if weights:
-        specs = _specs(path, weights[0], tensors, transposed)
+        specs = _specs(path, weights[0], tensors, transposed, bare)
     elif tensors.keys() <= NORM_ROLES.keys() and tensors.keys() != {"bias"}:
         specs = [BlockSpec(name, NORM_ROLES[name], "norm") for name in tensors]
     vars(layer)["block_specs"] = lambda: specs
     return layer
 
 
-def _specs(path: str, weight: str, tensors: Tensors, transposed: bool) -> list[BlockSpec]:
+def _specs(
+    path: str, weight: str, tensors: Tensors, transposed: bool, bare: bool
+) -> list[BlockSpec]:
     shape, own = tensors[weight].shape, path.rpartition(".")[2]
     d_out, d_in, *kernel = (shape[1], shape[0]) if transposed else shape
     biases = {n: t for n, t in tensors.items() if n != weight and "bias" in n}
     turned = kernel and [len(t) for t in biases.values()] == [d_in] and d_in != d_out
-    if turned or RECURRENT.fullmatch(own):  # a transposed conv, or gates
+    if turned or (bare and kernel) or RECURRENT.fullmatch(own):  # a transposed conv, or gates
         return [BlockSpec(weight, "other", "other", UNKNOWN)]
     kind, area = "conv" if kernel else "linear", math.prod(kernel)
     # Torch's own attention has one tensor of that name; its parts follow one another.

@@ -172,7 +172,8 @@ def resume_words(info: Mapping[str, Any]) -> str:
     words = {
         "exact": "exact: it goes on as if there had been no interruption",
         "replayed": "replayed: open episodes are played again from their seeds and actions",
-        "restarted": "restarted: new episodes begin, so the run is not the uninterrupted one",
+        "restarted": "restarted: new episodes begin, so the run is not the uninterrupted one, and "
+        "what outlives an episode is not in evaluations",
     }[found["resume"]]
     words = f"{words} ({found['reason']})" if found["reason"] else words
     begun = [

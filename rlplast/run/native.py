@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from rlplast import envs
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import ConfigError, shortened
 
 __all__ = ["NativeEnv"]
 
@@ -44,14 +44,14 @@ class NativeEnv:
         except (envs.EnvFailed, ValueError, TypeError, AttributeError) as error:
             if isinstance(error, ConfigError):
                 raise
-            why = error
         try:
             seen = np.stack([self._read(row) for row in _rows(obs)])
         except (envs.EnvFailed, ValueError, TypeError, AttributeError) as error:
             spec = self._env.spec
             raise ConfigError(
-                f"obs: {why}; allowed is what env '{spec.id}' returns, which the agent sees as "
-                f"{spec.obs_dtype} of shape {spec.obs_shape}, or several in a batch"
+                f"obs = {shortened(obs)}: allowed is what env '{spec.id}' returns, of finite "
+                f"numbers, which the agent sees as {spec.obs_dtype} of shape {spec.obs_shape}, or "
+                "several in a batch"
             ) from error
         return np.array([self._border.native(action) for action in act(seen)])
 
@@ -61,8 +61,8 @@ class NativeEnv:
 
     def _read(self, obs: Any) -> np.ndarray:
         seen, spec = self._border.read(obs), self._env.spec
-        if seen.shape != spec.obs_shape:
-            raise ValueError(f"it has shape {seen.shape}")
+        if seen.shape != spec.obs_shape or not np.isfinite(seen).all():
+            raise ValueError("is none, or not finite")
         return seen
 
 

@@ -175,6 +175,9 @@ def network_of(
     model = nn.Module()
     transposed = stored_transposed(layers)
     model._modules.update(
-        {path: layer_of(path, own, path in transposed) for path, own in layers.items()}
+        {
+            path: layer_of(path, own, path in transposed, path in tensors and "weight" not in path)
+            for path, own in layers.items()
+        }
     )
     return Network("model", model, initial=start, order=list(layers))

@@ -138,7 +138,16 @@ def test_weights_of_a_gpt2_are_those_of_the_module(tmp_path: Path, inner: int) -
     assert changed(file, out) == {"transformer.h.0.mlp.c_fc.weight"}
 
 
+class Experts(nn.Module):
+    """Four matrices in one tensor that is no layer's weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.randn(4, 6, 5))
+
+
 UNKNOWN: dict[str, tuple[nn.Module, str]] = {
+    "experts": (Experts(), "up"),
     "lstm": (nn.LSTM(6, 5, bidirectional=True, proj_size=3), "weight_ih_l0"),
     "gru": (nn.GRU(6, 5), "weight_ih_l0"),
     "cell": (nn.LSTMCell(6, 5), "weight_ih"),

@@ -52,6 +52,23 @@ def test_a_state_without_the_count_of_steps_is_not_exact(length: int) -> None:
     assert found.name == "replayed", found
 
 
+class Rare(hiding.Plain):
+    """Pays later than the trial looks."""
+
+    def step(self, action: int) -> Any:
+        obs, _, *rest = super().step(action)
+        return obs, 0.0, *rest
+
+
+def test_running_statistics_of_a_wrapper_are_never_replayed() -> None:
+    gymnasium.register(
+        "Rare-v0", lambda: gymnasium.wrappers.NormalizeReward(Rare()), max_episode_steps=40
+    )
+    found = envs.find_resume("gym/Rare-v0")
+    assert found.name == "restarted"
+    assert "running statistics of its wrappers go on over episodes" in found.reason
+
+
 LACKS = "has no state_dict() and load_state_dict(state)"
 
 

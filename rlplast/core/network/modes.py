@@ -4,9 +4,14 @@
 - `in_mode`: the mode alone.
 """
 
+import collections
+import copy
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -14,6 +19,10 @@ from rlplast.core.rng import preserve_global_rng
 
 __all__ = ["BORROWED", "in_mode", "reading"]
 
+_STATELESS = ("torch.", "rlplast.")  # whose parts keep what changes in buffers
+_STATES = (torch.Tensor, torch.Generator, np.ndarray, np.random.Generator, np.random.RandomState)
+_STATES += (random.Random, list, dict, set, collections.deque)
+_COMMON = frozenset(vars(nn.Module()))  # parameters, buffers, parts, hooks
 BORROWED = "rlplast_borrowed"  # attribute of modules whose buffers are copies for a while
 
 
@@ -21,7 +30,8 @@ BORROWED = "rlplast_borrowed"  # attribute of modules whose buffers are copies f
 def reading(*modules: nn.Module, evaluate: bool = True, copies: bool = True) -> Iterator[None]:
     """Call modules in evaluation mode, and leave them as they were.
 
-    Modes, buffers and attributes of every part are put back, and so are the global generators.
+    Modes, buffers and attributes of every part are put back, and so are the global generators. What
+    parts of a user's keep in plain tensors, containers and generators is a copy meanwhile.
 
     Args:
         *modules: all that are called.
@@ -37,6 +47,14 @@ def reading(*modules: nn.Module, evaluate: bool = True, copies: bool = True) -> 
     for part, _, own in kept if copies else ():
         part._buffers.update({n: None if b is None else copied[id(b)] for n, b in own.items()})
         vars(part)[BORROWED] = True  # which goes with what is put back
+    tensors = [t for part in parts for t in (*part._parameters.values(), *part._buffers.values())]
+    memo: dict[int, Any] = {id(x): x for x in (*parts, *tensors)}  # which stay what they are
+    for part in parts:
+        if not type(part).__module__.startswith(_STATELESS):
+            own = {
+                k: v for k, v in vars(part).items() if isinstance(v, _STATES) and k not in _COMMON
+            }
+            vars(part).update({k: copy.deepcopy(v, memo) for k, v in own.items()})
     try:
         with preserve_global_rng(), in_mode(*modules if evaluate else (), train=False):
             yield

@@ -258,7 +258,7 @@ class Network:
             ConfigError: if layers came or went, or a parameter trains that no optimizer holds.
             BadWeights: if a tensor is on the ``meta`` device.
         """
-        if BORROWED in vars(self.module):  # it is being read, and has its own buffers afterwards
+        if any(BORROWED in vars(part) for part in self.module.modules()):  # it is being read
             return
         for follower in self.followers.values():
             follower.refresh()
@@ -406,7 +406,8 @@ def by_name(networks: Any) -> dict[str, Network]:
         networks: one `Network`, or a mapping of them by name.
 
     Raises:
-        ConfigError: for anything else, or a name that is not the Network's own.
+        ConfigError: for anything else, a name that is not the Network's own, or two that share a
+            parameter which trains.
     """
     networks = {networks.name: networks} if isinstance(networks, Network) else networks
     if not isinstance(networks, Mapping):
@@ -421,4 +422,13 @@ def by_name(networks: Any) -> dict[str, Network]:
                 f"networks[{key!r}] is {found!r}: allowed is a Network of that name, made by "
                 f"rlplast.Network({key!r}, …)"
             )
+    owners: dict[int, tuple[str, str]] = {}
+    for key, network in networks.items():
+        for block in network.trainable():
+            owner, name = owners.setdefault(id(block.param), (key, network.qualified(block)))
+            if owner != key:
+                raise ConfigError(
+                    f"networks {owner!r} and {key!r} share {name}: hooks would edit it once for "
+                    "each; make one Network of a module that holds both"
+                )
     return dict(networks)

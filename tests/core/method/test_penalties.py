@@ -137,6 +137,19 @@ def test_a_network_under_another_name_is_refused() -> None:
             make({"q": network})
 
 
+def test_networks_that_share_a_layer_are_refused() -> None:
+    trunk = torch.nn.Linear(6, 4)
+    modules = {name: torch.nn.Sequential(trunk, torch.nn.Linear(4, 2)) for name in ("pi", "v")}
+    held = {p for module in modules.values() for p in module.parameters()}
+    optimizer = torch.optim.Adam(held)
+    networks = {name: Network(name, module, optimizer) for name, module in modules.items()}
+    with pytest.raises(ConfigError, match=r"'pi' and 'v' share pi\.0\.weight"):
+        Hooks([{"method": "fire", "at": "50%"}], networks, "10 updates")
+    trunk.requires_grad_(False)  # what is frozen is edited by nobody
+    networks = {name: Network(name, module, optimizer) for name, module in modules.items()}
+    Hooks([{"method": "fire", "at": "50%"}], networks, "10 updates")
+
+
 def test_a_network_gets_no_terms_of_one_whose_name_ends_like_its_own() -> None:
     (q, _), (other, _) = moved("mlp"), moved("mlp")
     both = {}
