@@ -10,6 +10,7 @@ __all__ = [
     "between",
     "categorical",
     "clipped_surrogate",
+    "clipped_values",
     "gaussian",
     "huber",
     "q_of",
@@ -100,6 +101,22 @@ def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
     """
     bounded = ratio.clamp(1 - clip, 1 + clip)
     return -torch.minimum(ratio * advantage, bounded * advantage).mean()
+
+
+def clipped_values(values: Tensor, before: Tensor, returns: Tensor, bound: float) -> Tensor:
+    """Return PPO's clipped loss of values, 0-d: the mean of the larger squared error.
+
+    One is that of V, the other that of V moved by at most `bound` from before the updates. A value
+    that has moved further, towards its return, has no gradient. As in OpenAI's baselines.
+
+    Args:
+        values: V, (batch,).
+        before: V before the updates, (batch,).
+        returns: what V learns, (batch,).
+        bound: of |V − before|.
+    """
+    near = before + (values - before).clamp(-bound, bound)
+    return torch.maximum((values - returns).square(), (near - returns).square()).mean()
 
 
 def categorical(logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from rlplast.agents.agent import Agent
 from rlplast.agents.draws import draw_categorical, draw_gaussian
 from rlplast.agents.environments import Environments
-from rlplast.agents.losses import categorical, clipped_surrogate, gaussian
+from rlplast.agents.losses import categorical, clipped_surrogate, clipped_values, gaussian
 from rlplast.agents.ppo_config import PPOConfig
 from rlplast.agents.ppo_networks import networks_of
 from rlplast.agents.rollout import Rollout, Transitions
@@ -188,7 +188,7 @@ class PPO(Agent):
         return *self._policy_loss(output, batch), self._kept("actor", found)
 
     def critic_loss(self, batch: Transitions) -> tuple[Tensor, Activations]:
-        """Return ``value_coef`` times the mean squared error of values.
+        """Return ``value_coef`` times the mean squared error of values, clipped if asked.
 
         Last come the critic's activations, if they are recorded.
         """
@@ -226,7 +226,12 @@ class PPO(Agent):
         return loss, (entropy.detach(), kl, clipped)
 
     def _value_loss(self, values: Tensor, batch: Transitions) -> Tensor:
-        return self.config.agent.value_coef * F.mse_loss(values, batch.returns)
+        agent = self.config.agent
+        if agent.clip_value is None:
+            return agent.value_coef * F.mse_loss(values, batch.returns)
+        return agent.value_coef * clipped_values(
+            values, batch.value, batch.returns, agent.clip_value
+        )
 
     def _log_prob(self, output: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Return log-probabilities and entropies of what the actor gives."""

@@ -41,6 +41,10 @@ class PPOAgentConfig(Section):
         gamma: discount factor per env_step.
         gae_lambda: λ of generalised advantage estimation.
         clip: ε: a ratio of probabilities beyond 1 ± ε gains nothing more.
+        clip_value: how far a value may move in the updates of a rollout before its loss gains
+            nothing more, as in OpenAI's baselines and CleanRL (``clip_vloss``, there ``clip``);
+            null for no bound. Stable-Baselines3's ``clip_range_vf`` differs: a value beyond it has
+            no gradient even where its error grows.
         entropy_coef: factor of the policy's entropy in the actor's loss.
         value_coef: factor of the mean squared error of values in the critic's loss.
         max_grad_norm: largest norm of the gradients of actor and critic together; null for no
@@ -70,6 +74,7 @@ class PPOAgentConfig(Section):
     gamma: Annotated[float, Field(ge=0, le=1)] = 0.99
     gae_lambda: Annotated[float, Field(ge=0, le=1)] = 0.95
     clip: PositiveFloat = 0.2
+    clip_value: PositiveFloat | None = None
     entropy_coef: NonNegativeFloat = 0.0
     value_coef: PositiveFloat = 0.5
     max_grad_norm: PositiveFloat | None = 0.5

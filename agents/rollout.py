@@ -31,6 +31,7 @@ class Transitions(NamedTuple):
         log_prob: (batch,), log-probability of the action when it was chosen.
         advantage: (batch,).
         returns: (batch,), what the critic learns: advantage plus value.
+        value: (batch,), the critic's as the rollout was full.
     """
 
     obs: Tensor
@@ -38,6 +39,7 @@ class Transitions(NamedTuple):
     log_prob: Tensor
     advantage: Tensor
     returns: Tensor
+    value: Tensor
 
 
 def advantages(
@@ -112,7 +114,7 @@ class Rollout:
 
     def empty(self, size: int) -> Transitions:
         """Return room for so many transitions."""
-        like = self.obs, self.action, self.log_prob, self.reward, self.reward
+        like = self.obs, self.action, self.log_prob, *[self.reward] * 3
         kinds = [torch.from_numpy(array[:0]).dtype for array in like]
         return Transitions(
             *(
@@ -158,7 +160,7 @@ class Rollout:
     def finish(self, value: Floats, last: Floats, decay: float, gamma: float) -> None:
         """Make data of a full rollout, and begin the next; arguments as of `advantages`."""
         advantage = advantages(self.reward, value, last, self.ended, decay, gamma)
-        found = self.obs, self.action, self.log_prob, advantage, advantage + value
+        found = self.obs, self.action, self.log_prob, advantage, advantage + value, value
         for data, array in zip(self.data, found, strict=True):
             data.copy_(torch.from_numpy(array).flatten(0, 1))
         self.restart()

@@ -48,8 +48,9 @@ class Tasks:
                 name, params = shift_of(env.shift)
                 own = envs.spec(env.id, **env.options)
                 draw = partial(envs.draw_shift, name, own, **params)
-                self._shifts[1:] = [
-                    draw(numpy_stream(seed, "task", k)) for k in range(1, len(tasks))
+                first = 0 if name == "moved_goal" else 1  # else task 0 is not shifted
+                self._shifts[first:] = [
+                    draw(numpy_stream(seed, "task", k)) for k in range(first, len(tasks))
                 ]
             specs = [envs.spec(i, **options) for i, options in map(self.of, range(len(tasks)))]
             self.spec = envs.join_specs(specs)
@@ -111,8 +112,9 @@ class Tasks:
     def of(self, number: int) -> tuple[str, dict[str, Any]]:
         """Return id and options of a task's environment."""
         env_id, options = self.sequence.envs[number]
-        drawn = {k: v * options.get(k, 1.0) for k, v in self._shifts[number].options.items()}
-        return env_id, options | drawn
+        shift = self._shifts[number]
+        scaled = {key: factor * options.get(key, 1.0) for key, factor in shift.factors.items()}
+        return env_id, options | scaled | shift.options
 
     def make(
         self, number: int, rngs: list[np.random.Generator], workers: int = 0

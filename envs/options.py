@@ -9,7 +9,7 @@ import numpy as np
 
 from rlplast.envs.base import Env, EnvSpec
 
-__all__ = ["Family", "Option", "count", "factor", "probability", "resolve_options", "switch"]
+__all__ = ["Family", "Option", "count", "factor", "probability", "resolve_options", "switch", "whole"]
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,15 @@ def count(default: int | None, none_means: str = "") -> Option:
 
     null = f", null: {none_means}" if none_means else ""
     return Option(default, f"integer >= 1{null}", allowed)
+
+
+def whole(default: int, low: int, high: int) -> Option:
+    """Return an option that is an integer from `low` to `high`."""
+
+    def allowed(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+    return Option(default, f"integer in [{low}, {high}]", allowed)
 
 
 def switch(default: bool) -> Option:

@@ -12,7 +12,17 @@ from typing import Any
 import numpy as np
 
 from rlplast import plugins
-from rlplast.envs import atari, classic, custom, dmc, humanoid_bench, minatar, mujoco, toy
+from rlplast.envs import (
+    atari,
+    classic,
+    custom,
+    dmc,
+    humanoid_bench,
+    minatar,
+    mujoco,
+    nine_rooms,
+    toy,
+)
 from rlplast.envs.base import Env, EnvSpec, UnknownEnv
 from rlplast.envs.levels import LEVELS, Level, find_level
 from rlplast.envs.options import Family, resolve_options
@@ -31,6 +41,7 @@ _FAMILY_OF: dict[str, Family] = {
         dmc.FAMILY,
         humanoid_bench.FAMILY,
         toy.FAMILY,
+        nine_rooms.FAMILY,
     )
     for env_id in family.ids
 }

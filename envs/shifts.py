@@ -11,6 +11,7 @@
 | delayed_actions | how many steps late actions are done, 1 to `most` | |
 | friction | a factor on the sliding friction, log-uniform | Dohare et al. 2024, SlipperyAnt |
 | gravity | a factor on the gravity, log-uniform | |
+| moved_goal | where the hidden goal of ``toy/nine_rooms`` lies; task 0 draws one too | Chung et al. 2024 |
 """
 
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ SHIFTS: dict[str, dict[str, tuple[Any, Any]]] = {
     "delayed_actions": {"most": (3, Annotated[int, Field(ge=1, le=1000)])},
     "friction": {"low": (0.02, Factor), "high": (2.0, Factor)},
     "gravity": {"low": (0.5, Factor), "high": (2.0, Factor)},
+    "moved_goal": {},
 }
 
 
@@ -42,7 +44,8 @@ class Shift:
     """How a task differs from its environment.
 
     Attributes:
-        options: of the environment, beside its own.
+        options: of the environment, in place of its own.
+        factors: on options of the environment.
         order: entry i of an observation is the environment's entry order[i]: of coordinates, of
             the channels of (channels, height, width), or of the pixels of (height, width).
         sign: float32 (coordinates,) of −1 and 1, multiplied in after that.
@@ -52,6 +55,7 @@ class Shift:
     """
 
     options: dict[str, Any] = field(default_factory=dict)
+    factors: dict[str, float] = field(default_factory=dict)
     order: np.ndarray | None = None
     sign: np.ndarray | None = None
     offset: np.ndarray | None = None
@@ -98,6 +102,10 @@ def draw_shift(name: str, spec: EnvSpec, rng: np.random.Generator, **params: Any
         if not vectors:
             raise ValueError(f"observations of env '{spec.id}' are pictures: allowed are vectors")
         return Shift(offset=rng.normal(0, params["std"], spec.obs_shape).astype(np.float32))
+    if name == "moved_goal":
+        if spec.id != "toy/nine_rooms":
+            raise ValueError(f"env '{spec.id}' has no hidden goal: allowed is 'toy/nine_rooms'")
+        return Shift(options={"goal_seed": int(rng.integers(10**9))})
     if name == "delayed_actions":
         return Shift(delay=int(rng.integers(1, params["most"], endpoint=True)))
     factor = float(np.exp(rng.uniform(np.log(params["low"]), np.log(params["high"]))))
@@ -105,4 +113,4 @@ def draw_shift(name: str, spec: EnvSpec, rng: np.random.Generator, **params: Any
         if spec.action_dim is None:
             raise ValueError(f"actions of env '{spec.id}' are integers: allowed are vectors")
         return Shift(scale=factor)
-    return Shift(options={name: factor})
+    return Shift(factors={name: factor})

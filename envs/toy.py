@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from rlplast.envs.base import EnvSpec, EpisodicEnv, State
-from rlplast.envs.options import Family, Option, count
+from rlplast.envs.options import Family, count, whole
 
 __all__ = ["FAMILY", "FrozenLake", "lakes"]
 
@@ -139,16 +139,9 @@ class FrozenLake:
         """Do nothing: no display was opened."""
 
 
-def _whole(default: int, low: int, high: int) -> Option:
-    def allowed(value: Any) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-
-    return Option(default, f"integer in [{low}, {high}]", allowed)
-
-
 _OPTIONS = {
-    "size": _whole(2, 2, 8),
-    "map_seed": _whole(0, 0, 10**9),
+    "size": whole(2, 2, 8),
+    "map_seed": whole(0, 0, 10**9),
     "switch_after": count(200, none_means="never"),
     "max_episode_steps": count(None, none_means="size² / 2"),
 }

@@ -4,6 +4,7 @@ Source: Kumar et al. 2023; the form of the SWR paper, Appendix D.2.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from pydantic import NonNegativeFloat
@@ -28,12 +29,17 @@ class L2Init(Method):
 
     Attributes:
         coef: strength λ.
+        reduce: ``sum``, or ``mean``: of the squares of a tensor, as in Chung et al. 2024's code.
     """
 
     coef: NonNegativeFloat = 1e-2
+    reduce: Literal["sum", "mean"] = "sum"
 
     def term(self, context: Context, state: State) -> Tensor:
-        """Return coef/2 · Σ (θ − θ0)² over the Blocks."""
+        """Return coef/2 · Σ (θ − θ0)² over the Blocks, or the sum of their means."""
         now = [at_least_float32(block.live()) for block in context.blocks]
         start = [at_least_float32(context.network.initial[block.name]) for block in context.blocks]
-        return self.coef / 2 * sum_of_squares(torch._foreach_sub(now, start))
+        moved = torch._foreach_sub(now, start)
+        if self.reduce == "mean":
+            moved = torch._foreach_div(moved, [float(t.numel()) ** 0.5 for t in moved])
+        return self.coef / 2 * sum_of_squares(moved)

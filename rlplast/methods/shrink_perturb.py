@@ -14,6 +14,7 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Context
 from rlplast.core.method.method import Method, method
 from rlplast.core.method.once import plain
+from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 
 __all__ = ["ShrinkPerturb", "shrink_perturb"]
@@ -30,7 +31,9 @@ class ShrinkPerturb(Method):
 
     Attributes:
         coef: share of the initial value in the result.
-        init: ``stored`` mixes in θ0, ``fresh`` a new draw from the layer's initializer.
+        init: ``stored`` mixes in θ0, ``fresh`` a new draw from the layer's initializer, ``xavier``
+            one from N(0, 2 / (fan_in + fan_out)) for weights and zero else, as in Chung et al.
+            2024's code.
         shrink: with `noise`, the original two-coefficient form shrink·θ + noise·fresh;
             replaces `coef`.
         noise: factor of the fresh draw in the two-coefficient form.
@@ -38,7 +41,7 @@ class ShrinkPerturb(Method):
     """
 
     coef: Annotated[float, Field(ge=0, le=1)] = 0.8
-    init: Literal["stored", "fresh"] = "stored"
+    init: Literal["stored", "fresh", "xavier"] = "stored"
     shrink: Annotated[float, Field(ge=0, le=1)] | None = None
     noise: NonNegativeFloat | None = None
     running_stats: bool = False
@@ -65,7 +68,9 @@ class ShrinkPerturb(Method):
             running_stats = block.kind == "norm" and block.view.is_floating_point()
             if block.role == "buffer" and not (self.running_stats and running_stats):
                 continue
-            if self.init == "fresh" or self.noise is not None:
+            if self.init == "xavier":
+                start = _xavier(block, generator)
+            elif self.init == "fresh" or self.noise is not None:
                 start = context.network.fresh(block, generator)
             else:
                 start = context.network.initial[block.name]
@@ -76,6 +81,14 @@ class ShrinkPerturb(Method):
                 value = (1 - self.coef) * now + self.coef * start.to(now)
             edits.append(Assign(block, value))
         return edits
+
+
+def _xavier(block: Block, generator: torch.Generator) -> Tensor:
+    """Draw a weight by Glorot's normal initializer; zeros for anything else."""
+    drawn = torch.zeros(block.view.shape, device=generator.device)
+    if block.role == "weight" and block.view.ndim > 1:
+        torch.nn.init.xavier_normal_(drawn, generator=generator)
+    return drawn
 
 
 shrink_perturb = plain(ShrinkPerturb)
