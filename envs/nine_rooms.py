@@ -8,8 +8,8 @@ A step's reward is that of the cell it leaves: −0.01 × the length of the shor
 the goal, and 3 at the goal, where any action ends the episode. An episode that reached it is a
 success. The goal is not observed. It lies in any room but the start's and the three on top.
 
-Source: Chung et al. 2024, Parseval Regularization for Continual Reinforcement Learning; the defaults
-of its code (`NineRoomsEnv`).
+Source: Chung et al. 2024, Parseval Regularization for Continual Reinforcement Learning; the
+defaults of its code (`NineRoomsEnv`).
 
 Observations are one-hot vectors (225,) of the cell, row by row. Actions: up, down, left, right.
 

@@ -9,7 +9,16 @@ import numpy as np
 
 from rlplast.envs.base import Env, EnvSpec
 
-__all__ = ["Family", "Option", "count", "factor", "probability", "resolve_options", "switch", "whole"]
+__all__ = [
+    "Family",
+    "Option",
+    "count",
+    "factor",
+    "probability",
+    "resolve_options",
+    "switch",
+    "whole",
+]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@
 | delayed_actions | how many steps late actions are done, 1 to `most` | |
 | friction | a factor on the sliding friction, log-uniform | Dohare et al. 2024, SlipperyAnt |
 | gravity | a factor on the gravity, log-uniform | |
-| moved_goal | where the hidden goal of ``toy/nine_rooms`` lies; task 0 draws one too | Chung et al. 2024 |
+| moved_goal | the hidden goal of ``toy/nine_rooms``; task 0 draws one too | Chung et al. 2024 |
 """
 
 from dataclasses import dataclass, field

@@ -8,6 +8,7 @@ from torch.nn import functional
 from rlplast.agents.losses import (
     categorical,
     clipped_surrogate,
+    clipped_values,
     gaussian,
     huber,
     q_of,
@@ -144,6 +145,16 @@ def test_clipped_surrogate_is_worked_out_by_hand():
     assert loss.item() == pytest.approx(-sum(gained) / 6)
     (gradient,) = torch.autograd.grad(loss, ratio)
     np.testing.assert_allclose(gradient * 6, [-2, -2, 0, 0, 2, 2], atol=1e-6)
+
+
+def test_clipped_values_are_worked_out_by_hand():
+    # Before, all values were 1. Moved by 0.5 of the allowed 0.2: towards the return 2 or away.
+    values = torch.tensor([1.1, 1.5, 0.5, 1.5], requires_grad=True)
+    returns = torch.tensor([2.0, 2.0, 2.0, 0.0])
+    loss = clipped_values(values, torch.ones(4), returns, 0.2)
+    assert loss.item() == pytest.approx((0.9**2 + 0.8**2 + 1.5**2 + 1.5**2) / 4)
+    (gradient,) = torch.autograd.grad(loss, values)
+    np.testing.assert_allclose(gradient * 4, [-1.8, 0, -3, 3], rtol=1e-5)
 
 
 def test_without_a_change_of_the_policy_the_loss_is_minus_the_mean_advantage():

@@ -105,6 +105,18 @@ def test_two_coefficients_shrink_and_add_a_little_of_a_fresh_draw() -> None:
         assert_close(after[name], twin)
 
 
+def test_xaviers_draw_is_of_weights_alone_and_has_glorots_deviation() -> None:
+    model = nn.Sequential(nn.Linear(300, 100), nn.LayerNorm(100), nn.Conv2d(20, 30, 3))
+    before = snapshot(randomise(model, 1))
+    after = perturb(model, shrink=0.5, noise=2.0, init="xavier", seed=3)
+    for name in ("0.bias", "1.weight", "1.bias", "2.bias"):
+        torch.testing.assert_close(after[name], before[name] / 2)
+    for name, fans in (("0.weight", 400), ("2.weight", 50 * 9)):
+        drawn = (after[name] - before[name] / 2) / 2
+        assert drawn.std().item() == pytest.approx(math.sqrt(2 / fans), rel=0.05)
+        assert abs(drawn.mean().item()) < 0.01
+
+
 def test_dqn_recipe_mixes_convs_returns_linears_and_keeps_adam() -> None:
     """Convs mixed, linears to θ0, the target by the same formula on its own weights."""
     model, target = randomise(ConvNet(), 1), randomise(ConvNet(), 1)

@@ -238,6 +238,15 @@ def test_sigma_becomes_the_largest_singular_value_while_weights_move_slowly() ->
         assert float(torch.linalg.vector_norm(matrix.mT @ u)) == pytest.approx(float(largest))
 
 
+def test_l2_init_of_means_is_that_of_each_tensor_over_its_size() -> None:
+    network, _ = moved("mlp")
+    total = term("l2_init", network, params={"coef": 0.3, "reduce": "mean"})
+    apart = [
+        (block.live() - network.initial[block.name]).square().mean() for block in network.blocks
+    ]
+    torch.testing.assert_close(total, 0.15 * sum(apart))
+
+
 # wasserstein.
 
 
