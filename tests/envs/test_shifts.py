@@ -150,7 +150,7 @@ def test_late_actions_are_part_of_the_state():
 @pytest.mark.parametrize("name", ["gravity", "friction"])
 def test_factors_are_log_uniform_in_their_range(name: str):
     shifts = [draw_shift(name, PENDULUM, rng(i), low=0.5, high=2.0) for i in range(2000)]
-    factors = np.log2([shift.options[name] for shift in shifts])
+    factors = np.log2([shift.factors[name] for shift in shifts])
     assert factors.min() > -1 and factors.max() < 1
     assert factors.mean() == pytest.approx(0, abs=0.1)
     assert np.quantile(factors, 0.25) == pytest.approx(-0.5, abs=0.07)
