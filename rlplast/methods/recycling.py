@@ -6,6 +6,7 @@
 - `write_rows`: few rows of a large tensor, without waiting for a device.
 - `clear_moments`: the moments of the entries that belong to units.
 - `counters`: how many units were reset, for receipts.
+- `largest`: where the largest entries of a tensor are.
 """
 
 import math
@@ -28,6 +29,7 @@ __all__ = [
     "clear_moments",
     "counters",
     "gain",
+    "largest",
     "largest_size",
     "mean_over_samples",
     "mean_size",
@@ -75,6 +77,13 @@ def largest_size(tensor: Tensor) -> Tensor:
     """Return the largest absolute value per unit of (samples, units, …)."""
     low, high = tensor.amin(_but(tensor, 1)), tensor.amax(_but(tensor, 1))
     return torch.maximum(high, -low)
+
+
+def largest(scores: Tensor, count: int) -> Tensor:
+    """Return where the `count` largest scores are, in their shape; of equal ones the first."""
+    order = scores.flatten().sort(descending=True, stable=True).indices
+    found = torch.zeros_like(order, dtype=torch.bool)
+    return found.index_fill(0, order[:count], True).view(scores.shape)
 
 
 def _but(tensor: Tensor, dim: int) -> list[int]:
