@@ -117,6 +117,7 @@ CASES: dict[str, Case] = {
     ),
     "redo": Case({"threshold": 1.0}, draws=True, refuses=_WITHOUT_UNITS, whole=False),
     "regrama": Case({"threshold": 1.0}, draws=True, refuses=_WITHOUT_UNITS, whole=False),
+    "renew_weights": Case({"share": 0.4}, draws=True, whole=False),
     "restart_steps": Case(follows=True, edits_weights=False),
     "scale_weights": Case(
         {"factor": 0.5},

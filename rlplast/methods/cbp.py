@@ -21,11 +21,13 @@ from rlplast.core.network.units import UnitGroup
 from rlplast.methods.draws import uniform
 from rlplast.methods.recycling import (
     Draw,
+    biases_of,
     counters,
     gain,
     mean_over_samples,
     mean_size,
     recycle,
+    replacement_cost,
     reset_counts,
     uniform_rows,
 )
@@ -40,6 +42,7 @@ Utility = Literal[
     "zero_contribution",
     "adaptable_contribution",
     "feature_by_input",
+    "gxd",
     "random",
 ]
 _CENTRED = ("zero_contribution", "adaptable_contribution", "feature_by_input")
@@ -62,7 +65,8 @@ class Cbp(Method):
         replacement_rate: share of the mature units of a layer replaced per update.
         maturity: updates before a unit can be replaced.
         decay: of the running means.
-        utility: what a unit is worth; the paper's Algorithm 1 has contribution.
+        utility: what a unit is worth; the paper's Algorithm 1 has contribution. ``gxd`` reads
+            gradients: what the loss loses, to first order, with the unit (arXiv:2605.06834).
         accumulate: whether fractions of a unit add up; else they are chances, as in the class
             of the code.
         init: how new weights are drawn: uniform as Kaiming's, or as torch does; convs always as
@@ -81,6 +85,11 @@ class Cbp(Method):
     accumulate: bool = True
     init: Literal["kaiming", "default"] = "kaiming"
     bias_transfer: bool = False
+
+    def __post_init__(self) -> None:
+        """Read gradients where they count."""
+        if self.utility == "gxd":
+            object.__setattr__(self, "reads", (*self.reads, "gradients"))
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         """Return running means, ages and fractions of each layer.
@@ -167,6 +176,9 @@ class Cbp(Method):
             units = torch.arange(group.size, device=h.device)
             drawn = uniform(_seed(context, units), _UTILITY, tag, state["updates"], units)
             return drawn.to(mean)
+        if name == "gxd":
+            cost = replacement_cost(context, group, mean if self.bias_transfer else None)
+            return torch.zeros_like(mean) if cost is None else cost
         # Each factor is a pass over a layer's weights or activations: only what counts is made.
         worth = torch.ones_like(mean)
         if name not in ("weight", "adaptation"):
@@ -222,7 +234,7 @@ def _transfer(context: Context, masks: dict[str, Tensor], means: dict[str, Tenso
 
     A unit downstream that is itself replaced keeps its bias of 0.
     """
-    biases = {b.layer: b for b in context.network.blocks if "bias" in (b.role, b.spec.tensor)}
+    biases = biases_of(context.network)
     groups = context.units
     anew = {g.incoming[1].block.name: masks[g.name] for g in groups if len(g.incoming) > 1}
     edits: list[Edit] = []

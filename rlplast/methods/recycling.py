@@ -6,6 +6,8 @@
 - `write_rows`: few rows of a large tensor, without waiting for a device.
 - `clear_moments`: the moments of the entries that belong to units.
 - `counters`: how many units were reset, for receipts.
+- `replacement_cost`: what the loss loses with a unit's outgoing weights, to first order: GXD.
+- `largest`: where the largest entries of a tensor are.
 """
 
 import math
@@ -17,21 +19,24 @@ import torch
 from torch import Tensor, nn
 
 from rlplast.core.method.context import Context
-from rlplast.core.network.blocks import VARIANCES
+from rlplast.core.network.blocks import VARIANCES, Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
 from rlplast.core.network.units import Part, UnitGroup
 from rlplast.methods.draws import symmetric
 
 __all__ = [
+    "biases_of",
     "by_rows",
     "clear_moments",
     "counters",
     "gain",
+    "largest",
     "largest_size",
     "mean_over_samples",
     "mean_size",
     "recycle",
+    "replacement_cost",
     "reset_counts",
     "start_anew",
     "uniform_rows",
@@ -75,6 +80,58 @@ def largest_size(tensor: Tensor) -> Tensor:
     """Return the largest absolute value per unit of (samples, units, …)."""
     low, high = tensor.amin(_but(tensor, 1)), tensor.amax(_but(tensor, 1))
     return torch.maximum(high, -low)
+
+
+def largest(scores: Tensor, count: int) -> Tensor:
+    """Return where the `count` largest scores are, in their shape; of equal ones the first."""
+    order = scores.flatten().sort(descending=True, stable=True).indices
+    found = torch.zeros_like(order, dtype=torch.bool)
+    return found.index_fill(0, order[:count], True).view(scores.shape)
+
+
+def replacement_cost(
+    context: Context, group: UnitGroup, reference: Tensor | None = None
+) -> Tensor | None:
+    """Return how much the loss changes, to first order, if a constant takes a unit's place: GXD.
+
+    It is |Σ g·(h − r)| over the batch, where h is what the next layers read of the unit, g the
+    loss's gradient there and r the constant. A layer that reads it has ∂L/∂W = Σ δ·h and
+    ∂L/∂b = Σ δ, so it follows from gradients of weights: |Σ_k W_k·(∂L/∂W_k − r·∂L/∂b_k)|. That
+    is also the cost of the edit itself: outgoing weights 0, and W·r into the next biases.
+    Source: Elisii et al. 2026 (arXiv:2605.06834).
+
+    Args:
+        context: the firing's; its method reads ``gradients``. A follower's units cost what those
+            of its owner do.
+        group: the units.
+        reference: r per unit; None for 0. Layers without a bias have 0.
+
+    Returns:
+        A value per unit, float32 at least; None if the loss reaches no outgoing weight.
+    """
+    owner = context.owner or context.network
+    blocks, biases = {b.name: b for b in owner.blocks}, biases_of(owner)
+    costs: list[Tensor] = []
+    for part in group.outgoing:
+        gradient = context.gradients.get(part.block.name)
+        if gradient is None:  # of a frozen copy, or the loss does not depend on it
+            continue
+        view, bias = blocks[part.block.name].view, biases.get(part.block.layer)
+        wide = torch.promote_types(view.dtype, torch.float32)
+        slope, shift = gradient.to(wide), None
+        if reference is not None and bias is not None:
+            shift = context.gradients.get(bias.name)
+        if reference is not None and shift is not None:
+            rows = shift.to(wide).view(-1, *(1,) * (view.ndim - 1))
+            slope = slope - part.spread(reference.to(wide)) * rows
+        per_index = (view.to(wide) * slope).sum(_but(view, part.dim))
+        costs.append(per_index.view(-1, part.repeat).sum(1))
+    return torch.stack(costs).sum(0).abs() if costs else None
+
+
+def biases_of(network: Network) -> dict[str, Block]:
+    """Return the bias of each layer that has one."""
+    return {b.layer: b for b in network.blocks if "bias" in (b.role, b.spec.tensor)}
 
 
 def _but(tensor: Tensor, dim: int) -> list[int]:

@@ -17,7 +17,13 @@ from rlplast.core.method.once import plain
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Edit
 from rlplast.core.network.network import Network
-from rlplast.methods.recycling import counters, mean_over_samples, start_anew
+from rlplast.core.network.units import UnitGroup
+from rlplast.methods.recycling import (
+    counters,
+    mean_over_samples,
+    replacement_cost,
+    start_anew,
+)
 
 __all__ = ["Redo", "dormant", "redo"]
 
@@ -36,7 +42,11 @@ def dormant(activations: Tensor, threshold: float) -> Tensor:
     Returns:
         A boolean per unit.
     """
-    size = mean_over_samples(activations.abs())
+    return _low(mean_over_samples(activations.abs()), threshold)
+
+
+def _low(size: Tensor, threshold: float) -> Tensor:
+    """Return which sizes are at most a share of their mean; with 0 those of 0 up to rounding."""
     score = size / (size.mean() + EPS)
     return score.isclose(torch.zeros_like(score)) if threshold == 0 else score <= threshold
 
@@ -54,11 +64,16 @@ class Redo(Method):
     unless the hook says otherwise; with followers ``same_edit`` the network's own dormant units
     start anew in the follower too.
 
+    With `score` ``gxd`` a unit is dormant by what the loss would lose with it, not by its
+    activation. A layer that the loss does not reach is left then.
+
     Attributes:
         threshold: τ: 0.1 at a replay ratio of at least 1, 0.025 below (the paper's).
         probe: samples of the probe batch.
         init: initializer of the new weights: the layer's own, or uniform as Kaiming's or LeCun's.
         overlap: of a weight between two dormant units: zero (Dopamine) or redraw.
+        score: mean |activation|; or ``gxd``, the first-order change of the loss if the unit's
+            outgoing weights become 0 (arXiv:2605.06834).
     """
 
     reads: ClassVar[tuple[str, ...]] = ("activations",)
@@ -68,6 +83,12 @@ class Redo(Method):
     probe: Annotated[int, Field(ge=1, le=1_000_000)] = 64
     init: Literal["own", "kaiming", "lecun"] = "own"
     overlap: Literal["zero", "redraw"] = "zero"
+    score: Literal["activation", "gxd"] = "activation"
+
+    def __post_init__(self) -> None:
+        """Read gradients in place of activations where they count."""
+        if self.score == "gxd":
+            object.__setattr__(self, "reads", ("gradients",))
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         """Return a counter per layer.
@@ -80,10 +101,16 @@ class Redo(Method):
 
     def plan(self, context: Context, state: State) -> list[Edit]:
         """Plan a new start of the units that are dormant on the probe."""
-        masks = {
-            g.name: dormant(context.activations[g.name], self.threshold) for g in context.units
-        }
+        masks = {g.name: self._dormant(context, g) for g in context.units}
         return start_anew(context, state, masks, self.init, self.overlap)
+
+    def _dormant(self, context: Context, group: UnitGroup) -> Tensor:
+        if self.score == "activation":
+            return dormant(context.activations[group.name], self.threshold)
+        cost = replacement_cost(context, group)
+        if cost is None:
+            return torch.zeros(group.size, dtype=torch.bool, device=group.weight.block.view.device)
+        return _low(cost, self.threshold)
 
 
 redo = plain(Redo)

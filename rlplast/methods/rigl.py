@@ -22,6 +22,7 @@ from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import INSTALLED, Network
 from rlplast.core.network.order import matrices
 from rlplast.methods.draws import hashed
+from rlplast.methods.recycling import largest
 
 __all__ = ["RigL", "erk"]
 
@@ -108,8 +109,8 @@ class RigL(Method):
         """Return a mask without its smallest weights, and with as many others."""
         share = self.alpha / 2 * (1 + math.cos(math.pi * updates / self.until))
         moved = int(active * share)
-        stays = _largest(block.view.abs().where(mask, -1.0), active - moved)
-        return stays | _largest(gradient.abs().where(~stays, -1.0), moved)
+        stays = largest(block.view.abs().where(mask, -1.0), active - moved)
+        return stays | largest(gradient.abs().where(~stays, -1.0), moved)
 
     def _zeros(self, network: Network) -> list[tuple[Block, int]]:
         """Return the weights that are not dense, and how many entries of each are 0."""
@@ -126,18 +127,11 @@ class RigL(Method):
         return network.cache[key]
 
 
-def _largest(scores: Tensor, count: int) -> Tensor:
-    """Return where the `count` largest scores are; of equal ones the first."""
-    order = scores.flatten().sort(descending=True, stable=True).indices
-    found = torch.zeros_like(order, dtype=torch.bool)
-    return found.index_fill(0, order[:count], True).view(scores.shape)
-
-
 def _random(initial: Tensor, count: int) -> Tensor:
     """Return a mask with `count` zeros; its draw is a hash of the values of θ0 and their places."""
     bits = initial.float().contiguous().view(torch.int32).flatten().long()
     words = hashed(bits, torch.arange(len(bits), device=bits.device))
-    return _largest(words.view(initial.shape), initial.numel() - count)
+    return largest(words.view(initial.shape), initial.numel() - count)
 
 
 def erk(shapes: Sequence[tuple[int, ...]], sparsity: float) -> list[int]:

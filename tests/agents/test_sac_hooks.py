@@ -76,7 +76,7 @@ ARMS = {
 }
 
 # Every registered method at 50%: its own policies, all networks. PARAMS has what is not default.
-OWN = ("cbp", "dash", "redo", "regrama", "scale_weights", "snr", "weight_clip")
+OWN = ("cbp", "dash", "redo", "regrama", "renew_weights", "scale_weights", "snr", "weight_clip")
 PARAMS = {name: CASES[name].params for name in OWN}
 METHODS = {
     "full_reset": Row("fresh", "fresh", temperature="θ0"),  # its law draws nothing
@@ -97,6 +97,7 @@ METHODS = {
     "pfo": NOTHING,  # it remembers
     "redo": UNITS,
     "regrama": UNITS,
+    "renew_weights": Row("entries", "entries", "unchanged", renewed=(), forgets=TWO),
     "restart_steps": Row("unchanged", "unchanged", "unchanged", renewed=(), restarted=NETWORKS),
     "snr": UNITS,
 }
@@ -226,6 +227,13 @@ def renewed_units(blocks: list[Block], before: State, after: State, start: State
         assert rows[rows.any(1)].all(), name
 
 
+def renewed_entries(blocks: list[Block], before: State, after: State, start: State) -> None:
+    """Of each tensor of a layer the case's share changes, rounded down or up."""
+    for name, size in ((b.name, b.view.numel()) for b in blocks if b.trainable):
+        changed = int((after[name] != before[name]).sum())
+        assert 0.4 * size - 1 < changed < 0.4 * size + 1, name
+
+
 def unit_rows(blocks: list[Block], before: State, after: State, start: State) -> None:
     linears = [b for b in blocks if (b.kind, b.role) == ("linear", "weight")]
     assert any(b.path in HEADS for b in linears)
@@ -274,6 +282,7 @@ RULES: dict[str, Rule] = {
     "halved": halved,
     "injected": injected,
     "units": renewed_units,
+    "entries": renewed_entries,
 }
 
 

@@ -57,7 +57,8 @@ EAGER_BECAUSE = {
     "trac": "steps on the host",
     "upgd": "steps on the host",
     **dict.fromkeys(
-        ("drm", "full_reset", "head_reset", "redo", "shrink_perturb"), "draws from a gen"
+        ("drm", "full_reset", "head_reset", "redo", "renew_weights", "shrink_perturb"),
+        "draws from a gen",
     ),
     "persistent": "draws from a gen",
     "fp16": "skips updates, as the host decides",

@@ -32,6 +32,7 @@ EXCEPTIONS = {
     "head_reset": "fresh weights are drawn on the host",
     "redo": "fresh weights are drawn on the host",
     "regrama": "fresh weights are drawn on the host",
+    "renew_weights": "fresh weights are drawn on the host",
     "shrink_perturb": "fresh weights are drawn on the host",
 }
 

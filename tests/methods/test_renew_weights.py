@@ -1,0 +1,114 @@
+"""Selective weight reinitialisation against its slow twin; which entries, how many, what else."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rlplast
+from rlplast.core.errors import NothingToEdit
+from rlplast.core.network.network import Network
+from rlplast.core.rng import torch_stream
+from tests.methods.spoilt_nets import probe
+from tests.methods.unit_nets import NETS, Trained
+from tests.naive.renew_weights import count, renewed
+
+every_net = pytest.mark.parametrize("net", NETS)
+
+
+def fired(made: Trained, x: Tensor, **params: Any) -> rlplast.Receipt:
+    loss = lambda batch: made.module(batch).square().mean()  # noqa: E731
+    return rlplast.apply("renew_weights", made.network, inputs=x, loss=loss, seed=5, **params)
+
+
+def gradients(made: Trained, x: Tensor) -> dict[str, Tensor]:
+    """The gradients of the loss in evaluation mode by plain autograd, by Block."""
+    module = copy.deepcopy(made.module).eval()
+    module.zero_grad(set_to_none=True)
+    module(x).square().mean().backward()
+    grads = {n: p.grad for n, p in module.named_parameters()}
+    found = {}
+    for block in made.network.trainable():
+        grad = grads[block.path + "." + block.spec.tensor]
+        assert grad is not None
+        found[block.name] = block.like(grad)
+    return found
+
+
+def set_chance(monkeypatch: pytest.MonkeyPatch, chance: float) -> None:
+    monkeypatch.setattr(torch, "rand", lambda *shape, generator: torch.tensor(chance))
+
+
+@pytest.mark.parametrize("chance", [0.25, 0.75])
+@pytest.mark.parametrize("utility", ["gradient", "magnitude"])
+@every_net
+def test_entries_and_their_moments_are_the_twins(
+    net: str, utility: str, chance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, x = Trained(net, "adam").train(3), probe(net)
+    found = gradients(made, x)
+    before, moments = made.state(), made.moments()
+    blocks = made.network.trainable()
+    fresh = {b.name: torch.full(b.view.shape, 7.0 + i) for i, b in enumerate(blocks)}
+    expected = {
+        b.name: renewed(
+            b.view, found[b.name] if utility == "gradient" else None, fresh[b.name], 0.3, chance
+        )
+        for b in blocks
+    }
+    monkeypatch.setattr(made.network, "fresh", lambda block, generator: fresh[block.name])
+    set_chance(monkeypatch, chance)
+    touched = {n: torch.zeros(t.shape, dtype=torch.bool) for n, t in before.items()}
+    for block in blocks:
+        whole = touched[f"{block.path}.{block.spec.tensor}"]
+        block.like(whole)[...] = expected[block.name] >= 7
+    receipt = fired(made, x, share=0.3, utility=utility)
+    for block in blocks:
+        assert torch.equal(block.view, expected[block.name]), block.name
+    made.assert_edited_alone(touched, before, moments)
+    assert receipt.entries_touched == sum(int(t.sum()) for t in touched.values())
+    assert (receipt.optimizer_policy, receipt.followers) == ("touched", {})
+
+
+def test_means_are_0_and_1_for_scales() -> None:
+    made = Trained("conv_batchnorm").train(3)
+    fired(made, probe("conv_batchnorm"), share=1, value="mean")
+    for block in made.network.trainable():
+        assert (block.view == (block.role == "scale")).all(), block.name
+
+
+def test_each_tensor_gets_its_share_on_average() -> None:
+    stream = torch_stream(0, "chances")
+    chances = torch.rand(4000, generator=stream).tolist()
+    mean = sum(count(3, 0.15, chance) for chance in chances) / len(chances)
+    assert mean == pytest.approx(0.45, abs=0.03)
+    for seed in range(3):  # the method's own: 6 or 7 of 16, 0 or 1 of 1
+        net = nn.Linear(16, 1, bias=True)
+        receipt = rlplast.apply(
+            "renew_weights", net, share=0.4, utility="magnitude", value="mean", seed=seed
+        )
+        assert receipt.entries_touched in (6, 7, 8)
+
+
+def test_a_tensor_that_the_loss_does_not_reach_is_left() -> None:
+    net = nn.ModuleList([nn.Linear(3, 4), nn.Linear(3, 4)])
+    network = Network("net", net)
+    before = net.get_parameter("1.weight").clone()
+    loss = lambda x: net[0](x).square().mean()  # noqa: E731
+    receipt = rlplast.apply("renew_weights", network, inputs=torch.randn(5, 3), loss=loss, share=1)
+    assert receipt.entries_touched == 16
+    assert torch.equal(before, net.get_parameter("1.weight"))
+
+
+def test_magnitude_reads_no_data_and_parameters_of_no_layer_are_left() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.PReLU(), nn.Linear(4, 2))
+    with torch.no_grad():
+        net.get_parameter("1.weight").fill_(0.125)
+    rlplast.apply("renew_weights", Network("net", net), utility="magnitude", share=1)
+    assert net.get_parameter("1.weight").tolist() == [0.125]
+    alpha = nn.Module()
+    alpha.register_parameter("log_alpha", nn.Parameter(torch.zeros(())))
+    with pytest.raises(NothingToEdit, match="renew_weights finds no weight, bias or norm tensor"):
+        rlplast.apply("renew_weights", Network("alpha", alpha), utility="magnitude")
