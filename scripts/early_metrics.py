@@ -1,13 +1,26 @@
-"""Does a metric of early training say how well a network learns later?
+r"""Does a metric of early training say how well a network learns later?
 
     python scripts/early_metrics.py FOLDER --network model --score eval/online_accuracy
 
 For each metric that a study's runs measured: Spearman's rank correlation, over arms, of its value
-early in the run with two outcomes at the end. They are `trainability` (how much worse than from
-θ0 the network fits new targets) and the change of the score since then. Values are means over the
-seeds of an arm. In brackets are 95% bootstrap intervals over arms. p is by 10,000 permutations of
-arms, and by Holm's rule for all metrics of an outcome. `score` as a metric is the score until
-then: what one sees without any metric.
+early in the run with three outcomes: the next score, the change of the score until the end, and
+`trainability` at the end (how much worse than from θ0 the network fits new targets). Values are
+means over the seeds of an arm. In brackets are 95% bootstrap intervals over arms. p is by 10,000
+permutations of arms, and by Holm's rule for all metrics of an outcome. `score` as a metric is the
+score until then: what one sees without any metric.
+
+A study over permuted pixels that measures them when a task has begun, after hooks that act then and
+before the first update, so that `optimization_readiness` is of the task to come; five seeds of the
+arms with the optimizer of `none` take some hours:
+
+    METRICS='weight_norm, dormant_ratio, srank, effective_rank, active_fraction, gradient_norm'
+    METRICS="$METRICS, effective_lr, feature_norm, trainability, optimization_readiness"
+    METRICS="metrics: {every: 80 phase, names: [$METRICS]}"
+    sed -E -e "s/^overrides:.*/overrides: {log.to: [], $METRICS}/" \
+        -e 's/^seeds:.*/seeds: 5/' -e '/^  (muon|upgd|trac|schedule_free|sgd|small_steps):/d' \
+        configs/study/permuted_pixels.yaml > early.yaml
+    rlplast study early.yaml --out runs/early
+    python scripts/early_metrics.py runs/early --network model --score eval/online_accuracy
 """
 
 import argparse
@@ -38,7 +51,9 @@ def of_run(run: Any, network: str, score: str, early: float) -> dict[str, float]
     shares = [(row["updates"] / total, row[score]) for row in rows if score in row]
     until = np.mean([value for share, value in shares if early / 2 < share <= early])
     end = np.mean([value for share, value in shares if share > 0.9])
-    found |= {"score": float(until), "→ change of the score": float(end - until)}
+    following = next(r[score] for r in rows if score in r and r["updates"] > first["updates"])
+    found |= {"score": float(until), "→ next score": following}
+    found |= {"→ change of the score": float(end - until)}
     return found | {"→ trainability at the end": measured[-1][f"metric/trainability{ends}"]}
 
 

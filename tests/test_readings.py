@@ -33,7 +33,7 @@ from rlplast.core.network.order import forward_order
 from rlplast.core.network.own import check_outputs, made
 from rlplast.core.network.segments import segments
 from rlplast.core.registry import get, rows
-from rlplast.metrics import output_probe
+from rlplast.metrics import output_probe, readiness
 from rlplast.metrics.curvature import IN_A_RUN
 from rlplast.metrics.diagnosis import diagnose_network
 from rlplast.metrics.probe import check_names, measure_run, weights_of
@@ -84,6 +84,7 @@ def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(IN_A_RUN, "steps", 3)
     for name, value in (("TARGETS", 2), ("STEPS", 2), ("SAMPLES", 3)):
         monkeypatch.setattr(output_probe, name, value)
+    monkeypatch.setattr(readiness, "BATCHES", 3)
 
 
 def config(of: str, corpora: dict[str, str], **changes: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@
 - `rlplast.metrics.outputs`: outputs as a function of weights and inputs.
 - `rlplast.metrics.new_targets`: how well a network still fits new targets.
 - `rlplast.metrics.diagnosis`: whether a network has lost plasticity, in words.
+- `rlplast.metrics.readiness`: how strong and how reliable a loss's gradient is.
 - `rlplast.metrics.units`: units that sleep, units that learn nothing.
 - `rlplast.metrics.calibration`: accuracy and calibration of classifiers.
 """
@@ -55,6 +56,7 @@ from rlplast.metrics.ranks import (
     srank,
     stable_rank,
 )
+from rlplast.metrics.readiness import optimization_readiness
 from rlplast.metrics.sketch import weight_sketch
 from rlplast.metrics.units import awake_fraction, gradient_score, grama_share, unit_age
 from rlplast.metrics.weights import (
@@ -114,6 +116,7 @@ __all__ = [
     "measure",
     "ntk_effective_rank",
     "ntk_srank",
+    "optimization_readiness",
     "pairwise_balance",
     "saturation",
     "saturation_percentile",

@@ -43,7 +43,8 @@ def gradient_rows(values: Iterable[Tensor], parameters: Sequence[Tensor]) -> Ten
         found = torch.autograd.grad(
             value, parameters, allow_unused=True, materialize_grads=True, retain_graph=True
         )
-        rows.append(torch.cat([at_least_float32(g).flatten() for g in found]))
+        dense = [g.to_dense() if g.is_sparse else g for g in found]
+        rows.append(torch.cat([at_least_float32(g).flatten() for g in dense]))
     return torch.stack(rows)
 
 

@@ -24,6 +24,7 @@ from rlplast.metrics.curvature import IN_A_RUN
 from rlplast.metrics.features import last_features
 from rlplast.metrics.output_probe import OF_CHURN, OF_OUTPUTS, measure_outputs, weights_of
 from rlplast.metrics.paths import longest_path
+from rlplast.metrics.readiness import measure_readiness
 from rlplast.metrics.weights import SUMMED, sfe, weight_norm
 from rlplast.training.trainable import Trainable
 
@@ -54,13 +55,14 @@ OF_UNITS = ("awake_fraction",)  # of lifecycle layers, where a network has some
 OF_HOOKS = ("unit_age",)  # of a hook that says it, where a network has one
 OF_PREDICTIONS = ("ece", "mca")  # evaluations report these
 MATRIX_ROLES = ("weight", "embedding")
-OF_LOSS = (*OF_GRADIENTS, *OF_CURVATURE, "gradient_covariance")
+OF_LOSS = (*OF_GRADIENTS, *OF_CURVATURE, "gradient_covariance", "optimization_readiness")
 OF_BATCH = (*OF_TAPS, *OF_FEATURES, *OF_OUTPUTS, *OF_LOSS)  # what reads one
 
 
 IN_RUNS = (
     *(*OF_WEIGHTS, *OF_CHANGE, *OF_TAPS, *OF_FEATURES, *OF_GRADIENTS, *OF_CURVATURE),
     *(*OF_ALL_WEIGHTS, *OF_CHAINS, *OF_UNITS, *OF_HOOKS, *OF_OUTPUTS),
+    "optimization_readiness",
 )
 
 
@@ -175,6 +177,8 @@ def measure_run(
             if network.trainable() and any(name in OF_CURVATURE for name in names):
                 with sdpa_kernel(SDPBackend.MATH):  # the fast ones are differentiable once
                     found |= _curvature(network, trainable.loss(key, batch), names)
+            if network.trainable() and "optimization_readiness" in names:
+                found |= measure_readiness(trainable, network, batch, number)
             asked = [name for name in names if name in OF_OUTPUTS]
             if network.trainable() and asked:
                 then = (before or {}).get(key)

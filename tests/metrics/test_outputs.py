@@ -75,6 +75,15 @@ def test_rows_are_gradients_sample_by_sample_with_zeros_where_nothing_is_read() 
     assert all(p.grad is None for p in parameters)
 
 
+def test_rows_of_a_sparse_embedding_are_those_of_a_dense_one() -> None:
+    table, found = draw(4, 2), []
+    for sparse in (False, True):
+        embedding = nn.Embedding.from_pretrained(table.clone(), freeze=False, sparse=sparse)
+        values = (embedding(torch.tensor(rows)).square().sum() for rows in ([1, 1], [3]))
+        found.append(gradient_rows(values, [embedding.weight]))
+    torch.testing.assert_close(*found)
+
+
 def test_a_matrix_of_gradients_is_needed() -> None:
     with pytest.raises(ConfigError, match=r"shape \[3\]: allowed is \[samples, parameters\]"):
         ntk_effective_rank(torch.ones(3))

@@ -15,7 +15,7 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.method.once import apply
 from rlplast.core.network.network import Network
 from rlplast.core.registry import rows
-from rlplast.metrics import output_probe
+from rlplast.metrics import output_probe, readiness
 from rlplast.metrics.balance import balancedness, lipschitz_bound, pairwise_balance
 from rlplast.metrics.curvature import IN_A_RUN
 from rlplast.metrics.probe import OF_CHAINS, OF_CURVATURE, check_names, measure_run
@@ -59,6 +59,7 @@ def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(IN_A_RUN, "steps", 4)
     monkeypatch.setattr(output_probe, "TARGETS", 2)
     monkeypatch.setattr(output_probe, "STEPS", 3)
+    monkeypatch.setattr(readiness, "BATCHES", 3)
 
 
 def config(of: str, corpora: dict[str, str], **changes: Any) -> dict[str, Any]:
