@@ -5,10 +5,12 @@ state to save, nothing waits for the host, and a run that goes on draws what it 
 drawn. Source of the hash: splitmix64 (Steele, Lea & Flood 2014; Vigna's constants).
 """
 
+import math
+
 import torch
 from torch import Tensor
 
-__all__ = ["hashed", "symmetric", "uniform", "whole_numbers"]
+__all__ = ["hashed", "normal", "symmetric", "uniform", "whole_numbers"]
 
 
 def _signed(word: int) -> int:
@@ -65,3 +67,10 @@ def symmetric(dtype: torch.dtype, seed: Tensor, *keys: Tensor | int) -> Tensor:
 def uniform(seed: Tensor, *keys: Tensor | int) -> Tensor:
     """Return U[0, 1) in steps of 2⁻⁵³, as float64; see `hashed` for the rest."""
     return _shifted(hashed(seed, *keys), 11).double() * 2.0**-53
+
+
+def normal(seed: Tensor, *keys: Tensor | int) -> Tensor:
+    """Return N(0, 1) as float64, by Box & Muller 1958; see `hashed` for the rest."""
+    word = hashed(seed, *keys)
+    radius = (-2 * torch.log1p(-uniform(word, 0))).sqrt()
+    return radius * torch.cos(2 * math.pi * uniform(word, 1))

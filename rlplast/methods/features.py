@@ -2,10 +2,11 @@
 
 - `Reading`: a module that keeps what some of its layers read, or give.
 - `head_layers`: the layers that give a network's outputs, whose input are its last features.
-- `readers`: those, and the layers that read hidden units.
+- `read_by_heads`: the hidden units that each of them reads.
+- `readers`: those layers, and the layers that read hidden units.
 - `at_start`: the tensors of a network at θ0.
 - `members`: how many networks a stack of them has.
-- `check_whole`: refuses a row's `layers`.
+- `check_whole`: refuses a row's `layers`, and weights in low precision.
 """
 
 from collections.abc import Sequence
@@ -15,12 +16,22 @@ import torch
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
+from rlplast.core.method.hook import refuse_low_precision
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
 from rlplast.core.network.order import last_layers
 from rlplast.core.network.stacked import StackedLinear
+from rlplast.core.network.units import UnitGroup
 
-__all__ = ["Reading", "at_start", "check_whole", "head_layers", "members", "readers"]
+__all__ = [
+    "Reading",
+    "at_start",
+    "check_whole",
+    "head_layers",
+    "members",
+    "read_by_heads",
+    "readers",
+]
 
 
 class Reading(nn.Module):
@@ -103,6 +114,26 @@ def head_layers(network: Network, method: str) -> list[nn.Module]:
     return [modules[path] for path in paths]
 
 
+def read_by_heads(
+    network: Network, groups: Sequence[UnitGroup], method: str
+) -> dict[nn.Module, list[UnitGroup]]:
+    """Return each layer of `head_layers` with those of some hidden units that it reads.
+
+    Args:
+        network: the network.
+        groups: the units.
+        method: what messages say.
+
+    Raises:
+        ConfigError: as `head_layers` does.
+    """
+    modules = dict(network.module.named_modules())
+    return {
+        head: [g for g in groups if any(modules[p.block.path] is head for p in g.outgoing)]
+        for head in head_layers(network, method)
+    }
+
+
 def readers(network: Network, method: str) -> list[nn.Module]:
     """Return the layers that read hidden units, and those of `head_layers`.
 
@@ -143,7 +174,7 @@ def members(blocks: Sequence[Block]) -> int:
 
 
 def check_whole(method: str, network: Network, blocks: Sequence[Block], able: int) -> None:
-    """Refuse a row that leaves layers out: all of them make features.
+    """Refuse a row that leaves layers out, since all make features; and low precision.
 
     Args:
         method: what the message says.
@@ -153,9 +184,12 @@ def check_whole(method: str, network: Network, blocks: Sequence[Block], able: in
 
     Raises:
         ConfigError: if some are left out.
+        BadWeights: for weights in low precision.
     """
     if len(blocks) < able:
         raise ConfigError(
             f"{method} acts on features of network {network.name!r}, which all layers make: leave "
             "`layers` out of its row"
         )
+    for block in blocks:
+        refuse_low_precision(network, block)

@@ -12,7 +12,6 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
 from rlplast.core.method.context import Context
-from rlplast.core.method.hook import refuse_low_precision
 from rlplast.core.method.method import Method, State, method
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
@@ -78,8 +77,6 @@ class L2ER(Method):
             BadWeights: for weights in low precision.
         """
         check_whole(self.name, network, blocks, sum(map(self.covers, network.trainable())))
-        for block in blocks:
-            refuse_low_precision(network, block)
         readers(network, self.name)
         return {}
 

@@ -17,7 +17,7 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Edit
 from rlplast.core.network.network import Network
 from rlplast.core.network.units import UnitGroup
-from rlplast.methods.features import Reading, head_layers
+from rlplast.methods.features import Reading, read_by_heads
 from rlplast.methods.past import past_self, remember, room
 from rlplast.metrics.ranks import at_least_float32
 
@@ -95,12 +95,7 @@ class PFO(Method):
     def _points(self, network: Network, groups: Sequence[UnitGroup]) -> dict[str, int]:
         """Return the layers or norms whose outputs are z, and how many members each has."""
         if self.layers == "last":
-            modules = dict(network.module.named_modules())
-            heads = head_layers(network, self.name)
-            read = [
-                [g for g in groups if any(modules[p.block.path] is head for p in g.outgoing)]
-                for head in heads
-            ]
+            read = read_by_heads(network, groups, self.name).values()
             if all(read):
                 groups = [g for g in groups if any(g in of_head for of_head in read)]
         return {g.point.path: g.point.members for g in groups if g.point is not None}

@@ -49,6 +49,7 @@ CASES: dict[str, PenaltyCase] = {
     "c_chain": PenaltyCase({"coef": 0.5, "beta": 0.1, "batch": 4}, None),
     "l2_er": PenaltyCase({"coef": 0.01, "rank_coef": 0.01, "batch": 4}, None),
     "infer": PenaltyCase({"coef": 0.5, "heads": 3, "batch": 4}, None),
+    "sigreg": PenaltyCase({"coef": 0.5, "slices": 3, "batch": 4}, None),
 }
 TWINS = {name: case.twin for name, case in CASES.items() if case.twin is not None}
 

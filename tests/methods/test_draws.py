@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlplast.methods.draws import hashed, symmetric, uniform, whole_numbers
+from rlplast.methods.draws import hashed, normal, symmetric, uniform, whole_numbers
 from tests.naive.lifecycle import splitmix64
 
 SEEDS = (0, 1234567, 2**62 + 3)
@@ -53,3 +53,13 @@ def test_whole_numbers_include_both_ends_and_are_equally_likely() -> None:
     expected = len(MANY) / 7
     assert (counts[3:] - expected).abs().max() < 5 * expected**0.5
     assert (whole_numbers(4, 4, torch.tensor(5), MANY) == 4).all()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_normal_draws_have_their_law(seed: int) -> None:
+    drawn = normal(torch.tensor(seed), MANY)
+    assert drawn.dtype == torch.float64 and bool(drawn.isfinite().all())
+    points = torch.linspace(-3, 3, 25, dtype=torch.float64)
+    below = torch.tensor([float((drawn < p).double().mean()) for p in points])
+    torch.testing.assert_close(below.double(), torch.special.ndtr(points), rtol=0, atol=5e-3)
+    assert abs(float(torch.corrcoef(torch.stack([drawn[1:], drawn[:-1]]))[0, 1])) < 0.01

@@ -27,6 +27,27 @@ def infer(now: Tensor, then: Tensor, coef: float, beta: float, heads: int, seed:
     return coef * total
 
 
+def isotropic(features: Tensor, coef: float, slices: int, seed: int, update: int) -> Tensor:
+    """coef · mean |φ(t) − exp(−t²/2)|² of features (samples, width), one angle at a time."""
+    total = torch.zeros((), dtype=features.dtype)
+    for i in range(slices):
+        a = [normal(word(0, seed, update, 0, i, j)) for j in range(features.shape[1])]
+        length = math.sqrt(sum(entry**2 for entry in a))
+        along = [sum(a[j] / length * x[j] for j in range(len(a))) for x in features]
+        for k in range(8):
+            t = -5 + 10 * k / 7
+            real = sum(torch.cos(t * s) for s in along) / len(along) - math.exp(-(t**2) / 2)  # type: ignore
+            imaginary = sum(torch.sin(t * s) for s in along) / len(along)  # type: ignore
+            total = total + (real**2 + imaginary**2) / (8 * slices)
+    return coef * total
+
+
+def normal(key: int) -> float:
+    """Box & Muller 1958, from two words that a word seeds."""
+    u, v = ((word(key, number) >> 11) * 2.0**-53 for number in range(2))
+    return math.sqrt(-2 * math.log1p(-u)) * math.cos(2 * math.pi * v)
+
+
 def last_features(module: nn.Module, x: Tensor) -> Tensor:
     """What a plain network's last linear layer reads: found by its inputs to that layer."""
     layers = [m for m in module.modules() if hasattr(m, "weight") and not _between(m)]

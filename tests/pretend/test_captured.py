@@ -48,6 +48,7 @@ EAGER_BECAUSE = {
     "c_chain": "reads batches of its own",
     "infer": "reads batches of its own",
     "l2_er": "reads batches of its own",
+    "sigreg": "reads batches of its own",
     "regrama": "reads the clock",
     "adam_o": "steps on the host",
     "kron": "steps on the host",

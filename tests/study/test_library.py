@@ -45,7 +45,7 @@ def test_every_method_that_applies_has_an_arm(name):
     # answers, and are for critics.
     elsewhere = {"persistent", "stochastic_depth", "scale_weights", "distill", "unit_features"}
     # They came after the published runs.
-    elsewhere |= {"infer", "l2_er", "activation", "aid", "drm", "restart_steps", "pfo"}
+    elsewhere |= {"infer", "l2_er", "activation", "aid", "drm", "restart_steps", "pfo", "sigreg"}
     elsewhere |= {"renew_weights"}
     assert {row["method"] for row in rows_of} == known - elsewhere
     assert {"muon", "upgd", "trac", "schedule_free", "label_smoothing"} <= set(study.arms)
