@@ -51,7 +51,8 @@ def products(loss: Tensor, parameters: Sequence[Tensor]) -> Product:
         "allow_unused": True,
         "materialize_grads": True,
     }
-    gradients = torch.autograd.grad(loss, own, create_graph=True, **options)
+    found = torch.autograd.grad(loss, own, create_graph=True, **options)
+    gradients = [g.to_dense() if g.is_sparse else g for g in found]
     bent = [g.requires_grad for g in gradients]  # the gradient of a linear loss is constant
 
     def product(vector: Tensor) -> Tensor:
@@ -62,7 +63,8 @@ def products(loss: Tensor, parameters: Sequence[Tensor]) -> Product:
         found = torch.autograd.grad(
             [gradients[i] for i in kept], own, [parts[i].to(gradients[i]) for i in kept], **options
         )
-        return torch.cat([f.flatten() for f in found]).to(vector)
+        dense = (f.to_dense() if f.is_sparse else f for f in found)
+        return torch.cat([f.flatten() for f in dense]).to(vector)
 
     return product
 

@@ -242,3 +242,16 @@ def test_density_integrates_to_one_and_peaks_at_the_eigenvalues() -> None:
     assert float(torch.trapezoid(density, at)) == pytest.approx(1, abs=1e-6)
     assert float(at[density.argmax()]) == pytest.approx(2, abs=0.02)
     assert float(torch.trapezoid(density[at < 0], at[at < 0])) == pytest.approx(0.25, abs=0.05)
+
+
+def test_the_hessian_of_a_sparse_embedding_is_that_of_a_dense_one() -> None:
+    table = torch.randn(4, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = []
+    for sparse in (False, True):
+        embedding = nn.Embedding.from_pretrained(table.clone(), freeze=False, sparse=sparse)
+        loss = embedding(torch.tensor([1, 2, 2])).pow(4).sum()
+        found.append(products(loss, [embedding.weight])(torch.arange(8.0, dtype=torch.float64)))
+    torch.testing.assert_close(*found)
+    counts = torch.tensor([0, 1, 2, 0], dtype=torch.float64)[:, None]
+    exact = 12 * table.square() * counts * torch.arange(8.0, dtype=torch.float64).view(4, 2)
+    torch.testing.assert_close(found[0], exact.flatten())
