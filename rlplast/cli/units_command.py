@@ -54,6 +54,7 @@ def _rows(network: Network) -> list[Row]:
             "nonlinearity": group.nonlinearity,
             "incoming": [str(p) for p in group.incoming],
             "norms": [str(p) for p in group.norms],
+            "slopes": [str(p) for p in group.slopes],
             "outgoing": [str(p) for p in group.outgoing],
             "refused": None,
         }
@@ -69,7 +70,7 @@ def _table(rows: list[Row]) -> Table:
     table = Table("network", "units of", "size", "nonlinearity", "unit i owns")
     for row in rows:
         if row["refused"] is None:
-            owns = "\n".join(row["incoming"] + row["norms"] + row["outgoing"])
+            owns = "\n".join(row["incoming"] + row["norms"] + row["slopes"] + row["outgoing"])
             cells = [row["network"], row["units"], str(row["size"]), row["nonlinearity"], owns]
         else:
             cells = [row["network"], row["units"], "none", "", row["refused"]]

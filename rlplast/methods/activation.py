@@ -1,7 +1,8 @@
 """Activation: other nonlinearities in hidden layers.
 
 Source: Abbas et al. 2023 (leaky ReLU); Clevert et al. 2016 (ELU); Lillo & Cheney 2026,
-arXiv:2509.22562 (Smooth-Leaky); Molina et al. 2020 and Delfosse et al. 2024 (rational functions).
+arXiv:2509.22562 (Smooth-Leaky); He et al. 2015 and Rohani et al. 2025, arXiv:2505.09486 (PReLU);
+Molina et al. 2020 and Delfosse et al. 2024 (rational functions).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,13 +16,14 @@ from torch import Tensor, nn
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.method import Method, method
 from rlplast.core.network.blocks import BlockSpec
+from rlplast.core.network.units import UnitGroup
 from rlplast.methods.replacing import replace_nonlinearity, replaceable
 from rlplast.metrics.ranks import at_least_float32
 
-__all__ = ["Activation", "Rational", "SmoothLeaky"]
+__all__ = ["Activation", "PReLU", "Rational", "SmoothLeaky"]
 
-Kind = Literal["leaky_relu", "smooth_leaky", "elu", "rational"]
-ALPHAS = {"leaky_relu": 0.01, "smooth_leaky": 0.1, "elu": 1.0}
+Kind = Literal["leaky_relu", "smooth_leaky", "elu", "prelu", "rational"]
+ALPHAS = {"leaky_relu": 0.01, "smooth_leaky": 0.1, "elu": 1.0, "prelu": 0.25}
 SHARPNESS = 5 / 3  # c/p of Smooth-Leaky
 # Nearest to leaky ReLU with slope 0.01 on [−3, 3] by least squares: 0.034 away at most.
 NUMERATOR = (0.033563, 0.505, 1.653176, 2.009367, 0.931452, 0.152326)
@@ -99,6 +101,50 @@ class Rational(nn.Module):
         return [v.view(-1, *(1,) * (ndim - 1)) for v in values] if self.members else values
 
 
+class PReLU(nn.PReLU):
+    """x above 0, else ax, with a slope a per unit, of a conv per channel, that trains.
+
+    Torch's own takes the second dimension for the units'; here they are where the layer's are.
+
+    Attributes:
+        weight: a, (units,), or (members, units).
+
+    Args:
+        like: the layer's weight, on whose device and in whose precision the slopes are.
+        group: the layer's units.
+        alpha: what slopes begin with.
+    """
+
+    acts_alone = True
+    per_unit = True
+
+    def __init__(self, like: Tensor, group: UnitGroup, alpha: float) -> None:
+        super().__init__(init=alpha)
+        self.members = 0 if group.point is None else group.point.members
+        self.channels = 0 if group.point is None else group.point.units
+        self.starts = {"weight": alpha}
+        shape = (self.members, group.size) if self.members else (group.size,)
+        self.weight = nn.Parameter(like.new_full(shape, alpha), like.requires_grad)
+
+    def block_specs(self) -> list[BlockSpec]:
+        """Return one Block, or one per member."""
+        if not self.members:
+            return [BlockSpec("weight", "other", "other")]
+        return [
+            BlockSpec("weight", "other", "other", member=i, index=(i,)) for i in range(self.members)
+        ]
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the nonlinearity of each entry, in the precision of the input."""
+        x, slope = input, self.weight.to(input.dtype)
+        if self.channels:
+            pixels = x.shape[1] // self.channels if x.ndim == 2 else 1  # of flattened channels
+            slope = slope.repeat_interleave(pixels).view(-1, *(1,) * (x.ndim - 2))
+        elif self.members:
+            slope = slope.view(self.members, *(1,) * (x.ndim - 2), -1)
+        return torch.where(x > 0, x, slope * x)
+
+
 @method(
     "activation", key="layers", source="Lillo & Cheney 2026; Delfosse et al. 2024; see the card"
 )
@@ -110,14 +156,16 @@ class Activation(Method):
     library's networks; a function in somebody's ``forward``, and a module used in several places,
     are refused by name. Layers without hidden units keep theirs: the sums of a ResNet's stream.
     Weights, biases, norm layers, heads and optimizer state are untouched; followers get the same.
-    The coefficients of ``rational`` are parameters, one set per layer and member: they train,
-    decay, and go back to where they began with a reset.
+    The coefficients of ``rational``, one set per layer and member, and the slopes of ``prelu``, one
+    per unit, are parameters: they train, decay, and go back to where they began with a reset. A
+    slope belongs to its unit: methods that reset units reset it too.
 
     Attributes:
         kind: ``leaky_relu``: αx below 0. ``smooth_leaky``: αx + (1 − α)·x·sigmoid(5x/3). ``elu``:
-            α(eˣ − 1) below 0. ``rational``: a quotient of polynomials of degrees 5 and 4 that
-            learns, and begins as leaky ReLU.
-        alpha: α; None: 0.01 of leaky_relu, 0.1 of smooth_leaky, 1 of elu. rational has none.
+            α(eˣ − 1) below 0. ``prelu``: ax below 0, a slope per unit that learns. ``rational``: a
+            quotient of polynomials of degrees 5 and 4 that learns, and begins as leaky ReLU.
+        alpha: α, and where each a begins; None: 0.01 of leaky_relu, 0.1 of smooth_leaky, 1 of elu,
+            0.25 of prelu. rational has none.
     """
 
     kind: Kind = "leaky_relu"
@@ -141,14 +189,17 @@ class Activation(Method):
             NothingToEdit: if there is none.
             ConfigError: for one that cannot be replaced, or is by a method already.
         """
-        places = replaceable(model, self.name)
-        for path, place in places.items():
-            new = self._made(model.get_submodule(path))
-            replace_nonlinearity(model, path, place, new, self.name)
-        return list(places)
+        groups = replaceable(model, self.name)
+        for path, group in groups.items():
+            new = self._made(model.get_submodule(path), group)
+            replace_nonlinearity(model, group, new, self.name)
+        return list(groups)
 
-    def _made(self, layer: nn.Module) -> nn.Module:
+    def _made(self, layer: nn.Module, group: UnitGroup) -> nn.Module:
         if self.kind == "rational":
             return Rational(layer.get_parameter("weight"), getattr(layer, "members", 0))
+        alpha = ALPHAS[self.kind] if self.alpha is None else self.alpha
+        if self.kind == "prelu":
+            return PReLU(layer.get_parameter("weight"), group, alpha)
         kinds = {"leaky_relu": nn.LeakyReLU, "smooth_leaky": SmoothLeaky, "elu": nn.ELU}
-        return kinds[self.kind](ALPHAS[self.kind] if self.alpha is None else self.alpha)
+        return kinds[self.kind](alpha)

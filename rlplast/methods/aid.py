@@ -66,11 +66,11 @@ class Aid(Dropping):
             NothingToEdit: if there is none.
             ConfigError: for one that cannot be replaced, or is by a method already.
         """
-        places = replaceable(model, self.name)
-        for path, place in places.items():
+        groups = replaceable(model, self.name)
+        for path, group in groups.items():
             new = IntervalDrop(self, derive_seed(seed, path))
             device = model.get_submodule(path).get_parameter("weight").device
             zero = torch.zeros((), dtype=torch.int64, device=device)
             new.register_buffer(self._counter, zero, persistent=False)  # the state has it
-            replace_nonlinearity(model, path, place, new, self.name)
-        return list(places)
+            replace_nonlinearity(model, group, new, self.name)
+        return list(groups)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from rlplast.core.method.context import Context
 from rlplast.core.network.blocks import VARIANCES, Block
 from rlplast.core.network.edits import Assign, Edit
-from rlplast.core.network.network import Network
+from rlplast.core.network.network import Network, starts_of
 from rlplast.core.network.units import Part, UnitGroup
 from rlplast.methods.draws import symmetric
 
@@ -210,7 +210,8 @@ def recycle(
 ) -> list[Edit]:
     """Return the edits that give some units a new start; no entry is written twice.
 
-    Incoming weights are drawn anew, biases are 0, norm entries 1 and 0, outgoing weights 0. A
+    Incoming weights are drawn anew, biases are 0, norm entries 1 and 0, outgoing weights 0, and
+    slopes of a nonlinearity what they began with. A
     weight between two units that both start anew is outgoing of the one and incoming of the other.
 
     Args:
@@ -222,11 +223,11 @@ def recycle(
         moments: whether the optimizer forgets what it knows of the entries, ``step`` kept.
     """
     busy = [(g, masks[g.name]) for g in context.units if not _idle(masks[g.name])]
-    rows = {p.block.name: p.along(m) for g, m in busy for p in (*g.incoming, *g.norms)}
+    rows = {p.block.name: p.along(m) for g, m in busy for p in g.rows}
     columns = {p.block.name: p.along(m) for g, m in busy for p in g.outgoing}
     edits: list[Edit] = []
     for group, mask in busy:
-        for part in (*group.incoming, *group.norms):
+        for part in group.rows:
             block, between = part.block, None if outgoing_first else columns.get(part.block.name)
             new = draw(group, part, mask) if block.role == "weight" else _as_new(part)
             new = new.to(block.view).expand_as(block.view)
@@ -282,10 +283,10 @@ def _columns_of(tensor: Tensor, index: Any) -> Tensor:
 
 
 def _as_new(part: Part) -> Tensor:
-    """Return what biases and entries of norm layers begin with, made where they are."""
+    """Return what biases, entries of norm layers and slopes begin with, made where they are."""
     block = part.block
     start = block.spec.start if block.role == "scale" else float(block.spec.tensor in VARIANCES)
-    return block.view.new_full((), start)
+    return block.view.new_full((), starts_of(block).get(block.spec.tensor, start))
 
 
 def gain(nonlinearity: str) -> float:

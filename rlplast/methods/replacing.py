@@ -15,10 +15,10 @@ __all__ = ["replace_nonlinearity", "replaceable"]
 _REPLACED = "replaced_by"  # attribute of nonlinearities: the method that put them there
 
 
-def replaceable(model: nn.Module, method: str) -> dict[str, str]:
-    """Return the layers with hidden units and a nonlinearity → the path of that.
+def replaceable(model: nn.Module, method: str) -> dict[str, UnitGroup]:
+    """Return the layers with hidden units and a nonlinearity → their units.
 
-    It is empty where the network asks `rlplast.core.network.units.activated` for it.
+    Of a stacked layer they are those of the first member.
 
     Args:
         model: the model.
@@ -29,16 +29,20 @@ def replaceable(model: nn.Module, method: str) -> dict[str, str]:
         ConfigError: for one that cannot be replaced, or is by a method already.
     """
     groups = {path: own[0] for path, own in hidden_layers(model, method).items()}
-    found = {
-        p: _place(model, p, g, method) for p, g in groups.items() if g.nonlinearity != "linear"
-    }
+    found = {path: group for path, group in groups.items() if group.nonlinearity != "linear"}
+    for path, group in found.items():
+        _check(model, path, group, method)
     if not found:
         raise NothingToEdit(f"{method} finds no layer with a nonlinearity")
     return found
 
 
-def _place(model: nn.Module, path: str, group: UnitGroup, method: str) -> str:
-    place = None if group.point is None else group.point.nonlinearity
+def _place(group: UnitGroup) -> str | None:
+    return None if group.point is None else group.point.nonlinearity
+
+
+def _check(model: nn.Module, path: str, group: UnitGroup, method: str) -> None:
+    place = _place(group)
     if place is None:
         raise ConfigError(
             f"{method}: {path} has the nonlinearity {group.nonlinearity} as a function, or as a "
@@ -50,23 +54,20 @@ def _place(model: nn.Module, path: str, group: UnitGroup, method: str) -> str:
         raise ConfigError(
             f"{method}: the nonlinearity of {path} is replaced by {vars(now)[_REPLACED]} already"
         )
-    return place
 
 
-def replace_nonlinearity(
-    model: nn.Module, path: str, place: str, new: nn.Module, method: str
-) -> None:
+def replace_nonlinearity(model: nn.Module, group: UnitGroup, new: nn.Module, method: str) -> None:
     """Put a nonlinearity in the place of a layer's.
 
     Args:
         model: the model.
-        path: of the layer.
-        place: as `replaceable` returned it.
+        group: as `replaceable` returned it.
         new: the nonlinearity.
         method: whose it is.
     """
     vars(new)[_REPLACED] = method
+    place = _place(group)
     if place:
         put(model, model.get_submodule(place), new)
-    else:
-        setattr(model.get_submodule(path), NONLINEARITY, new)
+    else:  # the network asks `rlplast.core.network.units.activated` for it
+        setattr(model.get_submodule(group.weight.block.path), NONLINEARITY, new)

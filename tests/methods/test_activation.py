@@ -10,9 +10,12 @@ from torch import Tensor, nn
 import rlplast
 from rlplast.agents.sac_networks import Critic, TrunkSpec
 from rlplast.core.errors import ConfigError, NothingToEdit
+from rlplast.core.method.context import Context
+from rlplast.core.network.edits import write
 from rlplast.core.network.network import Network
 from rlplast.core.rng import torch_stream
-from rlplast.methods.activation import Rational
+from rlplast.methods.activation import PReLU, Rational
+from rlplast.methods.recycling import recycle
 from rlplast.supervised.resnet import ResNet18
 from tests.methods.test_deep_fourier import OWN, Function, shared
 from tests.methods.unit_nets import NETS, Trained, normal
@@ -46,7 +49,7 @@ def test_entries_are_the_twins(kind: str, alpha: float | None) -> None:
     net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).double()
     assert install(net, kind, alpha=alpha) == ["0"]
     module = net.get_submodule("1")
-    x = torch.cat([torch.linspace(-6, 6, 49), 40 * normal(9)]).double().view(2, 29)
+    x = torch.cat([torch.linspace(-6, 6, 49), 40 * normal(11)]).double().view(15, 4)
     rational = module if kind == "rational" else None
     expected = naive.entrywise(function_of(kind, rational, alpha), x)
     torch.testing.assert_close(module(x), expected)
@@ -79,8 +82,10 @@ def test_networks_compute_it_and_activations_are_its(net: str, kind: str) -> Non
     for name, module in modules.items():
         new = trained.module.get_submodule(name)
         if isinstance(module, nn.ReLU):
-            rational = new if kind == "rational" else None
-            h = naive.entrywise(function_of(kind, rational), h)
+            if kind == "prelu":
+                h = naive.prelu(h, new.get_parameter("weight").tolist())
+            else:
+                h = naive.entrywise(function_of(kind, new if kind == "rational" else None), h)
             seen.append(h)
         else:
             h = module.eval()(h).detach()
@@ -136,9 +141,9 @@ def test_of_a_resnet_units_inside_blocks_change_and_the_stream_does_not() -> Non
 # Coefficients that train.
 
 
-def critic() -> Network:
+def critic(kind: str = "rational") -> Network:
     module = Critic(5, 2, TrunkSpec("mlp", 8, 2))
-    install(module, "rational")
+    install(module, kind)
     return Network("critic", module, torch.optim.Adam(module.parameters(), lr=1e-2))
 
 
@@ -171,8 +176,12 @@ def test_each_layer_and_member_has_coefficients_of_its_own_which_train() -> None
     assert not torch.equal(*coefficients)
 
 
-def test_a_reset_puts_coefficients_back_and_initialisation_draws_nothing_for_them() -> None:
-    network = critic()
+@pytest.mark.parametrize("kind", ["rational", "prelu"])
+def test_a_reset_puts_coefficients_back_and_initialisation_draws_nothing_for_them(
+    kind: str,
+) -> None:
+    starts: dict[str, Any] = {"weight": [0.25] * 8, **Rational.starts}
+    network = critic(kind)
     network.initialise(torch_stream(0, "init"))
     start = {b.name: b.view.clone() for b in network.blocks if "nonlinearity" in b.name}
     update(network, 3)
@@ -180,7 +189,91 @@ def test_a_reset_puts_coefficients_back_and_initialisation_draws_nothing_for_the
     for block in network.blocks:
         if block.name in start:
             torch.testing.assert_close(block.view, start[block.name], rtol=0, atol=0)
-            assert block.view.tolist() == pytest.approx(list(Rational.starts[block.spec.tensor]))
+            assert block.view.tolist() == pytest.approx(list(starts[block.spec.tensor]))
+
+
+def slopes(module: nn.Module, seed: int = 3) -> nn.Module:
+    """Give every unit another slope; every other parameter stays."""
+    for path, part in module.named_modules():
+        if isinstance(part, PReLU):
+            with torch.no_grad():
+                part.weight.copy_(normal(*part.weight.shape, seed=seed + len(path)))
+    return module
+
+
+def test_slopes_are_torchs_where_torch_has_them() -> None:
+    net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 5), nn.ReLU())
+    net.append(nn.Linear(5, 3))
+    install(net, "prelu")
+    slopes(net)
+    for path, shape in (("1", (3, 4, 2, 2)), ("4", (3, 5))):
+        ours, x = net.get_submodule(path), normal(*shape).requires_grad_()
+        theirs = nn.PReLU(shape[1])
+        theirs.load_state_dict(ours.state_dict())
+        outputs = [f(x).square().sum() for f in (ours, theirs)]
+        ours_, theirs_ = (
+            torch.autograd.grad(y, [x, f.weight])  # type: ignore[list-item]
+            for y, f in zip(outputs, (ours, theirs), strict=True)
+        )
+        for a, b in zip(ours_, theirs_, strict=True):
+            torch.testing.assert_close(a, b)
+
+
+def test_a_channel_has_one_slope_also_where_it_is_flattened_before() -> None:
+    layers = [nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)]
+    after = nn.Sequential(*layers)
+    before = copy.deepcopy(nn.Sequential(*(layers[i] for i in (0, 2, 1, 3))))
+    for net in (after, before):
+        assert install(net, "prelu") == ["0"]
+    slopes(after)
+    before.get_submodule("2").load_state_dict(after.get_submodule("1").state_dict())
+    x = normal(3, 2, 4, 4)
+    torch.testing.assert_close(before(x), after(x))
+    taps = [observed(Network("net", net), x)["0"] for net in (before, after)]
+    torch.testing.assert_close(*taps)
+
+
+def test_each_member_has_slopes_of_its_own() -> None:
+    network = critic("prelu")
+    slopes(network.module)
+    layer = network.module.get_submodule("fc1")
+    own, z = layer.get_submodule("own_nonlinearity"), normal(2, 7, 8)
+    for i, per_unit in enumerate(own.get_parameter("weight").tolist()):
+        torch.testing.assert_close(own(z)[i], naive.prelu(z[i], per_unit))
+    assert own(z.bfloat16()).dtype == torch.bfloat16
+
+
+def test_a_slope_goes_with_its_unit() -> None:
+    """A unit that is reset has its first slope again, and its optimizer nothing of it."""
+    network = critic("prelu")
+    update(network, 2)
+    slopes(network.module)
+    before = {b.name: b.view.clone() for b in network.blocks}
+    groups = [g for g in network.units().groups if g.point is not None]
+    assert [str(p) for g in groups[:2] for p in g.slopes] == [
+        f"[{member}].fc1.own_nonlinearity.weight[i]" for member in range(2)
+    ]
+    context = Context(network, tuple(network.blocks), reads=("moments",))
+    reset = torch.arange(8) % 3 == 1
+    masks = {group.name: reset for group in context.units}
+    write(recycle(context, masks, lambda group, part, mask: part.block.view, moments=True))
+    for group in groups:
+        [part] = group.slopes
+        view = part.block.view
+        assert (view[reset] == 0.25).all()
+        assert torch.equal(view[~reset], before[part.block.name][~reset])
+        for moment in context.moments(part.block).values():
+            assert (moment[reset] == 0).all() and (moment[~reset] != 0).any()
+
+
+def test_shrinking_pulls_slopes_towards_where_they_began() -> None:
+    network = critic("prelu")
+    slopes(network.module)
+    before = {b.name: b.view.clone() for b in network.blocks if "nonlinearity" in b.name}
+    rlplast.apply("shrink_perturb", network, shrink=0.8, noise=0.2)
+    for block in network.blocks:
+        if block.name in before:
+            torch.testing.assert_close(block.view, 0.8 * before[block.name] + 0.2 * 0.25)
 
 
 def test_half_precision_is_computed_in_float32() -> None:

@@ -28,10 +28,16 @@ def chain(*between: nn.Module) -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 6), *between, nn.Linear(6, 3))
 
 
+def with_slopes(module: nn.Module) -> nn.Module:
+    rlplast.replace_layers(module, "activation", kind="prelu")
+    return module
+
+
 KEPT: dict[str, Callable[[], nn.Module]] = {
     "relu": lambda: chain(nn.ReLU()),
     "leaky": lambda: chain(nn.LeakyReLU(), nn.Dropout(0.5)),
     "prelu": lambda: chain(nn.PReLU()),
+    "prelu per unit": lambda: with_slopes(chain(nn.ReLU())),
     "norm without a scale before tanh": lambda: chain(
         nn.LayerNorm(6, elementwise_affine=False, eps=1e-30), nn.Tanh()
     ),

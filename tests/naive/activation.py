@@ -30,6 +30,7 @@ KINDS: dict[str, tuple[Callable[[float, float], float], float]] = {
     "leaky_relu": (leaky_relu, 0.01),
     "smooth_leaky": (smooth_leaky, 0.1),
     "elu": (elu, 1.0),
+    "prelu": (leaky_relu, 0.25),  # as it begins
 }
 
 
@@ -37,3 +38,12 @@ def entrywise(function: Callable[[float], float], x: Tensor) -> Tensor:
     """Return the function of each entry."""
     values = [function(float(value)) for value in x.flatten()]
     return torch.tensor(values, dtype=x.dtype).view(x.shape)
+
+
+def prelu(z: Tensor, slopes: Sequence[float]) -> Tensor:
+    """Return leaky ReLU of z (samples, units, …) with a slope per unit."""
+    units = [
+        entrywise(lambda x, a=slope: leaky_relu(x, a), z[:, i])  # type: ignore[misc]
+        for i, slope in enumerate(slopes)
+    ]
+    return torch.stack(units, 1)

@@ -29,7 +29,16 @@ from rlplast.core.network.renewal import Snapshot, view_anew
 from rlplast.core.network.unit_search import find_units
 from rlplast.core.network.units import UnitGroup, UnitMap, UnitSpec
 
-__all__ = ["INSTALLED", "Init", "Network", "Place", "by_name", "part_of", "torch_default"]
+__all__ = [
+    "INSTALLED",
+    "Init",
+    "Network",
+    "Place",
+    "by_name",
+    "part_of",
+    "starts_of",
+    "torch_default",
+]
 
 INSTALLED = "rlplast_installed"  # attribute of modules: the methods they come from
 
@@ -106,7 +115,7 @@ def _is_frozen(block: Block) -> bool:
     return block.role != "buffer" and not block.trainable
 
 
-def _starts(block: Block) -> Mapping[str, float]:
+def starts_of(block: Block) -> Mapping[str, float]:
     """Return what a module says of where its own tensors begin."""
     starts = getattr(block.module, "starts", None)
     return starts if isinstance(starts, Mapping) else {}
@@ -360,15 +369,15 @@ class Network:
         of its own, what is zero everywhere in θ0, such as a LoRA's B or the last layer of a
         residual branch, begins at zero again.
         """
-        parameter = block.role != "buffer" and block.spec.tensor not in _starts(block)
+        parameter = block.role != "buffer" and block.spec.tensor not in starts_of(block)
         if parameter and self.init is torch_default and not self.initial[block.name].any():
             return torch.zeros_like(block.view)
         return self.drawn(block, generator)
 
     def drawn(self, block: Block, generator: torch.Generator) -> Tensor:
         """Return what `fresh` does, whatever θ0 is: for units that have to come alive."""
-        if block.spec.tensor in _starts(block):
-            return block.view.new_tensor(_starts(block)[block.spec.tensor])
+        if block.spec.tensor in starts_of(block):
+            return block.view.new_tensor(starts_of(block)[block.spec.tensor]).expand_as(block.view)
         if block.kind == "lifecycle" and block.spec.tensor == "seed":
             return block.view * _SEED_FACTOR + 1
         if block.role == "buffer" and block.kind != "norm":

@@ -24,7 +24,7 @@ _POOLS = {f"{kind}_pool{n}d" for kind in ("max", "avg") for n in (1, 2, 3)}
 _KEEPS_SCALE |= _POOLS | {f"adaptive_{name}" for name in _POOLS}
 _KEEPS_SCALE |= {"float", "double", "to", "clone", "unflatten", "neg", "abs"}
 _BY_A_NUMBER = (operator.mul, operator.truediv, torch.mul, torch.div)
-_ACTIVATIONS = ("linear", "relu", "leaky_relu", "identity")
+_ACTIVATIONS = ("linear", "relu", "leaky_relu", "prelu", "identity")
 _MODULES = (
     nn.ReLU,
     nn.LeakyReLU,

@@ -24,6 +24,7 @@ from rlplast.core.network.unit_modes import Found, joined
 from rlplast.core.network.unit_walk import ReaderSearch, alone, name_of
 from rlplast.core.network.units import (
     NONLINEARITY,
+    PER_UNIT,
     ActivationPoint,
     Part,
     UnitGroup,
@@ -324,6 +325,8 @@ def _groups_of(
     for reader in spec.downstream:  # a reader says which frozen layers read what it reads
         beside = getattr(module.get_submodule(reader), "beside", ())
         reading += [b for p in beside for b in by_path[p] if b.spec.tensor == "weight"]
+    place = _join(path, NONLINEARITY) if found.module == "" else found.module
+    slopes = [b for b in by_path.get(place or "", ()) if hasattr(b.module, PER_UNIT)]
     members = list(dict.fromkeys(b.spec.member for b in own))
     stacked = len(members) if hasattr(module.get_submodule(path), "members") else 0
     for member in members:
@@ -346,6 +349,7 @@ def _groups_of(
             activation=None if heads else name,
             nonlinearity="heads" if heads else found.nonlinearity,
             point=None if heads else point,
+            slopes=tuple(Part(b, 0) for b in slopes if b.spec.member == member),
         )
 
 

@@ -23,6 +23,7 @@ from rlplast.core.network.unit_walk import Step
 
 __all__ = [
     "NONLINEARITY",
+    "PER_UNIT",
     "ActivationPoint",
     "Part",
     "Step",
@@ -33,6 +34,8 @@ __all__ = [
 ]
 
 NONLINEARITY = "own_nonlinearity"  # attribute of layers whose nonlinearity a method replaced
+PER_UNIT = "per_unit"  # attribute of nonlinearities whose tensors have an entry per unit
+_PARTS = ("incoming", "norms", "slopes", "outgoing")
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,7 @@ class UnitGroup:
         size: number of units.
         incoming: rows of the layer's weight and bias.
         norms: entries of norm layers in between: scale, shift, running statistics.
+        slopes: entries of the nonlinearity, if it has tensors with one per unit.
         outgoing: columns of the weights downstream, those of frozen copies (buffers) among them.
         activation: name of its activations, which are (samples, units, …); None for heads.
         nonlinearity: such as ``relu`` or ``gelu``; ``linear`` if there is none.
@@ -165,6 +169,7 @@ class UnitGroup:
     activation: str | None
     nonlinearity: str
     point: ActivationPoint | None
+    slopes: tuple[Part, ...] = ()
 
     def __repr__(self) -> str:
         """Return what it consists of, on one line."""
@@ -179,7 +184,12 @@ class UnitGroup:
     @property
     def parts(self) -> tuple[Part, ...]:
         """All entries of its units."""
-        return (*self.incoming, *self.norms, *self.outgoing)
+        return (*self.rows, *self.outgoing)
+
+    @property
+    def rows(self) -> tuple[Part, ...]:
+        """What a unit has for itself: all but its outgoing weights."""
+        return (*self.incoming, *self.norms, *self.slopes)
 
     def of(self, names: Mapping[str, Block]) -> "UnitGroup":
         """Return the same group of another network of equal layers, by names of Blocks."""
@@ -187,7 +197,7 @@ class UnitGroup:
         def other(parts: tuple[Part, ...]) -> tuple[Part, ...]:
             return tuple(Part(names[p.block.name], p.dim, p.repeat) for p in parts)
 
-        parts = {key: other(getattr(self, key)) for key in ("incoming", "norms", "outgoing")}
+        parts = {key: other(getattr(self, key)) for key in _PARTS}
         return replace(self, **parts)
 
 
