@@ -68,7 +68,7 @@ OTHERS = ("loop", "sb3 DQN", "sb3 SAC", "sb3 PPO", "hf")  # Lightning reads as H
 PENALTIES = [row.name for row in rows("penalties")]
 READERS = {
     *("c_chain", "cbp", "dash", "distill", "drm", "infer", "l2_er", "pfo"),
-    *("redo", "regrama", "sigreg", "snr"),
+    *("redo", "regrama", "renew_weights", "sigreg", "snr"),
 }
 
 
