@@ -1,6 +1,7 @@
 """Other nonlinearities: what they are, whose are replaced, and what training does to them."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +18,12 @@ from rlplast.core.rng import torch_stream
 from rlplast.methods.activation import PReLU, Rational
 from rlplast.methods.recycling import recycle
 from rlplast.supervised.resnet import ResNet18
+from tests.every_kind import small_run
 from tests.methods.test_deep_fourier import OWN, Function, shared
 from tests.methods.unit_nets import NETS, Trained, normal
 from tests.models import assert_same, observed
 from tests.naive import activation as naive
+from tests.runs import check_resumes
 
 KINDS = (*naive.KINDS, "rational")
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -274,6 +277,12 @@ def test_shrinking_pulls_slopes_towards_where_they_began() -> None:
     for block in network.blocks:
         if block.name in before:
             torch.testing.assert_close(block.view, 0.8 * before[block.name] + 0.2 * 0.25)
+
+
+def test_a_run_with_slopes_that_are_reset_resumes(tmp_path: Path) -> None:
+    layers = [{"method": "activation", "params": {"kind": "prelu"}}]
+    config = small_run("sac", {}, layers=layers, hooks=[{"method": "redo", "at": "25%"}])
+    check_resumes(config | {"evaluate": {"every": None}}, tmp_path)
 
 
 def test_half_precision_is_computed_in_float32() -> None:
