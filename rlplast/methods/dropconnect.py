@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.fast.linear import Linear, affine
+from rlplast.core.fast.linear import Linear
 from rlplast.core.method.install import as_kind, kind_of, put
 from rlplast.core.method.method import method
 from rlplast.core.network.stacked import StackedLinear
@@ -40,7 +40,7 @@ class DropConnectLinear(_Connected, Linear):  # pyright: ignore[reportIncompatib
 
     def forward(self, input: Tensor) -> Tensor:
         """Return x W'ᵀ + b."""
-        return affine(input, self.connected(), self.bias)
+        return self.product(input, self.connected(), self.bias)
 
 
 class DropConnectConv2d(_Connected, nn.Conv2d):  # pyright: ignore[reportIncompatibleVariableOverride]

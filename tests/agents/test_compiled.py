@@ -335,7 +335,6 @@ def test_inductor_trains_like_eager(
     agent: Callable[..., Any],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("rlplast.core.fast.linear._WIDE", True)  # oneDNN on every CPU
     eager, compiled = (agent(20, accelerate=how, **options) for how in ("off", "compile"))
     assert eager.clock == compiled.clock
     for name, network in compiled.networks.items():

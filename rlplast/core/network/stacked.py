@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rlplast.core.fast.linear import affine, stacked_affine
+from rlplast.core.fast.linear import affine, build
 from rlplast.core.network.blocks import BlockSpec
 
 __all__ = ["StackedLayerNorm", "StackedLinear", "computed"]
@@ -59,6 +59,7 @@ class StackedLinear(nn.Module):
         for name, value in (("members", members), ("d_in", d_in), ("d_out", d_out)):
             if value < 1:
                 raise ValueError(f"StackedLinear {name} = {value}: allowed is at least 1")
+        build()
         self.members, self.d_in, self.d_out = members, d_in, d_out
         self.weight = nn.Parameter(torch.empty(members, d_out, d_in))
         self.bias = nn.Parameter(torch.empty(members, d_out)) if bias else None
@@ -107,7 +108,7 @@ class StackedLinear(nn.Module):
 
     def affine(self, x: Tensor, weight: Tensor) -> Tensor:
         """Return x Wᵀ + b of every member, of (members, batch, d_in), for a weight in its place."""
-        return stacked_affine(x, weight, self.bias)
+        return affine(x, weight, self.bias)
 
     def extra_repr(self) -> str:
         """Return the sizes, for `print`."""

@@ -1,0 +1,234 @@
+// x Wᵀ + b in float32 by the micro-kernel that PyTorch's libtorch_cpu brings (oneDNN's brgemm).
+//
+// Three products are each other's gradients, so gradients of every order are compositions of them:
+// a bᵀ (+ bias), a b and aᵀ b, of matrices or of every member of two stacks of them.
+#include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/native/CPUBlas.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/baddbmm.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/linear.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <vector>
+
+namespace {
+using at::Tensor;
+using Bias = std::optional<Tensor>;
+constexpr int64_t ROWS = 64, COLUMNS = 256, DEPTH = 256;  // of a block; B's, 256 kB, stays in L2
+constexpr int64_t FEW = 4, LONG = 64;  // rows or columns, and their length, of which a product is dot products
+constexpr int64_t PER_THREAD = 1 << 20;  // multiply-adds that pay for a thread
+
+// A matrix with consecutive elements in a row.
+struct Matrix {
+  const float* data;
+  int64_t ld;  // elements from row to row
+};
+
+float* room(std::vector<float>& scratch, int64_t size) {
+  if (static_cast<int64_t>(scratch.size()) < size) scratch.resize(size);
+  return scratch.data();
+}
+
+// dst (n × m) = src (m × n) turned over, in tiles that stay in registers.
+void turn(int64_t m, int64_t n, Matrix src, float* __restrict dst, int64_t ld) {
+  constexpr int64_t T = 16, STRIP = 64;
+  const float* __restrict s = src.data;
+  at::parallel_for(0, (n + STRIP - 1) / STRIP, 1 + PER_THREAD / (STRIP * m), [&](int64_t first, int64_t last) {
+    for (int64_t strip = first; strip < last; strip++)
+      for (int64_t i = 0; i < m; i += T)
+        for (int64_t j = strip * STRIP; j < std::min(n, (strip + 1) * STRIP); j += T) {
+          const int64_t h = std::min(T, m - i), w = std::min(T, n - j);
+          float t[T][T];
+          if (h == T && w == T) {
+            for (int r = 0; r < T; r++)
+              for (int c = 0; c < T; c++) t[r][c] = s[(i + r) * src.ld + j + c];
+            for (int c = 0; c < T; c++)
+              for (int r = 0; r < T; r++) dst[(j + c) * ld + i + r] = t[r][c];
+          } else {
+            for (int64_t c = 0; c < w; c++)
+              for (int64_t r = 0; r < h; r++) dst[(j + c) * ld + i + r] = s[(i + r) * src.ld + j + c];
+          }
+        }
+  });
+}
+
+// c (m × n) = a (m × k) b (k × n), or c plus it. Sums go along k in one order for any number of threads.
+void nn(int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, float* c, int64_t ldc, bool add) {
+  const int64_t down = (m + ROWS - 1) / ROWS, across = (n + COLUMNS - 1) / COLUMNS;
+  const int64_t grain = std::max<int64_t>(1, PER_THREAD / (ROWS * std::min(n, COLUMNS) * k));
+  at::parallel_for(0, down * across, grain, [&](int64_t first, int64_t last) {
+    for (int64_t l = 0; l < k; l += DEPTH)
+      for (int64_t block = first; block < last; block++) {
+        const int64_t i = block % down * ROWS, j = block / down * COLUMNS;
+        at::native::cpublas::brgemm(
+            std::min(ROWS, m - i), std::min(COLUMNS, n - j), std::min(DEPTH, k - l), a.ld, b.ld, ldc,
+            add || l > 0, a.data + i * a.ld + l, b.data + l * b.ld + j, c + i * ldc + j);
+      }
+    at::native::cpublas::brgemm_release(false);
+  });
+}
+
+// c (m × n) = a (m × k) b (n × k)ᵀ plus the bias, one dot product each, of 16 sums.
+void dots(int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, const float* bias, float* c) {
+  constexpr int64_t S = 16;
+  for (int64_t i = 0; i < m; i++)
+    for (int64_t j = 0; j < n; j++) {
+      const float *__restrict x = a.data + i * a.ld, *__restrict y = b.data + j * b.ld;
+      float sums[S] = {}, sum = bias ? bias[j] : 0;
+      int64_t l = 0;
+      for (; l + S <= k; l += S)
+        for (int64_t s = 0; s < S; s++) sums[s] += x[l + s] * y[l + s];
+      for (; l < k; l++) sums[0] += x[l] * y[l];
+      for (int64_t s = S / 2; s; s /= 2)
+        for (int64_t t = 0; t < s; t++) sums[t] += sums[t + s];
+      c[i * n + j] = sum + sums[0];
+    }
+}
+
+void nt(int64_t m, int64_t n, int64_t k, Matrix x, Matrix w, const float* bias, float* y) {
+  thread_local std::vector<float> turned, result;
+  if (std::min(m, n) <= FEW && k >= LONG) return dots(m, n, k, x, w, bias, y);
+  if (m * (k + n) < n * k) {  // x and y are turned over, being smaller than w
+    float* xt = room(turned, k * m);
+    float* yt = room(result, n * m);
+    turn(m, k, x, xt, m);
+    nn(n, m, k, w, {xt, m}, yt, m, false);
+    turn(n, m, {yt, m}, y, n);
+    if (bias)
+      for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) y[i * n + j] += bias[j];
+    return;
+  }
+  const int64_t ld = n + 16;  // rows apart by a power of two would share lines of the cache
+  float* wt = room(turned, k * ld);
+  turn(n, k, w, wt, ld);
+  if (bias)
+    for (int64_t i = 0; i < m; i++) std::copy_n(bias, n, y + i * n);
+  nn(m, n, k, x, {wt, ld}, y, n, bias != nullptr);
+}
+
+void tn(int64_t m, int64_t n, int64_t k, Matrix g, Matrix x, float* y) {
+  thread_local std::vector<float> turned;
+  const int64_t ld = k + 16;
+  float* gt = room(turned, m * ld);
+  turn(k, m, g, gt, ld);
+  nn(m, n, k, {gt, ld}, x, y, n, false);
+}
+
+Tensor in_rows(const Tensor& t) {
+  const bool rows = t.stride(-1) == 1 && t.stride(-2) >= t.size(-1);
+  return rows ? t : t.contiguous();
+}
+
+enum Form { NT, NN, TN };  // a bᵀ, a b, aᵀ b
+
+template <class Size>
+std::array<Size, 3> sizes(int64_t form, c10::ArrayRef<Size> a, c10::ArrayRef<Size> b) {
+  const size_t row = a.size() - 2, column = row + 1;
+  if (form == TN) return {a[column], b[column], a[row]};
+  return {a[row], form == NT ? b[row] : b[column], a[column]};
+}
+
+Tensor product_cpu(const Tensor& a, const Tensor& b, const Bias& bias, int64_t form) {
+  const auto [m, n, k] = sizes(form, a.sizes(), b.sizes());
+  const bool stack = a.dim() == 3;
+  const int64_t members = stack ? a.size(0) : 1;
+  Tensor y = stack ? at::empty({members, m, n}, a.options()) : at::empty({m, n}, a.options());
+  if (!y.numel() || !k) return bias ? y.copy_(bias->unsqueeze(-2).expand_as(y)) : y.zero_();
+  const Tensor rows_a = in_rows(a), rows_b = in_rows(b), biases = bias ? bias->contiguous() : Tensor();
+  for (int64_t i = 0; i < members; i++) {
+    const Matrix of_a{rows_a.const_data_ptr<float>() + (stack ? i * rows_a.stride(0) : 0), rows_a.stride(-2)};
+    const Matrix of_b{rows_b.const_data_ptr<float>() + (stack ? i * rows_b.stride(0) : 0), rows_b.stride(-2)};
+    float* of_y = y.mutable_data_ptr<float>() + i * m * n;
+    if (form == NT) nt(m, n, k, of_a, of_b, bias ? biases.const_data_ptr<float>() + i * n : nullptr, of_y);
+    if (form == NN) nn(m, n, k, of_a, of_b, of_y, n, false);
+    if (form == TN) tn(m, n, k, of_a, of_b, of_y);
+  }
+  return y;
+}
+
+// The shape alone, for tensors without data.
+Tensor product_meta(const Tensor& a, const Tensor& b, const Bias&, int64_t form) {
+  const auto [m, n, k] = sizes(form, a.sym_sizes(), b.sym_sizes());
+  return a.dim() == 3 ? a.new_empty_symint({a.sym_size(0), m, n}) : a.new_empty_symint({m, n});
+}
+
+Tensor multiply(const Tensor& a, const Tensor& b, int64_t form, const Bias& bias = std::nullopt) {
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("rlplast::product", "").typed<decltype(product_cpu)>();
+  return op.call(a, b, bias, form);
+}
+
+struct Product : torch::autograd::Function<Product> {
+  using Context = torch::autograd::AutogradContext;
+  using Tensors = torch::autograd::variable_list;
+
+  static Tensor forward(Context* ctx, const Tensor& a, const Tensor& b, const Bias& bias, int64_t form) {
+    ctx->save_for_backward({a, b});
+    ctx->saved_data["form"] = form;
+    ctx->saved_data["bias"] = bias.has_value();
+    at::AutoDispatchBelowADInplaceOrView below;
+    return multiply(a, b, form, bias);
+  }
+
+  static Tensors backward(Context* ctx, Tensors grads) {
+    const auto saved = ctx->get_saved_variables();
+    const Tensor &a = saved[0], &b = saved[1], &y = grads[0];
+    const auto form = ctx->saved_data["form"].toInt();
+    Tensors found(4);
+    if (ctx->needs_input_grad(0))
+      found[0] = form == TN ? multiply(b, y, NT) : multiply(y, b, form == NT ? NN : NT);
+    if (ctx->needs_input_grad(1))
+      found[1] = form == NT ? multiply(y, a, TN) : multiply(a, y, form == NN ? TN : NN);
+    if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2)) found[2] = y.sum(-2);
+    return found;
+  }
+};
+
+Tensor product_autograd(const Tensor& a, const Tensor& b, const Bias& bias, int64_t form) {
+  return Product::apply(a, b, bias, form);
+}
+
+bool fits(const Tensor& t, int64_t dims) {
+  return t.dim() == dims && t.device().is_cpu() && t.scalar_type() == at::kFloat && t.layout() == at::kStrided;
+}
+
+// The same by PyTorch; a stack's weights are on the left, so that their gradients are laid out as they are.
+Tensor plain(const Tensor& x, const Tensor& w, const Bias& bias) {
+  if (w.dim() < 3) return at::linear(x, w, bias);
+  return (bias ? at::baddbmm(bias->unsqueeze(2), w, x.mT()) : at::bmm(w, x.mT())).mT();
+}
+
+// x (..., d_in), w (d_out, d_in), bias (d_out); or stacks, (members, batch, d_in), (members, d_out, d_in),
+// (members, d_out). What is not float32 on a CPU is computed by PyTorch, and errors are PyTorch's.
+Tensor affine(const Tensor& x, const Tensor& w, const Bias& bias) {
+  const auto dims = w.dim();
+  const bool ours = (dims == 2 ? x.dim() > 0 : dims == 3 && x.dim() == 3 && x.sym_size(0) == w.sym_size(0)) &&
+      fits(x, x.dim()) && fits(w, dims) && x.sym_size(-1) == w.sym_size(-1) &&
+      (!bias || (fits(*bias, dims - 1) && bias->sym_sizes().equals(w.sym_sizes().slice(0, dims - 1)))) &&
+      !at::autocast::is_autocast_enabled(at::kCPU);
+  if (!ours) return plain(x, w, bias);
+  if (x.dim() == dims) return multiply(x, w, NT, bias);
+  auto shape = x.sym_sizes().vec();
+  const auto rows = c10::multiply_integers(shape.begin(), shape.end() - 1);
+  const Tensor y = multiply(x.reshape_symint({rows, shape.back()}), w, NT, bias);
+  shape.back() = w.sym_size(0);
+  return y.view_symint(shape);
+}
+}  // namespace
+
+TORCH_LIBRARY(rlplast, m) {
+  m.def("product(Tensor a, Tensor b, Tensor? bias, int form) -> Tensor",
+        {at::Tag::needs_fixed_stride_order, at::Tag::pt2_compliant_tag});
+  m.def("affine(Tensor x, Tensor weight, Tensor? bias) -> Tensor", affine);
+}
+TORCH_LIBRARY_IMPL(rlplast, CPU, m) { m.impl("product", product_cpu); }
+TORCH_LIBRARY_IMPL(rlplast, Meta, m) { m.impl("product", product_meta); }
+TORCH_LIBRARY_IMPL(rlplast, Autograd, m) { m.impl("product", product_autograd); }
+TORCH_LIBRARY_IMPL(rlplast, FuncTorchDynamicLayerFrontMode, m) { m.impl("affine", plain); }  // `torch.func`
