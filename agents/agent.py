@@ -105,6 +105,10 @@ class Agent(Reader):
     def owes(self) -> bool:
         """Whether an update is due before the next environment step."""
 
+    def owed(self) -> int:
+        """Return how many updates are owed that `update` can make at once, faster than singly."""
+        return 0
+
     def phase_over(self) -> bool:
         """Whether all env_steps of a phase are done: the next one starts once no update is owed."""
         return self.sequence.is_over(self.clock.phase, self.clock.env_steps)
@@ -145,8 +149,8 @@ class Agent(Reader):
         """Act, store what happens, and advance the clock."""
 
     @abstractmethod
-    def update(self) -> None:
-        """Draw a batch, update all networks once, and count it."""
+    def update(self, count: int = 1) -> None:
+        """Make so many updates: draw a batch, update all networks, and count it."""
 
     @abstractmethod
     def learn(self, batch: Any) -> tuple[Tensor, dict[str, Activations]]:
@@ -163,28 +167,23 @@ class Agent(Reader):
         for updater in self.updaters.values():
             updater.set_lr(*self._lr_place())
 
-    def _on_device(self, part: str, after: Clock, work: Callable[[], None]) -> None:
-        """Do the part of an update that is on the device; as a CUDA graph, if so configured.
-
-        Args:
-            part: what it computes; part of the graph's key.
-            after: the clock after the update, which is all that the work reads of the host.
-            work: the work.
-        """
+    def _update(self, learn: Callable[[Any], Any], batch: Any) -> None:
+        """Update once on what one update reads, and count it."""
+        after = self.clock.advance(updates=1)
+        self._set_lr()
         if self._graphs is None:
-            work()
+            self._hooks(learn(batch), after)
         else:
-            self._graphs((part, self.inside_key(after), self.penalties.captured_key(after)), work)
+            key = learn.__name__, self.inside_key(after), self.penalties.captured_key(after)
+            self._graphs(key, lambda: self._hooks(learn(batch), after))
+        self.penalties.last = self.clock = after
+        self.updates_summed += 1
 
     def _hooks(self, found: tuple[Tensor, dict[str, Activations]], after: Clock) -> None:
         """Add up the values of `learn`, and run the hooks inside the update."""
         values, activations = found
         self.sums += values
         self.after_update(after, activations)
-
-    def _count(self, after: Clock) -> None:
-        self.penalties.last = self.clock = after
-        self.updates_summed += 1
 
     def _minimise(self, network: str, loss: Tensor) -> None:
         self.updaters[network].minimise(self._penalised(network, loss))

@@ -152,17 +152,11 @@ class DQN(OffPolicyAgent):
             logged = torch.stack([categorical.mean(q).mean(), clipped])
         return categorical.cross_entropy(q, target).mean(), logged, kept
 
-    def update(self) -> None:
-        """Draw a batch and update the online network; the target follows by env_steps."""
-        batch, after = self._drawn(), self.clock.advance(updates=1)
-        self._set_lr()
+    def update(self, count: int = 1) -> None:
+        """Draw batches and update the online network on each; the target follows by env_steps."""
         learn = self._learns(self.learn)
-
-        def work() -> None:
-            self._hooks(learn(batch), after)
-
-        self._on_device(learn.__name__, after, work)
-        self._count(after)
+        for batch in self._drawn(count):
+            self._update(learn, batch)
 
     def learn(self, batch: Batch) -> tuple[Tensor, dict[str, Activations]]:
         """Update the online network."""

@@ -96,6 +96,10 @@ class Experience(Environments):
         """Whether the updates that `plan` owes exceed those done."""
         return self.credit > 1 - 1e-9
 
+    def owed(self) -> int:
+        """Return how many updates are due before the next environment step."""
+        return int(self.credit + 1e-9)
+
     def paid(self) -> None:
         """Note that one owed update was done."""
         self.credit -= 1
@@ -135,7 +139,7 @@ class Experience(Environments):
         """Restore what `state_dict` returned; the replay follows in `load_files`."""
         super().load_state_dict(state, new_draws)
         self.credit = float(state["credit"])
-        self._replay_state = state["replay"]
+        self._replay_state, self._new_draws = state["replay"], new_draws
 
     def save_files(self, previous: Path | None) -> Callable[[Path], None]:
         """Return what writes the replay as it is now; it shares the files of `previous`."""
@@ -150,7 +154,7 @@ class Experience(Environments):
         Raises:
             ConfigError: if new episodes would begin, and ``env.resume`` is exact.
         """
-        self.replay.load(folder / "replay", self._replay_state)
+        self.replay.load(folder / "replay", self._replay_state, self._new_draws)
         actions = self.replay.actions()
         count = self.spec.num_actions
         if count is not None and actions.size and not 0 <= actions.min() <= actions.max() < count:

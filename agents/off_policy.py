@@ -17,13 +17,13 @@ from rlplast.agents.off_policy_config import OffPolicyConfig
 from rlplast.agents.overestimation import Values
 from rlplast.agents.replay import Batch, Replay
 from rlplast.agents.tasks import Tasks
-from rlplast.core.clock import Clock
 from rlplast.core.device import on_device
 from rlplast.core.errors import ConfigError
 from rlplast.core.rng import numpy_stream
 
 __all__ = ["OffPolicyAgent"]
 
+MOST, NBYTES = 64, 4 << 20  # updates whose batches are drawn at once, and what these may take
 
 class OffPolicyAgent(Agent):
     """An agent with its environments and replay; a `Trainable` but for networks and losses.
@@ -55,10 +55,20 @@ class OffPolicyAgent(Agent):
         rng = self.streams.numpy("replay")
         self.experience = Experience(config, tasks, rng, device, clip_rewards)
         self._anneal = config.agent.annealed()
+        self._most = max(1, min(MOST, NBYTES // self.experience.replay.batch_nbytes))
 
     def owes(self) -> bool:
         """Whether an update is due before the next environment step."""
         return self.experience.owes()
+
+    def owed(self) -> int:
+        """Return how many updates are owed that `update` can make at once.
+
+        Their batches are drawn together, which takes memory; on a GPU it gains nothing.
+        """
+        if self.device.type != "cpu" or self._anneal is not None:
+            return 0
+        return min(self.experience.owed(), self._most)
 
     def _steps_of_schedule(self) -> int:
         """Return the env_steps that count for random actions: of this task, or of the run."""
@@ -81,18 +91,18 @@ class OffPolicyAgent(Agent):
             self.experience.replay.look_ahead(*self._horizon())
         return self.experience.replay
 
-    def _drawn(self) -> Batch:
+    def _drawn(self, count: int) -> list[Batch]:
         """Return the next transitions, whose pictures are moved if the config says so."""
-        batch, most = self.replay().sample(), self.config.agent.random_shift
-        if most:
+        batches, most = self.replay().sample_block(count), self.config.agent.random_shift
+        for batch in batches if most else ():
             shape = (2, len(batch.obs), 2)
             drawn = self.streams.numpy("random_shift").integers(0, 2 * most + 1, shape)
             for pictures, offsets in zip((batch.obs, batch.obs_next), drawn, strict=True):
                 shift(pictures, on_device(offsets, self.device), most)
-        return batch
+        return batches
 
-    def _count(self, after: Clock) -> None:
-        super()._count(after)
+    def _update(self, learn: Callable[[Any], Any], batch: Any) -> None:
+        super()._update(learn, batch)
         self.experience.paid()
 
     def _autocast(self) -> torch.autocast:

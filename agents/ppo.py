@@ -238,18 +238,11 @@ class PPO(Agent):
         log_std = self.actor.log_std
         return categorical(output, action) if log_std is None else gaussian(output, log_std, action)
 
-    def update(self) -> None:
-        """Update all networks once, on the next batch."""
-        batch, after = self._batch(), self.clock.advance(updates=1)
-        self._set_lr()
-        learn = self._learns(self.learn)
-
-        def work() -> None:
-            self._hooks(learn(batch), after)
-
-        self._on_device(learn.__name__, after, work)
-        self._count(after)
-        self.left -= 1
+    def update(self, count: int = 1) -> None:
+        """Update all networks, on so many batches."""
+        for _ in range(count):
+            self._update(self._learns(self.learn), self._batch())
+            self.left -= 1
 
     def learn(self, batch: Transitions) -> tuple[Tensor, dict[str, Activations]]:
         """Update actor and critic, whose gradients are clipped together."""

@@ -35,6 +35,7 @@ __all__ = ["Batch", "Replay"]
 _RECORD = [("reward", "<f4"), ("discount", "<f4"), ("age", "u1"), ("sampleable", "?")]
 
 _ROUNDS = 100  # of draws, times the rows for one that can be sampled: missing all is e^-100
+_TRIES = 8  # draws at once in place of one that cannot be sampled
 
 
 class Batch(NamedTuple):
@@ -79,8 +80,9 @@ class Replay:
         n_step: longest number of steps between `obs` and `obs_next`, at least 1.
         gamma: discount per step, in [0, 1].
         batch_size: transitions in the batch of `sample`.
-        rng: the stream `sample` draws from; saved by `state_dict`, so its state must be
-            plain integers, as that of numpy's default PCG64 is.
+        rng: the stream `sample` draws from, and whose child draws again what cannot be sampled;
+            both are saved by `state_dict`, so their states must be plain integers, as those of
+            numpy's default PCG64 are.
         device: where batches live.
         segment_rows: rows per file on disk, at most.
         action_dim: entries of a continuous action; None for discrete actions.
@@ -132,7 +134,8 @@ class Replay:
         self._num_envs, self._rows = num_envs, capacity // num_envs
         self._obs_shape, self._obs_dtype = tuple(obs_shape), _frame_dtype(obs_dtype)
         self._frame_stack, self._n_step = frame_stack, n_step
-        self._segment_rows, self._rng, self._sampling = segment_rows, rng, sampling
+        self._segment_rows, self._sampling = segment_rows, sampling
+        self._rng, self._again = rng, rng.spawn(1)[0]
         self._repeat_first = repeat_first
         shape = (num_envs * self._rows, *self._obs_shape)
         self._frames = mapped_memory.zeros(shape, self._obs_dtype)
@@ -150,7 +153,7 @@ class Replay:
         self._device = torch.device(device)
         on_gpu = self._device.type == "cuda"
         self._host = self._new_batch(batch_size, pinned=on_gpu)
-        self._batch = _to(self._host, self._device)
+        self._batches = [_to(self._host, self._device)]  # what `sample_block` returns
         self._copied = torch.cuda.Event() if on_gpu else None
         self._there = DeviceFrames(self._frames, self._device) if frames_on_device else None
 
@@ -174,6 +177,11 @@ class Replay:
     def nbytes(self) -> int:
         """Bytes the full memory takes."""
         return self._frames.nbytes + self._records.nbytes
+
+    @property
+    def batch_nbytes(self) -> int:
+        """Bytes that a batch of `sample` takes."""
+        return sum(tensor.nbytes for tensor in self._batches[0])
 
     @property
     def size(self) -> int:
@@ -258,23 +266,40 @@ class Replay:
         Raises:
             ConfigError: if there is nothing to sample yet.
         """
+        return self.sample_block(1)[0]
+
+    def sample_block(self, count: int) -> list[Batch]:
+        """Return what so many calls of `sample` would draw, on a CPU; elsewhere one alone.
+
+        Their tensors are those of the last block.
+        """
+        size = len(self._batches[0].action)
         if self._copied is not None:
             self._copied.synchronize()  # the last copy reads what is filled now
-        drawn = self._draw(len(self._host.action), self._rng, self._sampling)
-        self._gather(self._host, *drawn, self._there)
-        if self._batch is not self._host:
-            for name, source in self._host._asdict().items():
-                if self._there is None or not name.startswith("obs"):
-                    target: torch.Tensor = getattr(self._batch, name)
-                    target.copy_(source, non_blocking=self._copied is not None)
+        if len(self._batches) < count:
+            self._host = self._new_batch(count * size)
+            parts = zip(*(part.split(size) for part in self._host), strict=True)
+            self._batches = [Batch(*part) for part in parts]
+        whole = Batch(*(part[: count * size] for part in self._host))
+        drawn = self._draw(count, size, self._rng, self._again, self._sampling)
+        self._gather(whole, *drawn, self._there)
+        if self._device.type != "cpu":
+            self._copy()
+        return self._batches[:count]
+
+    def _copy(self) -> None:
+        """Copy the batch from the host to the device."""
+        for name, source in self._host._asdict().items():
+            if self._there is None or not name.startswith("obs"):
+                target: torch.Tensor = getattr(self._batches[0], name)
+                target.copy_(source, non_blocking=self._copied is not None)
         if self._copied is not None:
             self._copied.record(torch.cuda.current_stream(self._device))
-        return self._batch
 
     def sample_from(self, count: int, rng: np.random.Generator) -> Batch:
         """Draw `count` transitions uniformly from another stream, as probes do."""
         batch = self._new_batch(count)
-        self._gather(batch, *self._draw(count, rng))
+        self._gather(batch, *self._draw(1, count, rng, rng))
         return _to(batch, self._device)
 
     def batches(self, count: int | None, size: int, rng: np.random.Generator) -> Iterator[Batch]:
@@ -308,7 +333,7 @@ class Replay:
             "rows_written": self._written.tolist(),
             "rows_cleared": self._cleared.tolist(),
             "head_age": self._records["age"][head].tolist(),
-            "rng": self._rng.bit_generator.state,
+            "rng": [own.bit_generator.state for own in (self._rng, self._again)],
         }
 
     def begin_save(self, previous: Path | None = None) -> replay_files.Saving:
@@ -324,7 +349,7 @@ class Replay:
         self._saving = replay_files.Saving(self._rings(), previous, self._segment_rows)
         return self._saving
 
-    def load(self, folder: Path, state: dict[str, Any]) -> None:
+    def load(self, folder: Path, state: dict[str, Any], new_draws: bool = False) -> None:
         """Restore memory and stream, so that sampling goes on as if never interrupted.
 
         Files are mapped into memory where that is possible, so they must not change; several
@@ -334,6 +359,7 @@ class Replay:
         Args:
             folder: what `begin_save` wrote.
             state: what `state_dict` returned at that moment.
+            new_draws: whether the streams stay as they are, new.
 
         Raises:
             ConfigError: if the saved memory has another layout than this one.
@@ -358,7 +384,9 @@ class Replay:
         for env, (oldest, written) in enumerate(zip(self._oldest(), self._written, strict=True)):
             rows = self._at(np.array(env), np.arange(oldest, written))
             self._sampleable[env] = np.count_nonzero(self._records["sampleable"][rows])
-        self._rng.bit_generator.state = state["rng"]
+        if not new_draws:
+            for own, saved in zip((self._rng, self._again), state["rng"], strict=True):
+                own.bit_generator.state = saved
 
     def _rings(self) -> replay_files.Rings:
         arrays = {"frames": self._frames, "records": self._records}
@@ -417,22 +445,57 @@ class Replay:
         return _Windows(valid, steps, reward.sum(axis=1), discount)
 
     def _draw(
-        self, count: int, rng: np.random.Generator, sampling: SampleWeightDecay | None = None
+        self,
+        batches: int,
+        size: int,
+        rng: np.random.Generator,
+        again: np.random.Generator,
+        sampling: SampleWeightDecay | None = None,
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], _Windows]:
-        """Draw where transitions begin; invalid draws are drawn again."""
-        env, row = self._candidates(count, rng, sampling)
+        """Draw where the transitions of some batches begin, as if one batch after the other.
+
+        Args:
+            batches: how many.
+            size: transitions of each.
+            rng: what is drawn from.
+            again: what draws anew those that cannot be sampled.
+            sampling: how often which is drawn.
+        """
+        env, row = self._candidates(batches * size, rng, sampling)
         windows = self._windows(env, row)
-        if not windows.valid.any():  # `size` is dear, so it is asked only when in doubt
+        bad = np.flatnonzero(~windows.valid)
+        if not len(bad):
+            return env, row, windows
+        if len(bad) == len(env):  # `size` is dear, so it is asked only when in doubt
             self._refuse_if_empty()
-        drawn = 1
-        while not windows.valid.all():
-            redraw = np.flatnonzero(~windows.valid)
-            if drawn % _ROUNDS == 0:
-                self._refuse_if_stuck(drawn, len(redraw), len(env), sampling)
-            drawn += 1
-            env[redraw], row[redraw] = self._candidates(len(redraw), rng, sampling)
-            windows = self._windows(env, row)
+        state = again.bit_generator.state
+        if len(self._draw_again(env, row, bad, again, sampling)):  # seldom: one batch at a time
+            again.bit_generator.state = state
+            for left in np.split(bad, np.searchsorted(bad, np.arange(size, len(env), size))):
+                drawn = 0
+                while len(left):
+                    if drawn % _ROUNDS == _ROUNDS - 1:
+                        self._refuse_if_stuck(drawn * _TRIES, len(left), size, sampling)
+                    left = self._draw_again(env, row, left, again, sampling)
+                    drawn += 1
+        for whole, part in zip(windows, self._windows(env[bad], row[bad]), strict=True):
+            whole[bad] = part
         return env, row, windows
+
+    def _draw_again(
+        self,
+        env: npt.NDArray[np.int64],
+        row: npt.NDArray[np.int64],
+        which: npt.NDArray[np.intp],
+        rng: np.random.Generator,
+        sampling: SampleWeightDecay | None,
+    ) -> npt.NDArray[np.intp]:
+        """Replace some draws by the first valid one of a few; return those that got none."""
+        envs, rows = self._candidates(len(which) * _TRIES, rng, sampling)
+        valid = self._windows(envs, rows).valid.reshape(-1, _TRIES)
+        chosen = np.arange(len(which)) * _TRIES + valid.argmax(1)
+        env[which], row[which] = envs[chosen], rows[chosen]
+        return which[~valid.any(1)]
 
     def _gather(
         self,
@@ -454,7 +517,7 @@ class Replay:
             if there is None:
                 self._take(rows, blank, getattr(batch, name).numpy())
             else:
-                there.stack(rows, blank, getattr(self._batch, name))
+                there.stack(rows, blank, getattr(self._batches[0], name))
 
     def _refuse_if_empty(self) -> None:
         if self.size == 0:

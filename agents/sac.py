@@ -26,6 +26,7 @@ from rlplast.agents.sac_config import SACConfig
 from rlplast.agents.sac_networks import Temperature, actor_of, critic_of
 from rlplast.agents.simba_v2 import project, unit_weights
 from rlplast.agents.tasks import Tasks
+from rlplast.core.clock import Clock
 from rlplast.core.device import on_device
 from rlplast.core.errors import ConfigError, Diverged
 from rlplast.core.method.context import Activations
@@ -261,19 +262,12 @@ class SAC(OffPolicyAgent):
         q_next = q_of(q_next.transpose(0, 1), least)
         return self.categorical.target(reward, data.discount, q_next, cost)
 
-    def update(self) -> None:
-        """Draw a batch and noise, update actor, temperature and critics, and move the target."""
-        batch, after = self._batch(), self.clock.advance(updates=1)
-        self._set_lr()
-        with_actor = after.updates % self.config.agent.actor_every == 0
-        learn = self._learns(self.learn if with_actor else self.learn_critic)
-
-        def work() -> None:
-            self._hooks(learn(batch), after)
-            self._follow()
-
-        self._on_device(learn.__name__, after, work)
-        self._count(after)
+    def update(self, count: int = 1) -> None:
+        """Draw batches and noise; on each update actor, temperature, critics and the target."""
+        for drawn in self._drawn(count):
+            with_actor = (self.clock.updates + 1) % self.config.agent.actor_every == 0
+            learn = self._learns(self.learn if with_actor else self.learn_critic)
+            self._update(learn, self._batch(drawn))
 
     def learn(self, batch: SACBatch) -> tuple[Tensor, dict[str, Activations]]:
         """Update actor, temperature and critics, in this order."""
@@ -296,9 +290,8 @@ class SAC(OffPolicyAgent):
         values = torch.stack([loss.detach(), zero, q, zero, *clipped])
         return values, {"actor": {}, "critic": of_critic}
 
-    def _batch(self) -> SACBatch:
-        """Return the next batch, in the same tensors every time."""
-        batch = self._drawn()
+    def _batch(self, batch: Batch) -> SACBatch:
+        """Return what an update on a batch reads, with noise in the same tensors every time."""
         self.streams.numpy("policy").standard_normal(out=self._noise, dtype=np.float32)
         if self.device.type != "cpu":
             self.noise.copy_(on_device(self._noise, self.device))
@@ -311,6 +304,11 @@ class SAC(OffPolicyAgent):
     def _minimise(self, network: str, loss: Tensor) -> None:
         super()._minimise(network, loss)
         project(self._projected.get(network, ()))
+
+    def _hooks(self, found: tuple[Tensor, dict[str, Activations]], after: Clock) -> None:
+        """Do what follows `learn` in an update; the target moves last."""
+        super()._hooks(found, after)
+        self._follow()
 
     @torch.no_grad()
     def _follow(self) -> None:

@@ -90,7 +90,7 @@ def training(agent: Any) -> Steps:
     def run(count: int) -> None:
         goal = agent.clock.env_steps + count * stride(agent.config)
         while agent.clock.env_steps < goal or agent.owes():
-            agent.step()
+            agent.update(agent.owed()) if agent.owed() > 1 else agent.step()
         if agent.device.type == "cuda":
             torch.cuda.synchronize(agent.device)
 

@@ -38,6 +38,12 @@ class Intervals:
     keep_every: Schedule | None = None
     best: str | None = None
 
+    @property
+    def schedules(self) -> list[Schedule]:
+        """All of them that there are."""
+        found = (self.metrics, self.evaluate, self.log, self.checkpoint, self.keep_every)
+        return [schedule for schedule in found if schedule is not None]
+
 
 def is_due(schedule: Schedule | None, previous: Clock, clock: Clock) -> bool:
     """Say whether a schedule, if there is one, is due after `previous` and up to `clock`."""

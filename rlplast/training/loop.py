@@ -124,7 +124,7 @@ class Loop:
             while self._pending is not None or not self.done():
                 if self._pending is None:
                     self._pending = trainable.clock
-                    trainable.step()
+                    self._step()
                 if any(trainable.clock[time.unit] >= time.value for time in self.until):
                     self._checkpoint()
                     self._settle()
@@ -172,6 +172,24 @@ class Loop:
         """Whether the total is reached and no update is owed."""
         reached = self.trainable.clock[self.total.unit] >= self.total.value
         return reached and (self.total.unit == "updates" or not self.trainable.owes())
+
+    def _step(self) -> None:
+        """Do one step, or the updates that are owed until something is due."""
+        count, updates = self.trainable.owed(), self.trainable.clock.updates
+        if count > 1:
+            count = min([count, *(due - updates for due in self._due())])
+        if count > 1:
+            self.trainable.update(count)
+        else:
+            self.trainable.step()
+
+    def _due(self) -> Iterator[int]:
+        """Yield updates after which something may be due, of each thing the next one."""
+        yield from (int(end.value) for end in (self.total, *self.until) if end.unit == "updates")
+        for schedule in (*self.intervals.schedules, *self.hooks.schedules):
+            due = schedule.next_update(self.trainable.clock)
+            if due is not None:
+                yield due
 
     def _after_step(self, previous: Clock, clock: Clock) -> None:
         every = self.intervals

@@ -93,6 +93,14 @@ class Trainable(Source, Protocol):
         """Do exactly one thing: one vector environment step, or one update."""
         ...
 
+    def owed(self) -> int:
+        """Return how many of the next steps are updates that `update` can make at once."""
+        return 0
+
+    def update(self, count: int) -> None:
+        """Do so many steps, all of them updates that are owed."""
+        raise NotImplementedError
+
     def owes(self) -> bool:
         """Whether an update is due before the next environment step."""
         return False

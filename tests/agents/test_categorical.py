@@ -166,7 +166,7 @@ def test_a_sacs_loss_takes_the_critic_with_the_smallest_mean_in_each_transition(
     with torch.no_grad():  # so that the critics disagree
         weight = agent.target.get_parameter("head.weight")
         weight.copy_(normal(*weight.shape, seed=2))
-    batch, config = agent._batch(), agent.config.agent.values
+    batch, config = agent._batch(agent._drawn(1)[0]), agent.config.agent.values
     data, centres = batch.transitions, centres_twin(kind, 7, -40.0, 20.0)
     with torch.no_grad():
         mean, log_std = agent.actor(agent.statistics.normalise(data.obs_next))
@@ -196,7 +196,7 @@ def test_a_sacs_loss_takes_the_critic_with_the_smallest_mean_in_each_transition(
 def test_a_sacs_policy_maximises_the_smallest_mean(kind: str, monkeypatch: pytest.MonkeyPatch):
     use_slide(monkeypatch)
     agent = advanced(sac(2, **values(kind)), 9)
-    batch = agent._batch()
+    batch = agent._batch(agent._drawn(1)[0])
     obs = agent.statistics.normalise(batch.transitions.obs)
     with torch.no_grad():
         mean, log_std = agent.actor(obs)

@@ -44,7 +44,10 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
 
 def batch_of(agent: Any) -> Any:
-    return agent._batch() if hasattr(agent, "_batch") else agent.experience.replay.sample()
+    if hasattr(agent, "rollout"):
+        return agent._batch()
+    (batch,) = agent._drawn(1)
+    return agent._batch(batch) if hasattr(agent, "_batch") else batch
 
 
 def gradients(agent: Any, network: str, loss: Tensor) -> list[Tensor]:

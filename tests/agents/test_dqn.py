@@ -57,8 +57,8 @@ def test_training_is_a_hand_written_update_on_the_same_batches(
     agent = dqn(num_envs=3, **options)
     twin = HandWrittenUpdate(agent.config, dict(agent.online.named_parameters()))
     batches: list[Batch] = []
-    sample = agent.experience.replay.sample
-    monkeypatch.setattr(agent.experience.replay, "sample", lambda: keep(sample(), batches))
+    drawn = agent._drawn
+    monkeypatch.setattr(agent, "_drawn", lambda count: keep(drawn(count), batches))
     losses, syncs = [], 0
     while agent.clock.updates < 60:
         agent.step()
@@ -73,9 +73,9 @@ def test_training_is_a_hand_written_update_on_the_same_batches(
     assert syncs > 3
 
 
-def keep(batch: Batch, batches: list[Batch]) -> Batch:
-    batches.append(copies(batch))
-    return batch
+def keep(drawn: list[Batch], batches: list[Batch]) -> list[Batch]:
+    batches += map(copies, drawn)
+    return drawn
 
 
 # Replay ratio, target network, ε.
@@ -140,7 +140,7 @@ def test_epsilon_is_a_straight_line_after_the_initial_steps(
 ):
     use_wheel(monkeypatch)
     agent = dqn(num_envs=4, total="200 env_steps", **options)
-    monkeypatch.setattr(agent, "update", lambda: setattr(agent.experience, "credit", 0.0))
+    monkeypatch.setattr(agent, "update", lambda count=1: setattr(agent.experience, "credit", 0.0))
     seen = []
     while agent.clock.env_steps < 200:
         expected = epsilon_twin(agent.clock.env_steps, 200, agent.config.agent)

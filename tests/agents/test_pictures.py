@@ -82,7 +82,7 @@ def test_shifts_change_the_batch_that_networks_see_and_draw_from_a_stream_of_the
         agent, _ = build(config(agent={"random_shift": most}, hooks=[]))
         while not agent.owes():
             agent.step()
-        batches.append([tensor.clone() for tensor in agent._batch().transitions])
+        batches.append([tensor.clone() for tensor in agent._batch(agent._drawn(1)[0]).transitions])
         states.append(agent.streams.numpy("replay").bit_generator.state)
         agent.close()
     (obs, *rest, obs_next), (moved, *same, moved_next) = batches
@@ -107,7 +107,7 @@ def test_losses_are_those_of_drq_written_by_hand() -> None:
     agent, _ = build(config(hooks=[]))
     while agent.clock.updates < 3:
         agent.step()
-    batch = agent._batch()
+    batch = agent._batch(agent._drawn(1)[0])
     data = batch.transitions
     encoder, projection = by_hand(agent)
 

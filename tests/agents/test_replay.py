@@ -252,10 +252,26 @@ def test_sample_fills_the_same_tensors_every_time(action_dim: int | None) -> Non
     assert any((a != b).any() for a, b in zip(values, copy(second), strict=True))
 
 
+@pytest.mark.parametrize("sampling", [None, SampleWeightDecay(4, 0.3)], ids=["all", "decay"])
+@pytest.mark.parametrize(("n_step", "p_truncated"), [(1, 0.1), (3, 0.3), (5, 0.6)])
+def test_a_block_is_what_its_batches_would_be_one_by_one(
+    n_step: int, p_truncated: float, sampling: SampleWeightDecay | None
+) -> None:
+    one, block = (make(30, 2, 3, n_step=n_step, frame_stack=2, sampling=sampling) for _ in "ab")
+    for memory in (one, block):
+        episodes = Episodes(2, seed=1, p_truncated=p_truncated)
+        memory.start(episodes.start())
+        fill(memory, episodes, 80)
+    for count in (1, 3, 7, 2, 7):
+        for mine in block.sample_block(count):
+            assert_equal(mine, one.sample())
+    assert one.state_dict()["rng"] == block.state_dict()["rng"]
+
+
 def test_sample_from_uses_the_other_stream_and_new_tensors() -> None:
     replay, same = make(seed=5), make(seed=5)
     for memory in (replay, same):
-        episodes = Episodes(1, seed=0)
+        episodes = Episodes(1, seed=0, p_truncated=0)  # what is cut is drawn again, by one or two
         memory.start(episodes.start())
         fill(memory, episodes, 50)
     probe = replay.sample_from(16, np.random.default_rng(5))

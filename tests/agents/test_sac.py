@@ -167,13 +167,14 @@ def test_evaluation_metrics_probes_and_acting_leave_training_bit_identical(
 
 def test_probe_batches_repeat_by_number_and_leave_the_update_its_tensors():
     agent = trained(3)
-    batch = agent._batch()
+    batch = agent._batch(agent._drawn(1)[0])
     addresses = [t.data_ptr() for t in (*batch.transitions, batch.noise)]
     one, two, three = (agent.sample(8, number) for number in (4, 4, 5))
     assert one is not None and two is not None and three is not None
     assert same([*one.transitions, one.noise], [*two.transitions, two.noise])
     assert not same(one.noise, three.noise)
-    assert [t.data_ptr() for t in (*agent._batch().transitions, agent.noise)] == addresses
+    again = agent._batch(agent._drawn(1)[0])
+    assert [t.data_ptr() for t in (*again.transitions, agent.noise)] == addresses
     assert not {t.data_ptr() for t in (*one.transitions, one.noise)} & set(addresses)
 
 

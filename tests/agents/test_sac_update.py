@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from rlplast.agents.replay import Batch
 from rlplast.agents.sac import SAC, SACBatch
 from tests.agents.toy_control import ACTION_DIM, recorded, sac, trained, use_slide
 from tests.agents.toy_env import everything, same
@@ -94,8 +95,8 @@ def test_training_is_a_hand_written_update_on_the_same_batches(
     twin, batches, losses, subsets = twin_of(agent), [], [], set()
     batch_of = agent._batch
 
-    def noted() -> SACBatch:
-        batches.append(copies(batch := batch_of()))
+    def noted(drawn: Batch) -> SACBatch:
+        batches.append(copies(batch := batch_of(drawn)))
         return batch
 
     monkeypatch.setattr(agent, "_batch", noted)
@@ -157,7 +158,7 @@ def test_batches_are_transitions_that_happened_and_only_terminated_cuts_the_boot
         while agent.clock.env_steps < 154:
             agent.step()
     place = {obs[env].tobytes(): (i, env) for i, (obs, _, _) in enumerate(seen) for env in range(2)}
-    batch = agent._batch().transitions
+    batch = agent._batch(agent._drawn(1)[0]).transitions
     cut = 0
     for obs, action, reward, discount, obs_next in zip(*(t.numpy() for t in batch), strict=True):
         start, env = place[obs.tobytes()]  # raw observations, or they would not be found
@@ -173,7 +174,7 @@ def test_batches_are_transitions_that_happened_and_only_terminated_cuts_the_boot
 
 def test_a_terminated_transition_learns_its_reward_alone(monkeypatch: pytest.MonkeyPatch):
     agent = trained(3)
-    batch = copies(agent._batch())
+    batch = copies(agent._batch(agent._drawn(1)[0]))
     with torch.no_grad():
         q = agent.critic(
             agent.statistics.normalise(batch.transitions.obs), batch.transitions.action
@@ -189,7 +190,7 @@ def test_noise_of_updates_is_standard_normal_and_never_the_same():
     agent = sac(batch_size=64)
     while agent.clock.env_steps < 20:
         agent.step()
-    noises = torch.stack([agent._batch().noise.clone() for _ in range(200)])
+    noises = torch.stack([agent._batch(agent._drawn(1)[0]).noise.clone() for _ in range(200)])
     assert noises.shape == (200, 2, 64, ACTION_DIM)
     assert float(noises.mean()) == pytest.approx(0, abs=0.02)
     assert float(noises.std()) == pytest.approx(1, abs=0.02)
@@ -198,7 +199,7 @@ def test_noise_of_updates_is_standard_normal_and_never_the_same():
 
 def test_actor_loss_leaves_no_gradient_on_critics_and_yet_goes_through_them():
     agent = trained(4)
-    batch = agent._batch()
+    batch = agent._batch(agent._drawn(1)[0])
     for module in (agent.actor, agent.critic, agent.target, agent.temperature):
         module.zero_grad(set_to_none=True)
     loss, _, _ = agent.actor_loss(batch)
@@ -218,7 +219,7 @@ def test_critic_loss_leaves_no_gradient_on_actor_target_and_temperature():
     agent = trained(4)
     for module in (agent.actor, agent.critic, agent.target, agent.temperature):
         module.zero_grad(set_to_none=True)
-    agent.critic_loss(agent._batch())[0].backward()
+    agent.critic_loss(agent._batch(agent._drawn(1)[0]))[0].backward()
     others = (agent.actor, agent.target, agent.temperature)
     assert all(p.grad is None for module in others for p in module.parameters())
     assert all(p.grad is not None for p in agent.critic.parameters())

@@ -62,8 +62,8 @@ def test_training_is_the_update_of_the_official_code(critics: int, monkeypatch: 
     twin = SimbaV2Twin(agent.actor.state_dict(), critic_weights(agent, agent.critic), settings)
     batch_of = agent._batch
 
-    def noted() -> Any:
-        batches.append(copies(batch := batch_of()))
+    def noted(drawn: Any) -> Any:
+        batches.append(copies(batch := batch_of(drawn)))
         return batch
 
     monkeypatch.setattr(agent, "_batch", noted)

@@ -67,6 +67,9 @@ class Toy(Reader):
     def owes(self) -> bool:
         return 2 * self.clock.updates + 2 <= self.clock.env_steps
 
+    def owed(self) -> int:
+        return 0
+
     def phase_over(self) -> bool:
         return False
 

@@ -24,7 +24,7 @@ from rlplast.core.method.method import implements
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.method.readings import OwnSource
 from rlplast.core.method.receipt import Receipt
-from rlplast.core.method.schedule import next_due
+from rlplast.core.method.schedule import Schedule, next_due
 from rlplast.core.method.training import warn_of_others
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import swapped
@@ -147,6 +147,11 @@ class Hooks:
             self.networks[name].refresh()
         for hook in self.hooks:
             hook.refresh()
+
+    @property
+    def schedules(self) -> list[Schedule]:
+        """The schedules by which hooks fire between updates."""
+        return [hook.schedule for hook in self.scheduled]
 
     def fire(self, previous: Clock | None, clock: Clock) -> list[Receipt]:
         """Fire the hooks due after `previous` and at or before `clock`, in list order.

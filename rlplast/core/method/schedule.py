@@ -233,6 +233,14 @@ class Schedule:
             return None
         return Time(following, unit)
 
+    def next_update(self, clock: Clock) -> int | None:
+        """Return the number of the next update after which this may be due, or None."""
+        points = [int(t.value) for t in self.at if t.unit == "updates" and t.value > clock.updates]
+        due = None if self.at else self.next_due(clock)
+        if due is not None and due.unit == "updates":
+            points.append(int(due.value))
+        return min(points, default=None)
+
     def ahead(self, clock: Clock, end: Clock) -> Time | None:
         """Return the next due point before the end of the run, or None.
 
