@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from rlplast import envs
 from rlplast.agents.agent_config import AgentConfig
-from rlplast.agents.compiled import compiled_update, compiles_updates
+from rlplast.agents.compiled import CompiledUpdate, compiles_updates
 from rlplast.agents.evaluation import Evaluation, evaluate_policy
 from rlplast.agents.overestimation import Values
 from rlplast.agents.sequence import TaskSequence
@@ -206,7 +206,7 @@ class Agent(Reader):
         if name not in self._whole:
             for network in self.networks.values():
                 allocate(network)
-            self._whole[name] = compiled_update(learn, self.device, self._compiled_in)
+            self._whole[name] = CompiledUpdate(learn, self.device, self._compiled_in)
         return self._whole[name]
 
     def _compiles_whole(self) -> bool:

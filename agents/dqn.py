@@ -152,12 +152,6 @@ class DQN(OffPolicyAgent):
             logged = torch.stack([categorical.mean(q).mean(), clipped])
         return categorical.cross_entropy(q, target).mean(), logged, kept
 
-    def update(self, count: int = 1) -> None:
-        """Draw batches and update the online network on each; the target follows by env_steps."""
-        learn = self._learns(self.learn)
-        for batch in self._drawn(count):
-            self._update(learn, batch)
-
     def learn(self, batch: Batch) -> tuple[Tensor, dict[str, Activations]]:
         """Update the online network."""
         loss, logged, activations = self._td_loss(batch)

@@ -25,6 +25,7 @@ __all__ = ["OffPolicyAgent"]
 
 MOST, NBYTES = 64, 4 << 20  # updates whose batches are drawn at once, and what these may take
 
+
 class OffPolicyAgent(Agent):
     """An agent with its environments and replay; a `Trainable` but for networks and losses.
 
@@ -69,6 +70,23 @@ class OffPolicyAgent(Agent):
         if self.device.type != "cpu" or self._anneal is not None:
             return 0
         return min(self.experience.owed(), self._most)
+
+    def update(self, count: int = 1) -> None:
+        """Draw batches, and update all networks on each."""
+        learns: dict[str, Callable[[Any], Any]] = {}  # of parts that were learnt in this block
+        for drawn in self._drawn(count):
+            part, batch = self._part(), self._batch(drawn)
+            learn = learns.get(part.__name__) or self._learns(part)
+            self._update(learn, batch)
+            learns[part.__name__] = getattr(learn, "again", learn)
+
+    def _part(self) -> Callable[[Any], Any]:
+        """Return what learns in the next update."""
+        return self.learn
+
+    def _batch(self, batch: Batch) -> Any:
+        """Return what an update on transitions reads."""
+        return batch
 
     def _steps_of_schedule(self) -> int:
         """Return the env_steps that count for random actions: of this task, or of the run."""

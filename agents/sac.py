@@ -8,7 +8,7 @@ The update is one function of static tensors (`SAC.learn`), in the order actor â
 critic (new actor, new Î±); then the target follows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -262,12 +262,10 @@ class SAC(OffPolicyAgent):
         q_next = q_of(q_next.transpose(0, 1), least)
         return self.categorical.target(reward, data.discount, q_next, cost)
 
-    def update(self, count: int = 1) -> None:
-        """Draw batches and noise; on each update actor, temperature, critics and the target."""
-        for drawn in self._drawn(count):
-            with_actor = (self.clock.updates + 1) % self.config.agent.actor_every == 0
-            learn = self._learns(self.learn if with_actor else self.learn_critic)
-            self._update(learn, self._batch(drawn))
+    def _part(self) -> Callable[[SACBatch], Any]:
+        """Return what learns in the next update."""
+        with_actor = (self.clock.updates + 1) % self.config.agent.actor_every == 0
+        return self.learn if with_actor else self.learn_critic
 
     def learn(self, batch: SACBatch) -> tuple[Tensor, dict[str, Activations]]:
         """Update actor, temperature and critics, in this order."""

@@ -1,7 +1,6 @@
 """Values as probabilities of bins: targets, losses, what agents do with them, and their runs."""
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from rlplast.run.build import build_trainable
 from rlplast.run.config_file import read_config
 from tests.agents.toy_control import sac, use_slide
 from tests.agents.toy_env import advanced, dqn, everything, hooked, same, use_wheel
+from tests.agents.tracing import trace_alone
 from tests.marks import slow
 from tests.naive.categorical import (
     centres_twin,
@@ -364,7 +364,7 @@ def test_bf16_is_near_fp32(make: Callable[..., Any], monkeypatch: pytest.MonkeyP
 def test_a_compiled_update_does_what_eager_code_does(
     make: Callable[..., Any], kind: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    trace_alone(monkeypatch)
     use_slide(monkeypatch) if make is sac else use_wheel(monkeypatch)
     eager, compiled = (
         advanced(make(2, accelerate=how, **values(kind)), 9) for how in ("off", "compile")

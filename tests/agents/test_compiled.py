@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 from collections.abc import Callable
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +19,7 @@ from rlplast.run.config_file import dump_config, read_config
 from rlplast.training.config import parse_yaml
 from tests.agents.toy_control import sac, use_slide
 from tests.agents.toy_env import advanced, dqn, everything, same
+from tests.agents.tracing import trace_alone
 from tests.core.method.spies import spy
 from tests.marks import slow
 
@@ -86,7 +86,7 @@ def test_loss_and_gradients_agree_eager_and_compiled(
 @pytest.fixture
 def aot_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `torch.compile` trace, and run what it traced as it is."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    trace_alone(monkeypatch)
 
 
 LIFECYCLE = {"layers": [{"method": "lifecycle", "params": {"life": [3, 6], "recovery": [1, 3]}}]}
@@ -175,7 +175,7 @@ def test_state_loaded_later_is_what_compiled_updates_go_on_from(agent: Callable[
 def test_an_update_that_does_not_compile_is_an_error_with_a_remedy(
     monkeypatch: pytest.MonkeyPatch, agent: Callable[..., Any]
 ):
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=no_compiler))
+    trace_alone(monkeypatch, no_compiler)
     with pytest.raises(
         ConfigError, match=r"'compile': the update cannot .*no g\+\+.*set it to off"
     ):

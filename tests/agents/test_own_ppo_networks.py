@@ -1,6 +1,5 @@
 """A PPO whose trunks a user's function makes."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from rlplast.run import api
 from rlplast.run.build import build
 from rlplast.run.config_file import read_config
 from tests.agents.test_pictures import SPOT
+from tests.agents.tracing import trace_alone
 from tests.ppo_runs import AGENT, small_control, small_ppo
 from tests.runs import check_resumes
 
@@ -113,7 +113,7 @@ def test_modules_and_buffers_follow_the_seed() -> None:
 
 @pytest.mark.slow
 def test_it_compiles_where_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    trace_alone(monkeypatch)
     ends = []
     for how in ("compile", "off"):
         run = api.train(config("mlp", agent={"accelerate": how}), tmp_path / how)

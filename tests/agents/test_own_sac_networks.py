@@ -1,6 +1,5 @@
 """A SAC whose trunks a user's function makes."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from rlplast.run import api
 from rlplast.run.build import build
 from rlplast.run.config_file import read_config
 from tests.agents.test_pictures import SAC, SPOT
+from tests.agents.tracing import trace_alone
 from tests.runs import check_resumes
 
 NETS = "tests.agents.own_sac_nets"
@@ -112,7 +112,7 @@ def test_members_are_drawn_apart_and_from_our_stream() -> None:
 
 @pytest.mark.slow
 def test_it_compiles_where_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    trace_alone(monkeypatch)
     keys = config("mlp", total="40 env_steps")
     keys["agent"] |= {"accelerate": "compile"}
     whole = api.train(keys, tmp_path / "compiled")

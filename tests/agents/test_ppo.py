@@ -1,5 +1,4 @@
 import copy
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from rlplast.run.build import build_trainable
 from rlplast.run.config_file import read_config
 from tests.agents.toy_control import recorded, use_slide
 from tests.agents.toy_env import advanced, everything, hooked, ppo, same, use_wheel
+from tests.agents.tracing import trace_alone
 from tests.ppo_runs import small_control, small_ppo
 from tests.runs import at_step, final, stop
 from tests.sequences import EACH, ppo_tasks
@@ -265,7 +265,7 @@ def test_where_episodes_cannot_go_on_they_end_as_truncated(toy: str, tmp_path: P
 
 @pytest.mark.slow
 def test_compiled_updates_train_as_eager_ones(toy: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    trace_alone(monkeypatch)
     eager, compiled = (advanced(ppo(accelerate=how), 2 * OWED) for how in ("off", "compile"))
     assert compiled._whole
     for name, network in eager.networks.items():

@@ -1,7 +1,6 @@
 """A PPO whose actor and critic share a trunk; its updates: test_ppo_parity.py."""
 
 import math
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from rlplast.run.build import build
 from rlplast.run.config_file import read_config
 from tests.agents.toy_control import use_slide
 from tests.agents.toy_env import advanced, everything, hooked, ppo, same, use_wheel
+from tests.agents.tracing import trace_alone
 from tests.ppo_runs import AGENT, small_control, small_ppo
 from tests.runs import check_resumes
 
@@ -203,7 +203,7 @@ def test_methods_that_walk_the_layers_find_a_users_trunk_below_two_heads() -> No
 @pytest.mark.slow
 def test_compiled_updates_train_as_eager_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     use_slide(monkeypatch)
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    trace_alone(monkeypatch)
     eager, compiled = (advanced(ppo(accelerate=how, **SHARED), 24) for how in ("off", "compile"))
     assert compiled._whole
     theirs = compiled.networks["actor_critic"].module.state_dict()
