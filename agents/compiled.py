@@ -15,6 +15,7 @@ import torch
 
 from rlplast.core.device import compile_options, uses_gpu
 from rlplast.core.errors import ConfigError
+from rlplast.core.fast.linear import compiled_calls
 from rlplast.core.method.listing import listed_method, row_implements
 from rlplast.core.network.own import is_factory
 from rlplast.training.kinds import get_kind
@@ -95,7 +96,9 @@ class CompiledUpdate:
         self._on_compile: Callable[[float], None] | None = on_compile
         self._graph: tuple[Callable[..., Any], Sequence[Any], Sequence[Any]] | None = None
         # On a CPU calling the kernels from C++ saves 3 to 8% of an update.
-        options = compile_options(device) | ({"cpp_wrapper": True} if device.type == "cpu" else {})
+        options = compile_options(device) | (
+            {"cpp_wrapper": True} | compiled_calls() if device.type == "cpu" else {}
+        )
 
         def backend(graph: Any, inputs: Any) -> Callable[..., Any]:
             compiled = _inductor(graph, inputs, options)

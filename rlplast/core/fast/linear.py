@@ -10,6 +10,7 @@ CPU has no AVX2, PyTorch's own product serves.
 - `build`: builds and loads the operator; called before a layer computes.
 """
 
+import ctypes
 import hashlib
 import os
 import platform
@@ -54,6 +55,15 @@ def _plain(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.baddbmm(bias.unsqueeze(2), weight, x.mT).mT
 
 
+def compiled_calls() -> dict[str, Any]:
+    """Return options by which inductor's code calls the operator itself."""
+    if _operator is None:
+        return {}
+    call = """AOTITorchError aoti_torch_cpu_product(
+        AtenTensorHandle, AtenTensorHandle, const AtenTensorHandle*, int64_t, AtenTensorHandle*)"""
+    return {"aot_inductor.custom_ops_to_c_shims": {torch.ops.rlplast.product.default: [call]}}
+
+
 @cache
 def build() -> str | None:
     """Build the operator, if that has not been done on this machine, and load it.
@@ -76,7 +86,7 @@ def build() -> str | None:
             if compiler is None:
                 return "there is no C++ compiler, such as g++"
             _compile(compiler, source, library)
-        torch.ops.load_library(library)
+        ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)  # for compiled code too
         torch.ops.rlplast.affine(torch.ones(1, 1), torch.ones(1, 1), None)  # raises without brgemm
     except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
         detail = getattr(error, "stderr", None) or str(error)
