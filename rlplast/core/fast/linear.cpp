@@ -13,6 +13,8 @@
 #include <torch/csrc/inductor/aoti_torch/utils.h>
 #include <torch/library.h>
 
+#include <immintrin.h>
+
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -36,24 +38,39 @@ float* room(std::vector<float>& scratch, int64_t size) {
   return scratch.data();
 }
 
-// dst (n × m) = src (m × n) turned over, in tiles that stay in registers.
-void turn(int64_t m, int64_t n, Matrix src, float* __restrict dst, int64_t ld) {
-  constexpr int64_t T = 16, STRIP = 64;
-  const float* __restrict s = src.data;
+// dst = the 8 × 8 elements of src turned over.
+void turn_8x8(const float* src, int64_t from, float* dst, int64_t to) {
+  __m256 r[8], t[8];
+  for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps(src + i * from);
+  for (int i = 0; i < 8; i += 2) {
+    t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+    t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4)
+    for (int j = 0; j < 2; j++) {
+      r[i + 2 * j] = _mm256_shuffle_ps(t[i + j], t[i + j + 2], 0x44);
+      r[i + 2 * j + 1] = _mm256_shuffle_ps(t[i + j], t[i + j + 2], 0xee);
+    }
+  for (int i = 0; i < 4; i++) {
+    _mm256_storeu_ps(dst + i * to, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
+    _mm256_storeu_ps(dst + (i + 4) * to, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
+  }
+}
+
+// dst (n × m) = src (m × n) turned over.
+void turn(int64_t m, int64_t n, Matrix src, float* dst, int64_t ld) {
+  constexpr int64_t T = 8, STRIP = 64;
   at::parallel_for(0, (n + STRIP - 1) / STRIP, 1 + PER_THREAD / (STRIP * m), [&](int64_t first, int64_t last) {
     for (int64_t strip = first; strip < last; strip++)
       for (int64_t i = 0; i < m; i += T)
         for (int64_t j = strip * STRIP; j < std::min(n, (strip + 1) * STRIP); j += T) {
-          const int64_t h = std::min(T, m - i), w = std::min(T, n - j);
-          float t[T][T];
-          if (h == T && w == T) {
-            for (int r = 0; r < T; r++)
-              for (int c = 0; c < T; c++) t[r][c] = s[(i + r) * src.ld + j + c];
-            for (int c = 0; c < T; c++)
-              for (int r = 0; r < T; r++) dst[(j + c) * ld + i + r] = t[r][c];
+          const float* from = src.data + i * src.ld + j;
+          float* to = dst + j * ld + i;
+          if (i + T <= m && j + T <= n) {
+            turn_8x8(from, src.ld, to, ld);
           } else {
-            for (int64_t c = 0; c < w; c++)
-              for (int64_t r = 0; r < h; r++) dst[(j + c) * ld + i + r] = s[(i + r) * src.ld + j + c];
+            for (int64_t c = 0; c < std::min(T, n - j); c++)
+              for (int64_t r = 0; r < std::min(T, m - i); r++) to[c * ld + r] = from[r * src.ld + c];
           }
         }
   });
@@ -115,7 +132,14 @@ void nt(int64_t m, int64_t n, int64_t k, Matrix x, Matrix w, const float* bias, 
 }
 
 void tn(int64_t m, int64_t n, int64_t k, Matrix g, Matrix x, float* y) {
-  thread_local std::vector<float> turned;
+  thread_local std::vector<float> turned, result;
+  if (n * (k + m) < k * m) {  // x and y are turned over, being smaller than g
+    float* xt = room(turned, n * k);
+    float* yt = room(result, n * m);
+    turn(k, n, x, xt, k);
+    nn(n, m, k, {xt, k}, g, yt, m, false);
+    return turn(n, m, {yt, m}, y, n);
+  }
   const int64_t ld = k + 16;
   float* gt = room(turned, m * ld);
   turn(k, m, g, gt, ld);

@@ -43,7 +43,12 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Returns:
         Shape (..., d_out), or (members, batch, d_out).
     """
-    return _plain(x, weight, bias) if _operator is None else _operator(x, weight, bias)
+    if _operator is None:
+        return _plain(x, weight, bias)
+    if bias is None or not torch.compiler.is_compiling():
+        return _operator(x, weight, bias)
+    y = _operator(x, weight, None)  # the bias is added in one pass with what comes next
+    return y + (bias if bias.ndim < 2 else bias.unsqueeze(1)).to(y.dtype)
 
 
 def _plain(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
