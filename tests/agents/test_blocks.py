@@ -1,0 +1,87 @@
+"""Updates that are owed together: as one by one, wherever a block is cut."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlplast.agents.off_policy import OffPolicyAgent
+from rlplast.core.errors import Interrupted
+from rlplast.run import api
+from tests.agents.tracing import trace_alone
+from tests.runs import TINY, at_step, final, stop
+from tests.sac_runs import small_sac
+
+SCHEDULES = {
+    "log": {"every": "11 updates", "to": []},
+    "metrics": {"every": "29 updates", "names": ["weight_norm"], "batch_size": 8},
+    "evaluate": {"every": "37 updates", "episodes": 1},
+    "checkpoint": {"every": "13 updates", "keep": 2},
+    "hooks": [
+        {"method": "shrink_perturb", "every": "17 updates", "first": "3 updates"},
+        {"method": "redo", "at": ["50%", "23 updates"]},
+        {"method": "cbp", "every": "1 updates", "params": {"maturity": 3}},
+    ],
+}
+RUNS: dict[str, Any] = {
+    "dqn": TINY | {"replay_ratio": 3.5},  # 7 updates after each step of both environments
+    "dqn, to a number of updates": TINY | {"replay_ratio": 2.75, "total": "161 updates"},
+    "sac": small_sac(total="60 env_steps", replay_ratio=6, agent={"n_step": 2}),
+    "redq": small_sac(
+        total="50 env_steps",
+        replay_ratio=7,
+        agent={"critics": 3, "critic_subset": 2, "actor_every": 3, "initial_updates": 9},
+    ),
+    "whole updates": small_sac(
+        total="50 env_steps", replay_ratio=9, agent={"accelerate": "compile"}
+    ),
+}
+
+
+def config_of(name: str) -> dict[str, Any]:
+    config = RUNS[name] | SCHEDULES
+    if config["kind"] == "sac":  # no method is the same for all its networks
+        config["hooks"] = [hook | {"networks": ["critic"]} for hook in config["hooks"]]
+    return config
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_blocks_are_what_single_updates_are(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace_alone(monkeypatch)
+    config, sizes = config_of(name), []
+    update = OffPolicyAgent.update
+
+    def noted(self: Any, count: int = 1) -> None:
+        sizes.append(count)
+        update(self, count)
+
+    monkeypatch.setattr(OffPolicyAgent, "update", noted)
+    api.train(config, tmp_path / "blocks")
+    assert max(sizes) > 2
+    monkeypatch.setattr(OffPolicyAgent, "owed", lambda self: 0)
+    blocks = len(sizes)
+    api.train(config, tmp_path / "single")
+    assert set(sizes[blocks:]) == {1} and sum(sizes[:blocks]) == sum(sizes[blocks:])
+    assert final(tmp_path / "blocks") == final(tmp_path / "single")
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [("dqn", (34, 47)), ("redq", (31, 40))]
+    + [pytest.param(name, range(31, 61, 5), marks=pytest.mark.slow) for name in RUNS],
+)
+def test_interrupted_at_any_block_and_resumed_equals(
+    name: str, steps: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace_alone(monkeypatch)
+    config = config_of(name)
+    api.train(config, tmp_path / "through")
+    expected = final(tmp_path / "through")
+    for step in steps:
+        run = tmp_path / str(step)
+        with pytest.raises(Interrupted):
+            api.train(config, run, observer=at_step(step, stop))
+        api.resume(run)
+        assert final(run) == expected, step
