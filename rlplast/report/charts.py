@@ -243,11 +243,9 @@ def _curve_layers(
     )
     within = "clamp(datum.{}, {:.6g}, {:.6g})" if reached else "datum.{}"
     ends = [within.format(field, *(reached or ())) for field in ("low", "high")]
-    lines = (
-        named("curves")
-        .transform_filter(f"{SHOWN} && {only}")
-        .transform_flatten(["x", "y", "low", "high"])
-    )
+    rows = named("curves").transform_filter(f"{SHOWN} && {only}")
+    lines = rows.transform_flatten(["x", "y", "low", "high"])
+    single = rows.transform_filter("length(datum.x) == 1").transform_flatten(["x", "y"])
     held = "[event.ctrlKey || event.metaKey]"  # the wheel alone scrolls the page
     seen = alt.selection_interval(name=zoom, bind="scales", encodings=["x"], zoom=f"wheel!{held}")
     near = alt.selection_point(
@@ -266,6 +264,9 @@ def _curve_layers(
         .encode(x=x, y=bottom, y2="top:Q", color=colour, opacity=opacity(_of_band(arms), 0.03)),
         lines.mark_line(clip=True, strokeWidth=1.8).encode(
             x=x, y=y, color=colour, strokeDash=dash, opacity=opacity(1, 0.12)
+        ),
+        single.mark_point(clip=True, filled=True, size=40).encode(  # a line of it cannot be seen
+            x=x, y=y, color=colour, opacity=opacity(1, 0.12)
         ),
         lines.transform_filter("hover")
         .mark_point(clip=True, filled=True, size=50)

@@ -100,7 +100,7 @@ def _by_phase(report: Report, name: str, found: Found) -> Chart:
     caption = (
         f"Mean height of {key} while each task was trained, interquartile mean over seeds; "
         f"band: {interval_words(report.rows(name).values())}. The other sections have the score of "
-        "the task that is trained, so a final score is that of the last task."
+        "the task that is trained."
     )
     labels = ("phase: number of the task", better(key))
     spec = charts.curves(report.arms, drawn, {}, labels, (), {})

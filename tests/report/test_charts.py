@@ -145,6 +145,14 @@ def test_curve_without_an_interval_has_no_band(side: np.ndarray | None):
     assert [bool(found) for found in areas] == [False, True]
 
 
+@pytest.mark.parametrize(("points", "symbols"), [(1, 1), (2, 0)])
+def test_a_curve_of_one_point_is_drawn_as_a_point(points: int, symbols: int):
+    arms, curve = arm_styles(("none",), "none"), Curve(XS[:points], XS[:points])
+    text = svg(charts.curves(arms, {0: curve}, {}, ("x", "y"), [], {}))
+    groups = re.findall(r'<g class="mark-symbol role-mark layer[^>]*>(.*?)</g>', text)
+    assert sum(group.count('d="M') for group in groups) == symbols
+
+
 def test_no_value_is_written_as_not_a_number():
     spec = charts.curves(
         arm_styles(("a",), None), {0: Curve(XS, XS * np.nan)}, {}, ("x", "y"), [], {}
