@@ -1,4 +1,5 @@
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from rlplast.agents.replay import Batch, Replay
 from rlplast.agents.sampling import SampleWeightDecay
 from rlplast.core.errors import ConfigError, RlplastError
-from tests.agents.replay_episodes import FRAME, Episodes, assert_equal, copy, fill, make
+from tests.agents.replay_episodes import FRAME, Episodes, assert_equal, copy, fill, make, save
 from tests.naive.replay import NaiveReplay
 
 
@@ -266,6 +267,20 @@ def test_a_block_is_what_its_batches_would_be_one_by_one(
         for mine in block.sample_block(count):
             assert_equal(mine, one.sample())
     assert one.state_dict()["rng"] == block.state_dict()["rng"]
+
+
+def test_a_continuation_draws_anew_and_the_run_itself_goes_on(tmp_path: Path) -> None:
+    replay = make(seed=5)
+    episodes = Episodes(1, seed=0)
+    replay.start(episodes.start())
+    fill(replay, episodes, 50)
+    save(replay, tmp_path)
+    state, goes_on, anew = replay.state_dict(), make(seed=6), make(seed=6)
+    goes_on.load(tmp_path, state)
+    anew.load(tmp_path, state, new_draws=True)
+    expected = copy(replay.sample())
+    assert all((a == b).all() for a, b in zip(expected, copy(goes_on.sample()), strict=True))
+    assert any((a != b).any() for a, b in zip(expected, copy(anew.sample()), strict=True))
 
 
 def test_sample_from_uses_the_other_stream_and_new_tensors() -> None:

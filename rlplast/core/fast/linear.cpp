@@ -3,12 +3,14 @@
 // Three products are each other's gradients, so gradients of every order are compositions of them:
 // a bᵀ (+ bias), a b and aᵀ b, of matrices or of every member of two stacks of them.
 #include <ATen/Parallel.h>
+#include <ATen/Version.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/native/CPUBlas.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/matmul.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/inductor/aoti_torch/utils.h>
 #include <torch/library.h>
@@ -26,6 +28,9 @@ using Bias = std::optional<Tensor>;
 constexpr int64_t ROWS = 64, COLUMNS = 256, DEPTH = 256;  // of a block; B's, 256 kB, stays in L2
 constexpr int64_t FEW = 4, LONG = 64;  // rows or columns, and their length, of which a product is dot products
 constexpr int64_t PER_THREAD = 1 << 20;  // multiply-adds that pay for a thread
+// Without AVX-512 MKL multiplies faster what is not narrow: 91 against 80 GFLOP/s on an AMD EPYC (Zen 3).
+constexpr int64_t NARROW = 16;
+const bool WIDE = at::get_cpu_capability() == "AVX512";
 
 // A matrix with consecutive elements in a row.
 struct Matrix {
@@ -166,6 +171,10 @@ Tensor product_cpu(const Tensor& a, const Tensor& b, const Bias& bias, int64_t f
   const int64_t members = stack ? a.size(0) : 1;
   Tensor y = stack ? at::empty({members, m, n}, a.options()) : at::empty({m, n}, a.options());
   if (!y.numel() || !k) return bias ? y.copy_(bias->unsqueeze(-2).expand_as(y)) : y.zero_();
+  if (!WIDE && std::min({m, n, k}) > NARROW) {
+    y = at::matmul(form == TN ? a.mT() : a, form == NT ? b.mT() : b);
+    return bias ? y.add_(bias->unsqueeze(-2)) : y;
+  }
   const Tensor rows_a = in_rows(a), rows_b = in_rows(b), biases = bias ? bias->contiguous() : Tensor();
   for (int64_t i = 0; i < members; i++) {
     const Matrix of_a{rows_a.const_data_ptr<float>() + (stack ? i * rows_a.stride(0) : 0), rows_a.stride(-2)};

@@ -1,6 +1,9 @@
 import copy
 import math
+import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +84,13 @@ def test_values_and_first_and_second_gradients_are_those_of_float64(draws: int) 
         errors = [[error(f, e) for f, e in zip(own, expected, strict=True)] for own in both]
         agree = [mine < 1e-5 or mine < 8 * torchs for mine, torchs in zip(*errors, strict=True)]
         assert all(agree), (members, rows, d_in, d_out, [t.stride() for t in given], errors)
+
+
+@pytest.mark.slow
+def test_on_cpus_without_avx_512_too() -> None:
+    environment = os.environ | {"ATEN_CPU_CAPABILITY": "avx2"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
+    subprocess.run([*command, "-k", "float64 or func or threads"], env=environment, check=True)
 
 
 @OURS
