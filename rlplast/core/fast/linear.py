@@ -84,9 +84,10 @@ def build() -> str | None:
     compiler = shutil.which(os.environ.get("CXX", "g++"))
     source = Path(__file__).with_name("linear.cpp")
     what = (source.read_bytes(), torch.__version__, platform.machine(), _FLAGS)
-    root = Path(os.environ.get("TORCH_EXTENSIONS_DIR", Path.home() / ".cache/torch_extensions"))
-    library = root / f"rlplast_{hashlib.sha256(repr(what).encode()).hexdigest()[:16]}.so"
+    name = f"rlplast_{hashlib.sha256(repr(what).encode()).hexdigest()[:16]}.so"
     try:
+        cache_folder = os.environ.get("TORCH_EXTENSIONS_DIR")
+        library = Path(cache_folder or Path.home() / ".cache/torch_extensions") / name
         if not library.exists():
             if compiler is None:
                 return "there is no C++ compiler, such as g++"
