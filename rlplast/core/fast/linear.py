@@ -43,12 +43,54 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Returns:
         Shape (..., d_out), or (members, batch, d_out).
     """
+    if weight.ndim == 3 and not weight.is_cpu and not torch.compiler.is_compiling():
+        return _stacked(x, weight, bias)
     if _operator is None:
         return _plain(x, weight, bias)
     if bias is None or not torch.compiler.is_compiling():
         return _operator(x, weight, bias)
     y = _operator(x, weight, None)  # the bias is added in one pass with what comes next
     return y + (bias if bias.ndim < 2 else bias.unsqueeze(1)).to(y.dtype)
+
+
+class _StackedAffine(torch.autograd.Function):
+    """x Wᵀ + b per member, with the weight's gradient laid out as the weight.
+
+    Left to autograd it is the transpose of a product, and turning it over for the optimizer cost
+    35 ms of a 200 ms update of SimBa's twin critics.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if bias is None:
+            return torch.bmm(x, weight.mT)
+        return torch.baddbmm(bias.unsqueeze(1), x, weight.mT)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, weight, _ = inputs
+        ctx.save_for_backward(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,) = grad_outputs
+        x, weight = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        return (
+            torch.bmm(grad, weight) if needs_x else None,
+            torch.bmm(grad.mT, x) if needs_weight else None,
+            grad.sum(1) if needs_bias else None,
+        )
+
+
+def _stacked(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if torch.is_autocast_enabled(x.device.type):  # which does not look into the function
+        low = torch.get_autocast_dtype(x.device.type)
+        x, weight = x.to(low), weight.to(low)
+        bias = None if bias is None else bias.to(low)
+    return _StackedAffine.apply(x, weight, bias)
 
 
 def _plain(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
