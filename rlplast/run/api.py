@@ -15,6 +15,7 @@ from typing import Any
 from rlplast.core.clock import Clock, Time
 from rlplast.core.device import choose_device, device_info
 from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.core.fast import linear
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.network.edits import Assign, write
 from rlplast.core.rng import preserve_global_rng
@@ -278,6 +279,10 @@ def _report_notes(loop: Loop, report: Callable[[str], None]) -> None:
     """Say what a trainer wants to be known before it begins."""
     for note in loop.trainable.notes:
         report(note)
+    blocks = (block for own in loop.trainable.networks.values() for block in own.blocks)
+    missing = linear.build()
+    if missing and any(block.param.is_cpu for block in blocks):
+        report(f"linear layers compute by PyTorch's own product, which may be slower: {missing}")
 
 
 def _check_new(path: Path) -> None:

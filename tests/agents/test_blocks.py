@@ -9,6 +9,7 @@ from rlplast.agents.off_policy import OffPolicyAgent
 from rlplast.core.errors import Interrupted
 from rlplast.run import api
 from tests.agents.tracing import trace_alone
+from tests.marks import slow
 from tests.runs import TINY, at_step, final, stop
 from tests.sac_runs import small_sac
 
@@ -36,6 +37,24 @@ RUNS: dict[str, Any] = {
         total="50 env_steps", replay_ratio=9, agent={"accelerate": "compile"}
     ),
 }
+# Layers that change with the updates, in compiled code that collects its inputs once per block.
+LAYERS: dict[str, dict[str, Any]] = {
+    "lifecycle": {"life": [3, 6], "recovery": [1, 3]},
+    "scheduled_drop": {"updates": 20},
+    "dropconnect": {"p": 0.3},
+    "rigl": {},
+    "normalize_project": {},
+}
+LAYERED = [
+    small_sac(
+        total="42 env_steps",
+        replay_ratio=9,
+        agent={"accelerate": "compile"},
+        layers=[{"method": method, "networks": ["critic"], "params": params}],
+    )
+    for method, params in LAYERS.items()
+]
+RUNS |= dict(zip(LAYERS, LAYERED, strict=True))
 
 
 def config_of(name: str) -> dict[str, Any]:
@@ -45,7 +64,7 @@ def config_of(name: str) -> dict[str, Any]:
     return config
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [slow(name) if name in LAYERS else name for name in RUNS])
 def test_blocks_are_what_single_updates_are(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,7 +89,7 @@ def test_blocks_are_what_single_updates_are(
 @pytest.mark.parametrize(
     ("name", "steps"),
     [("dqn", (34, 47)), ("redq", (31, 40))]
-    + [pytest.param(name, range(31, 61, 5), marks=pytest.mark.slow) for name in RUNS],
+    + [slow(name, range(31, 61, 5)) for name in RUNS if name not in LAYERS],
 )
 def test_interrupted_at_any_block_and_resumed_equals(
     name: str, steps: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -79,7 +79,15 @@ def test_next_due_is_the_next_tick_with_a_crossing(config: dict[str, Any]) -> No
         ahead = [t for t in range(now + 1, TOTAL + 1) if naive_due(config, t)]
         found = schedule.next_due(Clock(updates=now))
         assert ahead == [] or found == Time(ahead[0], "updates")
+        following = schedule.next_update(Clock(updates=now))
+        assert following == (None if found is None else found.value)
         assert ahead != [] or found is None or found.value > TOTAL
+
+
+def test_the_next_update_does_not_wait_for_points_in_other_units() -> None:
+    schedule = parse({"at": ["3 episodes", "20 updates", "30 updates"]})
+    assert [schedule.next_update(Clock(updates=n)) for n in (0, 19, 20, 30)] == [20, 20, 30, None]
+    assert parse({"every": "4 episodes"}).next_update(Clock()) is None
 
 
 def test_percentages_refer_to_the_total_in_its_unit() -> None:
