@@ -5,7 +5,7 @@
 Every method of the registry, with its default parameters, in an update of each model. A method
 that is made for every update, a penalty or a layer: update with it over update without it, and what
 it adds. A method with a schedule: a firing, also in updates. Sides alternate; figures are medians.
-"–" stands for a method that refuses the model, with its reason under the table.
+"–" stands for a method that refuses the model; the reason is printed, and not written.
 
 A second table has the cost of the metrics that a run measures by default, in 100 k updates, and a
 pair of real runs that checks it. With ``--write`` both go into docs/explanation/benchmarks.md,
@@ -179,12 +179,11 @@ def _ratio(plain: Callable[[], Any], other: Callable[[], Any], rounds: int) -> s
 def method_table(
     chosen: Sequence[Info], measured: dict[str, tuple[Model, Any]], threads: int
 ) -> Iterator[str]:
-    """Yield the lines of the table of methods, and why some cells are empty."""
+    """Yield the lines of the table of methods; print why some cells are empty."""
     yield from (f"| method | when | {' | '.join(measured)} |", f"|---|---|{'---|' * len(measured)}")
     plain = {name: update_of(trainable) for name, (_, trainable) in measured.items()}
     seconds = {name: _seconds(call) for name, call in plain.items()}
     yield f"| an update without | | {' | '.join(f'{_ms(s)} ms' for s in seconds.values())} |"
-    reasons = []
     for info in chosen:
         cells = []
         for name, (model, _) in measured.items():
@@ -192,10 +191,9 @@ def method_table(
                 cells.append(cost(info, model, plain[name], seconds[name], threads))
             except RlplastError as error:
                 cells.append("–")
-                reasons.append(f"- `{info.name}`, {name}: {error}")
+                print(f"{info.name}, {name}: {error}", file=sys.stderr)
         when = "every update" if in_updates(info) else "firing"
         yield f"| `{info.name}` | {when} | {' | '.join(cells)} |"
-    yield from ("", *reasons) if reasons else ()
 
 
 def metric_table(measured: dict[str, tuple[Model, Any]]) -> Iterator[str]:
