@@ -13,9 +13,8 @@
 #include <ATen/ops/matmul.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/inductor/aoti_torch/utils.h>
+#include <fbgemm/Utils.h>
 #include <torch/library.h>
-
-#include <immintrin.h>
 
 #include <algorithm>
 #include <array>
@@ -43,41 +42,10 @@ float* room(std::vector<float>& scratch, int64_t size) {
   return scratch.data();
 }
 
-// dst = the 8 × 8 elements of src turned over.
-void turn_8x8(const float* src, int64_t from, float* dst, int64_t to) {
-  __m256 r[8], t[8];
-  for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps(src + i * from);
-  for (int i = 0; i < 8; i += 2) {
-    t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-    t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-  }
-  for (int i = 0; i < 8; i += 4)
-    for (int j = 0; j < 2; j++) {
-      r[i + 2 * j] = _mm256_shuffle_ps(t[i + j], t[i + j + 2], 0x44);
-      r[i + 2 * j + 1] = _mm256_shuffle_ps(t[i + j], t[i + j + 2], 0xee);
-    }
-  for (int i = 0; i < 4; i++) {
-    _mm256_storeu_ps(dst + i * to, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
-    _mm256_storeu_ps(dst + (i + 4) * to, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
-  }
-}
-
 // dst (n × m) = src (m × n) turned over.
 void turn(int64_t m, int64_t n, Matrix src, float* dst, int64_t ld) {
-  constexpr int64_t T = 8, STRIP = 64;
-  at::parallel_for(0, (n + STRIP - 1) / STRIP, 1 + PER_THREAD / (STRIP * m), [&](int64_t first, int64_t last) {
-    for (int64_t strip = first; strip < last; strip++)
-      for (int64_t i = 0; i < m; i += T)
-        for (int64_t j = strip * STRIP; j < std::min(n, (strip + 1) * STRIP); j += T) {
-          const float* from = src.data + i * src.ld + j;
-          float* to = dst + j * ld + i;
-          if (i + T <= m && j + T <= n) {
-            turn_8x8(from, src.ld, to, ld);
-          } else {
-            for (int64_t c = 0; c < std::min(T, n - j); c++)
-              for (int64_t r = 0; r < std::min(T, m - i); r++) to[c * ld + r] = from[r * src.ld + c];
-          }
-        }
+  at::parallel_for(0, n, 1 + PER_THREAD / m, [&](int64_t first, int64_t last) {
+    fbgemm::transpose_simd(m, last - first, src.data + first, src.ld, dst + first * ld, ld);
   });
 }
 
@@ -114,49 +82,28 @@ void dots(int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, const float* bias
     }
 }
 
-void nt(int64_t m, int64_t n, int64_t k, Matrix x, Matrix w, const float* bias, float* y) {
-  thread_local std::vector<float> turned, result;
-  if (std::min(m, n) <= FEW && k >= LONG) return dots(m, n, k, x, w, bias, y);
-  if (m * (k + n) < n * k) {  // x and y are turned over, being smaller than w
-    float* xt = room(turned, k * m);
-    float* yt = room(result, n * m);
-    turn(m, k, x, xt, m);
-    nn(n, m, k, w, {xt, m}, yt, m, false);
-    turn(n, m, {yt, m}, y, n);
-    if (bias)
-      for (int64_t i = 0; i < m; i++)
-        for (int64_t j = 0; j < n; j++) y[i * n + j] += bias[j];
-    return;
-  }
-  const int64_t ld = n + 16;  // rows apart by a power of two would share lines of the cache
-  float* wt = room(turned, k * ld);
-  turn(n, k, w, wt, ld);
-  if (bias)
-    for (int64_t i = 0; i < m; i++) std::copy_n(bias, n, y + i * n);
-  nn(m, n, k, x, {wt, ld}, y, n, bias != nullptr);
-}
+enum Form { NT, NN, TN };  // a bᵀ, a b, aᵀ b
 
-void tn(int64_t m, int64_t n, int64_t k, Matrix g, Matrix x, float* y) {
-  thread_local std::vector<float> turned, result;
-  if (n * (k + m) < k * m) {  // x and y are turned over, being smaller than g
-    float* xt = room(turned, n * k);
-    float* yt = room(result, n * m);
-    turn(k, n, x, xt, k);
-    nn(n, m, k, {xt, k}, g, yt, m, false);
-    return turn(n, m, {yt, m}, y, n);
-  }
-  const int64_t ld = k + 16;
-  float* gt = room(turned, m * ld);
-  turn(k, m, g, gt, ld);
-  nn(m, n, k, {gt, ld}, x, y, n, false);
+// c (m × n) = a bᵀ plus the bias, or aᵀ b. What is smaller is turned over: one operand, or the other one and c.
+void turned(Form form, int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, const float* bias, float* c) {
+  thread_local std::vector<float> operand, result;
+  const bool nt = form == NT, swap = nt ? m * (k + n) < n * k : n * (k + m) < k * m;
+  if (swap) std::swap(m, n), std::swap(a, b);
+  const int64_t down = nt ? n : k, across = nt ? k : m;
+  const int64_t ld = down + (swap ? 0 : 16);  // rows apart by a power of two would share lines of the cache
+  const Matrix t{room(operand, across * ld), ld};
+  turn(down, across, nt ? b : a, operand.data(), ld);
+  float* y = swap ? room(result, m * n) : c;
+  if (bias)
+    for (int64_t i = 0; i < m; i++) swap ? std::fill_n(y + i * n, n, bias[i]) : std::copy_n(bias, n, y + i * n);
+  nn(m, n, k, nt ? a : t, nt ? t : b, y, n, bias);
+  if (swap) turn(m, n, {y, n}, c, m);
 }
 
 Tensor in_rows(const Tensor& t) {
   const bool rows = t.stride(-1) == 1 && t.stride(-2) >= t.size(-1);
   return rows ? t : t.contiguous();
 }
-
-enum Form { NT, NN, TN };  // a bᵀ, a b, aᵀ b
 
 template <class Size>
 std::array<Size, 3> sizes(int64_t form, c10::ArrayRef<Size> a, c10::ArrayRef<Size> b) {
@@ -180,9 +127,10 @@ Tensor product_cpu(const Tensor& a, const Tensor& b, const Bias& bias, int64_t f
     const Matrix of_a{rows_a.const_data_ptr<float>() + (stack ? i * rows_a.stride(0) : 0), rows_a.stride(-2)};
     const Matrix of_b{rows_b.const_data_ptr<float>() + (stack ? i * rows_b.stride(0) : 0), rows_b.stride(-2)};
     float* of_y = y.mutable_data_ptr<float>() + i * m * n;
-    if (form == NT) nt(m, n, k, of_a, of_b, bias ? biases.const_data_ptr<float>() + i * n : nullptr, of_y);
+    const float* of_bias = bias ? biases.const_data_ptr<float>() + i * n : nullptr;
     if (form == NN) nn(m, n, k, of_a, of_b, of_y, n, false);
-    if (form == TN) tn(m, n, k, of_a, of_b, of_y);
+    else if (form == NT && std::min(m, n) <= FEW && k >= LONG) dots(m, n, k, of_a, of_b, of_bias, of_y);
+    else turned(static_cast<Form>(form), m, n, k, of_a, of_b, of_bias, of_y);
   }
   return y;
 }

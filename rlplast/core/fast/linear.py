@@ -43,10 +43,8 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Returns:
         Shape (..., d_out), or (members, batch, d_out).
     """
-    if weight.ndim == 3 and not weight.is_cpu and not torch.compiler.is_compiling():
-        return _stacked(x, weight, bias)
-    if _operator is None:
-        return _plain(x, weight, bias)
+    if _operator is None or not weight.is_cpu:
+        return F.linear(x, weight, bias) if weight.ndim < 3 else _stacked(x, weight, bias)
     if bias is None or not torch.compiler.is_compiling():
         return _operator(x, weight, bias)
     y = _operator(x, weight, None)  # the bias is added in one pass with what comes next
@@ -91,15 +89,6 @@ def _stacked(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         x, weight = x.to(low), weight.to(low)
         bias = None if bias is None else bias.to(low)
     return _StackedAffine.apply(x, weight, bias)
-
-
-def _plain(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    if weight.ndim < 3:
-        return F.linear(x, weight, bias)
-    # With the weight on the left, so that its gradient is laid out as the weight.
-    if bias is None:
-        return torch.bmm(weight, x.mT).mT
-    return torch.baddbmm(bias.unsqueeze(2), weight, x.mT).mT
 
 
 def compiled_calls() -> dict[str, Any]:
