@@ -8,6 +8,7 @@ import pytest
 from rlplast.agents.off_policy import OffPolicyAgent
 from rlplast.core.errors import Interrupted
 from rlplast.run import api
+from tests.agents.pictures import SPOT_ID, STEERED_ID
 from tests.agents.tracing import trace_alone
 from tests.marks import slow
 from tests.runs import TINY, at_step, final, stop
@@ -37,6 +38,21 @@ RUNS: dict[str, Any] = {
         total="50 env_steps", replay_ratio=9, agent={"accelerate": "compile"}
     ),
 }
+CONVS: dict[str, Any] = {"convs": [[4, 3, 2], [8, 3, 1]], "hidden": [16], "random_shift": 2}
+STACKS: dict[str, Any] = {"num_envs": 2, "options": {"frame_stack": 3}}
+DQN_PICTURES: dict[str, Any] = TINY | {
+    "total": "70 env_steps",
+    "replay_ratio": 3.5,
+    "env": STACKS | {"id": STEERED_ID},
+    "agent": {"batch_size": 8, "buffer_size": 120, "initial_steps": 20} | CONVS,
+}
+SAC_PICTURES: dict[str, Any] = small_sac(total="60 env_steps", replay_ratio=3) | {
+    "env": STACKS | {"id": SPOT_ID},
+    "optimizer": {"name": "adam", "lr": 1e-3, "weight_decay": 0.0},
+    "agent": DQN_PICTURES["agent"] | {"network": "drq", "features": 6, "actor_every": 2},
+}
+RUNS |= {"dqn, stacked pictures": DQN_PICTURES, "sac, stacked pictures": SAC_PICTURES}
+COMPILED: dict[str, Any] = {"agent": SAC_PICTURES["agent"] | {"accelerate": "compile"}}
 # Layers that change with the updates, in compiled code that collects its inputs once per block.
 LAYERS: dict[str, dict[str, Any]] = {
     "lifecycle": {"life": [3, 6], "recovery": [1, 3]},
@@ -54,7 +70,9 @@ LAYERED = [
     )
     for method, params in LAYERS.items()
 ]
-RUNS |= dict(zip(LAYERS, LAYERED, strict=True))
+SLOW = {"whole updates on pictures": SAC_PICTURES | COMPILED}
+SLOW |= dict(zip(LAYERS, LAYERED, strict=True))
+RUNS |= SLOW
 
 
 def config_of(name: str) -> dict[str, Any]:
@@ -64,7 +82,7 @@ def config_of(name: str) -> dict[str, Any]:
     return config
 
 
-@pytest.mark.parametrize("name", [slow(name) if name in LAYERS else name for name in RUNS])
+@pytest.mark.parametrize("name", [slow(name) if name in SLOW else name for name in RUNS])
 def test_blocks_are_what_single_updates_are(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,7 +107,7 @@ def test_blocks_are_what_single_updates_are(
 @pytest.mark.parametrize(
     ("name", "steps"),
     [("dqn", (34, 47)), ("redq", (31, 40))]
-    + [slow(name, range(31, 61, 5)) for name in RUNS if name not in LAYERS],
+    + [slow(name, range(31, 61, 5)) for name in RUNS if name not in SLOW],
 )
 def test_interrupted_at_any_block_and_resumed_equals(
     name: str, steps: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
