@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 
 from rlplast.agents.off_policy import OffPolicyAgent
+from rlplast.agents.ppo import PPO
 from rlplast.core.errors import Interrupted
 from rlplast.run import api
 from tests.agents.pictures import SPOT_ID, STEERED_ID
 from tests.agents.tracing import trace_alone
 from tests.marks import slow
+from tests.ppo_runs import small_ppo
 from tests.runs import TINY, at_step, final, stop
 from tests.sac_runs import small_sac
 
@@ -36,6 +38,13 @@ RUNS: dict[str, Any] = {
     ),
     "whole updates": small_sac(
         total="50 env_steps", replay_ratio=9, agent={"accelerate": "compile"}
+    ),
+}
+MINIBATCHES: dict[str, Any] = {"batch_size": 5, "epochs": 5}  # 20 updates a rollout
+RUNS |= {
+    "ppo": small_ppo(total="80 env_steps", agent=MINIBATCHES),
+    "ppo, whole updates to a number of them": small_ppo(
+        total="73 updates", agent=MINIBATCHES | {"accelerate": "compile"}
     ),
 }
 CONVS: dict[str, Any] = {"convs": [[4, 3, 2], [8, 3, 1]], "hidden": [16], "random_shift": 2}
@@ -77,7 +86,7 @@ RUNS |= SLOW
 
 def config_of(name: str) -> dict[str, Any]:
     config = RUNS[name] | SCHEDULES
-    if config["kind"] == "sac":  # no method is the same for all its networks
+    if config["kind"] != "dqn":  # no method is the same for all its networks
         config["hooks"] = [hook | {"networks": ["critic"]} for hook in config["hooks"]]
     return config
 
@@ -88,16 +97,17 @@ def test_blocks_are_what_single_updates_are(
 ) -> None:
     trace_alone(monkeypatch)
     config, sizes = config_of(name), []
-    update = OffPolicyAgent.update
+    kind: Any = PPO if config["kind"] == "ppo" else OffPolicyAgent
+    update, owed = kind.update, kind.owed
 
     def noted(self: Any, count: int = 1) -> None:
         sizes.append(count)
         update(self, count)
 
-    monkeypatch.setattr(OffPolicyAgent, "update", noted)
+    monkeypatch.setattr(kind, "update", noted)
     api.train(config, tmp_path / "blocks")
     assert max(sizes) > 2
-    monkeypatch.setattr(OffPolicyAgent, "owed", lambda self: 0)
+    monkeypatch.setattr(kind, "owed", lambda self: min(owed(self), 1))
     blocks = len(sizes)
     api.train(config, tmp_path / "single")
     assert set(sizes[blocks:]) == {1} and sum(sizes[:blocks]) == sum(sizes[blocks:])
