@@ -35,7 +35,9 @@ from rlplast.core.rng import Streams, numpy_stream, torch_stream
 from rlplast.optimizers.updater import Updater
 from rlplast.training.trainable import AfterUpdate, no_hooks, no_key
 
-__all__ = ["Agent"]
+__all__ = ["MOST", "Agent"]
+
+MOST = 64  # updates of a block; a signal waits for its end
 
 
 class Agent(Reader):
@@ -101,13 +103,13 @@ class Agent(Reader):
                 self._enter_task()
             self._environment_step()
 
-    @abstractmethod
     def owes(self) -> bool:
         """Whether an update is due before the next environment step."""
+        return self.owed() > 0
 
+    @abstractmethod
     def owed(self) -> int:
-        """Return how many updates are owed that `update` can make at once, faster than singly."""
-        return 0
+        """Return how many of the updates that are due before then `update` can make at once."""
 
     def phase_over(self) -> bool:
         """Whether all env_steps of a phase are done: the next one starts once no update is owed."""

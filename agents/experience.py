@@ -92,10 +92,6 @@ class Experience(Environments):
         self.replay.start(obs)
         super()._begun(obs)
 
-    def owes(self) -> bool:
-        """Whether the updates that `plan` owes exceed those done."""
-        return self.credit > 1 - 1e-9
-
     def owed(self) -> int:
         """Return how many updates are due before the next environment step."""
         return int(self.credit + 1e-9)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rlplast.agents.agent import Agent
+from rlplast.agents.agent import MOST, Agent
 from rlplast.agents.categorical import categorical_of
 from rlplast.agents.encoders import shift
 from rlplast.agents.experience import Experience
@@ -23,7 +23,7 @@ from rlplast.core.rng import numpy_stream
 
 __all__ = ["OffPolicyAgent"]
 
-MOST, NBYTES = 64, 4 << 20  # updates whose batches are drawn at once, and what these may take
+NBYTES = 4 << 20  # what batches that are drawn at once may take
 
 
 class OffPolicyAgent(Agent):
@@ -56,19 +56,15 @@ class OffPolicyAgent(Agent):
         rng = self.streams.numpy("replay")
         self.experience = Experience(config, tasks, rng, device, clip_rewards)
         self._anneal = config.agent.annealed()
-        self._most = max(1, min(MOST, NBYTES // self.experience.replay.batch_nbytes))
-
-    def owes(self) -> bool:
-        """Whether an update is due before the next environment step."""
-        return self.experience.owes()
+        singly = device.type != "cpu" or self._anneal is not None
+        most = min(MOST, NBYTES // self.experience.replay.batch_nbytes)
+        self._most = 1 if singly else max(1, most)
 
     def owed(self) -> int:
         """Return how many updates are owed that `update` can make at once.
 
         Their batches are drawn together, which takes memory; on a GPU it gains nothing.
         """
-        if self.device.type != "cpu" or self._anneal is not None:
-            return 0
         return min(self.experience.owed(), self._most)
 
     def update(self, count: int = 1) -> None:

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rlplast.agents.agent import Agent
+from rlplast.agents.agent import MOST, Agent
 from rlplast.agents.draws import draw_categorical, draw_gaussian
 from rlplast.agents.environments import Environments
 from rlplast.agents.losses import categorical, clipped_surrogate, clipped_values, gaussian
@@ -94,9 +94,9 @@ class PPO(Agent):
 
     # Acting, until a rollout is full.
 
-    def owes(self) -> bool:
-        """Whether an update is due before the next environment step."""
-        return self.left > 0
+    def owed(self) -> int:
+        """Return how many updates are owed for the last rollout, at most a block of them."""
+        return min(self.left, MOST)
 
     def _enter_task(self) -> None:
         super()._enter_task()
@@ -240,9 +240,11 @@ class PPO(Agent):
 
     def update(self, count: int = 1) -> None:
         """Update all networks, on so many batches."""
+        learn = self._learns(self.learn)
         for _ in range(count):
-            self._update(self._learns(self.learn), self._batch())
+            self._update(learn, self._batch())
             self.left -= 1
+            learn = getattr(learn, "again", learn)
 
     def learn(self, batch: Transitions) -> tuple[Tensor, dict[str, Activations]]:
         """Update actor and critic, whose gradients are clipped together."""

@@ -103,7 +103,7 @@ class Trainable(Source, Protocol):
 
     def owes(self) -> bool:
         """Whether an update is due before the next environment step."""
-        return False
+        return self.owed() > 0
 
     @property
     def about_to_compile(self) -> bool:

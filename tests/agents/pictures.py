@@ -6,9 +6,10 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-__all__ = ["SIDE", "Spot"]
+__all__ = ["SIDE", "SPOT_ID", "STEERED_ID", "Spot"]
 
 SIDE = 14
+SPOT_ID, STEERED_ID = "gym/tests/Spot-v0", "gym/tests/Steered-v0"
 
 
 class Spot(gymnasium.Env):
@@ -38,6 +39,18 @@ class Spot(gymnasium.Env):
 
 
 gymnasium.register("tests/Spot-v0", Spot, max_episode_steps=25)
+
+
+class Steered(Spot):
+    """The same, with a discrete action for each of four directions."""
+
+    action_space = spaces.Discrete(4)
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+        return super().step(np.array([(0, 1), (1, 0), (0, -1), (-1, 0)][action]))
+
+
+gymnasium.register("tests/Steered-v0", Steered, max_episode_steps=25)
 
 
 class Bytes(Spot):

@@ -6,10 +6,13 @@ from typing import Any
 import pytest
 
 from rlplast.agents.off_policy import OffPolicyAgent
+from rlplast.agents.ppo import PPO
 from rlplast.core.errors import Interrupted
 from rlplast.run import api
+from tests.agents.pictures import SPOT_ID, STEERED_ID
 from tests.agents.tracing import trace_alone
 from tests.marks import slow
+from tests.ppo_runs import small_ppo
 from tests.runs import TINY, at_step, final, stop
 from tests.sac_runs import small_sac
 
@@ -37,6 +40,28 @@ RUNS: dict[str, Any] = {
         total="50 env_steps", replay_ratio=9, agent={"accelerate": "compile"}
     ),
 }
+MINIBATCHES: dict[str, Any] = {"batch_size": 5, "epochs": 5}  # 20 updates a rollout
+RUNS |= {
+    "ppo": small_ppo(total="80 env_steps", agent=MINIBATCHES),
+    "ppo, whole updates to a number of them": small_ppo(
+        total="73 updates", agent=MINIBATCHES | {"accelerate": "compile"}
+    ),
+}
+CONVS: dict[str, Any] = {"convs": [[4, 3, 2], [8, 3, 1]], "hidden": [16], "random_shift": 2}
+STACKS: dict[str, Any] = {"num_envs": 2, "options": {"frame_stack": 3}}
+DQN_PICTURES: dict[str, Any] = TINY | {
+    "total": "70 env_steps",
+    "replay_ratio": 3.5,
+    "env": STACKS | {"id": STEERED_ID},
+    "agent": {"batch_size": 8, "buffer_size": 120, "initial_steps": 20} | CONVS,
+}
+SAC_PICTURES: dict[str, Any] = small_sac(total="60 env_steps", replay_ratio=3) | {
+    "env": STACKS | {"id": SPOT_ID},
+    "optimizer": {"name": "adam", "lr": 1e-3, "weight_decay": 0.0},
+    "agent": DQN_PICTURES["agent"] | {"network": "drq", "features": 6, "actor_every": 2},
+}
+RUNS |= {"dqn, stacked pictures": DQN_PICTURES, "sac, stacked pictures": SAC_PICTURES}
+COMPILED: dict[str, Any] = {"agent": SAC_PICTURES["agent"] | {"accelerate": "compile"}}
 # Layers that change with the updates, in compiled code that collects its inputs once per block.
 LAYERS: dict[str, dict[str, Any]] = {
     "lifecycle": {"life": [3, 6], "recovery": [1, 3]},
@@ -54,32 +79,35 @@ LAYERED = [
     )
     for method, params in LAYERS.items()
 ]
-RUNS |= dict(zip(LAYERS, LAYERED, strict=True))
+SLOW = {"whole updates on pictures": SAC_PICTURES | COMPILED}
+SLOW |= dict(zip(LAYERS, LAYERED, strict=True))
+RUNS |= SLOW
 
 
 def config_of(name: str) -> dict[str, Any]:
     config = RUNS[name] | SCHEDULES
-    if config["kind"] == "sac":  # no method is the same for all its networks
+    if config["kind"] != "dqn":  # no method is the same for all its networks
         config["hooks"] = [hook | {"networks": ["critic"]} for hook in config["hooks"]]
     return config
 
 
-@pytest.mark.parametrize("name", [slow(name) if name in LAYERS else name for name in RUNS])
+@pytest.mark.parametrize("name", [slow(name) if name in SLOW else name for name in RUNS])
 def test_blocks_are_what_single_updates_are(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace_alone(monkeypatch)
     config, sizes = config_of(name), []
-    update = OffPolicyAgent.update
+    kind: Any = PPO if config["kind"] == "ppo" else OffPolicyAgent
+    update, owed = kind.update, kind.owed
 
     def noted(self: Any, count: int = 1) -> None:
         sizes.append(count)
         update(self, count)
 
-    monkeypatch.setattr(OffPolicyAgent, "update", noted)
+    monkeypatch.setattr(kind, "update", noted)
     api.train(config, tmp_path / "blocks")
     assert max(sizes) > 2
-    monkeypatch.setattr(OffPolicyAgent, "owed", lambda self: 0)
+    monkeypatch.setattr(kind, "owed", lambda self: min(owed(self), 1))
     blocks = len(sizes)
     api.train(config, tmp_path / "single")
     assert set(sizes[blocks:]) == {1} and sum(sizes[:blocks]) == sum(sizes[blocks:])
@@ -89,7 +117,7 @@ def test_blocks_are_what_single_updates_are(
 @pytest.mark.parametrize(
     ("name", "steps"),
     [("dqn", (34, 47)), ("redq", (31, 40))]
-    + [slow(name, range(31, 61, 5)) for name in RUNS if name not in LAYERS],
+    + [slow(name, range(31, 61, 5)) for name in RUNS if name not in SLOW],
 )
 def test_interrupted_at_any_block_and_resumed_equals(
     name: str, steps: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
