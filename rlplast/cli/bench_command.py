@@ -14,6 +14,7 @@ from typing import Any
 
 from rlplast.cli.output import say, warn
 from rlplast.cli.signals import stoppable
+from rlplast.cli.tables import counted
 from rlplast.cli.train_command import overrides
 from rlplast.core.device import choose_device, device_info
 from rlplast.core.duration import duration
@@ -49,7 +50,9 @@ def run(args: argparse.Namespace) -> int:
     say(f"\n{conclusion(key, getattr(resolved, 'agent', resolved).accelerate, sides, count)}")
     device = device_words(device_info(choose_device(resolved.device)))
     libraries = ", ".join(f"{name} {value}" for name, value in versions().items())
-    say(f"Measured on {device} ({processor()}), {resolved.threads} threads; {libraries}.")
+    say(
+        f"Measured on {device} ({processor()}), {counted(resolved.threads, 'thread')}; {libraries}."
+    )
     return 0
 
 

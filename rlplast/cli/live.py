@@ -35,12 +35,12 @@ def _share(task: Task) -> str:
 
 
 def _rate(task: Task) -> str:
-    unit = task.fields.get("unit")
+    unit = "" if task.fields.get("pauses") else task.fields.get("unit")
     return rate(task.speed * task.fields["scale"], unit) if task.speed and unit else ""
 
 
 def _left(task: Task) -> str:
-    if not task.speed or not task.remaining:
+    if not task.speed or not task.remaining or task.fields.get("pauses"):
         return ""
     since = task.get_time() - task.fields["moved"]
     seconds = max(0.0, task.remaining / task.speed - since)

@@ -64,7 +64,7 @@ class RunProgress(Rows):
         compiles = self._compiling and loop.doing == "training" and not self.ended
         self.urgent = "compiling the update" if compiles else ""
         doing = f"done in {elapsed}" if self.ended else self.urgent or loop.doing
-        self.update(self._row, description=doing)
+        self.update(self._row, description=doing, pauses=compiles)  # its time left is not known
         unit, total = _length(loop)
         done = loop.trainable.clock[unit]
         self.move(self._row, done, total, unit)

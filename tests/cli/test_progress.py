@@ -285,6 +285,21 @@ def test_a_run_says_that_it_compiles_even_in_its_first_step():
     assert watched.plain().startswith("training: 0%") and not watched.urgent
 
 
+def test_while_it_compiles_no_time_left_is_shown():
+    """As it would be that of the steps before, which made no updates."""
+    seconds = Seconds()
+    watched, loop = RunProgress(seconds), stub(total=Time(6000, "env_steps"))
+    watched.begins(loop)
+    for second in range(5):
+        seconds.now, loop.trainable.clock = second, Clock(env_steps=second)
+        watched(loop)
+        trained = watched.plain()
+    loop.trainable.about_to_compile = True
+    watched(loop)
+    assert "left" in trained and "left" not in watched.plain()
+    assert "env_steps/" in trained and "env_steps/" not in watched.plain()
+
+
 def test_phases_and_tasks_are_named():
     loop = stub(horizon={"phase": 3})
     assert "phase 1/3" in watching(loop).plain().split(", ")

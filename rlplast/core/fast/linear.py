@@ -121,7 +121,7 @@ def build() -> str | None:
         library = Path(cache_folder or Path.home() / ".cache/torch_extensions") / name
         if not library.exists():
             if compiler is None:
-                return "there is no C++ compiler, such as g++"
+                return _no_compiler()
             _compile(compiler, source, library)
         ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)  # for compiled code too
         torch.ops.rlplast.affine(torch.ones(1, 1), torch.ones(1, 1), None)  # raises without brgemm
@@ -130,6 +130,12 @@ def build() -> str | None:
         return f"its operator cannot be built or run here ({' '.join(detail.split())[:300]})"
     _operator = torch.ops.rlplast.affine
     return None
+
+
+def _no_compiler() -> str:
+    named = os.environ.get("CXX")
+    what = f"CXX names {named!r}, which is no program here" if named else "there is no g++"
+    return f"{what}; without a C++ compiler updates are not compiled on a CPU either"
 
 
 def _compile(compiler: str, source: Path, library: Path) -> None:

@@ -130,7 +130,13 @@ def test_where_it_cannot_be_built_pytorchs_product_serves(
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     again = build.__wrapped__
     monkeypatch.setenv("CXX", "no-such-compiler")
-    assert "compiler" in (again() or "")
+    assert "CXX names 'no-such-compiler'" in (again() or "")
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "there is no g++" in (again() or "")
+    monkeypatch.undo()
+    monkeypatch.setattr(module, "_operator", None)
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     monkeypatch.setenv("CXX", "false")  # a program that fails
     assert "cannot be built" in (again() or "")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
