@@ -316,6 +316,8 @@ def test_command_that_extends_a_run_can_be_repeated_until_it_is_done(copied: Pat
     api.resume(copied, "150 env_steps")
     assert api.load(copied).config.percentages_of == "120 env_steps"
     assert command("resume", copied, "--total", "150 env_steps").code == 2
+    api.resume(copied, "180 env_steps")
+    assert api.load(copied).config.percentages_of == "120 env_steps"
 
 
 NOT_REPLAY = {"tensors.safetensors", "metrics", "receipts", "state.json"}

@@ -318,6 +318,13 @@ def test_runs_that_list_two_hooks_in_another_order_part_before_both_can_be_due()
     assert [len(chain(f"arm{i}", cells)) for i in range(3)] == [2, 2, 2]
 
 
+def test_a_hook_that_installs_modules_is_in_the_prefix_whatever_its_place():
+    inject, fire = at("50%", method="plasticity_injection"), at("50%")
+    cells = plan(runs([inject, fire], [fire, inject]))
+    assert stops(cells) == ["12 updates"]
+    assert cells[0].config.hooks == [inject]
+
+
 def test_order_of_hooks_that_came_before_two_runs_parted_does_not_part_others():
     a, b, c = at("25%"), at("50%", method="swr"), at("75%", method="head_reset")
     cells = plan(runs([], [a, b, c], [a, c, b], [c, a, b]))
