@@ -43,12 +43,17 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Returns:
         Shape (..., d_out), or (members, batch, d_out).
     """
-    if _operator is None or not weight.is_cpu:
+    if _operator is None or not weight.is_cpu or _leaves_rlplast():
         return F.linear(x, weight, bias) if weight.ndim < 3 else _stacked(x, weight, bias)
     if bias is None or not torch.compiler.is_compiling():
         return _operator(x, weight, bias)
     y = _operator(x, weight, None)  # the bias is added in one pass with what comes next
     return y + (bias if bias.ndim < 2 else bias.unsqueeze(1)).to(y.dtype)
+
+
+def _leaves_rlplast() -> bool:
+    """Whether what is computed is written down, to run where the operator may not be."""
+    return torch.jit.is_tracing() or getattr(torch.compiler, "is_exporting", bool)()  # from 2.7 on
 
 
 class _StackedAffine(torch.autograd.Function):
