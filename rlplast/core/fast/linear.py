@@ -117,16 +117,16 @@ def build() -> str | None:
     global _operator
     if not torch.backends.cpu.get_cpu_capability().startswith("AVX"):
         return "the CPU has no AVX2"
-    compiler = shutil.which(os.environ.get("CXX", "g++"))
+    compiler = os.environ.get("CXX", "g++")
     source = Path(__file__).with_name("linear.cpp")
     what = (source.read_bytes(), torch.__version__, platform.machine(), _FLAGS)
     name = f"rlplast_{hashlib.sha256(repr(what).encode()).hexdigest()[:16]}.so"
     try:
         cache_folder = os.environ.get("TORCH_EXTENSIONS_DIR")
-        library = Path(cache_folder or Path.home() / ".cache/torch_extensions") / name
-        if not library.exists():
-            if compiler is None:
-                return "there is no C++ compiler, such as g++"
+        library = Path(cache_folder or Path.home() / ".cache/torch_extensions").absolute() / name
+        if not (library.exists() and _is_whole(library)):
+            if shutil.which(compiler) is None:
+                return f"there is no C++ compiler {compiler!r}; CXX can name one, without arguments"
             _compile(compiler, source, library)
         ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)  # for compiled code too
         torch.ops.rlplast.affine(torch.ones(1, 1), torch.ones(1, 1), None)  # raises without brgemm
@@ -135,6 +135,12 @@ def build() -> str | None:
         return f"its operator cannot be built or run here ({' '.join(detail.split())[:300]})"
     _operator = torch.ops.rlplast.affine
     return None
+
+
+def _is_whole(library: Path) -> bool:
+    """Whether a library ends with its digest: to load one that is cut off ends the process."""
+    content = library.read_bytes()
+    return hashlib.sha256(content[:-32]).digest() == content[-32:]
 
 
 def _compile(compiler: str, source: Path, library: Path) -> None:
@@ -147,6 +153,8 @@ def _compile(compiler: str, source: Path, library: Path) -> None:
         command = [compiler, *_FLAGS, "-isystem", include, source, "-o", built]
         libraries = [f"-L{lib}", f"-Wl,-rpath,{lib}", "-ltorch_cpu", "-lc10"]
         subprocess.run([*command, *libraries], check=True, capture_output=True, text=True)
+        with built.open("ab") as file:
+            file.write(hashlib.sha256(built.read_bytes()).digest())
         built.replace(library)
 
 
