@@ -153,7 +153,8 @@ def _again(
 ) -> Callable[[Any], Any] | None:
     """Return a call of the same graph with another batch, and all else as it was.
 
-    None if the function returned anything else than the graph's outputs.
+    None if the function returned anything else than the graph's outputs. Nor does that hold for a
+    graph with others: tensors that a module puts into its attributes, which only a whole call does.
 
     Args:
         compiled: the graph.
@@ -174,7 +175,7 @@ def _again(
             return {name: built(own, outputs) for name, own in like.items()}
         return outputs[numbers[id(like)]]
 
-    if any(id(leaf) not in numbers for leaf in _leaves(found)):
+    if {id(leaf) for leaf in _leaves(found)} != set(numbers):
         return None
 
     def again(batch: Any) -> Any:

@@ -4,7 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
+from rlplast.agents.compiled import CompiledUpdate
 from rlplast.agents.off_policy import OffPolicyAgent
 from rlplast.agents.ppo import PPO
 from rlplast.core.errors import Interrupted
@@ -132,3 +135,24 @@ def test_interrupted_at_any_block_and_resumed_equals(
             api.train(config, run, observer=at_step(step, stop))
         api.resume(run)
         assert final(run) == expected, step
+
+
+def test_what_a_module_puts_into_its_attributes_is_there_in_a_block_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+            self.seen = self.seen + x.sum()
+            return (x * self.seen,)
+
+    trace_alone(monkeypatch)
+    module, found = Whole(), []
+    update: Any = CompiledUpdate(module.forward, torch.device("cpu"), lambda seconds: None)
+    for number in (1.0, 2.0, 3.0):
+        found.append(update(torch.full((1,), number))[0].item())
+        update = update.again if hasattr(update, "again") else update
+    assert found == [1.0, 6.0, 18.0] and module.seen == 6

@@ -181,7 +181,8 @@ Tensor product_autograd(const Tensor& a, const Tensor& b, const Bias& bias, int6
 }
 
 bool fits(const Tensor& t, int64_t dims) {
-  return t.dim() == dims && t.device().is_cpu() && t.scalar_type() == at::kFloat && t.layout() == at::kStrided;
+  const bool dual = t._fw_grad(0).defined();  // of forward-mode differentiation
+  return t.dim() == dims && t.device().is_cpu() && t.scalar_type() == at::kFloat && t.layout() == at::kStrided && !dual;
 }
 
 // The same by PyTorch; a stack's weights are on the left, so that their gradients are laid out as they are.

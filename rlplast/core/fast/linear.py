@@ -43,12 +43,17 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Returns:
         Shape (..., d_out), or (members, batch, d_out).
     """
-    if _operator is None or not weight.is_cpu:
+    if _operator is None or not weight.is_cpu or _leaves_rlplast():
         return F.linear(x, weight, bias) if weight.ndim < 3 else _stacked(x, weight, bias)
     if bias is None or not torch.compiler.is_compiling():
         return _operator(x, weight, bias)
     y = _operator(x, weight, None)  # the bias is added in one pass with what comes next
     return y + (bias if bias.ndim < 2 else bias.unsqueeze(1)).to(y.dtype)
+
+
+def _leaves_rlplast() -> bool:
+    """Whether what is computed is written down, to run where the operator may not be."""
+    return torch.jit.is_tracing() or getattr(torch.compiler, "is_exporting", bool)()  # from 2.7 on
 
 
 class _StackedAffine(torch.autograd.Function):
@@ -112,16 +117,19 @@ def build() -> str | None:
     global _operator
     if not torch.backends.cpu.get_cpu_capability().startswith("AVX"):
         return "the CPU has no AVX2"
-    compiler = shutil.which(os.environ.get("CXX", "g++"))
+    compiler = os.environ.get("CXX", "g++")
     source = Path(__file__).with_name("linear.cpp")
     what = (source.read_bytes(), torch.__version__, platform.machine(), _FLAGS)
     name = f"rlplast_{hashlib.sha256(repr(what).encode()).hexdigest()[:16]}.so"
     try:
         cache_folder = os.environ.get("TORCH_EXTENSIONS_DIR")
-        library = Path(cache_folder or Path.home() / ".cache/torch_extensions") / name
-        if not library.exists():
-            if compiler is None:
-                return _no_compiler()
+        library = Path(cache_folder or Path.home() / ".cache/torch_extensions").absolute() / name
+        if not (library.exists() and _is_whole(library)):
+            if shutil.which(compiler) is None:
+                return (
+                    f"there is no C++ compiler {compiler!r}, which CXX can name, without "
+                    "arguments; without one updates are not compiled on a CPU either"
+                )
             _compile(compiler, source, library)
         ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)  # for compiled code too
         torch.ops.rlplast.affine(torch.ones(1, 1), torch.ones(1, 1), None)  # raises without brgemm
@@ -132,10 +140,10 @@ def build() -> str | None:
     return None
 
 
-def _no_compiler() -> str:
-    named = os.environ.get("CXX")
-    what = f"CXX names {named!r}, which is no program here" if named else "there is no g++"
-    return f"{what}; without a C++ compiler updates are not compiled on a CPU either"
+def _is_whole(library: Path) -> bool:
+    """Whether a library ends with its digest: to load one that is cut off ends the process."""
+    content = library.read_bytes()
+    return hashlib.sha256(content[:-32]).digest() == content[-32:]
 
 
 def _compile(compiler: str, source: Path, library: Path) -> None:
@@ -148,6 +156,8 @@ def _compile(compiler: str, source: Path, library: Path) -> None:
         command = [compiler, *_FLAGS, "-isystem", include, source, "-o", built]
         libraries = [f"-L{lib}", f"-Wl,-rpath,{lib}", "-ltorch_cpu", "-lc10"]
         subprocess.run([*command, *libraries], check=True, capture_output=True, text=True)
+        with built.open("ab") as file:
+            file.write(hashlib.sha256(built.read_bytes()).digest())
         built.replace(library)
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.func import functional_call, grad, jvp, vmap
 
 from rlplast.core import registry
@@ -130,10 +131,10 @@ def test_where_it_cannot_be_built_pytorchs_product_serves(
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
     again = build.__wrapped__
     monkeypatch.setenv("CXX", "no-such-compiler")
-    assert "CXX names 'no-such-compiler'" in (again() or "")
+    assert "'no-such-compiler'" in (again() or "")
     monkeypatch.delenv("CXX")
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "there is no g++" in (again() or "")
+    assert "no C++ compiler 'g++'" in (again() or "")
     monkeypatch.undo()
     monkeypatch.setattr(module, "_operator", None)
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
@@ -145,6 +146,26 @@ def test_where_it_cannot_be_built_pytorchs_product_serves(
     assert not list(tmp_path.iterdir())
     x, weight, bias = tensors(*LARGE)
     assert torch.equal(affine(x, weight, bias), F.linear(x, weight, bias))
+
+
+@OURS
+def test_a_library_that_is_cut_off_is_built_anew(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compiled: list[Path] = []
+
+    def cut(compiler: str, source: Path, library: Path) -> None:
+        compiled.append(library)
+        library.write_bytes(b"\x7fELF" + bytes(5000))
+        raise OSError("no space left")
+
+    monkeypatch.setattr(module, "_operator", None)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", ".")
+    monkeypatch.setattr(module, "_compile", cut)
+    assert "no space left" in (build.__wrapped__() or "")
+    assert "no space left" in (build.__wrapped__() or "")  # and not the end of the process
+    assert compiled == [tmp_path / compiled[0].name] * 2
 
 
 @pytest.mark.parametrize("of", [torch.float64, torch.bfloat16])
@@ -195,6 +216,29 @@ def test_transforms_of_torch_func_see_a_linear_layer() -> None:
     assert close(both[0][1], both[1][1])
     after = affine(x, weight.requires_grad_(), bias)  # outside of them it is the operator again
     assert close(torch.autograd.grad(after.sum(), weight)[0], x.sum(0).expand(160, -1))
+
+
+@pytest.mark.parametrize("which", range(3))
+@pytest.mark.parametrize("trained", [False, True])
+def test_forward_mode_gradients_are_torchs(which: int, trained: bool) -> None:
+    given = [t.detach().requires_grad_(trained) for t in tensors(*SMALL)]
+    with forward_ad.dual_level():
+        given[which] = forward_ad.make_dual(given[which], torch.ones_like(given[which]))
+        found, expected = (forward_ad.unpack_dual(f(*given)).tangent for f in (affine, F.linear))
+        assert found is not None and close(found, expected)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")  # torch's own
+@pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
+def test_exported_programs_need_pytorch_only() -> None:
+    x, layer = tensors(*SMALL)[0].detach(), Linear(*SMALL[1:])
+    use_fast_linear(layer)
+    for model, shape in ((layer, (8, 6)), (StackedLinear(2, *SMALL[1:]), (2, 8, 6))):
+        program = torch.export.export(model, (x,))
+        calls = [node.target for node in program.graph.nodes if node.op == "call_function"]
+        assert calls and not any("rlplast" in str(call) for call in calls)
+        assert program.module()(x).shape == shape
+    assert "rlplast::" not in str(torch.jit.trace(layer, x).inlined_graph)
 
 
 def test_views_of_biases_and_errors_are_torchs() -> None:
