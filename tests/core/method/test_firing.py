@@ -73,13 +73,11 @@ def _raw_names(made: Subject, edit: Edit) -> list[str]:
     return names + [n for n in made.state() for t in names if n.startswith(f"{t}:")]
 
 
-@pytest.mark.parametrize(
-    ("family", "form"),
-    [*((f, o) for f in FAMILIES for o in OPTIMIZERS), *(("mlp", form) for form in FORMS)],
-)
-def test_masked_edit_changes_exactly_the_mask(family: str, form: str) -> None:
-    made = subject(family, (OPTIMIZERS | FORMS)[form])
-    check_mask(made, made.network.trainable())
+@pytest.mark.parametrize("family", FAMILIES)
+def test_masked_edit_changes_exactly_the_mask(family: str) -> None:
+    for form in OPTIMIZERS | FORMS if family == "mlp" else OPTIMIZERS:
+        made = subject(family, (OPTIMIZERS | FORMS)[form])
+        check_mask(made, made.network.trainable())
 
 
 def test_masked_edit_of_one_member_leaves_the_other_alone() -> None:
@@ -122,11 +120,11 @@ def test_network_policy_spares_other_networks_of_the_same_optimizer() -> None:
 # Plans are checked before the first write.
 
 
-@pytest.mark.parametrize("policy", ["optimizer", "followers"])
-def test_unknown_policies_are_refused(policy: str) -> None:
-    given: dict[str, Any] = {"optimizer": "keep", "followers": "leave"} | {policy: "coppy"}
-    with pytest.raises(ConfigError, match=rf"hook\.{policy} = 'coppy': "):
-        check_policy(**given)
+def test_unknown_policies_are_refused() -> None:
+    for policy in ("optimizer", "followers"):
+        given: dict[str, Any] = {"optimizer": "keep", "followers": "leave"} | {policy: "coppy"}
+        with pytest.raises(ConfigError, match=policy):
+            check_policy(**given)
 
 
 def test_bad_plan_for_a_follower_stops_before_the_network_is_written() -> None:
@@ -189,22 +187,22 @@ def test_a_firing_waits_for_the_device_twice_however_much_it_does() -> None:
 # Receipts.
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.float64])
-def test_counters_are_told_and_begin_again(dtype: torch.dtype) -> None:
-    _, network, block = linear()
-    counters = {"a": torch.tensor(3, dtype=dtype), "b": torch.tensor(0, dtype=dtype)}
-    edits: list[Edit] = [
-        Scale(block, torch.tensor(2.0)),
-        Assign(counters["b"], torch.tensor(2, dtype=dtype)),
-    ]
-    [receipt] = carry_out([Planned(network, edits, counters=counters)], method="toy")
-    assert receipt.units == {"a": 3, "b": 2}
-    assert receipt.entries_touched == 6  # of Blocks, not of the method's own tensors
-    assert [float(t) for t in counters.values()] == [0, 0]
-    [again] = carry_out([Planned(network, edits[:1], counters=counters)], method="toy")
-    assert again.units == {"a": 0, "b": 0}
-    [none] = carry_out([Planned(network, edits[:1])], method="toy")
-    assert none.units is None
+def test_counters_are_told_and_begin_again() -> None:
+    for dtype in (torch.int64, torch.float32, torch.float64):
+        _, network, block = linear()
+        counters = {"a": torch.tensor(3, dtype=dtype), "b": torch.tensor(0, dtype=dtype)}
+        edits: list[Edit] = [
+            Scale(block, torch.tensor(2.0)),
+            Assign(counters["b"], torch.tensor(2, dtype=dtype)),
+        ]
+        [receipt] = carry_out([Planned(network, edits, counters=counters)], method="toy")
+        assert receipt.units == {"a": 3, "b": 2}
+        assert receipt.entries_touched == 6  # of Blocks, not of the method's own tensors
+        assert [float(t) for t in counters.values()] == [0, 0]
+        [again] = carry_out([Planned(network, edits[:1], counters=counters)], method="toy")
+        assert again.units == {"a": 0, "b": 0}
+        [none] = carry_out([Planned(network, edits[:1])], method="toy")
+        assert none.units is None
 
 
 def test_a_plan_without_edits_is_told_as_such() -> None:
@@ -285,19 +283,14 @@ def test_the_normalised_sfe_is_the_share_of_the_squared_norm_that_moved() -> Non
         assert receipt.sfe_normalized == pytest.approx(share, rel=1e-6)
         assert receipt.norm_before is not None
         assert receipt.sfe > share * receipt.norm_before**2 + 1
+    for size in (1e-30, 1e30):  # neither lost nor infinite
+        single = nn.Linear(1, 1, bias=False)
+        single.weight.fill_(size)
+        doubled = Network("net", single)
+        receipt = apply(doubled, [Scale(doubled.blocks[0], torch.tensor(2.0))], method="toy")
+        assert receipt.norm_before == pytest.approx(size, rel=1e-6)
+        assert receipt.sfe == pytest.approx(size**2, rel=1e-6)
     nothing = apply(network, [Scale(weight, torch.tensor(2.0))], method="toy")
     assert (nothing.norm_before, nothing.sfe_normalized) == (0.0, 0.0)
     from_zero = apply(network, [Assign(weight, torch.ones(4, 3))], method="toy")
     assert from_zero.sfe_normalized == math.inf and from_zero.row()["sfe_normalized"] is None
-
-
-def test_receipts_measure_weights_of_extreme_size() -> None:
-    for size in (1e-30, 1e30):
-        module = nn.Linear(1, 1, bias=False)
-        with torch.no_grad():
-            module.weight.fill_(size)
-        network = Network("net", module)
-        doubled = [Scale(network.blocks[0], torch.tensor(2.0))]
-        receipt = apply(network, doubled, method="toy")
-        assert receipt.norm_before == pytest.approx(size, rel=1e-6)
-        assert receipt.sfe == pytest.approx(size**2, rel=1e-6)
