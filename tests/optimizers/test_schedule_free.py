@@ -138,7 +138,7 @@ def test_loaded_state_goes_on_bit_for_bit():
 
 
 def test_a_first_beta_of_zero_is_refused():
-    with pytest.raises(ConfigError, match=r"optimizer\.betas = \[0\.0, 0\.9\]"):
+    with pytest.raises(ConfigError, match=r"optimizer\.betas"):
         Updater(OptimizerConfig("schedule_free", betas=[0.0, 0.9]), nn.Linear(2, 1))
 
 

@@ -98,18 +98,19 @@ def members_of(layer: StackedLayerNorm) -> list[nn.LayerNorm]:
 
 @pytest.mark.parametrize("eps", [1e-6, 0.1])
 def test_norm_equals_separate_layer_norms_forward_and_backward(eps: float) -> None:
-    layer = stacked_norm(3, 6, eps)
-    x = (3 + 2 * torch.randn(3, 7, 6, generator=generator(9))).requires_grad_()
-    weights = torch.randn(3, 7, 6, generator=generator(10))
+    layer = stacked_norm(3, 6, eps).double()
+    x = (3 + 2 * torch.randn(3, 7, 6, generator=generator(9)).double()).requires_grad_()
+    weights = torch.randn(3, 7, 6, generator=generator(10)).double()
     out = layer(x)
     (out * weights).sum().backward()
     assert x.grad is not None and layer.weight.grad is not None and layer.bias.grad is not None
     for index, member in enumerate(members_of(layer)):
+        member.double()
         own = x[index].detach().requires_grad_()
         expected = member(own)
         (expected * weights[index]).sum().backward()
-        torch.testing.assert_close(out[index], expected, rtol=1e-6, atol=1e-6)
-        torch.testing.assert_close(x.grad[index], own.grad, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(out[index], expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(x.grad[index], own.grad, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(layer.weight.grad[index], member.weight.grad)
         torch.testing.assert_close(layer.bias.grad[index], member.bias.grad)
 
