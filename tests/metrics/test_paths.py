@@ -227,7 +227,6 @@ class Doubled(nn.Module):
 
 
 def test_where_branches_add_it_is_no_bound() -> None:
-    """The path is 1, and the network doubles what it reads."""
     net = Doubled()
     x = normal(1, 3).float()
     assert float(bound_of(net, x).bound) == pytest.approx(1)

@@ -110,6 +110,11 @@ def test_each_value_is_read_once_when_it_is_measured(tmp_path: Path) -> None:
     assert fired == due_by_hand(left["metrics"])
     counts = [sum(f[0] == hook["method"] for f in fired) for hook in WHEN]
     assert counts == [3, 3, 2]
+    ends = WHEN[:2]  # nothing fires on what is measured at the end
+    run(when_loop(tmp_path / "end", ends, metrics="16 env_steps", evaluate="8 updates"))
+    left = final(tmp_path / "end")
+    assert {NORM, "eval/score"} <= set().union(*left["metrics"])
+    assert (left["receipts"], left["state.json"]["unread"]) == ([], {})
 
 
 def test_scheduled_hooks_come_first_then_what_is_measured_then_conditions_then_the_checkpoint(
@@ -148,14 +153,6 @@ def note(folder: Any, name: str, events: list[str]) -> None:
     setattr(folder, name, noted)
 
 
-def test_nothing_fires_on_what_is_measured_at_the_end(tmp_path: Path) -> None:
-    run(when_loop(tmp_path, WHEN[:2], metrics="16 env_steps", evaluate="8 updates"))
-    left = final(tmp_path)
-    assert {NORM, "eval/score"} <= set().union(*left["metrics"])
-    assert left["receipts"] == []
-    assert left["state.json"]["unread"] == {}
-
-
 def test_condition_that_never_holds_equals_no_hook(tmp_path: Path) -> None:
     run(when_loop(tmp_path / "without", HOOKS))
     never = [
@@ -168,10 +165,7 @@ def test_condition_that_never_holds_equals_no_hook(tmp_path: Path) -> None:
 
 def test_score_that_no_evaluation_has_ends_the_run_at_the_first_one(tmp_path: Path) -> None:
     hook = {"method": "fire", "when": {"metric": "eval/scor", "above": 0}}
-    with pytest.raises(
-        ConfigError,
-        match=r"hooks\[1\] \(fire\)\.when\.metric = 'eval/scor' .* did you mean 'eval/score'",
-    ):
+    with pytest.raises(ConfigError, match=r"hooks\[1\].*'eval/scor'"):
         run(when_loop(tmp_path, (HOOKS[0], hook)))
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert sum("eval/score" in json.loads(line) for line in lines) == 1
@@ -249,13 +243,14 @@ def test_run_interrupted_at_its_best_moments_begins_with_the_firing(
     assert final(tmp_path) == best
 
 
-@pytest.mark.parametrize("evaluation", range(1, 5))
 @pytest.mark.parametrize("best", [None, "score"])
 def test_conditions_see_what_they_would_after_a_signal_in_an_evaluation(
-    evaluation: int, best: str | None, tmp_path: Path
+    best: str | None, tmp_path: Path
 ) -> None:
     options: dict[str, Any] = {"metrics": "2 updates", "evaluate": "2 updates", "best": best}
     run(when_loop(tmp_path / "through", **options))
-    stopped_in_evaluation(when_loop(tmp_path / "run", **options), evaluation)
-    run(when_loop(tmp_path / "run", **options))
-    assert final(tmp_path / "run") == final(tmp_path / "through")
+    for evaluation in range(1, 5):
+        folder = tmp_path / str(evaluation)
+        stopped_in_evaluation(when_loop(folder, **options), evaluation)
+        run(when_loop(folder, **options))
+        assert final(folder) == final(tmp_path / "through"), evaluation
