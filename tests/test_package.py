@@ -122,9 +122,6 @@ def test_workers_of_the_program_import_no_torch() -> None:
     assert run(sys.executable, "-c", code, cwd=ROOT).strip() == "False"
 
 
-# Installed. The environments see what this one has, so that nothing is downloaded.
-
-
 class Installed:
     """An environment of its own, in a folder of its own."""
 

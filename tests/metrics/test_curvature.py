@@ -77,9 +77,6 @@ def test_extreme_eigenvalues_are_those_of_the_dense_hessian(kind: str) -> None:
     assert found.dtype == norm.dtype == torch.float64
 
 
-# With their defaults, against the dense Hessian and against power iteration.
-
-
 def twelve(number: int, dtype: torch.dtype) -> tuple[Tensor, list[Tensor], Tensor]:
     """The loss of a small tanh network, its parameters, and the Hessian's eigenvalues."""
     torch.default_generator.manual_seed(number)

@@ -52,9 +52,6 @@ def dormant_by_loop(taps: dict[str, Tensor], threshold: float) -> dict[str, tupl
     return found
 
 
-# --- dormant and active units -------------------------------------------------------------
-
-
 def test_dormant_ratio_equals_the_definition_looped_over_units() -> None:
     taps = relu_taps()
     for threshold in (0.0, 0.025, 0.1, 0.9, 2.0):
@@ -92,9 +89,6 @@ def test_active_fraction_counts_entries_over_all_layers() -> None:
     assert active_fraction(relu_taps()).item() == pytest.approx(expected, rel=1e-15)
 
 
-# --- saturation ---------------------------------------------------------------------------
-
-
 def test_saturation_is_the_share_of_entries_beyond_the_bound() -> None:
     taps = {
         "a": torch.tensor([[-1.0, 0.5, 0.995, 0.985]]),
@@ -111,9 +105,6 @@ def test_saturation_percentile_equals_numpy() -> None:
         found = saturation_percentile(taps, quantile=quantile).item()
         assert found == pytest.approx(np.quantile(entries, quantile), rel=1e-14)
     assert saturation_percentile(taps).item() == pytest.approx(np.quantile(entries, 0.98))
-
-
-# --- size and change of a representation --------------------------------------------------
 
 
 def test_feature_norm_is_the_mean_row_norm_of_the_last_tap() -> None:
@@ -156,9 +147,6 @@ def test_covariance_distance_is_symmetric_and_blind_to_scale_and_rotation(
     assert feature_covariance_distance(factor * a @ rotation, a).item() < 1e-13
 
 
-# --- gradients ----------------------------------------------------------------------------
-
-
 def test_gradient_norm_and_effective_lr_equal_one_long_vector() -> None:
     gradients = [normal((3, 4), 1), normal((5,), 2), normal((), 3)]
     parameters = [normal((3, 4), 4), normal((5,), 5), normal((), 6)]
@@ -175,9 +163,6 @@ def test_gradient_norm_and_effective_lr_equal_one_long_vector() -> None:
         gradient_norm([])
     with pytest.raises(ConfigError, match="parameters"):
         effective_lr([torch.ones(1)], [])
-
-
-# --- all tap metrics ----------------------------------------------------------------------
 
 
 def test_what_holds_for_all_metrics_of_taps() -> None:

@@ -52,9 +52,6 @@ def measured(network: Network, x: Tensor, **options: Any) -> Trainability:
     )
 
 
-# Beside a loop of deep copies.
-
-
 @pytest.mark.parametrize(
     ("optimizer", "options"),
     [
@@ -90,9 +87,6 @@ def test_it_is_what_a_loop_of_copies_finds(optimizer: Any, options: dict[str, An
     assert found.lost - found.low == pytest.approx(half, rel=1e-2)
 
 
-# Where it must be, and where not.
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_memorising_random_labels_for_long_loses_it_and_nothing_is_lost_before(seed: int) -> None:
     network, x = made(seed)
@@ -111,9 +105,6 @@ def test_a_little_training_at_a_small_rate_does_not(seed: int) -> None:
     network, x = made(seed, lr=1e-4)
     memorise(network, x, 1, 5, seed)
     assert abs(measured(network, x, seed=seed, lr=1e-2).lost) < 0.05
-
-
-# What it uses, and leaves alone.
 
 
 def test_nothing_of_the_network_moves() -> None:
@@ -156,9 +147,6 @@ def test_a_network_without_optimizer_or_with_masters_is_refused() -> None:
     network = Network("net", low, torch.optim.SGD(masters.values(), lr=0.1), masters=masters)
     with pytest.raises(ConfigError, match="'net'"):
         measured(network, x)
-
-
-# In runs.
 
 
 def test_a_run_that_has_not_begun_has_lost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,9 +38,6 @@ def exp_entropy(values: list[float]) -> float:
     return math.exp(-sum(s * math.log(s) for s in shares))
 
 
-# Kernels.
-
-
 def test_the_kernel_of_a_linear_model_is_that_of_its_inputs() -> None:
     x = draw(5, 3)
     model = nn.Linear(3, 1, bias=False).double()
@@ -84,9 +81,6 @@ def test_rows_of_a_sparse_embedding_are_those_of_a_dense_one() -> None:
     torch.testing.assert_close(*found)
 
 
-# Covariance of gradients.
-
-
 def test_covariance_is_the_mean_cosine_of_pairs() -> None:
     rows = draw(6, 9, seed=3)
     cosines = [
@@ -114,9 +108,6 @@ def test_covariance_of_a_few_by_hand() -> None:
         assert found == pytest.approx(expected, abs=1e-6, nan_ok=True)
     with pytest.raises(ConfigError, match="shape"):
         ntk_effective_rank(torch.ones(3))
-
-
-# Slopes.
 
 
 def slopes(model: nn.Module, *x: Tensor) -> Tensor:
@@ -154,9 +145,6 @@ def test_several_inputs_count_together_and_bytes_are_numbers() -> None:
     noted = NotedInputs(nn.Embedding(4, 2))
     noted(torch.tensor([1, 2]))
     assert noted.inputs == []  # indices have no slope
-
-
-# Churn.
 
 
 def test_churn_by_hand() -> None:

@@ -59,9 +59,6 @@ def polar_factor_times_scale(weight: Tensor) -> Tensor:
     return torch.from_numpy(out)
 
 
-# --- slices and scale ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_slices_are_a_view_in_both_layouts(layout: torch.memory_format) -> None:
     weight = normal((4, 3, 2, 5)).to(memory_format=layout)
@@ -91,9 +88,6 @@ def test_vectors_empty_weights_and_other_shapes_are_refused() -> None:
         sfe(torch.ones(2, 3), torch.ones(1, 3))
 
 
-# --- norms and distances ------------------------------------------------------------------
-
-
 def test_norms_and_errors_equal_the_numpy_sums() -> None:
     for shape in ((), (5,), *SHAPES):
         weight, reference = normal(shape, 1), normal(shape, 2)
@@ -112,9 +106,6 @@ def test_norms_of_many_large_and_small_float32_entries_keep_their_digits() -> No
     assert weight_norm(weight).item() == pytest.approx(exact, rel=1e-9)
     for size in (1e30, 1e-30):  # whose squares float32 does not hold
         assert weight_norm(torch.full((4,), size)).item() == pytest.approx(2 * size, rel=1e-6)
-
-
-# --- deviation from isometry --------------------------------------------------------------
 
 
 def test_dfi_equals_the_large_and_scaled_the_smaller_gram_looped_over_slices() -> None:
@@ -138,9 +129,6 @@ def test_dfi_scaled_is_zero_after_an_exact_fire(shape: tuple[int, ...], seed: in
     assert dfi_scaled(weight).item() < 1e-24
 
 
-# --- all metrics --------------------------------------------------------------------------
-
-
 def test_metrics_return_one_float64_read_no_value_and_leave_the_weight_alone() -> None:
     for metric in WEIGHT_METRICS + RANK_METRICS + REFERENCE_METRICS:
         count = 1 + (metric in REFERENCE_METRICS)
@@ -155,9 +143,6 @@ def test_metrics_return_one_float64_read_no_value_and_leave_the_weight_alone() -
             arguments = [normal((40, 30), seed, torch.float32).to(dtype) for seed in range(count)]
             expected = metric(*[argument.double() for argument in arguments]).item()
             assert metric(*arguments).item() == pytest.approx(expected, rel=1e-5), metric
-
-
-# --- measure ------------------------------------------------------------------------------
 
 
 def state_dict(seed: int) -> dict[str, Tensor]:

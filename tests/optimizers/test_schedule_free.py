@@ -142,9 +142,6 @@ def test_a_first_beta_of_zero_is_refused():
         Updater(OptimizerConfig("schedule_free", betas=[0.0, 0.9]), nn.Linear(2, 1))
 
 
-# In runs.
-
-
 @pytest.mark.parametrize("kind", ["dqn", "supervised"])
 def test_evaluations_of_a_run_and_a_loaded_run_use_the_average(kind, tmp_path, monkeypatch):
     config = TINY if kind == "dqn" else small_supervised(hooks=[])

@@ -107,8 +107,6 @@ def test_lines_are_those_up_to_the_checkpoint(prefix: Path):
     assert (arm / "metrics.jsonl").read_text() == whole.removesuffix('{"written": "after it')
 
 
-# What is damaged.
-
 DAMAGE: dict[str, Callable[[Path], Any]] = {
     "tensors": lambda run: flip(newest(run) / "tensors.safetensors"),
     "seal": lambda run: (newest(run) / "COMPLETE").write_text("{"),

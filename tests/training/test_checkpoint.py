@@ -49,8 +49,6 @@ def names(folder: Path) -> set[str]:
     return {p.name for p in folder.iterdir()}
 
 
-# What is saved comes back.
-
 scalars = (
     st.none() | st.booleans() | st.integers(-(2**130), 2**130) | st.floats() | st.text(max_size=5)
 )
@@ -130,9 +128,6 @@ def test_tensor_that_is_absent_or_of_another_shape_is_named() -> None:
         checkpoint.load_network_tensors(network, kept)
     with pytest.raises(DamagedFile, match=r"'net\.0\.bias'"):
         checkpoint.load_network_tensors(network, tensors | {"net.0.bias": torch.zeros(1, 6)})
-
-
-# Damage.
 
 
 def cut(path: Path) -> None:
@@ -222,9 +217,6 @@ def test_new_file_of_the_same_bytes_and_time_is_not_taken_for_the_older_one(
     assert checkpoint.load(newer)[1]["content"].equal(torch.zeros(3))
 
 
-# What is shared with the checkpoint before.
-
-
 def test_initial_weights_are_written_once(tmp_path: Path) -> None:
     older = save(tmp_path / "step-1", 1)
     taken = take(tmp_path / "step-2", 2, previous=older)
@@ -245,9 +237,6 @@ def test_file_that_was_shared_is_not_forced_to_disk_again(
     monkeypatch.setattr(os, "fsync", lambda descriptor: names.append(name_of(descriptor)))
     save(tmp_path / "step-2", 2, previous=older)
     assert "tensors.safetensors" in names and "initial.safetensors" not in names
-
-
-# What is held fast.
 
 
 def test_snapshot_is_of_its_moment_however_late_it_is_written(tmp_path: Path) -> None:
@@ -301,9 +290,6 @@ def test_previous_checkpoint_may_be_deleted_meanwhile(tmp_path: Path) -> None:
         path = older / lost
         path.unlink() if path.is_file() else shutil.rmtree(path)
         checkpoint.load(save(tmp_path / str(i) / "step-2", 2, previous=older))
-
-
-# Which one is newest, and which ones stay.
 
 
 def test_newest_goes_by_position_not_by_name(tmp_path: Path) -> None:

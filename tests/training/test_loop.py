@@ -11,8 +11,6 @@ from rlplast.training import checkpoint
 from tests.core.toy import HOOKS, Toy, assert_same_training, loop, run
 from tests.runs import at_step, final, lines
 
-# What a run does.
-
 
 def test_run_leaves_lines_receipts_and_a_last_checkpoint(
     through: dict[str, Any], tmp_path: Path
@@ -44,9 +42,6 @@ def test_run_ends_at_its_total_with_the_updates_owed(tmp_path: Path) -> None:
     for total in ("6 env_steps", "3 updates"):
         toy = run(loop(tmp_path / total, total=total, hooks=(), metrics=None))
         assert toy.clock == Clock(updates=3, env_steps=6)
-
-
-# Order at one clock.
 
 
 def test_scheduled_hooks_come_before_what_is_measured_and_saved_at_their_time(
@@ -88,9 +83,6 @@ def test_every_update_hooks_come_before_the_target_follows(tmp_path: Path) -> No
     assert all(torch.equal(mine, theirs) for mine, theirs in pairs)
 
 
-# What changes nothing.
-
-
 def test_cadence_changes_nothing_in_training(tmp_path: Path, through: dict[str, Any]) -> None:
     changes: list[dict[str, Any]] = [
         {"evaluate": None},
@@ -112,9 +104,6 @@ def test_hook_that_never_fires_changes_nothing(tmp_path: Path, through: dict[str
     never = {"method": "head_reset", "every": "1 updates", **gate}
     run(loop(tmp_path, hooks=(*HOOKS, never)))
     assert_same_training(final(tmp_path), through)
-
-
-# Divergence.
 
 
 def explode(toy: Toy) -> None:

@@ -147,9 +147,6 @@ def test_lines_are_on_disk_before_the_checkpoint_that_counts_them(
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
-# Those that stay for ever.
-
-
 def test_checkpoints_at_multiples_of_keep_every_are_made_and_stay(
     tmp_path: Path, through: dict[str, Any]
 ) -> None:

@@ -25,8 +25,6 @@ from tests.core.toy import (
 from tests.marks import every_step
 from tests.runs import Killed, at_step, final, flip, stop
 
-# Interrupted and resumed.
-
 
 @every_step(STEPS)
 def test_run_killed_after_any_step_and_resumed_equals_the_uninterrupted_one(
@@ -195,9 +193,6 @@ def test_disk_full_at_any_write_is_an_error_that_leaves_a_run_to_resume(tmp_path
         assert final(folder) == final(tmp_path / "through"), f"disk full at {operations}"
         operations += 2
     assert operations > 30
-
-
-# Damaged.
 
 
 def test_damaged_checkpoint_is_written_anew_and_its_lines_are_not_missed(

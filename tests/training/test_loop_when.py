@@ -78,9 +78,6 @@ def firings(receipts: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, int]]
     ]
 
 
-# What fires, and in which order.
-
-
 def due_by_hand(lines: list[dict[str, Any]]) -> list[tuple[str, int, int]]:
     """Return what the conditions above fulfil, line after line; the slow twin."""
     found: list[tuple[str, int, int]] = []
@@ -171,9 +168,6 @@ def test_score_that_no_evaluation_has_ends_the_run_at_the_first_one(tmp_path: Pa
     assert sum("eval/score" in json.loads(line) for line in lines) == 1
 
 
-# Interrupted and resumed.
-
-
 @every_step(STEPS)
 def test_run_killed_after_any_step_and_resumed_equals_the_uninterrupted_one(
     step: int, tmp_path: Path, through: dict[str, Any]
@@ -190,8 +184,6 @@ def test_cooldown_goes_on_across_every_interruption(
     fired = [f for f in firings(through["receipts"]) if f[0] == "head_reset"]
     assert len(fired) >= 2
 
-
-# The best moment.
 
 SCORES = {1: 5.0, 2: 3.0, 3: 4.0, 4: 2.0, 5: 2.5, 6: 3.0, 7: 3.0, 8: 3.0}
 

@@ -26,18 +26,12 @@ def rows(folder: RunFolder, name: str = "metrics") -> list[dict[str, Any]]:
     return [json.loads(x) for x in (folder.path / f"{name}.jsonl").read_text().splitlines()]
 
 
-# One writer.
-
-
 def test_folder_has_both_files_and_one_writer(folder: RunFolder) -> None:
     assert rows(folder) == rows(folder, "receipts") == []
     with pytest.raises(ConfigError, match="in use"):
         RunFolder(folder.path)
     folder.close()
     RunFolder(folder.path).close()
-
-
-# Lines.
 
 
 def test_lines_are_flat_exact_and_readable_after_a_flush(folder: RunFolder) -> None:
@@ -57,9 +51,6 @@ def test_lines_are_flat_exact_and_readable_after_a_flush(folder: RunFolder) -> N
     assert json.dumps(rows(folder)) == json.dumps([{"updates": 3, "frames": 36, **values, **none}])
     [receipt] = rows(folder, "receipts")
     assert (receipt["clock"], receipt["sfe"]) == ({"updates": 3, "frames": 36}, None)
-
-
-# Cut back to a checkpoint.
 
 
 def fill(folder: RunFolder, first: int, last: int) -> None:
@@ -99,9 +90,6 @@ def test_file_that_lacks_lines_of_its_checkpoint_is_refused(folder: RunFolder) -
     os.truncate(path, 5)
     with pytest.raises(DamagedFile, match=r"receipts\.jsonl has 5 bytes"):
         folder.cut(lengths, {})
-
-
-# Altered lines.
 
 
 def flip(path: Path, line: int) -> None:
@@ -176,9 +164,6 @@ def test_a_long_run_keeps_few_checksums_spread_over_all_lines(folder: RunFolder)
     assert marks[-1][0] == 1000 and max(gaps) <= 4 * 1000 / 64
 
 
-# A full disk.
-
-
 def test_lines_that_do_not_fit_are_an_error_and_cutting_back_works(folder: RunFolder) -> None:
     fill(folder, 0, 5)
     lengths = folder.lengths()
@@ -214,9 +199,6 @@ def test_error_of_the_disk_says_what_to_do(
             getattr(folder, method)()
         folder.close()
     RunFolder(folder.path).close()  # unlocked in spite of it
-
-
-# Whole files.
 
 
 def test_json_is_written_whole_or_not_at_all(

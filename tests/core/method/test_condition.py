@@ -16,9 +16,6 @@ def parse(**config: Any) -> Condition:
     return Condition.parse(config, TOTAL)
 
 
-# What it decides.
-
-
 @given(st.floats() | st.none(), st.floats(allow_nan=False, allow_infinity=False))
 def test_holds_is_a_strict_comparison_that_nothing_and_not_a_number_fail(
     value: float | None, threshold: float
@@ -60,8 +57,6 @@ def test_text_is_the_same_however_the_condition_was_written() -> None:
     assert str(parse(metric="srank", below=3.5)) == "{metric: srank, below: 3.5}"
 
 
-# What it may say.
-
 LOSS = {"metric": "train/loss"}
 
 
@@ -95,8 +90,6 @@ def test_condition_is_a_rule_that_goes_with_from_and_until() -> None:
     with pytest.raises(ConfigError, match="has every and when: exactly one"):
         Schedule.parse({"when": when, "every": "10%"}, TOTAL)
 
-
-# What a run measures.
 
 SOME = Measured(metrics=("dormant_ratio", "srank"), evaluate=True)
 

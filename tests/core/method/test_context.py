@@ -53,9 +53,6 @@ def fired(name: str, networks: Any, schedule: dict[str, Any] = AT, **options: An
         hooks.step(updates=update)
 
 
-# Scheduled firings.
-
-
 def test_activations_of_a_scheduled_firing_are_those_of_its_probe() -> None:
     drawn: list[Tensor] = []
 
@@ -248,9 +245,6 @@ def test_moments_may_be_edited_and_a_networks_without_an_optimizer_has_none() ->
     assert seen[1] == []
 
 
-# Inside updates.
-
-
 def test_activations_inside_an_update_are_those_it_was_given() -> None:
     made = subject("mlp")
     name, seen = spy(lambda context: (context.activations, context.inside), "activations")
@@ -295,9 +289,6 @@ def test_gradients_inside_an_update_are_the_ones_it_used() -> None:
     made.optimizer.zero_grad(set_to_none=True)
     hooks.step(updates=2)
     assert seen[1] == {}
-
-
-# What is refused, naming the argument.
 
 
 def test_what_a_reader_lacks_is_named_when_the_hooks_are_made_or_step() -> None:
@@ -380,9 +371,6 @@ def test_a_probe_before_there_are_data_is_refused() -> None:
     toy = Empty()
     with pytest.raises(ConfigError, match=rf"\({name}\) reads a probe batch and there are no data"):
         fired(name, toy.networks, source=toy)
-
-
-# Nothing is computed that no method reads, and nothing moves.
 
 
 class Counting(Toy):
@@ -475,9 +463,6 @@ def test_a_users_probe_may_draw_from_the_global_stream_and_moves_it_not() -> Non
         fired(name, subject("mlp").network, probe=careless)
         assert torch.equal(torch.get_rng_state(), before)
     assert seen[0].shape == (5, 6)
-
-
-# Firings by hand, followers, and what else a context says.
 
 
 def test_one_firing_by_hand_reads_its_inputs() -> None:

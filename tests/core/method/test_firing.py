@@ -32,9 +32,6 @@ def plan_of(blocks: tuple[Block, ...], share: float = 0.3) -> list[Assign]:
     return edits
 
 
-# 4. A mask changes exactly the mask, in weights and moments.
-
-
 def check_mask(made: Subject, blocks: tuple[Block, ...]) -> None:
     edits = plan_of(blocks)
     before = made.snapshot()
@@ -117,9 +114,6 @@ def test_network_policy_spares_other_networks_of_the_same_optimizer() -> None:
     assert optimizer.state[critic.weight]["exp_avg"].abs().min() > 0
 
 
-# Plans are checked before the first write.
-
-
 def test_unknown_policies_are_refused() -> None:
     for policy in ("optimizer", "followers"):
         given: dict[str, Any] = {"optimizer": "keep", "followers": "leave"} | {policy: "coppy"}
@@ -182,9 +176,6 @@ def test_a_firing_waits_for_the_device_twice_however_much_it_does() -> None:
                 receipts = carry_out(planned, method="toy", optimizer=optimizer)
             assert found == ["tolist", "tolist"]  # the check, and the numbers of all receipts
             assert len(receipts) == len(families)
-
-
-# Receipts.
 
 
 def test_counters_are_told_and_begin_again() -> None:

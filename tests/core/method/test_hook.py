@@ -23,9 +23,6 @@ from tests.syncs import host_reads
 pytestmark = pytest.mark.usefixtures("own_methods")
 
 
-# Hooks on networks with nothing to edit.
-
-
 def test_networks_with_nothing_to_edit_are_left_out_unless_named() -> None:
     for method in ("fire", "head_reset", "swr"):
         for schedule in ({"at": "50%"}, {"every": "1 updates"}):
@@ -42,9 +39,6 @@ def test_networks_with_nothing_to_edit_are_left_out_unless_named() -> None:
     config = {"method": "head_reset", "at": "50%", "params": {"layers": 4}}
     with pytest.raises(ConfigError, match=r"head_reset\.layers.*actor"):  # nor other mistakes
         Hooks([config], networks(), "10 updates")
-
-
-# A method's own counters.
 
 
 @pytest.fixture
@@ -110,9 +104,6 @@ def test_an_update_with_hooks_and_ticks_waits_for_no_device(
         for update in range(1, 9):
             hooks.step(updates=update)
     assert found == []
-
-
-# Layers that tick.
 
 
 def test_a_network_of_which_nothing_trains_may_tick() -> None:

@@ -27,9 +27,6 @@ def network_of(module: nn.Module | None = None, name: str = "net") -> Network:
     return Network(name, module, torch.optim.SGD(module.parameters(), lr=0.1))
 
 
-# A hand-written loop.
-
-
 def fired_at(config: dict[str, Any], steps: range, unit: str = "updates") -> list[tuple[int, int]]:
     hooks = Hooks([RESET | config], network_of(), f"100 {unit}")
     found = []
@@ -143,9 +140,6 @@ def test_each_firing_draws_anew_from_seed_and_number() -> None:
         assert torch.equal(first[3], law.fresh(law.blocks[0], generator))
 
 
-# State.
-
-
 def test_loop_goes_on_after_a_restart_where_it_was() -> None:
     def run(restart: int | None) -> tuple[list[Any], dict[str, torch.Tensor]]:
         made = subject("mlp", updates=0)
@@ -217,8 +211,6 @@ def test_next_due_is_the_nearest_scheduled_hook() -> None:
     ]
     assert Hooks([], network_of(), "100 updates").next_due(Clock()) is None
 
-
-# What configs may say; what holds for all lists of methods is in test_listing.py.
 
 BAD_CONFIGS: list[tuple[dict[str, str], str]] = [
     ({"att": "50%"}, r"hooks\[0\].*'att'"),
@@ -307,9 +299,6 @@ def test_scope_restores_layers_beside_the_edit_in_network_and_followers() -> Non
     assert receipt.dfi_after < receipt.dfi_before
     edited = ["0.weight", "2.weight", "5.weight", "5.bias"]
     assert receipt.entries_touched == sum(made.module.get_parameter(n).numel() for n in edited)
-
-
-# One firing on anybody's model.
 
 
 def test_apply_needs_initial_weights_where_the_method_returns_to_them() -> None:

@@ -101,9 +101,6 @@ def test_several_conditions_fire_in_list_order_on_one_value() -> None:
     ]
 
 
-# Draws.
-
-
 def draws(hook: dict[str, Any], seed: int, updates: list[int]) -> list[torch.Tensor]:
     network, found = network_of(), []
     hooks = Hooks([RESET | hook], network, "100 updates", seed)
@@ -139,9 +136,6 @@ def test_a_networks_draws_do_not_depend_on_firings_of_another() -> None:
     assert torch.equal(critic("critic"), critic("actor", "critic"))
 
 
-# State.
-
-
 def test_state_has_the_number_and_the_clock_of_the_last_firing() -> None:
     hook = RESET | {"when": LOSS | {"cooldown": "20 updates"}}
 
@@ -171,9 +165,6 @@ def test_state_of_a_run_without_the_hook_leaves_it_fresh() -> None:
     arm = Hooks([hook], network_of(), "100 updates")
     arm.load_state_dict(prefix.state_dict())
     assert len(arm.observe({"train/loss": 2.0}, Clock(updates=11))) == 1
-
-
-# What is told and refused.
 
 
 def test_next_due_passes_over_conditions() -> None:

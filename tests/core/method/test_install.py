@@ -27,9 +27,6 @@ def installed(module: nn.Module) -> int:
     return len(Network("net", module).installed)
 
 
-# Layers from a config.
-
-
 def test_layers_go_into_every_network_that_has_some_and_into_followers() -> None:
     built = modules()
     assert install_methods([LIFECYCLE], [], built, seed=1) == {
@@ -92,9 +89,6 @@ def test_followers_need_the_layers_too() -> None:
     rlplast.replace_layers(online)
     with pytest.raises(ConfigError, match="other layers"):
         Network("net", online, followers=target)
-
-
-# What a network finds again.
 
 
 def ticks(network: Network) -> list[int]:

@@ -123,9 +123,6 @@ def test_what_persistent_adds_to_the_loss_is_of_its_layers() -> None:
     assert reached == {"2.weight", "2.bias"}
 
 
-# Methods of which layers move together.
-
-
 def chain(*layers: nn.Module) -> rlplast.Network:
     model = nn.Sequential(*layers).double()
     return rlplast.Network("net", model, torch.optim.SGD(model.parameters(), lr=0.1))

@@ -191,9 +191,6 @@ def test_coef_is_the_strength_and_rows_add_up() -> None:
         torch.testing.assert_close(term(weak, row("l2")), term(weak) + term(row("l2")))
 
 
-# What is counted.
-
-
 def test_metrics_are_means_over_updates_and_saved_between() -> None:
     run = networks()
     found = Penalties([row("l2")], run)
@@ -220,8 +217,6 @@ def test_arm_with_penalties_branches_off_a_prefix_without() -> None:
     assert found.metrics(1) == {"train/penalty": 0.0}
     Penalties([], run).load_state_dict(found.state_dict())  # and the other way round
 
-
-# What is refused.
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"method": "l2", "at": "50%"}, r"penalties\[0\].*'at'"),
@@ -250,9 +245,6 @@ def test_masters_are_refused_by_name() -> None:
     for which in CASES:
         with pytest.raises(ConfigError, match=r"net\.0\.weight"):
             penalties(which, network)
-
-
-# A penalty that plans too.
 
 
 @pytest.fixture

@@ -125,8 +125,6 @@ def test_a_window_needs_the_length_of_the_run_and_its_clock() -> None:
         found.add("net", torch.ones(()))
 
 
-# Whole runs.
-
 SECOND_STAGE = [
     {"method": "parseval", "from": "phase 1", "params": {"coef": 1e-2}},
     {"method": "spectral", "from": "phase 1", "until": "20 updates"},

@@ -134,8 +134,6 @@ def test_every_update_is_a_period_of_one_update() -> None:
     assert not parse({"at": "1 updates"}).every_update
 
 
-# Up to where a run equals one without the hook.
-
 EARLIEST = [
     ({"at": ["50%", "25%"]}, ["15 updates"]),
     ({"at": ["3 epochs", "50%", "2 epochs"]}, ["2 epochs", "30 updates"]),

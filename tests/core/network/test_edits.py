@@ -12,8 +12,6 @@ from tests.firing import apply, linear
 from tests.models import assert_same, subject
 from tests.syncs import host_reads
 
-# Plans are checked before the first write.
-
 
 def test_plan_that_does_not_fit_is_refused_and_nothing_written() -> None:
     module, network, block = linear()
@@ -122,9 +120,6 @@ def test_bad_rows_are_refused() -> None:
     check([(made.network, [Assign(block, torch.zeros(2, 5), rows=torch.tensor([5, 0]))])])
 
 
-# The device is waited for once.
-
-
 def test_a_check_waits_for_the_device_once_however_much_there_is() -> None:
     def forms(blocks: tuple[Block, ...]) -> list[Edit]:
         rows = torch.tensor([1, 0])
@@ -149,9 +144,6 @@ def test_a_check_waits_for_the_device_once_however_much_there_is() -> None:
             for _, plan in plans:
                 write(plan)
         assert found == []
-
-
-# Writing.
 
 
 def test_write_scales_before_it_assigns_and_reaches_state_tensors() -> None:

@@ -39,8 +39,6 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-# Init laws: what torch's own layers draw.
-
 LAYERS: dict[str, Callable[[], nn.Module]] = {
     "linear": lambda: nn.Linear(300, 200),
     "conv": lambda: nn.Conv2d(8, 64, 3, groups=4),
@@ -111,9 +109,6 @@ def test_buffers_without_a_law_return_to_their_start() -> None:
     assert network.fresh(network.blocks[0], generator()).tolist() == [3, 4]
 
 
-# θ0.
-
-
 def test_initial_weights_are_a_copy_of_their_own() -> None:
     for given in (False, True):
         module = build("mlp")
@@ -161,9 +156,6 @@ def test_initialise_draws_the_same_for_network_initial_and_followers() -> None:
     assert network.followers["target"].initial is network.initial
     bound = 1 / math.sqrt(5)
     assert float(module.get_parameter("fc1.weight").abs().max().detach()) <= bound
-
-
-# What a Network refuses.
 
 
 def test_trainable_parameters_are_in_one_optimizer() -> None:

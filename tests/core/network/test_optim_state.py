@@ -26,9 +26,6 @@ ALL = OPTIMIZERS | FORMS
 LR = 1e-3
 
 
-# The first move after a reset (traps: masked Adam resets are never exact).
-
-
 def driven(make: Any, updates: int) -> tuple[Tensor, Optimizer, Network]:
     """Return 6 weights after `updates` updates with the constant gradient 1, and their network."""
     module = nn.Linear(3, 2, bias=False)
@@ -103,9 +100,6 @@ def test_zeroed_momentum_under_dampening_is_not_an_empty_one() -> None:
     assert float(drive(fresh, optimizer, 1)[0, 0]) == pytest.approx(LR, rel=1e-3)
 
 
-# Looked up by identity.
-
-
 def test_state_is_found_by_identity_in_any_group_of_any_optimizer() -> None:
     first, second, third = (nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2))
     module = nn.Sequential(first, second, third)
@@ -171,9 +165,6 @@ def test_keep_is_no_advice_where_an_optimizer_keeps_weights(make: Any, kept: str
     with pytest.raises(UnsupportedOptimizer):
         rlplast.apply("fire", plain.network)
     rlplast.apply("fire", plain.network, optimizer_policy="keep")  # without a word
-
-
-# Saved and loaded by name.
 
 
 def test_allocated_state_has_the_names_and_layout_of_real_state() -> None:
@@ -244,9 +235,6 @@ def test_state_of_another_optimizer_is_refused_by_name() -> None:
     adam = subject("mlp", updates=0)
     with pytest.raises(DamagedFile, match=r"'step' of net\.0\.weight"):
         load_optimizer_tensors(adam.network, saved)
-
-
-# Capturable forms need a GPU.
 
 
 @pytest.mark.gpu

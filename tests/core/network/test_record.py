@@ -179,9 +179,6 @@ def test_what_a_trace_found_can_be_pickled() -> None:
         assert torch.equal(pickle.loads(pickle.dumps(tap)).read(x)[0], tap.read(x)[0])
 
 
-# Our own networks say the same in forward_activations.
-
-
 @torch.no_grad()
 def test_taps_of_our_networks_are_their_activations() -> None:
     for which in OWN:
@@ -198,9 +195,6 @@ def test_taps_of_our_networks_are_their_activations() -> None:
             if "it_tiny" in which:  # (n, units, tokens) there, (n·tokens, units) here
                 tap = tap.mT.flatten(0, 1)
             torch.testing.assert_close(value, tap, msg=f"{which} {key}")
-
-
-# What recording does to a pass: nothing.
 
 
 def test_a_recorded_pass_trains_bit_for_bit_as_another() -> None:

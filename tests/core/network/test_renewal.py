@@ -138,9 +138,6 @@ def test_a_small_change_at_every_update_is_refused_once_weights_are_in_low_preci
         hooks.step(updates=2)
 
 
-# What trains is decided when a hook acts.
-
-
 def freeze(part: nn.Module, frozen: bool = True) -> None:
     part.requires_grad_(not frozen)
 

@@ -75,9 +75,6 @@ def test_same_generator_gives_the_same_layer_and_leaves_the_global_stream() -> N
     assert torch.equal(before, torch.get_rng_state())
 
 
-# --- layer norms ------------------------------------------------------------------------------
-
-
 def stacked_norm(members: int = 2, dim: int = 6, eps: float = 1e-6) -> StackedLayerNorm:
     """Return a norm that scales and shifts every unit of every member differently."""
     layer = StackedLayerNorm(members, dim, eps)
@@ -165,9 +162,6 @@ def test_rescaling_starts_anew_at_a_stacked_norm() -> None:
     before = module.get_parameter("2.bias").clone()
     rlplast.swr(network, coef=0.5)
     assert torch.allclose(module.get_parameter("2.bias"), before, rtol=1e-6)
-
-
-# --- both -------------------------------------------------------------------------------------
 
 
 def test_inputs_of_another_shape_and_empty_sizes_are_refused() -> None:

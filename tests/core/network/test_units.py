@@ -40,8 +40,6 @@ def norm_rows(norm: str) -> list[str]:
     return [f"{norm}.{n}[i]" for n in ("weight", "bias", "running_mean", "running_var")]
 
 
-# The families, by hand.
-
 BY_HAND: dict[str, list[Row]] = {
     "mlp": [
         ("0", 6, "relu", ["0.weight[i]", "0.bias[i]", "2.weight[:, i]"]),
@@ -121,9 +119,6 @@ def test_models_without_units_have_an_empty_tuple_and_unknown_ones_are_refused()
         with pytest.raises(NothingToEdit, match=named):
             rlplast.units(module)
     assert rlplast.units(Branching(), units=[]) == ()  # the user's word counts
-
-
-# Units are private: put in another order, with all that belongs to them, they change nothing.
 
 
 @torch.no_grad()
@@ -234,9 +229,6 @@ def test_channels_are_followed_into_the_columns_of_a_linear_layer() -> None:
             ("conv", 3, nonlinearity, conv),
             ("fc", 5, "gelu", ["fc.weight[i]", "fc.bias[i]", "head.weight[:, i]"]),
         ], way
-
-
-# What has no units, and why.
 
 
 class CReLU(nn.Module):
@@ -419,9 +411,6 @@ def test_tensors_with_gaps_or_in_another_order_are_accepted() -> None:
     assert len(rows_of(module)) == 2
 
 
-# Heads of attention.
-
-
 def test_heads_are_units_without_an_activation() -> None:
     class Block(nn.Module):
         def __init__(self) -> None:
@@ -453,9 +442,6 @@ def test_heads_are_units_without_an_activation() -> None:
     )
     assert [row[0] for row in rows_of(inside)] == [f"1.layers.{i}.self_attn" for i in range(2)]
     assert "could not be traced" in refused(inside)["1.layers.0.linear1"]
-
-
-# What our own networks declare.
 
 
 def names(module: nn.Module) -> list[str]:
@@ -523,9 +509,6 @@ def test_heads_of_three_projections_are_one_group() -> None:
     assert units.refused and all(path.endswith(ends) for path in units.refused)
 
 
-# Declared by the user.
-
-
 def test_units_may_be_declared_by_the_module_or_by_the_user() -> None:
     class Untraceable(nn.Module):
         def __init__(self) -> None:
@@ -569,9 +552,6 @@ def test_declared_units_that_do_not_fit_are_refused_with_the_reason() -> None:
     ):
         with pytest.raises(ConfigError, match=why):
             Network("net", module, units=specs).units()
-
-
-# Parts and groups.
 
 
 def test_masks_of_parts_reach_exactly_their_entries() -> None:
