@@ -331,20 +331,6 @@ def test_a_run_acts_in_the_form_of_its_environment(tmp_path: Path) -> None:
     run.close()
 
 
-@pytest.mark.parametrize(("env_id", "kind"), [("CartPole-v1", "dqn"), ("Pendulum-v1", "sac")])
-def test_what_a_run_does_can_be_done_in_gymnasiums_own(
-    env_id: str, kind: str, tmp_path: Path
-) -> None:
-    run, env = api.train(config(f"gym/{env_id}", kind), tmp_path / "run"), gymnasium.make(env_id)
-    obs, _ = env.reset(seed=1)
-    action = run.act(obs)
-    assert env.action_space.contains(action)
-    own = run.agent().act(obs[None])[0]
-    np.testing.assert_allclose(action, own * 2 if kind == "sac" else own, rtol=1e-6)
-    np.testing.assert_array_equal(run.act(np.stack([obs, obs])), [action, action])
-    run.close()
-
-
 def fickle_run(
     name: str = "Fickle", num_envs: int = 3, n_step: int = 2, **env: Any
 ) -> dict[str, Any]:

@@ -168,12 +168,12 @@ def test_no_pair_of_inputs_is_driven_further_apart_than_the_bound() -> None:
         lipschitz_bound([])
 
 
-@pytest.mark.parametrize("kernel", [(2, 2), (3, 1)])
-def test_a_convs_factor_is_no_less_than_the_norm_of_the_conv_as_a_matrix(kernel: tuple) -> None:
-    conv = nn.Conv2d(2, 3, kernel, padding=1, bias=False).double()
+def test_a_convs_factor_is_no_less_than_the_norm_of_the_conv_as_a_matrix() -> None:
     basis = torch.eye(50, dtype=torch.float64).view(50, 2, 5, 5)
-    exact = torch.linalg.svdvals(conv(basis).flatten(1).detach())[0]
-    assert float(exact) <= float(lipschitz_bound([conv.weight.detach()]))
+    for kernel in ((2, 2), (3, 1)):
+        conv = nn.Conv2d(2, 3, kernel, padding=1, bias=False).double()
+        exact = torch.linalg.svdvals(conv(basis).flatten(1).detach())[0]
+        assert float(exact) <= float(lipschitz_bound([conv.weight.detach()]))
 
 
 def test_after_swr_the_balance_of_two_layers_is_the_papers() -> None:

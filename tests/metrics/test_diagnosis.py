@@ -114,16 +114,13 @@ def test_diagnosis_changes_nothing():
 FIT = Fit(2000, 1.0, 1.0, 1.0, (0.0, -0.01, 0.01))
 
 
-@pytest.mark.parametrize(
-    ("fit", "verdict"),
-    [
+def test_verdicts() -> None:
+    for fit, verdict in (
         (FIT, "kept"),
         (replace(FIT, now=0.0, behind=(1.0, 0.96, 1.04)), "lost"),
         (replace(FIT, now=0.1, behind=(0.9, 0.7, 1.1)), "slower or lost"),
         (replace(FIT, now=0.5, behind=(0.5, 0.4, 0.6)), "slower"),
         (replace(FIT, now=0.9, behind=(0.1, 0.0, 0.2)), "unclear"),
         (replace(FIT, now=0.0, fresh=0.1, behind=(0.1, 0.1, 0.1)), "unclear"),
-    ],
-)
-def test_verdicts(fit: Fit, verdict: str):
-    assert _judged(fit)[0] == verdict
+    ):
+        assert _judged(fit)[0] == verdict

@@ -229,16 +229,6 @@ def test_initial_weights_are_written_once(tmp_path: Path) -> None:
     assert checkpoint.load(again)[0]["w@initial"].equal(torch.zeros(2, 3))
 
 
-def test_file_that_was_shared_is_not_forced_to_disk_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    older = save(tmp_path / "step-1", 1)
-    names = []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: names.append(name_of(descriptor)))
-    save(tmp_path / "step-2", 2, previous=older)
-    assert "tensors.safetensors" in names and "initial.safetensors" not in names
-
-
 def test_snapshot_is_of_its_moment_however_late_it_is_written(tmp_path: Path) -> None:
     weight, moved = torch.arange(4.0), torch.arange(4.0)[::2]
     state = {"array": np.arange(3), "list": [1, [2]], "tensor": torch.ones(2), "view": moved}

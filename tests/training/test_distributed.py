@@ -1,32 +1,13 @@
 """One process alone; what several do together is in tests/gpt/test_distributed.py."""
 
-import contextlib
 from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
-from rlplast.core.network.network import Network
 from rlplast.training import distributed
 from rlplast.training.distributed import _checksum
 from rlplast.training.run_folder import RunFolder
-
-
-def test_alone_every_exchange_is_the_value_itself() -> None:
-    assert (distributed.world(), distributed.rank()) == (1, 0)
-    assert distributed.join(torch.device("cpu")) == torch.device("cpu")
-    value = torch.tensor([1.5, 2.0])
-    assert distributed.average(value) is value and distributed.total(value) is value
-    assert value.tolist() == [1.5, 2.0]
-    assert distributed.gather(value) == [value]
-    assert distributed.highest(7) == 7
-    module = nn.Linear(2, 2)
-    assert distributed.averaging(module, torch.device("cpu")) is module
-    assert isinstance(distributed.accumulating(module), contextlib.nullcontext)
-    distributed.barrier()
-    distributed.check_in_step([Network("net", module)])
-    distributed.leave()
 
 
 def test_only_torchrun_makes_several(monkeypatch: pytest.MonkeyPatch) -> None:

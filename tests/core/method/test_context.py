@@ -465,18 +465,6 @@ def test_a_users_probe_may_draw_from_the_global_stream_and_moves_it_not() -> Non
     assert seen[0].shape == (5, 6)
 
 
-def test_one_firing_by_hand_reads_its_inputs() -> None:
-    made = subject("mlp")
-    name, seen = spy(
-        lambda context: (context.activations, context.gradients), "activations", "gradients"
-    )
-    rlplast.apply(name, made.module, inputs=made.x, loss=lambda x: loss_of(made.module, x, made.y))
-    activations, gradients = seen[0]
-    assert same(activations, activations_of(made.module, made.x))
-    expected = torch.autograd.grad(loss_of(made.module, made.x, made.y), made.module[4].bias)  # type: ignore[index]
-    assert torch.equal(gradients["4.bias"], expected[0])
-
-
 def test_a_followers_plan_reads_the_networks_units_and_activations() -> None:
     def look(context: Context) -> Any:
         return context.network.name, context.units, context.activations, context.owner

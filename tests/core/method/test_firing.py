@@ -77,17 +77,6 @@ def test_masked_edit_changes_exactly_the_mask(family: str) -> None:
         check_mask(made, made.network.trainable())
 
 
-def test_masked_edit_of_one_member_leaves_the_other_alone() -> None:
-    made = subject("stacked")
-    blocks = made.network.select(lambda b: b.spec.member == 1)
-    param = made.module.get_parameter("fc1.weight")
-    before, moment = param[0].clone(), made.optimizer.state[param]["exp_avg"][0].clone()
-    apply(made.network, plan_of(blocks), method="toy", optimizer="touched")
-    assert torch.equal(before, param[0])
-    assert torch.equal(moment, made.optimizer.state[param]["exp_avg"][0])
-    assert (param[1] == 7).any()
-
-
 def test_policies_zero_more_and_more() -> None:
     def zeroed(policy: str) -> dict[str, bool]:
         made = subject("mlp")
@@ -208,19 +197,12 @@ def test_a_plan_without_edits_is_told_as_such() -> None:
     assert receipt.clock == Clock(updates=3)
     assert receipt.norm_before == receipt.norm_after != 0
     assert receipt.seconds >= 2
-    json.dumps(receipt.row(), allow_nan=False)
-
-
-def test_receipt_row_is_json_without_nan() -> None:
-    _, network, block = linear()
-    with torch.no_grad():
-        block.view.fill_(float("nan"))
-    receipt = apply(network, [Assign(block, torch.zeros(2, 3))], method="toy")
     row = receipt.row()
-    text = json.dumps(row, allow_nan=False)
-    assert json.loads(text)["norm_before"] is None
-    assert row["norm_after"] == pytest.approx(float(network.blocks[1].view.norm()))
-    assert "seconds" not in row and row["time/seconds"] >= 0
+    assert "seconds" not in row and row["time/seconds"] >= 2
+    with torch.no_grad():
+        made.network.blocks[0].view.fill_(float("nan"))
+    [receipt] = carry_out(planned, method="toy")
+    assert json.loads(json.dumps(receipt.row(), allow_nan=False))["norm_before"] is None
 
 
 def test_boolean_and_integer_buffers_are_edited_and_counted() -> None:

@@ -34,12 +34,6 @@ def fired_at(hook: dict[str, Any], losses: dict[int, float], total: int = 100) -
     return [r.clock.updates for r in found]
 
 
-def test_fires_at_each_measurement_that_fulfils_the_condition() -> None:
-    losses = {10: 2.0, 20: 1.0, 30: 0.5, 40: float("nan"), 50: 1.01, 51: 7.0}
-    assert fired_at({"when": LOSS}, losses) == [10, 50, 51]
-    assert fired_at({"when": {"metric": "train/loss", "below": 1}}, losses) == [30]
-
-
 def test_cooldown_rests_from_firing_to_firing() -> None:
     always = dict.fromkeys(range(3, 100, 3), 2.0)
     assert fired_at({"when": LOSS | {"cooldown": "25%"}}, always) == [3, 30, 57, 84]
@@ -82,23 +76,6 @@ def test_key_of_one_network_fires_on_all_networks_of_the_hook() -> None:
     hooks = Hooks([RESET | {"when": when, "networks": ["critic", "other"]}], networks, "9 updates")
     values = {"metric/dormant_ratio/actor": 0.6, "metric/dormant_ratio/critic": 0.0}
     assert [r.network for r in hooks.observe(values, Clock(updates=1))] == ["critic", "other"]
-
-
-def test_several_conditions_fire_in_list_order_on_one_value() -> None:
-    configs = [
-        {"method": "shrink_perturb", "when": {"metric": "eval/loss", "above": 0}},
-        {"method": "fire", "at": "50%"},
-        RESET | {"when": LOSS},
-        {"method": "head_reset", "when": LOSS},
-    ]
-    hooks = Hooks(configs, network_of(), "10 updates")
-    assert [r.method for r in hooks.step(updates=5)] == ["fire"]
-    values = {"train/loss": 3.0, "eval/loss": 1.0}
-    assert [r.method for r in hooks.observe(values)] == [
-        "shrink_perturb",
-        "full_reset",
-        "head_reset",
-    ]
 
 
 def draws(hook: dict[str, Any], seed: int, updates: list[int]) -> list[torch.Tensor]:
@@ -156,23 +133,6 @@ def test_state_has_the_number_and_the_clock_of_the_last_firing() -> None:
         again, same = run(restarts)
         assert again == whole
         assert torch.equal(weights, same)
-
-
-def test_state_of_a_run_without_the_hook_leaves_it_fresh() -> None:
-    hook = RESET | {"when": LOSS | {"cooldown": "50 updates"}}
-    prefix = Hooks([{"method": "fire", "at": "50%"}], network_of(), "100 updates")
-    prefix.step(updates=10)
-    arm = Hooks([hook], network_of(), "100 updates")
-    arm.load_state_dict(prefix.state_dict())
-    assert len(arm.observe({"train/loss": 2.0}, Clock(updates=11))) == 1
-
-
-def test_next_due_passes_over_conditions() -> None:
-    configs = [RESET | {"when": LOSS}, {"method": "fire", "at": "50%"}]
-    hooks = Hooks(configs, network_of(), "100 updates")
-    found = hooks.next_due(Clock(updates=1))
-    assert found is not None and (found[0], found[1].value) == ("fire", 50)
-    assert Hooks(configs[:1], network_of(), "100 updates").next_due(Clock()) is None
 
 
 def test_units_of_cooldown_from_and_until_have_to_be_counted() -> None:

@@ -69,16 +69,6 @@ def test_penalty_is_added_as_a_loop_by_hand_adds_it() -> None:
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(ours, theirs, strict=True))
 
 
-def test_without_penalties_the_term_is_zero_and_changes_no_bit() -> None:
-    for given in (None, []):
-        module = net()
-        hooks = hooks_of(network_of(module), penalties=given)
-        assert float(hooks.penalty()) == 0 and not hooks.penalty().requires_grad
-        ours = train(module, lambda update, hooks=hooks: hooks.penalty())
-        theirs = train(net(), lambda update: 0.0)
-        assert all(map(torch.equal, ours, theirs))
-
-
 def test_each_network_has_terms_of_its_own() -> None:
     networks = {name: network_of(net(i), name) for i, name in enumerate(("actor", "critic"))}
     hooks = hooks_of(networks, penalties=[{"method": "l2", **COEF}])

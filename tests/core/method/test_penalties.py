@@ -209,15 +209,6 @@ def test_metrics_are_means_over_updates_and_saved_between() -> None:
         assert made.metrics(0) == {}
 
 
-def test_arm_with_penalties_branches_off_a_prefix_without() -> None:
-    run = networks()
-    found = Penalties([row("l2")], run)
-    found.add("actor", torch.ones(()))
-    found.load_state_dict(Penalties([], run).state_dict())
-    assert found.metrics(1) == {"train/penalty": 0.0}
-    Penalties([], run).load_state_dict(found.state_dict())  # and the other way round
-
-
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"method": "l2", "at": "50%"}, r"penalties\[0\].*'at'"),
     (row("l2", params={"coef": float("inf")}), r"l2\.coef"),
@@ -295,12 +286,3 @@ def test_a_penalty_may_plan_at_every_update_with_the_state_and_the_blocks_of_its
     again.load_state_dict(saved)
     assert_same(again.terms[0].state, term.state)
     assert again.terms[0].state["4.weight"].data_ptr() == address
-
-
-@pytest.mark.usefixtures("averaging")
-def test_a_term_reads_no_more_than_it_declares() -> None:
-    made = subject("mlp", updates=0)
-    [term] = Penalties([{"method": "averaging"}], {"net": made.network}).terms
-    context = Context(made.network, term.blocks, reads=term.method.reads)
-    with pytest.raises(ConfigError, match="reads 'moments' and its method does not say so"):
-        context.moments(term.blocks[0])

@@ -227,11 +227,3 @@ def test_masters_stand_in_for_their_parameters() -> None:
     assert weight.trainable
     with pytest.raises(ConfigError, match=r"q\.weight is trainable and in no optimizer"):
         Network("q", module, torch.optim.Adam(module.parameters()), masters=masters)
-
-
-def test_layers_group_blocks_by_role() -> None:
-    network = Network("critic", build("stacked"))
-    grouped: dict[str, Any] = network.layers(network.select(lambda b: b.spec.member == 0))
-    assert list(grouped) == ["[0].fc1", "[0].fc2", "[0].head"]
-    assert grouped["[0].fc1"]["weight"].view.shape == (6, 5)
-    assert len(network.trainable()) == 12
