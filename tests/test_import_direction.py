@@ -69,7 +69,6 @@ class Import(NamedTuple):
 
 
 def room_of_path(path: str) -> str:
-    """The room a file belongs to; `rlplast` for the facade `rlplast/__init__.py`."""
     parts = path.removesuffix(".py").split("/")
     if parts[0] != "rlplast":
         return parts[0]
@@ -86,12 +85,10 @@ def room_of_target(target: str) -> str | None:
 
 
 def core_room(parts: list[str]) -> str:
-    """The room inside core that a path or dotted name, split up, belongs to."""
     return parts[2] if len(parts) > 2 and parts[2] in CORE_RANK else ""
 
 
 def targets_of_node(node: ast.AST, package: list[str]) -> list[str]:
-    """Absolute dotted names a node imports; `package` is what relative imports start from."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
@@ -109,7 +106,6 @@ def targets_of_node(node: ast.AST, package: list[str]) -> list[str]:
 
 
 def imports_of_source(source: str, path: str) -> Iterator[Import]:
-    """Every import of one file, conditional and function-level ones included."""
     package = path.split("/")[:-1]
 
     def visit(node: ast.AST, in_function: bool, depth: int) -> Iterator[Import]:
@@ -171,7 +167,6 @@ def base_violation(item: Import, base: set[str]) -> str | None:
 
 
 def violations(imports: list[Import], base: set[str]) -> list[str]:
-    """One line `file:line: what` per violation."""
     checks = [
         (item, problem)
         for item in imports
@@ -186,7 +181,6 @@ def violations(imports: list[Import], base: set[str]) -> list[str]:
 
 
 def room_graph(imports: list[Import]) -> dict[str, set[str]]:
-    """Which rooms each room imports, the facade left out."""
     graph: dict[str, set[str]] = {}
     for item in imports:
         source, target = room_of_path(item.path), room_of_target(item.target)
@@ -209,7 +203,6 @@ def imports_of_repository() -> list[Import]:
 
 
 def base_modules() -> set[str]:
-    """Import names of the base dependencies in pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     names = [re.split(r"[^\w-]", line)[0].lower() for line in project["dependencies"]]
     return {MODULE_OF_DISTRIBUTION.get(name, name) for name in names}

@@ -73,17 +73,11 @@ def test_build_uses_defaults_and_checked_values(toy: Any) -> None:
 
 
 def test_bad_parameters_are_refused_by_name(toy: Any) -> None:
-    cases: list[tuple[dict[str, Any], str]] = [
+    cases: list[tuple[dict[str, Any], str]] = [  # see test_validation.py for more
         ({"coeff": 1}, "'coeff'.*'coef'"),
         ({"coef": 1.0}, r"toy\.coef"),
-        ({"coef": float("nan")}, r"toy\.coef"),
         ({"coef": True}, r"toy\.coef"),
-        ({"coef": None}, r"toy\.coef"),
-        ({"times": 1.5}, r"toy\.times"),
-        ({"times": float("inf")}, r"toy\.times"),
         ({"rule": "exakt"}, "'exact'"),
-        ({"on": 1}, r"toy\.on"),
-        ({"head": 0}, r"toy\.head"),
         ({"layers": 2.5}, r"toy\.layers"),
     ]
     for params, message in cases:

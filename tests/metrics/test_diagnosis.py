@@ -27,9 +27,9 @@ def network() -> Network:
     return Network("net", module, torch.optim.Adam(module.parameters(), LR))
 
 
-def diagnosed(net: Network, **options: bool) -> NetworkDiagnosis:
+def diagnosed(net: Network, updates: int = UPDATES) -> NetworkDiagnosis:
     source = OwnSource({"net": net}, INPUTS)
-    return diagnose_network(source, net, source.sample(0, 0), updates=UPDATES, **options)
+    return diagnose_network(source, net, source.sample(0, 0), updates=updates)
 
 
 def kill_units(net: Network) -> None:
@@ -65,6 +65,10 @@ def test_network_with_other_fresh_weights_has_kept_it_and_with_its_own_is_new():
     redraw(net)
     found = diagnosed(net)
     assert found.verdict == "kept", found.reason
+    twin = trainability(net, lambda module: module(INPUTS), targets=3, steps=UPDATES)
+    assert found.fit is not None
+    assert found.fit.now == pytest.approx(1 - sum(min(e, 0.5) for e in twin.errors) / 3 / 0.5)
+    assert found.fit.initial == pytest.approx(1 - sum(twin.initial) / 3 / 0.5)
     assert not any(sign.alarming for sign in found.signs)
 
 
@@ -88,23 +92,12 @@ def test_fits_that_diverge_have_fitted_nothing():
     assert (found.fit.now, found.fit.fresh, found.fit.behind) == (0, 0, (0, 0, 0))
 
 
-def test_shares_are_those_of_the_errors_of_trainability():
-    net = network()
-    redraw(net)
-    found = diagnosed(net).fit
-    twin = trainability(net, lambda module: module(INPUTS), targets=3, steps=UPDATES)
-    assert found is not None
-    assert found.now == pytest.approx(1 - sum(min(e, 0.5) for e in twin.errors) / 3 / 0.5)
-    assert found.initial == pytest.approx(1 - sum(twin.initial) / 3 / 0.5)
-
-
-def test_diagnosis_changes_nothing():
+def test_diagnosis_changes_nothing_and_says_the_same_again():
     net = network()
     kill_units(net)
     weights = copy.deepcopy(net.module.state_dict())
     state = torch.get_rng_state()
-    first, second = diagnosed(net), diagnosed(net)
-    assert first == second
+    assert diagnosed(net, 5) == diagnosed(net, 5)
     assert torch.equal(torch.get_rng_state(), state)
     for name, tensor in net.module.state_dict().items():
         assert torch.equal(tensor, weights[name])

@@ -14,10 +14,7 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.network.edits import Assign, Scale, write
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import (
-    load_optimizer_tensors,
-    optimizer_tensors,
     shared,
-    zero_all,
 )
 from rlplast.optimizers.config import OptimizerConfig
 from rlplast.optimizers.trac import Trac, erfi
@@ -154,32 +151,6 @@ def test_a_weight_that_is_edited_goes_on_from_there(how):
         found.append(weights(module) - before)
     torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=0)
     assert found[0].abs().min() > 1e-2
-
-
-def test_a_reset_of_the_network_is_a_new_optimizer():
-    module, optimizer, network = linear()
-    drive(module, optimizer, FAR)
-    zero_all(network)
-    other = copy.deepcopy(module)
-    new = Trac(Adam(other.parameters(), lr=0.01))
-    drive(module, optimizer, FAR, seed=2)
-    drive(other, new, FAR, seed=2)
-    assert torch.equal(weights(module), weights(other))
-
-
-@pytest.mark.parametrize("torchs", [False, True])
-def test_loaded_state_goes_on_bit_for_bit(torchs):
-    module, optimizer, network = linear()
-    drive(module, optimizer, FAR)
-    other, fresh, into = linear()
-    other.load_state_dict(module.state_dict())
-    if torchs:
-        fresh.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    else:
-        load_optimizer_tensors(into, copy.deepcopy(optimizer_tensors(network)))
-    drive(module, optimizer, 5, seed=2)
-    drive(other, fresh, 5, seed=2)
-    assert torch.equal(weights(module), weights(other))
 
 
 def test_options_and_learning_rate_are_the_bases():

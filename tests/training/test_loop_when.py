@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +60,6 @@ def when_loop(
         NORM: math.sqrt(sum(float(b.view.square().sum()) for b in net.trainable()))
     }
     return made
-
-
-@pytest.fixture(scope="module")
-def through(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("through")
-    run(when_loop(folder))
-    return final(folder)
 
 
 def firings(receipts: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, int]]:
@@ -168,23 +161,6 @@ def test_score_that_no_evaluation_has_ends_the_run_at_the_first_one(tmp_path: Pa
     assert sum("eval/score" in json.loads(line) for line in lines) == 1
 
 
-@every_step(STEPS)
-def test_run_killed_after_any_step_and_resumed_equals_the_uninterrupted_one(
-    step: int, tmp_path: Path, through: dict[str, Any]
-) -> None:
-    killed_and_resumed(lambda: when_loop(tmp_path), step)
-    assert final(tmp_path) == through
-
-
-def test_cooldown_goes_on_across_every_interruption(
-    tmp_path: Path, through: dict[str, Any]
-) -> None:
-    interrupted_and_resumed(lambda: when_loop(tmp_path), STEPS - 1)
-    assert final(tmp_path) == through
-    fired = [f for f in firings(through["receipts"]) if f[0] == "head_reset"]
-    assert len(fired) >= 2
-
-
 SCORES = {1: 5.0, 2: 3.0, 3: 4.0, 4: 2.0, 5: 2.5, 6: 3.0, 7: 3.0, 8: 3.0}
 
 
@@ -213,28 +189,6 @@ def test_best_checkpoint_is_what_was_evaluated_before_a_hook_changed_it(tmp_path
     assert fired == [1, 2, 3, 4, 5, 6, 7]
 
 
-@pytest.fixture(scope="module")
-def best(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("best")
-    run(best_loop(folder))
-    return final(folder)
-
-
-@every_step(STEPS)
-def test_run_that_goes_on_from_its_best_checkpoint_begins_with_the_firing(
-    step: int, tmp_path: Path, best: dict[str, Any]
-) -> None:
-    killed_and_resumed(lambda: best_loop(tmp_path), step)
-    assert final(tmp_path) == best
-
-
-def test_run_interrupted_at_its_best_moments_begins_with_the_firing(
-    tmp_path: Path, best: dict[str, Any]
-) -> None:
-    interrupted_and_resumed(lambda: best_loop(tmp_path), STEPS - 1)
-    assert final(tmp_path) == best
-
-
 @pytest.mark.parametrize("best", [None, "score"])
 def test_conditions_see_what_they_would_after_a_signal_in_an_evaluation(
     best: str | None, tmp_path: Path
@@ -246,3 +200,32 @@ def test_conditions_see_what_they_would_after_a_signal_in_an_evaluation(
         stopped_in_evaluation(when_loop(folder, **options), evaluation)
         run(when_loop(folder, **options))
         assert final(folder) == final(tmp_path / "through"), evaluation
+
+
+Uninterrupted = tuple[Callable[[Path], Loop], dict[str, Any]]
+
+
+@pytest.fixture(scope="module", params=[when_loop, best_loop])
+def through(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Uninterrupted:
+    folder = tmp_path_factory.mktemp("through")
+    run(request.param(folder))
+    return request.param, final(folder)
+
+
+@every_step(STEPS)
+def test_run_killed_after_any_step_and_resumed_equals_the_uninterrupted_one(
+    step: int, tmp_path: Path, through: Uninterrupted
+) -> None:
+    make, expected = through
+    killed_and_resumed(lambda: make(tmp_path), step)
+    assert final(tmp_path) == expected
+
+
+def test_run_interrupted_at_every_step_equals_the_uninterrupted_one(
+    tmp_path: Path, through: Uninterrupted
+) -> None:
+    make, expected = through
+    interrupted_and_resumed(lambda: make(tmp_path), STEPS - 1)
+    assert final(tmp_path) == expected
+    method = "head_reset" if make is when_loop else "full_reset"  # cooldowns; the best moments
+    assert sum(name == method for name, _, _ in firings(expected["receipts"])) >= 2

@@ -66,19 +66,16 @@ def counting(own_methods: None) -> None:
 
 
 @pytest.mark.usefixtures("counting")
-def test_receipts_tell_the_counters_of_each_firing() -> None:
-    made = subject("mlp")
-    hooks = Hooks([{"method": "counting", "every": "2 updates"}], made.network, "10 updates")
+def test_receipts_tell_the_counters_of_a_firing_or_of_all_updates_since_the_last() -> None:
+    def hooks_of(period: int) -> Hooks:
+        row = {"method": "counting", "every": f"{period} updates"}
+        return Hooks([row], subject("mlp").network, "10 updates")
+
+    hooks = hooks_of(2)
     receipts = [r for update in range(1, 6) for r in hooks.step(updates=update)]
-    assert [r.units for r in receipts] == [{"0": 1, "2": 1, "4": 1}] * 2
+    assert [r.row()["units"] for r in receipts] == [{"0": 1, "2": 1, "4": 1}] * 2
     assert receipts[0].entries_touched == 5 + 6 + 6
-    assert receipts[0].row()["units"] == {"0": 1, "2": 1, "4": 1}
-
-
-@pytest.mark.usefixtures("counting")
-def test_summary_receipts_tell_the_counters_of_all_updates_since_the_last() -> None:
-    made = subject("mlp")
-    hooks = Hooks([{"method": "counting", "every": "1 updates"}], made.network, "10 updates")
+    hooks = hooks_of(1)
     hooks.step(updates=3)
     saved = hooks.state_dict()
     assert saved["counting every=1 updates"]["states"]["net"]["count/0"] == 3

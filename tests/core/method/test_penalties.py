@@ -207,6 +207,9 @@ def test_metrics_are_means_over_updates_and_saved_between() -> None:
         assert mean == pytest.approx((2 * values[0] + values[1]) / 2)
         assert made.metrics(2) == {"train/penalty": 0.0}
         assert made.metrics(0) == {}
+        made.add("actor", loss)
+        made.load_state_dict(Penalties([], run).state_dict())  # of a prefix without penalties
+        assert made.metrics(1) == {"train/penalty": 0.0}
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
