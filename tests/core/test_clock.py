@@ -1,4 +1,3 @@
-import dataclasses
 from typing import Any
 
 import pytest
@@ -70,16 +69,6 @@ def test_percentages_resolve_against_the_total_once() -> None:
     assert isinstance(Time.parse("33.333%").resolve(total).value, int)
     with pytest.raises(ConfigError, match="total = 50%"):
         Time.parse("10%").resolve(Time(50, "%"))
-
-
-def test_clock_only_grows_by_what_it_is_given() -> None:
-    clock = Clock(updates=3, env_steps=10)
-    later = clock.advance(updates=1, frames=4)
-    assert later == Clock(updates=4, env_steps=10, frames=4)
-    assert clock == Clock(updates=3, env_steps=10)
-    assert {unit: later[unit] for unit in UNITS} == dataclasses.asdict(later)
-    with pytest.raises(AttributeError):
-        clock.advance(steps=1)
 
 
 def test_saved_count_that_is_no_whole_number_is_refused_by_its_unit() -> None:

