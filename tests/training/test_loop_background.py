@@ -169,9 +169,7 @@ def test_multiple_at_the_end_of_the_run_stays_too(tmp_path: Path) -> None:
         assert names(tmp_path / total) == {"step-6", "step-12", "step-17"}
 
 
-@pytest.mark.parametrize(
-    ("error", "step"), [(Interrupted, 1), (Interrupted, 2), (Killed, 7)], ids=str
-)
+@pytest.mark.parametrize(("error", "step"), [(Interrupted, 1), (Killed, 7)])
 def test_run_interrupted_again_and_again_keeps_the_same_ones(
     error: type[BaseException], step: int, tmp_path: Path
 ) -> None:

