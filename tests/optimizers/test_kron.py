@@ -16,27 +16,15 @@ from rlplast.core.network.optim_state import (
     moments,
     shared,
 )
-from rlplast.core.network.stacked import StackedLinear
 from rlplast.core.rng import derive_seed
 from rlplast.optimizers import kron as module_of_kron
 from rlplast.optimizers.config import OptimizerConfig
 from rlplast.optimizers.kron import Kron
 from rlplast.optimizers.updater import Updater
 from tests.firing import apply
+from tests.optimizers.test_state import Mixed
 
 needs_package = pytest.mark.skipif(find_spec("kron_torch") is None, reason="needs kron-torch")
-
-
-class Mixed(nn.Module):
-    """Tensors of zero to four dimensions; the kernel is in channels_last."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 4, 2)
-        self.stacked = StackedLinear(2, 4, 5)
-        self.linear = nn.Linear(4, 6)
-        self.scalar = nn.Parameter(torch.tensor(0.5))
-        self.conv.to(memory_format=torch.channels_last)  # pyright: ignore
 
 
 def mixed() -> nn.Module:

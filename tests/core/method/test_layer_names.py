@@ -71,7 +71,11 @@ def test_layers_narrow_what_a_scope_edits_and_what_it_restores() -> None:
     start = {name: t.clone() for name, t in made.network.initial.items()}
     before = made.snapshot()
     row = hook(method="shrink_perturb", at="1 updates", scope="dqn", params={"coef": 0.25})
+    with torch.no_grad():
+        made.follower.get_parameter("5.weight").mul_(2)
+    row |= {"followers": "same_edit"}
     Hooks([row | {"layers": ["2", "5"]}], made.network, "9 updates").step(updates=1)
+    assert torch.equal(made.follower.get_parameter("5.weight"), start["5.weight"])
     weight = made.module.get_parameter
     assert torch.equal(weight("0.weight"), before["0.weight"])
     expected = 0.75 * before["2.weight"] + 0.25 * start["2.weight"]
