@@ -1,7 +1,6 @@
 """Runs on environments that nobody made for this library: killed and resumed."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -41,6 +40,9 @@ SAC: dict[str, Any] = {
     "agent": {"actor_width": 8, "critic_width": 8, "batch_size": 8, "initial_steps": 20}
     | {"network": "mlp", "buffer_size": 300},
 }
+
+
+RETURN = "eval/return_mean"
 
 
 def config(env_id: str, kind: str = "dqn", **env: Any) -> dict[str, Any]:
@@ -152,23 +154,21 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     gymnasium.register("FickleSaved-v0", FickleSaved)
 
 
-@pytest.fixture
-def numbered() -> str:
-    return "gym/Numbered-v0"
-
-
 @pytest.mark.parametrize(("num_envs", "n_step"), [(1, 3), (3, 1)])
 def test_a_restart_loses_doubles_and_joins_nothing(
-    num_envs: int, n_step: int, numbered: str, tmp_path: Path
+    num_envs: int, n_step: int, tmp_path: Path
 ) -> None:
-    keys = config(numbered, num_envs=num_envs) | {"hooks": [], "evaluate": {"every": None}}
+    keys = config("gym/Numbered-v0", num_envs=num_envs)
+    with pytest.raises(ConfigError, match=r"env\.resume = 'exact'"):
+        api.train(config("gym/Numbered-v0", resume="exact"), tmp_path / "exact")
+    keys |= {"hooks": [], "evaluate": {"every": None}}
     keys["agent"] = DQN["agent"] | {"n_step": n_step}
     loops: list[Any] = []
     messages: list[str] = []
     with pytest.raises(Killed):
         api.train(keys, tmp_path / "run", observer=at_step(60, kill))
     api.resume(tmp_path / "run", observer=loops.append, report=messages.append)
-    assert "restarted: new episodes begin" in messages[0]
+    assert "restarted" in messages[0]
     replay = loops[0].trainable.experience.replay
     (batch,) = replay.batches(None, 10_000, np.random.default_rng(0))
     (number, episode), (number_next, episode_next) = batch.obs.numpy().T, batch.obs_next.numpy().T
@@ -178,12 +178,6 @@ def test_a_restart_loses_doubles_and_joins_nothing(
     steps = batch.reward.numpy().round()  # one a step, and gamma is near 1
     between = (number_next - number)[goes_on]
     assert ((steps[goes_on] <= between) & (between <= 2 * steps[goes_on] * num_envs)).all()
-
-
-def test_exact_may_be_demanded(numbered: str, tmp_path: Path) -> None:
-    keys = config(numbered, resume="exact")
-    with pytest.raises(ConfigError, match=r"env.resume = 'exact': env .* can only be restarted"):
-        api.train(keys, tmp_path / "run")
 
 
 class Sides(Numbered):
@@ -206,6 +200,9 @@ def test_evaluations_see_what_wrappers_learnt_in_training(tmp_path: Path) -> Non
     normal = gymnasium.wrappers.NormalizeObservation.wrapper_spec(epsilon=1e-8)
     gymnasium.register("RlplastSides-v0", Sides, additional_wrappers=(normal,))
     run = api.train(config("gym/RlplastSides-v0"), tmp_path / "run")
+    for name, mean in (("train/success_rate", "train/return"), ("eval/success_rate", RETURN)):
+        logged = [(line[name], line[mean] / 5) for line in run.lines() if mean in line]
+        assert logged and all(rate == pytest.approx(of_return) for rate, of_return in logged)
     agent = run.agent()
     learned = agent.experience.env.learned()
     assert learned[0][0]["count"] > 20  # of the checkpoint, whatever level its environments are of
@@ -289,22 +286,11 @@ def test_evaluations_that_cannot_have_a_copy_are_refused_as_the_run_begins(
     monkeypatch.setattr(Alone, "when", when)
     gymnasium.register("RlplastAlone-v0", Alone)
     keys = config("gym/RlplastAlone-v0", num_envs=1)
-    with pytest.raises(ConfigError, match=r"set evaluate.every to null.* second copy .*port 8000"):
+    with pytest.raises(ConfigError, match=r"evaluate\.every.*port 8000"):
         api.train(keys, tmp_path / "run")
     assert Alone.there == 0  # what had begun is closed
     run = api.train(keys | {"evaluate": {"every": None}}, tmp_path / "run")
     assert run.info["status"] == "done"
-
-
-def test_success_is_logged(tmp_path: Path) -> None:
-    gymnasium.register("RlplastSides-v0", Sides)
-    lines = api.train(config("gym/RlplastSides-v0"), tmp_path / "run").lines()
-    for name, mean in (
-        ("train/success_rate", "train/return"),
-        ("eval/success_rate", "eval/return_mean"),
-    ):
-        found = [(line[name], line[mean] / 5) for line in lines if mean in line]
-        assert found and all(rate == pytest.approx(of_return) for rate, of_return in found)
 
 
 class Kettle(gymnasium.Env):
@@ -340,22 +326,8 @@ def test_a_run_acts_in_the_form_of_its_environment(tmp_path: Path) -> None:
     for several in (observations, batch):
         np.testing.assert_allclose(run.act(several), expected, atol=1e-5)
     for wrong in (seen[0], batch | {"heat": np.zeros((4, 3))}, {"heat": [1, 2]}, None, 3):
-        with pytest.raises(ConfigError, match="allowed is what env 'gym/RlplastKettle-v0' return"):
+        with pytest.raises(ConfigError, match="'gym/RlplastKettle-v0'"):
             run.act(wrong)
-    run.close()
-
-
-@pytest.mark.parametrize(("env_id", "kind"), [("CartPole-v1", "dqn"), ("Pendulum-v1", "sac")])
-def test_what_a_run_does_can_be_done_in_gymnasiums_own(
-    env_id: str, kind: str, tmp_path: Path
-) -> None:
-    run, env = api.train(config(f"gym/{env_id}", kind), tmp_path / "run"), gymnasium.make(env_id)
-    obs, _ = env.reset(seed=1)
-    action = run.act(obs)
-    assert env.action_space.contains(action)
-    own = run.agent().act(obs[None])[0]
-    np.testing.assert_allclose(action, own * 2 if kind == "sac" else own, rtol=1e-6)
-    np.testing.assert_array_equal(run.act(np.stack([obs, obs])), [action, action])
     run.close()
 
 
@@ -384,7 +356,6 @@ def check_replay(loop: Any, num_envs: int, n_step: int) -> None:
 def test_a_branch_goes_on_as_its_prefix_does(
     level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a machine would find now is not asked."""
     found = envs.Level(level, "" if level == "exact" else "of a test")
     monkeypatch.setattr(envs, "find_resume", lambda *_, **__: found)
     keys = fickle_run("FickleSaved")
@@ -444,46 +415,33 @@ def test_what_is_played_again_must_lead_to_the_same_place(
 
 
 @pytest.mark.parametrize("resume", ["auto", "exact"])
-def test_what_cannot_be_saved_any_more_begins_new_episodes_or_is_refused(
+def test_what_cannot_be_saved_or_put_back_begins_new_episodes_or_is_refused(
     resume: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    keys = fickle_run("FickleSaved", resume=resume)
+
     def change() -> None:  # while the run goes on
         monkeypatch.setattr(FickleSaved, "what", (1, 2))
 
-    keys = fickle_run("FickleSaved", resume=resume)
-    if resume == "exact":
-        with pytest.raises(RlplastError, match=r"a resume of env .* new episode: .* type tuple"):
-            api.train(keys, tmp_path / "run", observer=at_step(60, change))
-        return
+    def change_and_kill(loop: Any) -> None:
+        at_60(loop), at_130(loop)
+
+    at_60, at_130 = at_step(60, change), at_step(130, kill)
+    reasons = {"saved": "(1, 2) of type tuple", "back": "ZeroDivisionError"}
     with pytest.raises(Killed):
-        api.train(keys, tmp_path / "run", observer=both(at_step(60, change), at_step(130, kill)))
-    loops: list[Any] = []
-    info = api.resume(tmp_path / "run", observer=loops.append).info
-    check_replay(loops[0], 3, 2)
-    assert "cannot hold (1, 2) of type tuple" in info["new_episodes"][0]["reason"]
-
-
-def both(*observers: Callable[[Any], None]) -> Callable[[Any], None]:
-    def observe(loop: Any) -> None:
-        for each in observers:
-            each(loop)
-
-    return observe
-
-
-@pytest.mark.parametrize("resume", ["auto", "exact"])
-def test_what_cannot_be_put_back_begins_new_episodes_or_is_refused(
-    resume: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keys = fickle_run("FickleSaved", resume=resume)
-    with pytest.raises(Killed):
-        api.train(keys, tmp_path / "run", observer=at_step(130, kill))
-    monkeypatch.setattr(FickleSaved, "load_state_dict", lambda *_: 1 / 0)  # another version
-    loops: list[Any] = []
-    if resume == "exact":
-        with pytest.raises(ConfigError, match=r"env.resume = 'exact': .*set env.resume to auto"):
-            api.resume(tmp_path / "run")
-        return
-    info = api.resume(tmp_path / "run", observer=loops.append).info
-    check_replay(loops[0], 3, 2)
-    assert "cannot be put back: ZeroDivisionError" in info["new_episodes"][0]["reason"]
+        api.train(keys, tmp_path / "back", observer=at_step(130, kill))
+    with pytest.raises(Killed if resume == "auto" else RlplastError):
+        api.train(keys, tmp_path / "saved", observer=change_and_kill)
+    for name, reason in reasons.items():
+        if name == "back":
+            monkeypatch.setattr(FickleSaved, "what", [])
+            monkeypatch.setattr(FickleSaved, "load_state_dict", lambda *_: 1 / 0)
+        if resume == "exact":
+            if name == "back":
+                with pytest.raises(ConfigError, match=r"env\.resume = 'exact'"):
+                    api.resume(tmp_path / name)
+            continue
+        loops: list[Any] = []
+        info = api.resume(tmp_path / name, observer=loops.append).info
+        check_replay(loops[0], 3, 2)
+        assert reason in info["new_episodes"][0]["reason"]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from rlplast.core.device import compile_options, set_up
+from rlplast.core.device import set_up
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -33,8 +33,3 @@ def test_deterministic_kernels_are_a_gpus_alone_and_of_one_run() -> None:
         set_up(device, deterministic=asked)
         assert torch.are_deterministic_algorithms_enabled() == expected
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
-
-
-def test_code_for_a_gpu_is_not_chosen_by_timing() -> None:
-    assert compile_options(CPU) == {}
-    assert compile_options(GPU) == {"deterministic": True, "shape_padding": False}

@@ -10,7 +10,7 @@ from rlplast.core.optional import import_optional
 
 
 def test_a_missing_library_is_named_with_what_to_install() -> None:
-    with pytest.raises(ConfigError, match=r'no_such_library .* pip install "rlplast\[vision\]"'):
+    with pytest.raises(ConfigError, match=r"no_such_library .*rlplast\[vision\]"):
         import_optional("no_such_library", "vision")
     assert import_optional("os.path", "vision") is sys.modules["os.path"]
 

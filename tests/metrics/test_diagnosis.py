@@ -27,9 +27,9 @@ def network() -> Network:
     return Network("net", module, torch.optim.Adam(module.parameters(), LR))
 
 
-def diagnosed(net: Network, **options: bool) -> NetworkDiagnosis:
+def diagnosed(net: Network, updates: int = UPDATES) -> NetworkDiagnosis:
     source = OwnSource({"net": net}, INPUTS)
-    return diagnose_network(source, net, source.sample(0, 0), updates=UPDATES, **options)
+    return diagnose_network(source, net, source.sample(0, 0), updates=updates)
 
 
 def kill_units(net: Network) -> None:
@@ -58,17 +58,18 @@ def test_network_whose_units_are_dead_has_lost_plasticity():
     assert re.search(r"has fitted \d% of new random targets", found.reason)
 
 
-def test_network_with_other_fresh_weights_has_kept_it():
+def test_network_with_other_fresh_weights_has_kept_it_and_with_its_own_is_new():
     net = network()
+    new = diagnosed(net)
+    assert new.verdict == "new" and new.fit is None
     redraw(net)
     found = diagnosed(net)
     assert found.verdict == "kept", found.reason
+    twin = trainability(net, lambda module: module(INPUTS), targets=3, steps=UPDATES)
+    assert found.fit is not None
+    assert found.fit.now == pytest.approx(1 - sum(min(e, 0.5) for e in twin.errors) / 3 / 0.5)
+    assert found.fit.initial == pytest.approx(1 - sum(twin.initial) / 3 / 0.5)
     assert not any(sign.alarming for sign in found.signs)
-
-
-def test_network_with_its_initial_weights_is_new():
-    found = diagnosed(network())
-    assert found.verdict == "new" and found.fit is None
 
 
 def test_module_without_known_initial_weights_is_compared_with_fresh_ones():
@@ -91,23 +92,12 @@ def test_fits_that_diverge_have_fitted_nothing():
     assert (found.fit.now, found.fit.fresh, found.fit.behind) == (0, 0, (0, 0, 0))
 
 
-def test_shares_are_those_of_the_errors_of_trainability():
-    net = network()
-    redraw(net)
-    found = diagnosed(net).fit
-    twin = trainability(net, lambda module: module(INPUTS), targets=3, steps=UPDATES)
-    assert found is not None
-    assert found.now == pytest.approx(1 - sum(min(e, 0.5) for e in twin.errors) / 3 / 0.5)
-    assert found.initial == pytest.approx(1 - sum(twin.initial) / 3 / 0.5)
-
-
-def test_diagnosis_changes_nothing():
+def test_diagnosis_changes_nothing_and_says_the_same_again():
     net = network()
     kill_units(net)
     weights = copy.deepcopy(net.module.state_dict())
     state = torch.get_rng_state()
-    first, second = diagnosed(net), diagnosed(net)
-    assert first == second
+    assert diagnosed(net, 5) == diagnosed(net, 5)
     assert torch.equal(torch.get_rng_state(), state)
     for name, tensor in net.module.state_dict().items():
         assert torch.equal(tensor, weights[name])
@@ -117,16 +107,13 @@ def test_diagnosis_changes_nothing():
 FIT = Fit(2000, 1.0, 1.0, 1.0, (0.0, -0.01, 0.01))
 
 
-@pytest.mark.parametrize(
-    ("fit", "verdict"),
-    [
+def test_verdicts() -> None:
+    for fit, verdict in (
         (FIT, "kept"),
         (replace(FIT, now=0.0, behind=(1.0, 0.96, 1.04)), "lost"),
         (replace(FIT, now=0.1, behind=(0.9, 0.7, 1.1)), "slower or lost"),
         (replace(FIT, now=0.5, behind=(0.5, 0.4, 0.6)), "slower"),
         (replace(FIT, now=0.9, behind=(0.1, 0.0, 0.2)), "unclear"),
         (replace(FIT, now=0.0, fresh=0.1, behind=(0.1, 0.1, 0.1)), "unclear"),
-    ],
-)
-def test_verdicts(fit: Fit, verdict: str):
-    assert _judged(fit)[0] == verdict
+    ):
+        assert _judged(fit)[0] == verdict

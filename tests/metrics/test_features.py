@@ -52,34 +52,25 @@ def dormant_by_loop(taps: dict[str, Tensor], threshold: float) -> dict[str, tupl
     return found
 
 
-# --- dormant and active units -------------------------------------------------------------
-
-
-@pytest.mark.parametrize("threshold", [0.0, 0.025, 0.1, 0.9, 2.0])
-def test_dormant_ratio_equals_the_definition_looped_over_units(threshold: float) -> None:
+def test_dormant_ratio_equals_the_definition_looped_over_units() -> None:
     taps = relu_taps()
-    counts = dormant_by_loop(taps, threshold)
-    dead = sum(d for d, _ in counts.values())
-    assert dead > 0
-    assert dormant_ratio(taps, threshold=threshold).item() == pytest.approx(dead / 21, rel=1e-15)
-    per_layer = dormant_ratio_per_layer(taps, threshold=threshold)
-    assert list(per_layer) == ["conv", "fc1", "fc2"]
-    for name, (d, n) in counts.items():
-        assert per_layer[name].item() == pytest.approx(d / n, rel=1e-15)
+    for threshold in (0.0, 0.025, 0.1, 0.9, 2.0):
+        counts = dormant_by_loop(taps, threshold)
+        dead = sum(d for d, _ in counts.values())
+        assert dead > 0
+        assert dormant_ratio(taps, threshold=threshold).item() == pytest.approx(dead / 21)
+        per_layer = dormant_ratio_per_layer(taps, threshold=threshold)
+        assert list(per_layer) == ["conv", "fc1", "fc2"]
+        for name, (d, n) in counts.items():
+            assert per_layer[name].item() == pytest.approx(d / n, rel=1e-15)
 
 
-def test_every_unit_of_an_all_zero_layer_is_dormant() -> None:
-    assert dormant_ratio({"a": torch.zeros(3, 5)}).item() == 1.0
-    assert dormant_ratio({"a": torch.zeros(3, 5, 2, 2)}, threshold=0.0).item() == 1.0
-
-
-def test_a_score_equal_to_the_threshold_is_dormant() -> None:
+def test_dormant_units_of_edge_cases() -> None:
     taps = {"a": torch.tensor([[0.25, 1.75]])}  # scores 0.25 and 1.75
     assert dormant_ratio(taps, threshold=0.25).item() == 0.5
     assert dormant_ratio(taps, threshold=0.2499).item() == 0.0
-
-
-def test_negative_activations_count_by_magnitude() -> None:
+    assert dormant_ratio({"a": torch.zeros(3, 5)}).item() == 1.0
+    assert dormant_ratio({"a": torch.zeros(3, 5, 2, 2)}, threshold=0.0).item() == 1.0
     assert dormant_ratio({"a": torch.tensor([[-1.0, 1.0], [1.0, -1.0]])}).item() == 0.0
 
 
@@ -98,9 +89,6 @@ def test_active_fraction_counts_entries_over_all_layers() -> None:
     assert active_fraction(relu_taps()).item() == pytest.approx(expected, rel=1e-15)
 
 
-# --- saturation ---------------------------------------------------------------------------
-
-
 def test_saturation_is_the_share_of_entries_beyond_the_bound() -> None:
     taps = {
         "a": torch.tensor([[-1.0, 0.5, 0.995, 0.985]]),
@@ -110,21 +98,13 @@ def test_saturation_is_the_share_of_entries_beyond_the_bound() -> None:
     assert saturation(taps, bound=0.4).item() == pytest.approx(5 / 6)
 
 
-@pytest.mark.parametrize("quantile", [0.0, 0.5, 0.98, 1.0])
-def test_saturation_percentile_equals_numpy(quantile: float) -> None:
+def test_saturation_percentile_equals_numpy() -> None:
     taps = {"a": normal((7, 5)).tanh(), "b": normal((7, 3, 2, 2), 1).tanh()}
     entries = np.concatenate([np.abs(tap.numpy()).ravel() for tap in taps.values()])
-    assert saturation_percentile(taps, quantile=quantile).item() == pytest.approx(
-        np.quantile(entries, quantile), rel=1e-14
-    )
-
-
-def test_saturation_percentile_defaults_to_the_98th() -> None:
-    taps = {"a": torch.arange(101.0).reshape(1, 101)}
-    assert saturation_percentile(taps).item() == pytest.approx(98.0, rel=1e-14)
-
-
-# --- size and change of a representation --------------------------------------------------
+    for quantile in (0.0, 0.5, 0.98, 1.0):
+        found = saturation_percentile(taps, quantile=quantile).item()
+        assert found == pytest.approx(np.quantile(entries, quantile), rel=1e-14)
+    assert saturation_percentile(taps).item() == pytest.approx(np.quantile(entries, 0.98))
 
 
 def test_feature_norm_is_the_mean_row_norm_of_the_last_tap() -> None:
@@ -148,6 +128,9 @@ def test_covariance_distance_equals_numpy() -> None:
     c = [h @ h.T / (h**2).sum() for h in (a.numpy(), b.numpy())]
     expected = np.sqrt(((c[0] - c[1]) ** 2).sum())
     assert feature_covariance_distance(a, b).item() == pytest.approx(expected, rel=1e-13)
+    assert math.isnan(feature_covariance_distance(torch.zeros(3, 2), torch.ones(3, 2)).item())
+    with pytest.raises(ConfigError, match=r"\[3, 2\].*\[4, 2\]"):
+        feature_covariance_distance(torch.ones(3, 2), torch.ones(4, 2))
 
 
 @property_test
@@ -164,18 +147,6 @@ def test_covariance_distance_is_symmetric_and_blind_to_scale_and_rotation(
     assert feature_covariance_distance(factor * a @ rotation, a).item() < 1e-13
 
 
-def test_covariance_distance_of_dead_features_is_undefined() -> None:
-    assert math.isnan(feature_covariance_distance(torch.zeros(3, 2), torch.ones(3, 2)).item())
-
-
-def test_covariance_distance_refuses_two_batches() -> None:
-    with pytest.raises(ConfigError, match=r"\[3, 2\].*\[4, 2\].*same batch"):
-        feature_covariance_distance(torch.ones(3, 2), torch.ones(4, 2))
-
-
-# --- gradients ----------------------------------------------------------------------------
-
-
 def test_gradient_norm_and_effective_lr_equal_one_long_vector() -> None:
     gradients = [normal((3, 4), 1), normal((5,), 2), normal((), 3)]
     parameters = [normal((3, 4), 4), normal((5,), 5), normal((), 6)]
@@ -185,51 +156,31 @@ def test_gradient_norm_and_effective_lr_equal_one_long_vector() -> None:
     )
     assert gradient_norm(gradients).item() == pytest.approx(g, rel=1e-14)
     assert effective_lr(gradients, parameters).item() == pytest.approx(g / p, rel=1e-14)
-
-
-def test_gradient_metrics_refuse_empty_sequences() -> None:
-    with pytest.raises(ConfigError, match="gradients are empty"):
+    meta = [torch.empty(3, 2, device="meta"), torch.empty(2, device="meta")]
+    for value in (gradient_norm(meta), effective_lr(meta, meta)):
+        assert value.device.type == "meta"
+    with pytest.raises(ConfigError, match="gradients"):
         gradient_norm([])
-    with pytest.raises(ConfigError, match="parameters are empty"):
+    with pytest.raises(ConfigError, match="parameters"):
         effective_lr([torch.ones(1)], [])
 
 
-def test_gradient_metrics_never_read_a_value_on_the_host() -> None:
-    meta = [torch.empty(3, 2, device="meta"), torch.empty(2, device="meta")]
-    assert gradient_norm(meta).device.type == "meta"
-    assert effective_lr(meta, meta).device.type == "meta"
-    assert feature_covariance_distance(meta[0], meta[0]).device.type == "meta"
-
-
-# --- all tap metrics ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("metric", TAP_METRICS)
-def test_tap_metrics_return_one_float64_and_never_read_it_on_the_host(metric) -> None:
-    value = metric(relu_taps())
-    assert value.shape == () and value.dtype == torch.float64
-    # A meta tensor has no values: `.item()` or an `if` on one would raise.
-    meta = {name: tap.to("meta") for name, tap in relu_taps().items()}
-    assert metric(meta).device.type == "meta"
-
-
-@pytest.mark.parametrize("metric", [*TAP_METRICS, dormant_ratio_per_layer])
-def test_tap_metrics_refuse_no_taps_and_vectors(metric) -> None:
-    with pytest.raises(ConfigError, match="activations are empty"):
-        metric({})
-    with pytest.raises(ConfigError, match=r"'fc' of shape \[3\]"):
-        metric({"fc": torch.ones(3)})
-
-
-@pytest.mark.parametrize("metric", TAP_METRICS)
-def test_a_diverged_tap_never_looks_healthy(metric) -> None:
+def test_what_holds_for_all_metrics_of_taps() -> None:
     taps = relu_taps()
-    taps["fc2"][0, 0] = math.nan
-    assert math.isnan(metric(taps).item())
-
-
-@pytest.mark.parametrize("metric", TAP_METRICS)
-def test_half_precision_taps_are_measured_in_float32(metric) -> None:
-    taps = {name: 1000 * tap.to(torch.float16) for name, tap in relu_taps().items()}
-    expected = metric({name: tap.double() for name, tap in taps.items()}).item()
-    assert metric(taps).item() == pytest.approx(expected, rel=1e-5)
+    # A meta tensor has no values: `.item()` or an `if` on one would raise.
+    meta = {name: tap.to("meta") for name, tap in taps.items()}
+    half = {name: 1000 * tap.to(torch.float16) for name, tap in taps.items()}
+    diverged = {**taps, "fc2": taps["fc2"].clone()}
+    diverged["fc2"][0, 0] = math.nan
+    for metric in TAP_METRICS:
+        value = metric(taps)
+        assert value.shape == () and value.dtype == torch.float64
+        assert metric(meta).device.type == "meta"
+        expected = metric({name: tap.double() for name, tap in half.items()}).item()
+        assert metric(half).item() == pytest.approx(expected, rel=1e-5), metric
+        assert math.isnan(metric(diverged).item()), metric
+    for metric in (*TAP_METRICS, dormant_ratio_per_layer):
+        with pytest.raises(ConfigError, match="activations"):
+            metric({})
+        with pytest.raises(ConfigError, match=r"'fc' of shape \[3\]"):
+            metric({"fc": torch.ones(3)})

@@ -52,9 +52,6 @@ def measured(network: Network, x: Tensor, **options: Any) -> Trainability:
     )
 
 
-# Beside a loop of deep copies.
-
-
 @pytest.mark.parametrize(
     ("optimizer", "options"),
     [
@@ -90,35 +87,22 @@ def test_it_is_what_a_loop_of_copies_finds(optimizer: Any, options: dict[str, An
     assert found.lost - found.low == pytest.approx(half, rel=1e-2)
 
 
-# Where it must be, and where not.
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_nothing_is_lost_at_the_start(seed: int) -> None:
-    network, x = made(seed)
-    found = measured(network, x, seed=seed)
-    assert found.low <= 0 <= found.high
-    assert found.lost == pytest.approx(0, abs=1e-6)
-    assert max(found.errors) < 0.4  # it does fit: the targets' variance is ½
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_memorising_random_labels_for_long_loses_it(seed: int) -> None:
-    network, x = made(seed)
-    memorise(network, x, 20, 60, seed)
-    found = measured(network, x, seed=seed)
+def test_memorising_random_labels_for_long_loses_it_and_nothing_is_lost_before() -> None:
+    network, x = made()
+    start = measured(network, x)
+    assert start.low <= 0 <= start.high
+    assert start.lost == pytest.approx(0, abs=1e-6)
+    assert max(start.errors) < 0.4  # it does fit: the targets' variance is ½
+    memorise(network, x, 20, 60, 0)
+    found = measured(network, x)
     assert found.low > 0.1
     assert found.lost > 0.2
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_little_training_at_a_small_rate_does_not(seed: int) -> None:
-    network, x = made(seed, lr=1e-4)
-    memorise(network, x, 1, 5, seed)
-    assert abs(measured(network, x, seed=seed, lr=1e-2).lost) < 0.05
-
-
-# What it uses, and leaves alone.
+def test_a_little_training_at_a_small_rate_does_not() -> None:
+    network, x = made(lr=1e-4)
+    memorise(network, x, 1, 5, 0)
+    assert abs(measured(network, x, lr=1e-2).lost) < 0.05
 
 
 def test_nothing_of_the_network_moves() -> None:
@@ -154,16 +138,13 @@ def test_the_learning_rate_can_be_given() -> None:
 
 def test_a_network_without_optimizer_or_with_masters_is_refused() -> None:
     module, x = mlp(0), torch.randn(4, 8)
-    with pytest.raises(ConfigError, match="network 'net' has no optimizer or fp32 masters"):
+    with pytest.raises(ConfigError, match="'net'"):
         measured(Network("net", module), x)
     low = mlp(0).bfloat16()
     masters = masters_of(low)
     network = Network("net", low, torch.optim.SGD(masters.values(), lr=0.1), masters=masters)
-    with pytest.raises(ConfigError, match="network 'net' has no optimizer or fp32 masters"):
+    with pytest.raises(ConfigError, match="'net'"):
         measured(network, x)
-
-
-# In runs.
 
 
 def test_a_run_that_has_not_begun_has_lost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

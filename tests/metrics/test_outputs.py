@@ -38,9 +38,6 @@ def exp_entropy(values: list[float]) -> float:
     return math.exp(-sum(s * math.log(s) for s in shares))
 
 
-# Kernels.
-
-
 def test_the_kernel_of_a_linear_model_is_that_of_its_inputs() -> None:
     x = draw(5, 3)
     model = nn.Linear(3, 1, bias=False).double()
@@ -53,11 +50,11 @@ def test_the_kernel_of_a_linear_model_is_that_of_its_inputs() -> None:
     assert float(ntk_srank(rows)) == needed
 
 
-@pytest.mark.parametrize("copies", [1, 4])
-def test_equal_samples_count_once(copies: int) -> None:
-    rows = torch.eye(3, 7, dtype=torch.float64).repeat(copies, 1)
-    assert float(ntk_effective_rank(rows)) == pytest.approx(3)
-    assert float(ntk_srank(rows)) == 3
+def test_equal_samples_count_once() -> None:
+    for copies in (1, 4):
+        rows = torch.eye(3, 7, dtype=torch.float64).repeat(copies, 1)
+        assert float(ntk_effective_rank(rows)) == pytest.approx(3)
+        assert float(ntk_srank(rows)) == 3
     assert float(ntk_effective_rank(torch.zeros(4, 7))) == 0
 
 
@@ -84,14 +81,6 @@ def test_rows_of_a_sparse_embedding_are_those_of_a_dense_one() -> None:
     torch.testing.assert_close(*found)
 
 
-def test_a_matrix_of_gradients_is_needed() -> None:
-    with pytest.raises(ConfigError, match=r"shape \[3\]: allowed is \[samples, parameters\]"):
-        ntk_effective_rank(torch.ones(3))
-
-
-# Covariance of gradients.
-
-
 def test_covariance_is_the_mean_cosine_of_pairs() -> None:
     rows = draw(6, 9, seed=3)
     cosines = [
@@ -105,26 +94,20 @@ def test_covariance_is_the_mean_cosine_of_pairs() -> None:
     assert float(gradient_covariance(scaled)) == pytest.approx(sum(cosines) / 30)
 
 
-@pytest.mark.parametrize(
-    ("rows", "expected"),
-    [
+def test_covariance_of_a_few_by_hand() -> None:
+    cases: list[tuple[list[list[float]], float]] = [
         ([[1, 1], [2, 2], [5, 5]], 1),
         ([[1, 0], [0, 2], [0, 0]], 0),
         ([[1, 0], [-3, 0]], -1),
         ([[1, 0], [1, 0], [-1, 0], [0, 0]], -1 / 3),
-    ],
-)
-def test_covariance_of_a_few_by_hand(rows: list[list[float]], expected: float) -> None:
-    found = gradient_covariance(torch.tensor(rows, dtype=torch.float32))
-    assert float(found) == pytest.approx(expected, abs=1e-6)
-
-
-@pytest.mark.parametrize("rows", [[[1.0, 2.0], [0.0, 0.0]], [[0.0, 0.0]]])
-def test_covariance_of_fewer_than_two_is_not_a_number(rows: list[list[float]]) -> None:
-    assert math.isnan(float(gradient_covariance(torch.tensor(rows))))
-
-
-# Slopes.
+        ([[1, 2], [0, 0]], math.nan),  # fewer than two
+        ([[0, 0]], math.nan),
+    ]
+    for rows, expected in cases:
+        found = float(gradient_covariance(torch.tensor(rows, dtype=torch.float32)))
+        assert found == pytest.approx(expected, abs=1e-6, nan_ok=True)
+    with pytest.raises(ConfigError, match="shape"):
+        ntk_effective_rank(torch.ones(3))
 
 
 def slopes(model: nn.Module, *x: Tensor) -> Tensor:
@@ -159,15 +142,9 @@ def test_several_inputs_count_together_and_bytes_are_numbers() -> None:
     found = slopes(Sum(), frames, torch.zeros(2, 1))
     assert found.tolist() == [[[3.0, 4.0]]] * 2
     assert float(lipschitz_estimate(found)) == pytest.approx(5)
-
-
-def test_indices_have_no_slope() -> None:
     noted = NotedInputs(nn.Embedding(4, 2))
     noted(torch.tensor([1, 2]))
-    assert noted.inputs == []
-
-
-# Churn.
+    assert noted.inputs == []  # indices have no slope
 
 
 def test_churn_by_hand() -> None:

@@ -212,23 +212,3 @@ def test_what_is_no_number_is_not_hidden_by_another_branch() -> None:
     with torch.no_grad():
         net.layers[0].weight[0, 0] = math.nan  # pyright: ignore[reportIndexIssue]
     assert bound_of(net, normal(1, 4).float()).bound.isnan()
-
-
-class Doubled(nn.Module):
-    """y = x + W x."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(3, 3, bias=False)
-        nn.init.eye_(self.fc.weight)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.fc(x)
-
-
-def test_where_branches_add_it_is_no_bound() -> None:
-    """The path is 1, and the network doubles what it reads."""
-    net = Doubled()
-    x = normal(1, 3).float()
-    assert float(bound_of(net, x).bound) == pytest.approx(1)
-    assert float(net(x).detach().norm() / x.norm()) == pytest.approx(2)

@@ -226,9 +226,6 @@ def test_grama_share_counts_the_units_of_all_members_whose_weights_get_no_gradie
     ]
     assert masks[0][4] and all(masks[2][:3])
     assert found == pytest.approx(sum(map(sum, masks)) / sum(map(len, masks)))
-
-
-def test_grama_share_of_a_gradient_that_is_not_finite_is_no_number() -> None:
     gradient = torch.tensor([[1.0], [float("nan")], [0.0]])
     assert grama_share({"fc1": gradient}).isnan()
     assert float(grama_share({"fc1": gradient[::2], "fc2": torch.zeros(2, 3)})) == 0.75

@@ -41,31 +41,24 @@ class Regression:
         return g, small, optimization_readiness(self.loss(self.w), g.norm(), norms)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_it_is_strength_times_reliability(seed: int) -> None:
-    case = Regression(seed)
-    g, small, found = case.readiness()
-    strength = naive.strength(float(case.loss(case.w)), g.tolist())
-    expected = strength * naive.reliability(g.tolist(), small.tolist())
-    assert float(found) == pytest.approx(expected)
+def test_it_is_strength_times_reliability_and_bounds_the_mean_gain_of_a_step() -> None:
+    for seed in range(3):
+        case = Regression(seed)
+        g, small, found = case.readiness()
+        loss, reliability = case.loss(case.w), naive.reliability(g.tolist(), small.tolist())
+        expected = naive.strength(float(loss), g.tolist()) * reliability
+        assert float(found) == pytest.approx(expected)
+        smooth = float(torch.linalg.eigvalsh(case.x.mT @ case.x / SAMPLES)[-1])
+        # Theorem 4.6: a step of size αR/β lowers the loss by at least α(1 − α)/β of it.
+        for share in (0.2, 0.5, 0.8):
+            step = share * reliability / smooth
+            after = torch.stack([case.loss(case.w - step * one) for one in small]).mean()
+            gain = float((loss - after) / loss)
+            assert gain >= share * (1 - share) / smooth * float(found) > 0
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
-def test_it_bounds_the_mean_gain_of_a_step_from_below(seed: int, share: float) -> None:
-    """Theorem 4.6: a step of size αR/β lowers the loss by at least α(1 − α)/β of it."""
-    case = Regression(seed)
-    g, small, found = case.readiness()
-    smooth = float(torch.linalg.eigvalsh(case.x.mT @ case.x / SAMPLES)[-1])
-    step = share * naive.reliability(g.tolist(), small.tolist()) / smooth
-    loss = case.loss(case.w)
-    after = torch.stack([case.loss(case.w - step * one) for one in small]).mean()
-    assert float((loss - after) / loss) >= share * (1 - share) / smooth * float(found) > 0
-
-
-@pytest.mark.parametrize(
-    ("loss", "norm", "norms", "expected"),
-    [
+def test_a_few_by_hand() -> None:
+    cases: list[tuple[float, float, list[float], float]] = [
         (2, 2, [2, 2], 2),  # batches that agree: the strength
         (2, 1, [1, 3], 0.1),
         (0, 0, [0, 0], 0),
@@ -75,11 +68,10 @@ def test_it_bounds_the_mean_gain_of_a_step_from_below(seed: int, share: float) -
         (1, math.nan, [1, 1], math.nan),
         (1, 1, [1, math.inf], 0),
         (0, math.nan, [1, 1], math.nan),
-    ],
-)
-def test_a_few_by_hand(loss: float, norm: float, norms: list[float], expected: float) -> None:
-    of = (torch.tensor(value, dtype=torch.float32) for value in (loss, norm, norms))
-    assert float(optimization_readiness(*of)) == pytest.approx(expected, nan_ok=True)
+    ]
+    for *values, expected in cases:
+        of = (torch.tensor(value, dtype=torch.float32) for value in values)
+        assert float(optimization_readiness(*of)) == pytest.approx(expected, nan_ok=True)
 
 
 def test_a_run_reads_small_batches_and_the_probe_batch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,6 @@ def zeros(*weights: Tensor) -> list[Tensor]:
 
 
 def test_every_entry_is_in_one_sum_with_a_sign() -> None:
-    """The sketches of unit vectors are the columns of the sketch's matrix."""
     columns = []
     for entry in range(6):
         unit = torch.zeros(6)
@@ -47,7 +46,6 @@ def test_inner_products_are_kept_on_average() -> None:
 
 
 def test_lengths_are_off_by_what_the_docstring_says() -> None:
-    """The docstring's 1/√(2·size), of weights of a normal distribution."""
     lengths = []
     for seed in range(200):
         own = drawn(seed, 2000)

@@ -1,6 +1,7 @@
 """Weight metrics against closed forms and slow NumPy twins."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -58,19 +59,6 @@ def polar_factor_times_scale(weight: Tensor) -> Tensor:
     return torch.from_numpy(out)
 
 
-# --- slices and scale ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_slices_equal_an_explicit_loop(shape: tuple[int, ...]) -> None:
-    weight = normal(shape)
-    stacked = matrix_slices(weight)
-    expected = slices_by_loop(weight)
-    assert len(stacked) == len(expected)
-    for ours, theirs in zip(stacked, expected, strict=True):
-        np.testing.assert_array_equal(ours.numpy(), theirs)
-
-
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_slices_are_a_view_in_both_layouts(layout: torch.memory_format) -> None:
     weight = normal((4, 3, 2, 5)).to(memory_format=layout)
@@ -79,92 +67,59 @@ def test_slices_are_a_view_in_both_layouts(layout: torch.memory_format) -> None:
     assert (weight == 3.0).sum() == 12
 
 
-@pytest.mark.parametrize(
-    ("shape", "expected"),
-    [((64, 16), 2.0), ((16, 64), 0.5), ((32, 4, 8, 8), math.sqrt(8) / 64), ((9, 4, 3), 0.5)],
-)
-def test_fire_scale_matches_hand_computed_values(shape: tuple[int, ...], expected: float) -> None:
-    assert fire_scale(shape) == pytest.approx(expected, rel=1e-15)
-    assert fire_scale(torch.empty(shape).shape) == fire_scale(shape)
+def test_fire_scale_matches_hand_computed_values() -> None:
+    for shape, expected in (
+        ((64, 16), 2.0),
+        ((16, 64), 0.5),
+        ((32, 4, 8, 8), math.sqrt(8) / 64),
+        ((9, 4, 3), 0.5),
+    ):
+        assert fire_scale(shape) == pytest.approx(expected, rel=1e-15)
+        assert fire_scale(torch.empty(shape).shape) == fire_scale(shape)
 
 
-@pytest.mark.parametrize("shape", [(), (5,), (0, 4), (4, 0), (2, 2, 0)])
-def test_vectors_and_empty_weights_are_refused_with_their_shape(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ConfigError, match=str(list(shape)).replace("[", r"\[")):
-        dfi(torch.zeros(shape))
-    with pytest.raises(ConfigError):
-        fire_scale(shape)
-
-
-# --- norms and distances ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("shape", [(), (5,), *SHAPES])
-def test_norms_and_errors_equal_the_numpy_sums(shape: tuple[int, ...]) -> None:
-    weight, reference = normal(shape, 1), normal(shape, 2)
-    w, r = weight.numpy(), reference.numpy()
-    assert weight_norm(weight).item() == pytest.approx(np.sqrt((w**2).sum()), rel=1e-13)
-    assert sfe(weight, reference).item() == pytest.approx(((w - r) ** 2).sum(), rel=1e-13)
-    assert weight_difference(weight, reference).item() ** 2 == pytest.approx(((w - r) ** 2).sum())
-    assert sfe_normalized(weight, reference).item() == pytest.approx(
-        ((w - r) ** 2).sum() / (r**2).sum(), rel=1e-13
-    )
-
-
-def test_sfe_normalized_divides_by_the_weight_before_the_edit() -> None:
-    before, after = torch.full((2, 2), 2.0), torch.full((2, 2), 3.0)
-    assert sfe_normalized(after, before).item() == 0.25
-
-
-def test_sfe_normalized_of_a_zero_reference_is_zero_or_infinite() -> None:
-    zero, one = torch.zeros(2, 2), torch.ones(2, 2)
-    assert sfe_normalized(zero, zero).item() == 0.0
-    assert sfe_normalized(one, zero).item() == math.inf
-
-
-def test_different_shapes_are_refused_instead_of_broadcast() -> None:
+def test_vectors_empty_weights_and_other_shapes_are_refused() -> None:
+    for shape in ((), (5,), (0, 4), (4, 0), (2, 2, 0)):
+        with pytest.raises(ConfigError, match=re.escape(str(list(shape)))):
+            dfi(torch.zeros(shape))
+        with pytest.raises(ConfigError):
+            fire_scale(shape)
     with pytest.raises(ConfigError, match=r"\[2, 3\].*\[1, 3\]"):
         sfe(torch.ones(2, 3), torch.ones(1, 3))
 
 
-def test_norm_of_many_float32_entries_keeps_seven_digits() -> None:
+def test_norms_and_errors_equal_the_numpy_sums() -> None:
+    for shape in ((), (5,), *SHAPES):
+        weight, reference = normal(shape, 1), normal(shape, 2)
+        w, r = weight.numpy(), reference.numpy()
+        error = ((w - r) ** 2).sum()
+        assert weight_norm(weight).item() == pytest.approx(np.sqrt((w**2).sum()), rel=1e-13)
+        assert sfe(weight, reference).item() == pytest.approx(error, rel=1e-13)
+        assert weight_difference(weight, reference).item() ** 2 == pytest.approx(error)
+        normalised = sfe_normalized(weight, reference).item()
+        assert normalised == pytest.approx(error / (r**2).sum(), rel=1e-13)
+
+
+def test_norms_of_many_large_and_small_float32_entries_keep_their_digits() -> None:
     weight = 1 + 0.02 * normal((4_000_000,), dtype=torch.float32)
     exact = weight.double().square().sum().sqrt().item()
     assert weight_norm(weight).item() == pytest.approx(exact, rel=1e-9)
+    for size in (1e30, 1e-30):  # whose squares float32 does not hold
+        assert weight_norm(torch.full((4,), size)).item() == pytest.approx(2 * size, rel=1e-6)
 
 
-def test_weights_beyond_the_square_root_of_float32_have_a_finite_norm() -> None:
-    assert weight_norm(torch.full((4,), 1e30)).item() == pytest.approx(2e30, rel=1e-6)
-    assert weight_norm(torch.full((4,), 1e-30)).item() == pytest.approx(2e-30, rel=1e-6)
-
-
-# --- deviation from isometry --------------------------------------------------------------
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_dfi_equals_the_large_gram_looped_over_slices(shape: tuple[int, ...]) -> None:
-    weight = normal(shape, 3)
-    expected = sum(((w @ w.T - np.eye(len(w))) ** 2).sum() for w in slices_by_loop(weight))
-    assert dfi(weight).item() == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_dfi_scaled_equals_the_smaller_gram_looped_over_slices(shape: tuple[int, ...]) -> None:
-    weight = normal(shape, 4)
-    scale = math.sqrt(shape[0] / shape[1]) / math.prod(shape[2:])
-    expected = 0.0
-    for w in slices_by_loop(weight):
-        x = w / scale
-        gram = x.T @ x if shape[0] > shape[1] else x @ x.T
-        expected += ((gram - np.eye(len(gram))) ** 2).sum()
-    assert dfi_scaled(weight).item() == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_dfi_of_a_zero_weight_counts_the_identity(shape: tuple[int, ...]) -> None:
-    slices = math.prod(shape[2:])
-    assert dfi(torch.zeros(shape)).item() == slices * shape[0]
-    assert dfi_scaled(torch.zeros(shape)).item() == slices * min(shape[:2])
+def test_dfi_equals_the_large_and_scaled_the_smaller_gram_looped_over_slices() -> None:
+    for shape in SHAPES:
+        for weight in (normal(shape, 3), torch.zeros(shape, dtype=torch.float64)):
+            scale = math.sqrt(shape[0] / shape[1]) / math.prod(shape[2:])
+            large = smaller = 0.0
+            for w in slices_by_loop(weight):
+                large += ((w @ w.T - np.eye(len(w))) ** 2).sum()
+                x = w / scale
+                gram = x.T @ x if shape[0] > shape[1] else x @ x.T
+                smaller += ((gram - np.eye(len(gram))) ** 2).sum()
+            assert dfi(weight).item() == pytest.approx(large, rel=1e-12)
+            assert dfi_scaled(weight).item() == pytest.approx(smaller, rel=1e-12)
 
 
 @property_test
@@ -174,33 +129,20 @@ def test_dfi_scaled_is_zero_after_an_exact_fire(shape: tuple[int, ...], seed: in
     assert dfi_scaled(weight).item() < 1e-24
 
 
-# --- all metrics --------------------------------------------------------------------------
-
-
-every_metric = pytest.mark.parametrize("metric", WEIGHT_METRICS + RANK_METRICS + REFERENCE_METRICS)
-
-
-@every_metric
-def test_metrics_return_one_float64_and_leave_the_weight_alone(metric) -> None:
-    arguments = [normal((6, 3, 2), seed) for seed in range(1 + (metric in REFERENCE_METRICS))]
-    copies = [argument.clone() for argument in arguments]
-    value = metric(*arguments)
-    assert value.shape == () and value.dtype == torch.float64
-    assert all(torch.equal(*pair) for pair in zip(arguments, copies, strict=True))
-    # A meta tensor has no values: `.item()` or an `if` on one would raise.
-    assert metric(*(argument.to("meta") for argument in arguments)).device.type == "meta"
-
-
-@every_metric
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_measured_in_float32(metric, dtype: torch.dtype) -> None:
-    count = 1 + (metric in REFERENCE_METRICS)
-    arguments = [normal((40, 30), seed, torch.float32).to(dtype) for seed in range(count)]
-    expected = metric(*[argument.double() for argument in arguments]).item()
-    assert metric(*arguments).item() == pytest.approx(expected, rel=1e-5)
-
-
-# --- measure ------------------------------------------------------------------------------
+def test_metrics_return_one_float64_read_no_value_and_leave_the_weight_alone() -> None:
+    for metric in WEIGHT_METRICS + RANK_METRICS + REFERENCE_METRICS:
+        count = 1 + (metric in REFERENCE_METRICS)
+        arguments = [normal((6, 3, 2), seed) for seed in range(count)]
+        copies = [argument.clone() for argument in arguments]
+        value = metric(*arguments)
+        assert value.shape == () and value.dtype == torch.float64
+        assert all(torch.equal(*pair) for pair in zip(arguments, copies, strict=True))
+        # A meta tensor has no values: `.item()` or an `if` on one would raise.
+        assert metric(*(argument.to("meta") for argument in arguments)).device.type == "meta"
+        for dtype in (torch.bfloat16, torch.float16):  # measured in float32
+            arguments = [normal((40, 30), seed, torch.float32).to(dtype) for seed in range(count)]
+            expected = metric(*[argument.double() for argument in arguments]).item()
+            assert metric(*arguments).item() == pytest.approx(expected, rel=1e-5), metric
 
 
 def state_dict(seed: int) -> dict[str, Tensor]:
@@ -253,50 +195,35 @@ def test_measure_totals_are_sums_roots_quotients_and_null() -> None:
         assert total[metric.__name__] is None
 
 
-def test_measure_of_unchanged_and_zero_tensors_is_finite() -> None:
-    tensors = {"a": torch.zeros(3, 2), "b": torch.ones(2, 2)}
-    result = measure(tensors, tensors)
-    for row in [*result["tensors"].values()]:
-        assert all(value is not None and math.isfinite(value) for value in row.values())
-    assert result["total"]["sfe_normalized"] == 0.0
-
-
 def test_measure_gives_null_where_there_is_no_value() -> None:
-    result = measure({"a": torch.ones(2, 2)}, {"a": torch.zeros(2, 2)})
+    zero, one = torch.zeros(2, 2), torch.ones(2, 2)
+    assert sfe_normalized(zero, zero).item() == 0.0
+    assert sfe_normalized(one, zero).item() == math.inf
+    unchanged = measure({"a": zero, "b": one}, {"a": zero, "b": one})
+    for row in unchanged["tensors"].values():
+        assert all(value is not None and math.isfinite(value) for value in row.values())
+    assert unchanged["total"]["sfe_normalized"] == 0.0
+    result = measure({"a": one}, {"a": zero})
     assert result["tensors"]["a"]["sfe_normalized"] is None
     assert result["total"]["sfe_normalized"] is None
     assert result["total"]["sfe"] == 4.0
-    result = measure({"bias": torch.ones(3)}, {})
+    result = measure({"bias": torch.ones(3, requires_grad=True)}, {})
     assert result["tensors"] == {}
     assert result["total"]["dfi"] == 0.0
-    assert result["total"]["sfe_normalized"] is None
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_measure_names_the_tensor_that_is_not_finite(bad: float) -> None:
-    good, broken = {"a": torch.ones(2, 2)}, {"a": torch.tensor([[1.0, bad], [0.0, 1.0]])}
-    with pytest.raises(BadWeights, match=r"^tensor 'a': 1 of 4 values"):
-        measure(broken, good)
-    with pytest.raises(BadWeights, match=r"^reference tensor 'a'"):
-        measure(good, broken)
-
-
-@pytest.mark.parametrize(
-    ("reference", "message"),
-    [
-        ({}, r"'a\.w' is of shape \[2, 3\] in the file and missing in the reference"),
-        ({"a.w": torch.ones(3, 2)}, r"'a\.w' is of shape \[2, 3\].*of shape \[3, 2\]"),
+def test_measure_names_the_tensor_that_does_not_match_or_is_not_finite() -> None:
+    references: list[tuple[dict[str, Tensor], str]] = [
+        ({}, r"'a\.w'.* missing in the reference"),
+        ({"a.w": torch.ones(3, 2)}, r"'a\.w'.*\[2, 3\].*\[3, 2\]"),
         ({"a.w": torch.ones(2, 3), "b.w": torch.ones(1, 1)}, r"'b\.w' is missing in the file"),
-    ],
-)
-def test_measure_names_the_tensor_that_does_not_match(
-    reference: dict[str, Tensor], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        measure({"a.w": torch.ones(2, 3)}, reference)
-
-
-def test_measure_takes_parameters_that_require_gradients() -> None:
-    layer = torch.nn.Linear(3, 2)
-    result = measure(dict(layer.named_parameters()))
-    assert result["tensors"]["weight"]["weight_norm"] == weight_norm(layer.weight.double()).item()
+    ]
+    for reference, message in references:
+        with pytest.raises(ConfigError, match=message):
+            measure({"a.w": torch.ones(2, 3)}, reference)
+    for bad in (math.nan, math.inf, -math.inf):
+        good, broken = {"a": torch.ones(2, 2)}, {"a": torch.tensor([[1.0, bad], [0.0, 1.0]])}
+        with pytest.raises(BadWeights, match=r"^tensor 'a': 1 of 4"):
+            measure(broken, good)
+        with pytest.raises(BadWeights, match=r"^reference tensor 'a'"):
+            measure(good, broken)

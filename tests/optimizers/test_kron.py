@@ -13,36 +13,18 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.network.edits import Assign
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import (
-    DRAWN,
-    allocate,
-    load_optimizer_tensors,
     moments,
-    optimizer_tensors,
     shared,
-    zero_all,
 )
-from rlplast.core.network.stacked import StackedLinear
 from rlplast.core.rng import derive_seed
 from rlplast.optimizers import kron as module_of_kron
 from rlplast.optimizers.config import OptimizerConfig
 from rlplast.optimizers.kron import Kron
 from rlplast.optimizers.updater import Updater
-from tests import models
 from tests.firing import apply
+from tests.optimizers.test_state import Mixed
 
 needs_package = pytest.mark.skipif(find_spec("kron_torch") is None, reason="needs kron-torch")
-
-
-class Mixed(nn.Module):
-    """Tensors of zero to four dimensions; the kernel is in channels_last."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 4, 2)
-        self.stacked = StackedLinear(2, 4, 5)
-        self.linear = nn.Linear(4, 6)
-        self.scalar = nn.Parameter(torch.tensor(0.5))
-        self.conv.to(memory_format=torch.channels_last)  # pyright: ignore
 
 
 def mixed() -> nn.Module:
@@ -112,24 +94,6 @@ def test_draws_are_of_a_stream_of_its_own_and_nothing_is_printed(capsys):
 
 
 @needs_package
-def test_a_reset_of_the_network_is_a_new_optimizer_with_other_draws():
-    module = mixed()
-    optimizer = Kron(module.parameters(), lr=0.01)
-    network = Network("net", module, optimizer)
-    drive(module, optimizer, 12)
-    zero_all(network)
-    other = copy.deepcopy(module)
-    new = Kron(other.parameters(), lr=0.01)
-    shared(new)[DRAWN].fill_(12)
-    copied = Network("net", other, new)
-    allocate(copied)
-    models.assert_same(optimizer_tensors(network), optimizer_tensors(copied))
-    drive(module, optimizer, 5, seed=2)
-    drive(other, new, 5, seed=2)
-    assert_same(weights(module), weights(other))
-
-
-@needs_package
 def test_touched_entries_lose_their_momentum_and_preconditioners_stay():
     module = mixed()
     optimizer = Kron(module.parameters(), lr=0.01)
@@ -152,36 +116,6 @@ def test_touched_entries_lose_their_momentum_and_preconditioners_stay():
 
 
 @needs_package
-@pytest.mark.parametrize("updates", [1, 7])
-def test_loaded_state_goes_on_bit_for_bit(updates):
-    module = mixed()
-    optimizer = Kron(module.parameters(), lr=0.01)
-    drive(module, optimizer, updates)
-    other = mixed()
-    other.load_state_dict(module.state_dict())
-    fresh = Kron(other.parameters(), lr=0.01)
-    saved = copy.deepcopy(optimizer_tensors(Network("net", module, optimizer)))
-    load_optimizer_tensors(Network("net", other, fresh), saved)
-    drive(module, optimizer, 5, seed=2)
-    drive(other, fresh, 5, seed=2)
-    assert_same(weights(module), weights(other))
-
-
-@needs_package
-def test_state_saved_as_torch_does_is_plain_data_and_goes_on_bit_for_bit(tmp_path):
-    module = mixed()
-    optimizer = Kron(module.parameters(), lr=0.01)
-    drive(module, optimizer, 3)
-    other = copy.deepcopy(module)
-    fresh = Kron(other.parameters(), lr=0.5)
-    torch.save(optimizer.state_dict(), tmp_path / "state")
-    fresh.load_state_dict(torch.load(tmp_path / "state", weights_only=True))
-    drive(module, optimizer, 5, seed=2)
-    drive(other, fresh, 5, seed=2)
-    assert_same(weights(module), weights(other))
-
-
-@needs_package
 def test_the_runs_seed_is_that_of_its_draws():
     found = []
     for seed in (0, 1, 1):
@@ -197,5 +131,5 @@ def test_the_runs_seed_is_that_of_its_draws():
 def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "kron_torch", None)
     monkeypatch.delitem(sys.modules, "kron_torch.kron", raising=False)
-    with pytest.raises(ConfigError, match=r'pip install "rlplast\[kron\]"'):
+    with pytest.raises(ConfigError, match=r"rlplast\[kron\]"):
         Updater(OptimizerConfig("kron"), nn.Linear(2, 1))

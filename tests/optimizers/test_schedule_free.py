@@ -12,9 +12,6 @@ from rlplast.core.network.edits import Assign, swapped
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import (
     averages,
-    load_optimizer_tensors,
-    optimizer_tensors,
-    zero_all,
 )
 from rlplast.optimizers.config import OptimizerConfig
 from rlplast.optimizers.schedule_free import ScheduleFree
@@ -110,39 +107,9 @@ def test_an_edit_moves_the_average_too(policy):
         assert torch.equal(found[3:], average[3:])
 
 
-def test_a_reset_of_the_network_is_a_new_optimizer():
-    module = linear()
-    optimizer = ScheduleFree(module.parameters(), lr=0.01)
-    drive(module, optimizer, 20)
-    zero_all(Network("net", module, optimizer))
-    other = copy.deepcopy(module)
-    new = ScheduleFree(other.parameters(), lr=0.01)
-    drive(module, optimizer, 5, seed=2)
-    drive(other, new, 5, seed=2)
-    assert torch.equal(weights(module), weights(other))
-    assert torch.equal(evaluated(module, optimizer), evaluated(other, new))
-
-
-def test_loaded_state_goes_on_bit_for_bit():
-    module = linear()
-    optimizer = ScheduleFree(module.parameters(), lr=0.01)
-    drive(module, optimizer, 7)
-    other = linear()
-    other.load_state_dict(module.state_dict())
-    fresh = ScheduleFree(other.parameters(), lr=0.01)
-    saved = copy.deepcopy(optimizer_tensors(Network("net", module, optimizer)))
-    load_optimizer_tensors(Network("net", other, fresh), saved)
-    drive(module, optimizer, 5, seed=2)
-    drive(other, fresh, 5, seed=2)
-    assert torch.equal(evaluated(module, optimizer), evaluated(other, fresh))
-
-
 def test_a_first_beta_of_zero_is_refused():
-    with pytest.raises(ConfigError, match=r"optimizer\.betas = \[0\.0, 0\.9\]"):
+    with pytest.raises(ConfigError, match=r"optimizer\.betas"):
         Updater(OptimizerConfig("schedule_free", betas=[0.0, 0.9]), nn.Linear(2, 1))
-
-
-# In runs.
 
 
 @pytest.mark.parametrize("kind", ["dqn", "supervised"])

@@ -251,44 +251,27 @@ def test_the_gradient_is_clipped_only_if_asked():
         assert float((module.weight.detach() - before).norm()) == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"name": "lion"}, "optimizer 'lion' is unknown: allowed: adam, adam_o, adamw, kron"),
-        ({"name": "adamm"}, "optimizer 'adamm' is unknown: did you mean 'adam'"),
-        ({"params": {"alpha": 0.9}}, "adam has no parameter 'alpha'"),
-        ({"name": "rmsprop", "params": {"alpha": 1.0}}, "rmsprop.alpha = 1.0: allowed is [0, 1)"),
-        ({"lr": 0.0}, "optimizer.lr = 0.0"),
+def test_values_that_do_not_go_together_are_named():
+    for changes, words in (
+        ({"name": "adamm"}, "'adam'"),
+        ({"params": {"alpha": 0.9}}, "'alpha'"),
+        ({"name": "rmsprop", "params": {"alpha": 1.0}}, "rmsprop.alpha"),
         ({"betas": [0.9]}, "two numbers"),
-        ({"betas": [0.9, 1.0]}, "optimizer.betas[1] = 1.0"),
+        ({"betas": [0.9, 1.0]}, "optimizer.betas[1]"),
         ({"schedule": "step"}, "milestones"),
         ({"milestones": [0.5]}, "schedule: step"),
-        ({"warmup": 1.5}, "optimizer.warmup = 1.5"),
-        ({"warmup_max": 0}, "optimizer.warmup_max = 0"),
-        ({"warmup_end": "before"}, "optimizer.warmup_end = 'before'"),
-        ({"clip_norm": 0.0}, "optimizer.clip_norm = 0.0"),
-        ({"lr_min": 1.0}, "at most lr = 0.001"),
-        ({"momentum": 0.9}, "it belongs to kron, muon, muon_fire, rmsprop, sgd, trac"),
-        ({"momentum": 1.0}, "optimizer.momentum = 1.0"),
-        ({"name": "sgd", "params": {"nesterov": True}}, "it needs a momentum above 0"),
-        (
-            {"name": "sgd", "momentum": 0.5, "params": {"momentum": 0.9}},
-            "optimizer.momentum = 0.5 and optimizer.params.momentum = 0.9",
-        ),
-        ({"name": "rmsprop", "params": {"alpha": 10**400}}, "0…: allowed is [0, 1)"),
-    ],
-)
-def test_bad_values_are_named(changes, words):
-    with pytest.raises(ConfigError, match=re.escape(words)):
-        dataclasses.replace(OptimizerConfig(), **changes).check()
-
-
-@pytest.mark.parametrize("changes", [{"momentum": 0.9}, {"params": {"momentum": 0.9}}])
-def test_nesterov_goes_with_a_momentum_wherever_it_is_given(changes):
-    changes = {**changes, "params": {"nesterov": True} | changes.get("params", {})}
-    config = OptimizerConfig(name="sgd", **changes)
-    config.check()
-    assert Updater(config, nn.Linear(2, 1)).optimizers[0].param_groups[0]["nesterov"]
+        ({"lr_min": 1.0}, "at most lr"),
+        ({"momentum": 0.9}, "kron, muon, muon_fire, rmsprop, sgd, trac"),
+        ({"name": "sgd", "params": {"nesterov": True}}, "momentum"),
+        ({"name": "sgd", "momentum": 0.5, "params": {"momentum": 0.9}}, "params.momentum"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(words)):
+            dataclasses.replace(OptimizerConfig(), **changes).check()
+    for changes in ({"momentum": 0.9}, {"params": {"momentum": 0.9}}):
+        changes = {**changes, "params": {"nesterov": True} | changes.get("params", {})}
+        config = OptimizerConfig(name="sgd", **changes)
+        config.check()
+        assert Updater(config, nn.Linear(2, 1)).optimizers[0].param_groups[0]["nesterov"]
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw"])

@@ -1,19 +1,9 @@
 """UPGD beside three weights by hand, and beside its algorithm in plain numbers."""
 
-import copy
-
 import pytest
 import torch
 from torch import Tensor, nn
 
-from rlplast.core.network.network import Network
-from rlplast.core.network.optim_state import (
-    DRAWN,
-    load_optimizer_tensors,
-    optimizer_tensors,
-    shared,
-    zero_all,
-)
 from rlplast.optimizers.config import OptimizerConfig
 from rlplast.optimizers.updater import Updater
 from rlplast.optimizers.upgd import UPGD
@@ -130,25 +120,3 @@ def update(module: nn.Module, updater: Updater, times: int) -> list[Tensor]:
 def test_the_runs_seed_is_that_of_the_noise():
     assert not torch.equal(update(*trained(0), 1)[0], update(*trained(1), 1)[0])
     assert torch.equal(update(*trained(1), 1)[0], update(*trained(1), 1)[0])
-
-
-def test_what_is_loaded_goes_on_with_the_same_noise():
-    module, updater = trained()
-    update(module, updater, 3)
-    other, fresh = trained()
-    other.load_state_dict(module.state_dict())
-    saved = copy.deepcopy(optimizer_tensors(Network("net", module, updater.optimizers)))
-    load_optimizer_tensors(Network("net", other, fresh.optimizers), saved)
-    for mine, theirs in zip(update(module, updater, 2), update(other, fresh, 2), strict=True):
-        assert torch.equal(mine, theirs)
-
-
-def test_a_reset_of_the_network_is_a_new_optimizer_that_repeats_no_noise():
-    module, updater = trained()
-    update(module, updater, 3)
-    zero_all(Network("net", module, updater.optimizers))
-    other, new = trained()
-    other.load_state_dict(module.state_dict())
-    shared(new.optimizers[0])[DRAWN].fill_(3)
-    for mine, theirs in zip(update(module, updater, 2), update(other, new, 2), strict=True):
-        assert torch.equal(mine, theirs)

@@ -29,25 +29,20 @@ def test_next_job_waits_for_the_one_before() -> None:
     assert order == list(range(20))
 
 
-@pytest.mark.parametrize("ask", ["wait", "start"])
-def test_error_of_a_job_is_raised_once_at_the_next_call(ask: str) -> None:
-    jobs, other = Background(), []
-    jobs.start(fail)
-    with pytest.raises(OSError, match="disk full"):
-        jobs.wait() if ask == "wait" else jobs.start(lambda: other.append(1))
-    assert not other
-    jobs.wait()
-
-
-def test_check_raises_as_soon_as_a_job_has_failed() -> None:
-    jobs = Background()
-    jobs.start(fail)
-    with pytest.raises(OSError, match="disk full"):
+def test_error_of_a_job_is_raised_once_at_the_next_call_or_the_end_of_the_block() -> None:
+    def check(jobs: Background) -> None:
         while True:
             jobs.check()
 
-
-def test_block_ends_with_the_error_of_its_job() -> None:
+    other: list[int] = []
+    asks = (lambda jobs: jobs.wait(), lambda jobs: jobs.start(lambda: other.append(1)), check)
+    for ask in asks:
+        jobs = Background()
+        jobs.start(fail)
+        with pytest.raises(OSError, match="disk full"):
+            ask(jobs)
+        assert not other
+        jobs.wait()
     with pytest.raises(OSError, match="disk full"), Background() as jobs:
         jobs.start(fail)
 

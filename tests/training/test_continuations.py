@@ -118,14 +118,11 @@ def test_streams_of_a_continuation_are_new_ones_and_then_resume():
     assert np.array_equal(resumed.numpy("replay").random(3), expected)
 
 
-def test_tasks_are_those_of_the_seed():
-    config = api.read_config({"kind": "ppo", "env": {"id": "gym/CartPole-v1"}, "seed": 4})
-    third = dataclasses.replace(config, continuation=3)
-    assert config.stream_seed == config.seed == third.seed == 4
+def test_tasks_and_probes_are_those_of_the_seed():
+    third = api.read_config(small_run("dqn", {}, **QUIET) | {"seed": 4, "continuation": 3})
+    first = dataclasses.replace(third, continuation=1)
+    assert first.stream_seed == first.seed == third.seed == 4
     assert third.stream_seed == derive_seed(4, "continuation", 3)
-
-
-def test_probes_of_a_classifier_are_those_of_the_seed():
     config = small_run("supervised", {}, **QUIET)
     one, two = (build(api.read_config(config | {"continuation": n}))[0] for n in (1, 2))
     assert torch.equal(one.sample(8, 3).x, two.sample(8, 3).x)
@@ -137,12 +134,6 @@ def test_a_kind_whose_streams_know_no_continuations_says_so():
     config = small_run("dqn", {}, **QUIET) | {"continuation": 2}
     with (
         mock.patch("rlplast.agents.agent.Streams", lambda seed, continuation: Streams(seed)),
-        pytest.raises(ConfigError, match="continuation = 2: a run of kind 'dqn' draws as its seed"),
+        pytest.raises(ConfigError, match="continuation = 2"),
     ):
         build(api.read_config(config))
-
-
-@pytest.mark.parametrize("value", [0, -1, 1.5, "two"])
-def test_a_bad_number_is_refused_by_name(value: Any):
-    with pytest.raises(ConfigError, match="continuation"):
-        api.read_config({"kind": "dqn", "continuation": value})

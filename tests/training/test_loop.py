@@ -11,8 +11,6 @@ from rlplast.training import checkpoint
 from tests.core.toy import HOOKS, Toy, assert_same_training, loop, run
 from tests.runs import at_step, final, lines
 
-# What a run does.
-
 
 def test_run_leaves_lines_receipts_and_a_last_checkpoint(
     through: dict[str, Any], tmp_path: Path
@@ -25,28 +23,25 @@ def test_run_leaves_lines_receipts_and_a_last_checkpoint(
     assert [m["env_steps"] for m in logged] == [3, 6, 9, 12, 15, 16]
 
 
-def test_checkpoint_precedes_the_first_update_and_the_last_state_is_saved(tmp_path: Path) -> None:
-    run(loop(tmp_path, save="16 env_steps"))
-    names = {p.name for p in (tmp_path / "checkpoints").iterdir()}
-    assert names == {"step-0", "step-16"}
-    tensors, state = checkpoint.load(tmp_path / "checkpoints" / "step-0")
+def test_checkpoints_precede_the_first_update_hold_the_last_and_only_the_newest_are_kept(
+    tmp_path: Path,
+) -> None:
+    def names(folder: str) -> set[str]:
+        return {p.name for p in (tmp_path / folder / "checkpoints").iterdir()}
+
+    run(loop(tmp_path / "few", save="16 env_steps"))
+    assert names("few") == {"step-0", "step-16"}
+    tensors, state = checkpoint.load(tmp_path / "few" / "checkpoints" / "step-0")
     assert state["clock"]["updates"] == 0
     assert torch.equal(tensors["net.0.weight"], tensors["net.0.weight@initial"])
+    run(loop(tmp_path / "many", save="2 env_steps", keep=3))
+    assert names("many") == {"step-16", "step-14", "step-12"}
 
 
-def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
-    run(loop(tmp_path, save="2 env_steps", keep=3))
-    names = {p.name for p in (tmp_path / "checkpoints").iterdir()}
-    assert names == {"step-16", "step-14", "step-12"}
-
-
-@pytest.mark.parametrize("total", ["6 env_steps", "3 updates"])
-def test_run_ends_at_its_total_with_the_updates_owed(total: str, tmp_path: Path) -> None:
-    toy = run(loop(tmp_path, total=total, hooks=(), metrics=None))
-    assert toy.clock == Clock(updates=3, env_steps=6)
-
-
-# Order at one clock.
+def test_run_ends_at_its_total_with_the_updates_owed(tmp_path: Path) -> None:
+    for total in ("6 env_steps", "3 updates"):
+        toy = run(loop(tmp_path / total, total=total, hooks=(), metrics=None))
+        assert toy.clock == Clock(updates=3, env_steps=6)
 
 
 def test_scheduled_hooks_come_before_what_is_measured_and_saved_at_their_time(
@@ -88,29 +83,20 @@ def test_every_update_hooks_come_before_the_target_follows(tmp_path: Path) -> No
     assert all(torch.equal(mine, theirs) for mine, theirs in pairs)
 
 
-# What changes nothing.
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_cadence_changes_nothing_in_training(tmp_path: Path, through: dict[str, Any]) -> None:
+    changes: list[dict[str, Any]] = [
         {"evaluate": None},
         {"evaluate": "1 updates"},
         {"metrics": None},
         {"metrics": "1 env_steps"},
         {"log": "1 updates"},
         {"save": "1 env_steps"},
-    ],
-    ids=str,
-)
-def test_cadence_changes_nothing_in_training(
-    change: dict[str, str | None], tmp_path: Path, through: dict[str, Any]
-) -> None:
-    run(loop(tmp_path, **change))  # type: ignore[arg-type]
-    changed = final(tmp_path)
-    for name in ("points.npy", "tensors.safetensors"):
-        assert changed[name] == through[name]
-    assert changed["state.json"] == through["state.json"]
+    ]
+    for i, change in enumerate(changes):
+        run(loop(tmp_path / str(i), **change))
+        changed = final(tmp_path / str(i))
+        for name in ("points.npy", "tensors.safetensors", "state.json"):
+            assert changed[name] == through[name], change
 
 
 def test_hook_that_never_fires_changes_nothing(tmp_path: Path, through: dict[str, Any]) -> None:
@@ -118,9 +104,6 @@ def test_hook_that_never_fires_changes_nothing(tmp_path: Path, through: dict[str
     never = {"method": "head_reset", "every": "1 updates", **gate}
     run(loop(tmp_path, hooks=(*HOOKS, never)))
     assert_same_training(final(tmp_path), through)
-
-
-# Divergence.
 
 
 def explode(toy: Toy) -> None:

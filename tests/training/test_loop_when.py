@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +62,6 @@ def when_loop(
     return made
 
 
-@pytest.fixture(scope="module")
-def through(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("through")
-    run(when_loop(folder))
-    return final(folder)
-
-
 def firings(receipts: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, int]]:
     """Return what fired where, without summaries of every-update hooks."""
     return [
@@ -76,9 +69,6 @@ def firings(receipts: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, int]]
         for r in receipts
         if r["method"] != "swr"
     ]
-
-
-# What fires, and in which order.
 
 
 def due_by_hand(lines: list[dict[str, Any]]) -> list[tuple[str, int, int]]:
@@ -110,6 +100,11 @@ def test_each_value_is_read_once_when_it_is_measured(tmp_path: Path) -> None:
     assert fired == due_by_hand(left["metrics"])
     counts = [sum(f[0] == hook["method"] for f in fired) for hook in WHEN]
     assert counts == [3, 3, 2]
+    ends = WHEN[:2]  # nothing fires on what is measured at the end
+    run(when_loop(tmp_path / "end", ends, metrics="16 env_steps", evaluate="8 updates"))
+    left = final(tmp_path / "end")
+    assert {NORM, "eval/score"} <= set().union(*left["metrics"])
+    assert (left["receipts"], left["state.json"]["unread"]) == ([], {})
 
 
 def test_scheduled_hooks_come_first_then_what_is_measured_then_conditions_then_the_checkpoint(
@@ -148,14 +143,6 @@ def note(folder: Any, name: str, events: list[str]) -> None:
     setattr(folder, name, noted)
 
 
-def test_nothing_fires_on_what_is_measured_at_the_end(tmp_path: Path) -> None:
-    run(when_loop(tmp_path, WHEN[:2], metrics="16 env_steps", evaluate="8 updates"))
-    left = final(tmp_path)
-    assert {NORM, "eval/score"} <= set().union(*left["metrics"])
-    assert left["receipts"] == []
-    assert left["state.json"]["unread"] == {}
-
-
 def test_condition_that_never_holds_equals_no_hook(tmp_path: Path) -> None:
     run(when_loop(tmp_path / "without", HOOKS))
     never = [
@@ -168,36 +155,11 @@ def test_condition_that_never_holds_equals_no_hook(tmp_path: Path) -> None:
 
 def test_score_that_no_evaluation_has_ends_the_run_at_the_first_one(tmp_path: Path) -> None:
     hook = {"method": "fire", "when": {"metric": "eval/scor", "above": 0}}
-    with pytest.raises(
-        ConfigError,
-        match=r"hooks\[1\] \(fire\)\.when\.metric = 'eval/scor' .* did you mean 'eval/score'",
-    ):
+    with pytest.raises(ConfigError, match=r"hooks\[1\].*'eval/scor'"):
         run(when_loop(tmp_path, (HOOKS[0], hook)))
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert sum("eval/score" in json.loads(line) for line in lines) == 1
 
-
-# Interrupted and resumed.
-
-
-@every_step(STEPS)
-def test_run_killed_after_any_step_and_resumed_equals_the_uninterrupted_one(
-    step: int, tmp_path: Path, through: dict[str, Any]
-) -> None:
-    killed_and_resumed(lambda: when_loop(tmp_path), step)
-    assert final(tmp_path) == through
-
-
-def test_cooldown_goes_on_across_every_interruption(
-    tmp_path: Path, through: dict[str, Any]
-) -> None:
-    interrupted_and_resumed(lambda: when_loop(tmp_path), STEPS - 1)
-    assert final(tmp_path) == through
-    fired = [f for f in firings(through["receipts"]) if f[0] == "head_reset"]
-    assert len(fired) >= 2
-
-
-# The best moment.
 
 SCORES = {1: 5.0, 2: 3.0, 3: 4.0, 4: 2.0, 5: 2.5, 6: 3.0, 7: 3.0, 8: 3.0}
 
@@ -227,35 +189,43 @@ def test_best_checkpoint_is_what_was_evaluated_before_a_hook_changed_it(tmp_path
     assert fired == [1, 2, 3, 4, 5, 6, 7]
 
 
-@pytest.fixture(scope="module")
-def best(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("best")
-    run(best_loop(folder))
-    return final(folder)
-
-
-@every_step(STEPS)
-def test_run_that_goes_on_from_its_best_checkpoint_begins_with_the_firing(
-    step: int, tmp_path: Path, best: dict[str, Any]
-) -> None:
-    killed_and_resumed(lambda: best_loop(tmp_path), step)
-    assert final(tmp_path) == best
-
-
-def test_run_interrupted_at_its_best_moments_begins_with_the_firing(
-    tmp_path: Path, best: dict[str, Any]
-) -> None:
-    interrupted_and_resumed(lambda: best_loop(tmp_path), STEPS - 1)
-    assert final(tmp_path) == best
-
-
-@pytest.mark.parametrize("evaluation", range(1, 5))
 @pytest.mark.parametrize("best", [None, "score"])
 def test_conditions_see_what_they_would_after_a_signal_in_an_evaluation(
-    evaluation: int, best: str | None, tmp_path: Path
+    best: str | None, tmp_path: Path
 ) -> None:
     options: dict[str, Any] = {"metrics": "2 updates", "evaluate": "2 updates", "best": best}
     run(when_loop(tmp_path / "through", **options))
-    stopped_in_evaluation(when_loop(tmp_path / "run", **options), evaluation)
-    run(when_loop(tmp_path / "run", **options))
-    assert final(tmp_path / "run") == final(tmp_path / "through")
+    for evaluation in range(1, 5):
+        folder = tmp_path / str(evaluation)
+        stopped_in_evaluation(when_loop(folder, **options), evaluation)
+        run(when_loop(folder, **options))
+        assert final(folder) == final(tmp_path / "through"), evaluation
+
+
+Uninterrupted = tuple[Callable[[Path], Loop], dict[str, Any]]
+
+
+@pytest.fixture(scope="module", params=[when_loop, best_loop])
+def through(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Uninterrupted:
+    folder = tmp_path_factory.mktemp("through")
+    run(request.param(folder))
+    return request.param, final(folder)
+
+
+@every_step(STEPS)
+def test_run_killed_after_any_step_and_resumed_equals_the_uninterrupted_one(
+    step: int, tmp_path: Path, through: Uninterrupted
+) -> None:
+    make, expected = through
+    killed_and_resumed(lambda: make(tmp_path), step)
+    assert final(tmp_path) == expected
+
+
+def test_run_interrupted_at_every_step_equals_the_uninterrupted_one(
+    tmp_path: Path, through: Uninterrupted
+) -> None:
+    make, expected = through
+    interrupted_and_resumed(lambda: make(tmp_path), STEPS - 1)
+    assert final(tmp_path) == expected
+    method = "head_reset" if make is when_loop else "full_reset"  # cooldowns; the best moments
+    assert sum(name == method for name, _, _ in firings(expected["receipts"])) >= 2

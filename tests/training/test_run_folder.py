@@ -26,49 +26,31 @@ def rows(folder: RunFolder, name: str = "metrics") -> list[dict[str, Any]]:
     return [json.loads(x) for x in (folder.path / f"{name}.jsonl").read_text().splitlines()]
 
 
-# One writer.
-
-
-def test_folder_has_both_files_from_the_start(folder: RunFolder) -> None:
+def test_folder_has_both_files_and_one_writer(folder: RunFolder) -> None:
     assert rows(folder) == rows(folder, "receipts") == []
-
-
-def test_second_writer_is_refused_until_the_first_has_closed(folder: RunFolder) -> None:
-    with pytest.raises(ConfigError, match="is in use by another process"):
+    with pytest.raises(ConfigError, match="in use"):
         RunFolder(folder.path)
     folder.close()
     RunFolder(folder.path).close()
 
 
-# Lines.
-
-
-def test_lines_are_flat_and_readable_after_a_flush(folder: RunFolder) -> None:
+def test_lines_are_flat_exact_and_readable_after_a_flush(folder: RunFolder) -> None:
+    heard = []
+    folder.listener = lambda lines: heard.extend(
+        (file, clock["updates"], len(rows(folder, file))) for file, clock, _ in lines
+    )
     clock = clock_fields(Clock(updates=3, env_steps=9, frames=36), ("updates", "frames"))
-    folder.metrics(clock, {"train/loss": 0.1})
-    folder.receipt({"method": "fire", "clock": clock, "dfi_after": None})
-    folder.flush()
-    assert rows(folder) == [{"updates": 3, "frames": 36, "train/loss": 0.1}]
-    assert rows(folder, "receipts")[0]["clock"] == {"updates": 3, "frames": 36}
-
-
-def test_numbers_come_back_exactly(folder: RunFolder) -> None:
     values = {"a": 0.1 + 0.2, "b": 5e-324, "c": 2.0**60 + 1, "d": -0.0}
-    folder.metrics({"updates": 2**63 - 1}, values)
+    folder.metrics(clock, values | {"e": float("nan"), "f": float("inf"), "g": -float("inf")})
+    folder.receipt({"method": "fire", "clock": clock, "dfi_after": None, "sfe": float("nan")})
+    assert heard == []
     folder.flush()
-    assert json.dumps(rows(folder)[0]) == json.dumps({"updates": 2**63 - 1, **values})
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_what_is_not_finite_is_null(folder: RunFolder, value: float) -> None:
-    folder.metrics({"updates": 1}, {"train/loss": value})
-    folder.receipt({"sfe": value})
     folder.flush()
-    assert rows(folder)[0]["train/loss"] is None
-    assert rows(folder, "receipts")[0]["sfe"] is None
-
-
-# Cut back to a checkpoint.
+    assert heard == [("metrics", 3, 1), ("receipts", 3, 1)]  # once the lines are in the file
+    none = dict.fromkeys("efg")
+    assert json.dumps(rows(folder)) == json.dumps([{"updates": 3, "frames": 36, **values, **none}])
+    [receipt] = rows(folder, "receipts")
+    assert (receipt["clock"], receipt["sfe"]) == ({"updates": 3, "frames": 36}, None)
 
 
 def fill(folder: RunFolder, first: int, last: int) -> None:
@@ -81,34 +63,33 @@ def fill(folder: RunFolder, first: int, last: int) -> None:
 def test_lines_after_a_checkpoint_are_cut_whole_or_half(folder: RunFolder, leftover: bytes) -> None:
     fill(folder, 0, 5)
     lengths = folder.lengths()
+    assert lengths == {
+        name: (folder.path / name).stat().st_size for name in ("metrics.jsonl", "receipts.jsonl")
+    }
     fill(folder, 5, 9)
     folder.close()
     with (folder.path / "metrics.jsonl").open("ab") as file:
         file.write(leftover)  # a killed process's last write
     again = RunFolder(folder.path)
     again.cut(lengths, {})
+    assert again.lost == {"metrics": 4, "receipts": 4}  # whole ones
     fill(again, 5, 7)
     again.close()
     assert [r["updates"] for r in rows(folder)] == list(range(7))
     assert [r["number"] for r in rows(folder, "receipts")] == list(range(7))
 
 
-def test_lengths_count_what_is_on_disk(folder: RunFolder) -> None:
-    fill(folder, 0, 3)
-    lengths = folder.lengths()
-    assert lengths == {name: (folder.path / name).stat().st_size for name in lengths}
-    assert set(lengths) == {"metrics.jsonl", "receipts.jsonl"}
-
-
-def test_file_shorter_than_its_checkpoint_says_is_refused(folder: RunFolder) -> None:
-    fill(folder, 0, 3)
-    lengths = folder.lengths()
-    os.truncate(folder.path / "receipts.jsonl", 5)
-    with pytest.raises(DamagedFile, match=r"receipts\.jsonl has 5 bytes, the checkpoint counts"):
+def test_file_that_lacks_lines_of_its_checkpoint_is_refused(folder: RunFolder) -> None:
+    fill(folder, 0, 5)
+    lengths, checksums = folder.lengths(), folder.checksums()
+    path = folder.path / "receipts.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(b"".join(whole.splitlines(keepends=True)[1:]))
+    with pytest.raises(DamagedFile, match="4 lines"):
+        folder.cut(lengths, checksums)
+    os.truncate(path, 5)
+    with pytest.raises(DamagedFile, match=r"receipts\.jsonl has 5 bytes"):
         folder.cut(lengths, {})
-
-
-# Altered lines.
 
 
 def flip(path: Path, line: int) -> None:
@@ -160,18 +141,6 @@ def test_altered_line_is_found_between_two_checkpoints(
     third.close()
 
 
-def test_a_line_that_was_taken_out_is_refused(folder: RunFolder) -> None:
-    fill(folder, 0, 5)
-    lengths, checksums = folder.lengths(), folder.checksums()
-    folder.close()
-    path = folder.path / "receipts.jsonl"
-    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[1:]))
-    again = RunFolder(folder.path)
-    with pytest.raises(DamagedFile, match="has 4 lines, the checkpoint counts 5"):
-        again.cut(lengths, checksums)
-    again.close()
-
-
 def test_lines_as_they_were_written_are_not_called_altered(folder: RunFolder) -> None:
     fill(folder, 0, 5)
     lengths, checksums = folder.lengths(), folder.checksums()
@@ -193,9 +162,6 @@ def test_a_long_run_keeps_few_checksums_spread_over_all_lines(folder: RunFolder)
     assert [n for n, _, _ in marks] == sorted({n for n, _, _ in marks})
     gaps = [b - a for (a, _, _), (b, _, _) in pairwise([(0, 0, 0), *marks])]
     assert marks[-1][0] == 1000 and max(gaps) <= 4 * 1000 / 64
-
-
-# A full disk.
 
 
 def test_lines_that_do_not_fit_are_an_error_and_cutting_back_works(folder: RunFolder) -> None:
@@ -235,9 +201,6 @@ def test_error_of_the_disk_says_what_to_do(
     RunFolder(folder.path).close()  # unlocked in spite of it
 
 
-# Whole files.
-
-
 def test_json_is_written_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,33 +212,6 @@ def test_json_is_written_whole_or_not_at_all(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(RlplastError, match=r"run\.json could not be written"):
+    with pytest.raises(RlplastError, match=r"run\.json"):
         write_text(path, "x")
     assert json.loads(path.read_text())["status"] == "running"
-
-
-def test_listener_is_told_once_lines_are_in_the_file(folder: RunFolder) -> None:
-    heard = []
-    folder.listener = lambda lines: heard.extend(
-        (file, clock["updates"], len(rows(folder, file))) for file, clock, _ in lines
-    )
-    folder.metrics({"updates": 1}, {"x": 1.0})
-    folder.receipt({"clock": {"updates": 1}, "method": "fire"})
-    assert heard == []
-    folder.flush()
-    folder.flush()
-    assert heard == [("metrics", 1, 1), ("receipts", 1, 1)]
-
-
-@pytest.mark.parametrize(("leftover", "lost"), [(b"", 2), (b'{"updates": 9, "x"', 2)])
-def test_lost_counts_whole_lines_that_were_cut_off(
-    folder: RunFolder, leftover: bytes, lost: int
-) -> None:
-    fill(folder, 0, 5)
-    lengths = folder.lengths()
-    fill(folder, 5, 7)
-    folder.flush()
-    with (folder.path / "metrics.jsonl").open("ab") as file:
-        file.write(leftover)
-    folder.cut(lengths, {})
-    assert folder.lost == {"metrics": lost, "receipts": 2}

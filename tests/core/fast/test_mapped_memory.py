@@ -26,17 +26,14 @@ def mapped_bytes(path: Path) -> int:
     return total
 
 
-def test_array_begins_with_a_page_and_holds_zeros() -> None:
+def test_arrays_begin_with_a_page_and_hold_zeros_and_too_large_ones_are_refused() -> None:
     array = mapped_memory.zeros((3, 5), np.dtype([("a", "<f4"), ("b", "u1")]))
     assert array.ctypes.data % mmap.PAGESIZE == 0
     assert array.shape == (3, 5) and array.flags.writeable and array.flags.c_contiguous
     assert not array.view(np.uint8).any()
-
-
-@pytest.mark.parametrize("length", [2**50, 2**80])
-def test_more_memory_than_there_is_is_refused(length: int) -> None:
-    with pytest.raises(MemoryError, match=r"unable to allocate .* GiB"):
-        mapped_memory.zeros((length,), np.dtype("u1"))
+    for length in (2**50, 2**80):
+        with pytest.raises(MemoryError):
+            mapped_memory.zeros((length,), np.dtype("u1"))
 
 
 @settings(max_examples=60, deadline=None)
@@ -70,18 +67,17 @@ def test_rows_become_those_of_the_file_and_others_stay(
     assert path.read_bytes() == b"#" * offset + data.tobytes() + b"more"
 
 
-def test_file_that_is_too_short_is_refused(tmp_path: Path) -> None:
-    array = mapped_memory.zeros((10, 100), np.dtype("u1"))
-    (tmp_path / "file").write_bytes(b"x" * 499)
-    with pytest.raises(OSError, match="ends too early"):
-        mapped_memory.fill(array, slice(0, 5), tmp_path / "file", 0)
-
-
-def test_array_that_is_not_ours_is_filled_by_reading(tmp_path: Path) -> None:
+def test_array_that_is_not_ours_is_filled_by_reading_and_short_files_are_refused(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "file").write_bytes(b"x" * 50_000)
     array = np.zeros((5, 10_000), np.uint8)
     mapped_memory.fill(array, slice(0, 5), tmp_path / "file", 0)
     assert (array == ord("x")).all()
+    (tmp_path / "short").write_bytes(b"x" * 499)
+    ours = mapped_memory.zeros((10, 100), np.dtype("u1"))
+    with pytest.raises(OSError, match="too early"):
+        mapped_memory.fill(ours, slice(0, 5), tmp_path / "short", 0)
 
 
 @linux

@@ -16,9 +16,6 @@ def parse(**config: Any) -> Condition:
     return Condition.parse(config, TOTAL)
 
 
-# What it decides.
-
-
 @given(st.floats() | st.none(), st.floats(allow_nan=False, allow_infinity=False))
 def test_holds_is_a_strict_comparison_that_nothing_and_not_a_number_fail(
     value: float | None, threshold: float
@@ -60,42 +57,27 @@ def test_text_is_the_same_however_the_condition_was_written() -> None:
     assert str(parse(metric="srank", below=3.5)) == "{metric: srank, below: 3.5}"
 
 
-# What it may say.
-
 LOSS = {"metric": "train/loss"}
 
 
-@pytest.mark.parametrize(
-    ("when", "message"),
-    [
-        ("dormant_ratio > 0.3", r"s\.when = 'dormant_ratio > 0\.3': allowed is a mapping"),
-        (LOSS | {"abov": 1}, r"s\.when has an unknown key 'abov': did you mean 'above'"),
-        ({"above": 1}, r"s\.when has no metric"),
-        (LOSS, r"s\.when has no threshold: exactly one of above, below"),
-        (LOSS | {"above": None}, r"s\.when has no threshold"),
-        (LOSS | {"above": 1, "below": 2}, r"s\.when has above and below: exactly one"),
-        (LOSS | {"above": "1"}, r"s\.when\.above = '1': allowed is a finite number"),
-        (LOSS | {"above": True}, r"s\.when\.above = True: allowed is a finite number"),
-        (LOSS | {"below": float("nan")}, r"s\.when\.below = nan: allowed is a finite number"),
-        (LOSS | {"below": float("-inf")}, r"s\.when\.below = -inf: allowed is a finite"),
-        (LOSS | {"above": 1, "cooldown": 5}, r"s\.when\.cooldown = 5: allowed is a number with a"),
-        (LOSS | {"above": 1, "cooldown": "5 updats"}, r"'updats': did you mean 'updates'"),
-        (
-            LOSS | {"above": 1, "cooldown": "201 updates"},
-            r"s\.when\.cooldown = 201 updates is longer than the run \(200 updates\)",
-        ),
-        ({"metric": 3, "above": 1}, r"s\.when\.metric = 3: allowed is a name"),
-        (
-            {"metric": "dormant_ration", "above": 1},
-            r"'dormant_ration' is no plasticity metric: did you mean 'dormant_ratio'",
-        ),
-        ({"metric": "time/seconds", "above": 1}, r"'time/seconds' differs each time a run is"),
-    ],
-    ids=str,
-)
-def test_conditions_that_are_wrong_are_refused(when: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        Schedule.parse({"when": when}, TOTAL, "s")
+def test_conditions_that_are_wrong_are_refused() -> None:
+    cases: list[tuple[Any, str]] = [
+        ("dormant_ratio > 0.3", r"s\.when"),
+        ({"above": 1}, "metric"),
+        (LOSS, "threshold"),
+        (LOSS | {"above": None}, "threshold"),
+        (LOSS | {"above": 1, "below": 2}, "above and below"),
+        (LOSS | {"above": "1"}, r"s\.when\.above"),
+        (LOSS | {"above": True}, r"s\.when\.above"),
+        (LOSS | {"below": float("nan")}, r"s\.when\.below"),
+        (LOSS | {"below": float("-inf")}, r"s\.when\.below"),
+        (LOSS | {"above": 1, "cooldown": "201 updates"}, r"s\.when\.cooldown"),
+        ({"metric": "dormant_ration", "above": 1}, "'dormant_ration' .*'dormant_ratio'"),
+        ({"metric": "time/seconds", "above": 1}, "'time/seconds'"),
+    ]
+    for when, message in cases:
+        with pytest.raises(ConfigError, match=message):
+            Schedule.parse({"when": when}, TOTAL, "s")
 
 
 def test_condition_is_a_rule_that_goes_with_from_and_until() -> None:
@@ -109,85 +91,44 @@ def test_condition_is_a_rule_that_goes_with_from_and_until() -> None:
         Schedule.parse({"when": when, "every": "10%"}, TOTAL)
 
 
-# What a run measures.
-
 SOME = Measured(metrics=("dormant_ratio", "srank"), evaluate=True)
 
 
-@pytest.mark.parametrize(
-    "metric",
-    ["dormant_ratio", "metric/srank/q", "metric/srank/critic/[0]", "eval/accuracy", "train/x"],
-)
-def test_what_the_run_measures_is_accepted(metric: str) -> None:
-    parse(metric=metric, above=0).check(SOME, ["q", "critic"])
-
-
-@pytest.mark.parametrize(
-    ("metric", "measured", "message"),
-    [
-        (
-            "weight_norm",
-            SOME,
-            r"w\.metric = 'weight_norm' is never measured: add 'weight_norm' to metrics\.names, "
-            r"which are dormant_ratio, srank",
-        ),
-        ("dormant_ratio", Measured(None, True), r"give metrics\.every a period"),
-        ("metric/srank/q", Measured(None, True), r"give metrics\.every a period"),
+def test_what_the_run_never_measures_is_refused_with_what_to_add() -> None:
+    ours = "dormant_ratio", "metric/srank/q", "metric/srank/critic/[0]", "eval/accuracy", "train/x"
+    for metric in ours:
+        parse(metric=metric, above=0).check(SOME, ["q", "critic"])
+    for metric, measured, message in (
+        ("weight_norm", SOME, r"add 'weight_norm' to metrics\.names"),
+        ("dormant_ratio", Measured(None, True), r"metrics\.every"),
+        ("metric/srank/q", Measured(None, True), r"metrics\.every"),
         ("metric/weight_norm/q", SOME, r"add 'weight_norm' to metrics\.names"),
-        ("metric/srank/p", SOME, r"'metric/srank/p' is never measured: .*metric/srank/q"),
-        ("metric/srank", SOME, r"'metric/srank' is never measured: did you mean 'metric/srank/q'"),
-        ("eval/accuracy", Measured(None, False), r"give evaluate\.every a period"),
-        ("evla/accuracy", SOME, r"is measured in no run: did you mean 'eval/accuracy'"),
-    ],
-)
-def test_what_the_run_never_measures_is_refused_with_what_to_add(
-    metric: str, measured: Measured, message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        parse(metric=metric, above=0).check(measured, ["q"], "w")
+        ("metric/srank/p", SOME, "'metric/srank/p' .*metric/srank/q"),
+        ("metric/srank", SOME, "'metric/srank' .*metric/srank/q"),
+        ("eval/accuracy", Measured(None, False), r"evaluate\.every"),
+        ("evla/accuracy", SOME, "'eval/accuracy'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            parse(metric=metric, above=0).check(measured, ["q"], "w")
 
 
-@pytest.mark.parametrize(
-    ("metric", "values", "message"),
-    [
-        (
-            "dfi",
-            ["metric/dfi/q/fc1.weight", "metric/dfi/q/fc2.weight"],
-            r"w\.metric = 'dfi' is measured for parts of 'q': name one, such as "
-            r"'metric/dfi/q/fc1\.weight'",
-        ),
-        (
-            "srank",
-            ["metric/srank/actor"],
-            r"'srank' is not measured of q, temperature, but as metric/srank/actor",
-        ),
-        (
-            "metric/dfi/q/fc3.weight",
-            ["metric/dfi/q/fc1.weight"],
-            r"never measured: did you mean 'metric/dfi/q/fc1\.weight'",
-        ),
-        ("eval/acuracy", ["eval/loss", "eval/accuracy"], r"did you mean 'eval/accuracy'"),
-    ],
-)
-def test_value_whose_like_is_measured_and_it_is_not_is_an_error(
-    metric: str, values: list[str], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        parse(metric=metric, above=0).check_found(
-            dict.fromkeys(values, 1.0), ["q", "temperature"], "w"
-        )
-
-
-@pytest.mark.parametrize(
-    ("metric", "values"),
-    [
+def test_value_whose_like_is_measured_and_it_is_not_is_an_error() -> None:
+    networks = ["q", "temperature"]
+    for metric, values, message in (
+        ("dfi", ["metric/dfi/q/fc1.weight", "metric/dfi/q/fc2.weight"], r"q/fc1\.weight'"),
+        ("srank", ["metric/srank/actor"], "metric/srank/actor"),
+        ("metric/dfi/q/fc3.weight", ["metric/dfi/q/fc1.weight"], r"q/fc1\.weight'"),
+        ("eval/acuracy", ["eval/loss", "eval/accuracy"], "'eval/accuracy'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            parse(metric=metric, above=0).check_found(dict.fromkeys(values, 1.0), networks, "w")
+    later: list[tuple[str, list[str]]] = [
         ("srank", ["metric/srank/q", "metric/srank/q/fc1"]),  # and nothing of the temperature
         ("srank", ["metric/weight_norm/q"]),  # no data to probe with yet
         ("metric/srank/q/x", ["metric/weight_norm/q"]),
         ("eval/accuracy", ["train/loss", "metric/srank/q"]),  # no evaluation was due
         ("train/return", ["train/loss"]),  # no episode has ended
         ("train/return", []),
-    ],
-)
-def test_value_that_may_come_later_is_no_error(metric: str, values: list[str]) -> None:
-    parse(metric=metric, above=0).check_found(dict.fromkeys(values, 1.0), ["q", "temperature"], "w")
+    ]
+    for metric, values in later:
+        parse(metric=metric, above=0).check_found(dict.fromkeys(values, 1.0), networks, "w")

@@ -1,7 +1,6 @@
 import copy
 import inspect
 import math
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -28,9 +27,6 @@ def network_of(module: nn.Module | None = None, name: str = "net") -> Network:
     return Network(name, module, torch.optim.SGD(module.parameters(), lr=0.1))
 
 
-# A hand-written loop.
-
-
 def fired_at(config: dict[str, Any], steps: range, unit: str = "updates") -> list[tuple[int, int]]:
     hooks = Hooks([RESET | config], network_of(), f"100 {unit}")
     found = []
@@ -49,13 +45,9 @@ def test_hook_fires_at_its_update_in_a_hand_written_loop() -> None:
     assert fired_at(between, range(1, 101)) == [(30, 1), (40, 1)]
 
 
-def test_jump_over_several_points_is_one_firing_that_counts_them() -> None:
+def test_jumps_count_the_points_they_cross_and_nothing_fires_at_the_end_or_after_it() -> None:
     every = {"every": "10 env_steps"}
-    fired = fired_at(every, range(0, 101, 25), "env_steps")
-    assert fired == [(25, 2), (50, 3), (75, 2), (100, 2)]  # nothing is due at the very end
-
-
-def test_nothing_fires_at_the_end_of_a_run_or_after_it() -> None:
+    assert fired_at(every, range(0, 101, 25), "env_steps") == [(25, 2), (50, 3), (75, 2), (100, 2)]
     assert fired_at({"every": "50%"}, range(0, 121)) == [(50, 1)]
     gated = {"every": "20 updates", "from": "30%"}
     assert fired_at(gated, range(0, 121)) == [(40, 1), (60, 1), (80, 1)]
@@ -64,12 +56,12 @@ def test_nothing_fires_at_the_end_of_a_run_or_after_it() -> None:
 def test_step_refuses_counters_that_go_back_or_were_never_given() -> None:
     hooks = Hooks([{"method": "fire", "at": "50%"}], network_of(), "100 updates")
     hooks.step(updates=10)
-    with pytest.raises(ConfigError, match=r"step\(updates=9\) goes back from 10"):
+    with pytest.raises(ConfigError, match=r"updates=9"):
         hooks.step(updates=9)
-    with pytest.raises(ConfigError, match=r"step\(update=9\): did you mean 'updates'"):
+    with pytest.raises(ConfigError, match="'updates'"):
         hooks.step(update=9)
     never = Hooks([{"method": "fire", "at": "50 env_steps"}], network_of(), "100 updates")
-    with pytest.raises(ConfigError, match="lacks env_steps"):
+    with pytest.raises(ConfigError, match="env_steps"):
         never.step(updates=10)
     # A unit given once keeps its value when it is left out.
     never.step(updates=10, env_steps=40)
@@ -112,14 +104,6 @@ def test_every_update_hook_acts_at_every_update_and_reports_once() -> None:
     assert hooks.flush(Clock(updates=3)) == []
 
 
-def test_summary_receipt_counts_only_what_was_written() -> None:
-    made = subject("conv_batchnorm")  # running statistics are in scope and not written
-    hooks = Hooks([{"method": "swr", "every": "1 updates"}], made.network, "100 updates")
-    hooks.step(updates=2)
-    [receipt] = hooks.flush(Clock(updates=2))
-    assert receipt.entries_touched == sum(p.numel() for p in made.module.parameters())
-
-
 def test_summary_receipt_sums_logs_of_factors() -> None:
     module = nn.Sequential(nn.Linear(3, 3, bias=False))
     network = network_of(module)
@@ -135,30 +119,25 @@ def test_summary_receipt_sums_logs_of_factors() -> None:
     assert receipt.sfe == pytest.approx(norm**2 * (0.5**2 + 0.25**2), rel=1e-5)
 
 
-@pytest.mark.parametrize("schedule", [{"every": "1 updates"}, {"every": "2 updates"}], ids=str)
-def test_each_firing_draws_anew_from_seed_and_number(schedule: dict[str, str]) -> None:
-    def draws(seed: int) -> list[torch.Tensor]:
+def test_each_firing_draws_anew_from_seed_and_number() -> None:
+    def draws(period: int, seed: int) -> list[torch.Tensor]:
         network = network_of()
-        hooks = Hooks([RESET | schedule], network, "10 updates", seed)
+        hooks = Hooks([RESET | {"every": f"{period} updates"}], network, "10 updates", seed)
         weights = []
         for update in range(1, 5):
             hooks.step(updates=update)
             weights.append(network.blocks[0].view.clone())
         return weights
 
-    first = draws(0)
-    assert not torch.equal(first[1], first[3])
-    again = draws(0)
-    assert all(torch.equal(first[u], again[u]) for u in (1, 2, 3))
-    assert not torch.equal(first[3], draws(1)[3])
-    period = int(schedule["every"][0])
-    key = f"full_reset every={schedule['every']}"
-    generator = torch_stream(0, "hook", key, "net", 4 // period)
-    law = network_of()
-    assert torch.equal(first[3], law.fresh(law.blocks[0], generator))
-
-
-# State.
+    for period in (1, 2):
+        first, again = draws(period, 0), draws(period, 0)
+        assert not torch.equal(first[1], first[3])
+        assert all(torch.equal(first[u], again[u]) for u in (1, 2, 3))
+        assert not torch.equal(first[3], draws(period, 1)[3])
+        key = f"full_reset every={period} updates"
+        generator = torch_stream(0, "hook", key, "net", 4 // period)
+        law = network_of()
+        assert torch.equal(first[3], law.fresh(law.blocks[0], generator))
 
 
 def test_loop_goes_on_after_a_restart_where_it_was() -> None:
@@ -206,21 +185,12 @@ def test_methods_state_is_restored_into_its_own_tensors() -> None:
     assert not torch.allclose(tensors["anchor"], start)
 
 
-def test_arm_of_a_study_may_have_hooks_its_prefix_did_not_have() -> None:
-    made = subject("mlp")
-    prefix = Hooks([], made.network, "100 updates")
-    prefix.step(updates=10)
-    arm = Hooks([{"method": "swr", "every": "1 updates"}], made.network, "100 updates")
-    arm.load_state_dict(prefix.state_dict())
-    assert arm.step(updates=11) == []
-    assert arm.flush(Clock(updates=11))[0].firings == 1
-
-
 def test_next_due_is_the_nearest_scheduled_hook() -> None:
     configs = [
         RESET | {"at": ["20%", "80%"]},
         {"method": "fire", "every": "30 updates"},
         {"method": "swr", "every": "1 updates"},
+        RESET | {"when": {"metric": "train/loss", "above": 1}},  # nobody knows when that is
     ]
     hooks = Hooks(configs, network_of(), "100 updates")
     due = [hooks.next_due(Clock(updates=u)) for u in (0, 20, 59, 79)]
@@ -233,57 +203,39 @@ def test_next_due_is_the_nearest_scheduled_hook() -> None:
     assert Hooks([], network_of(), "100 updates").next_due(Clock()) is None
 
 
-# What configs may say; what holds for all lists of methods is in test_listing.py.
-
-BAD_CONFIGS: dict[str, tuple[dict[str, str], str]] = {
-    "unknown_key": ({"att": "50%"}, r"hooks\[0\].*'att': did you mean 'at'\?"),
-    "unknown_scope": (
-        {"at": "50%", "scope": "dqm"},
-        r"hooks\[0\] \(fire\)\.scope = 'dqm': did you mean 'dqn'",
-    ),
-    "empty_scope": ({"at": "50%", "scope": "vit"}, "fire finds nothing to edit in network 'net'"),
-    "unknown_policy": (
-        {"at": "50%", "optimizer": "touch"},
-        "optimizer = 'touch': did you mean 'touched'",
-    ),
-    "every_update_policy": (
-        {"every": "1 updates", "optimizer": "network"},
-        "fires at every update: allowed are optimizer 'keep' and followers 'leave', not 'network'",
-    ),
-    "two_rules": ({"at": "50%", "every": "5 updates"}, "at and every: exactly"),
-    "other_unit": (
-        {"at": "5 tokens"},
-        r"hooks\[0\] \(fire\) counts tokens: this run counts updates",
-    ),
-    "at_the_end": ({"at": "100%"}, "at or past the end"),
-}
+BAD_CONFIGS: list[tuple[dict[str, str], str]] = [
+    ({"att": "50%"}, r"hooks\[0\].*'att'"),
+    ({"at": "50%", "scope": "dqm"}, r"hooks\[0\] \(fire\)\.scope"),
+    ({"at": "50%", "scope": "vit"}, "fire .*'net'"),
+    ({"at": "50%", "optimizer": "touch"}, "'touch'"),
+    ({"every": "1 updates", "optimizer": "network"}, "'network'"),
+    ({"at": "50%", "every": "5 updates"}, "at and every"),
+    ({"at": "5 tokens"}, r"hooks\[0\] \(fire\) counts tokens"),
+    ({"at": "100%"}, "end"),
+]
 
 
-@pytest.mark.parametrize("which", BAD_CONFIGS)
-def test_bad_hook_configs_name_key_value_and_remedy(which: str) -> None:
-    keys, message = BAD_CONFIGS[which]
-    with pytest.raises(ConfigError, match=message):
-        Hooks([{"method": "fire", **keys}], network_of(), "100 updates", units=("updates",))
-
-
-def test_defaults_of_policies_depend_on_the_method_and_the_schedule() -> None:
-    configs = [
-        {"method": "fire", "at": "50%"},
-        {"method": "fire", "every": "1 updates"},
-        {"method": "swr", "at": "50%"},
-        {"method": "swr", "at": "50%", "optimizer": "touched", "followers": "same_edit"},
+def test_hooks_that_fit_no_run_are_refused_by_key() -> None:
+    for keys, message in BAD_CONFIGS:
+        with pytest.raises(ConfigError, match=message):
+            Hooks([{"method": "fire", **keys}], network_of(), "100 updates", units=("updates",))
+    for method, key in (("lifecycle", "replace_layers"), ("l2", "Penalties")):
+        with pytest.raises(ConfigError, match=key):
+            rlplast.apply(method, nn.Linear(3, 2))
+    hooks = Hooks([{"method": "fire", "at": "50%"}], network_of(), "9 updates")
+    calls: list[Callable[[], Any]] = [
+        lambda: Hooks([], network_of(), "50%"),
+        lambda: hooks.step(updates=math.inf),
+        lambda: hooks.step(updates=-1),
+        lambda: hooks.observe({"a": "x"}),  # type: ignore[dict-item]
+        lambda: hooks.load_state_dict({"clock": {"a": 1}}),
     ]
-    hooks = Hooks(configs, network_of(), "100 updates").hooks
-    assert [(h.optimizer, h.followers) for h in hooks] == [
-        ("network", "copy"),
-        ("keep", "leave"),
-        ("keep", "leave"),
-        ("touched", "same_edit"),
-    ]
+    for call in calls:
+        with pytest.raises(ConfigError, match="allowed"):
+            call()
 
 
 def test_keys_name_the_method_and_its_schedule() -> None:
-    """Draws depend on them, so they stay what they were."""
     configs = [
         {"method": "fire", "every": "1 updates"},
         {"method": "swr", "at": "50%"},
@@ -311,39 +263,10 @@ def test_another_row_of_the_same_method_moves_no_draw() -> None:
     assert torch.equal(drawn([never, {"at": "50%"}]), drawn([{"at": "50%"}]))
 
 
-def test_scope_restores_layers_beside_the_edit_in_network_and_followers() -> None:
-    made = subject("conv")  # FIRE's DQN recipe: convs projected, linears back to θ0
-    receipt = rlplast.apply("fire", made.network, scope="dqn", follower_policy="same_edit")
-    for name in ("5.weight", "5.bias"):
-        start = made.network.initial[name]
-        assert torch.equal(made.module.get_parameter(name), start)
-        assert torch.equal(made.follower.get_parameter(name), start)
-    assert receipt.dfi_before is not None and receipt.dfi_after is not None
-    assert receipt.dfi_after < receipt.dfi_before
-    edited = ["0.weight", "2.weight", "5.weight", "5.bias"]
-    assert receipt.entries_touched == sum(made.module.get_parameter(n).numel() for n in edited)
-
-
-# One firing on anybody's model.
-
-
-@pytest.mark.parametrize(
-    ("method", "message"),
-    [
-        ("fyre", "did you mean 'fire'"),
-        ("lifecycle", "edits no weights by itself: use rlplast.replace_layers"),
-        ("l2", "use rlplast.Penalties"),
-    ],
-)
-def test_apply_names_what_else_is_for_a_method(method: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        rlplast.apply(method, nn.Linear(3, 2))
-
-
 def test_apply_needs_initial_weights_where_the_method_returns_to_them() -> None:
     module = nn.Linear(3, 2)
     for method, scope in (("shrink_perturb", "all"), ("fire", "dqn")):
-        with pytest.raises(ConfigError, match=f"{method} .* reads the initial weights: pass init"):
+        with pytest.raises(ConfigError, match=method):
             rlplast.apply(method, module, scope=scope)
     initial = copy.deepcopy(module.state_dict())
     with torch.no_grad():
@@ -355,20 +278,19 @@ def test_apply_needs_initial_weights_where_the_method_returns_to_them() -> None:
 PLAIN = ("dash", "fire", "full_reset", "head_reset", "redo", "regrama", "shrink_perturb", "swr")
 
 
-@pytest.mark.parametrize("method", PLAIN)
-def test_a_plain_function_is_apply_and_shows_the_parameters_of_its_method(method: str) -> None:
-    plain, case = getattr(rlplast, method), CASES[method]
-    signature = inspect.signature(plain).parameters
-    for name, row in get("methods", method).params.items():
-        assert signature[name].default == row["default"]
-        assert re.search(rf"^    {name}: ", plain.__doc__, re.MULTILINE)
-    assert list(signature)[:2] == ["model", "optimizer"]
-    assert {"scope", "target", "initial", "seed", "inputs", "loss"} < set(signature)
-    one, two = subject("mlp"), subject("mlp")
-    options = {"inputs": one.x[:4], "seed": 3, **case.params}
-    for function, made in ((plain, one), (partial(rlplast.apply, method), two)):
-        function(made.network, loss=lambda x, m=made: m.module(x).square().mean(), **options)
-    assert_same(one.snapshot(), two.snapshot())
+def test_a_plain_function_is_apply_and_shows_the_parameters_of_its_method() -> None:
+    for method in PLAIN:
+        plain, case = getattr(rlplast, method), CASES[method]
+        signature = inspect.signature(plain).parameters
+        for name, row in get("methods", method).params.items():
+            assert signature[name].default == row["default"]
+        assert list(signature)[:2] == ["model", "optimizer"]
+        assert {"scope", "target", "initial", "seed", "inputs", "loss"} < set(signature)
+        one, two = subject("mlp"), subject("mlp")
+        options = {"inputs": one.x[:4], "seed": 3, **case.params}
+        for function, made in ((plain, one), (partial(rlplast.apply, method), two)):
+            function(made.network, loss=lambda x, m=made: m.module(x).square().mean(), **options)
+        assert_same(one.snapshot(), two.snapshot())
 
 
 def test_plain_functions_treat_optimizer_and_target() -> None:
@@ -385,27 +307,5 @@ def test_state_of_a_hook_on_other_networks_is_refused_before_anything_is_copied(
         networks = {key: network_of(name=key) for key in ("a", "b")}
         return Hooks([{**RESET, "every": "2 updates", "networks": [name]}], networks, "10 updates")
 
-    with pytest.raises(DamagedFile, match="it is of another hook list"):
+    with pytest.raises(DamagedFile, match="hook list"):
         hooks("b").load_state_dict(hooks("a").state_dict())
-
-
-@pytest.mark.parametrize(
-    ("call", "says"),
-    [
-        (lambda made: Hooks([], network_of(), "50%"), "total = 50%: allowed is a number with"),
-        (lambda made: Hooks("fire", network_of(), "9 updates"), "hooks = 'fire': allowed is a"),
-        (lambda made: Hooks(None, network_of(), "9 updates"), "hooks = None: allowed is a list of"),
-        (lambda made: made.step(updates=5.5), r"step\(updates=5.5\): allowed is a whole number"),
-        (lambda made: made.step(updates=math.inf), r"step\(updates=inf\): allowed is a whole"),
-        (lambda made: made.step(updates=-1), r"step\(updates=-1\): allowed is a whole number"),
-        (lambda made: made.step(updates="x"), r"step\(updates='x'\): allowed is a whole number"),
-        (lambda made: made.observe("x"), r"observe\('x'\): allowed is a mapping of names"),
-        (lambda made: made.observe({"a": "x"}), r"observe\(.*\): allowed is a mapping of names"),
-        (lambda made: made.load_state_dict({}), r"load_state_dict\({}\): allowed is what"),
-        (lambda made: made.load_state_dict(None), r"load_state_dict\(None\): allowed is what"),
-        (lambda made: made.load_state_dict({"clock": {"a": 1}}), r"load_state_dict\(.*: allowed"),
-    ],
-)
-def test_calls_with_what_is_not_allowed_are_refused(call: Callable[[Any], Any], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        call(Hooks([{"method": "fire", "at": "50%"}], network_of(), "9 updates"))

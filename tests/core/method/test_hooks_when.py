@@ -10,7 +10,6 @@ from torch import nn
 import rlplast
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.condition import Measured
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.network.network import Network
 from rlplast.core.rng import torch_stream
@@ -35,12 +34,6 @@ def fired_at(hook: dict[str, Any], losses: dict[int, float], total: int = 100) -
     return [r.clock.updates for r in found]
 
 
-def test_fires_at_each_measurement_that_fulfils_the_condition() -> None:
-    losses = {10: 2.0, 20: 1.0, 30: 0.5, 40: float("nan"), 50: 1.01, 51: 7.0}
-    assert fired_at({"when": LOSS}, losses) == [10, 50, 51]
-    assert fired_at({"when": {"metric": "train/loss", "below": 1}}, losses) == [30]
-
-
 def test_cooldown_rests_from_firing_to_firing() -> None:
     always = dict.fromkeys(range(3, 100, 3), 2.0)
     assert fired_at({"when": LOSS | {"cooldown": "25%"}}, always) == [3, 30, 57, 84]
@@ -49,23 +42,15 @@ def test_cooldown_rests_from_firing_to_firing() -> None:
     assert fired_at({"when": LOSS | {"cooldown": "100%"}}, always) == [3]
 
 
-def test_from_and_until_are_the_first_and_last_time() -> None:
-    always = dict.fromkeys(range(5, 100, 5), 2.0)
+def test_from_until_and_the_end_of_the_run_bound_the_firings() -> None:
+    always = dict.fromkeys(range(5, 101, 5), 2.0)
     assert fired_at({"when": LOSS, "from": "20%", "until": "30%"}, always) == [20, 25, 30]
-
-
-def test_nothing_fires_at_the_end_of_a_run_or_after_it() -> None:
-    hooks = Hooks([RESET | {"when": LOSS}], network_of(), "10 updates")
-    for update, firings in ((9, 1), (10, 0), (11, 0)):
-        hooks.step(updates=update)
-        assert len(hooks.observe({"train/loss": 2.0})) == firings
-
-
-def test_value_fires_once_and_not_again_when_others_are_measured() -> None:
+    assert fired_at({"when": LOSS, "from": "90%"}, always) == [90, 95]
     hooks = Hooks([RESET | {"when": LOSS}], network_of(), "100 updates")
-    assert len(hooks.observe({"train/loss": 2.0}, Clock(updates=1))) == 1
-    assert hooks.observe({"eval/loss": 2.0}, Clock(updates=2)) == []
-    assert hooks.step(updates=3) == []
+    [receipt] = hooks.observe({"train/loss": 2.0}, Clock(updates=1))
+    assert (receipt.crossings, receipt.clock) == (1, Clock(updates=1))
+    assert hooks.observe({"eval/loss": 2.0}, Clock(updates=2)) == []  # the value fired once
+    assert hooks.step(updates=3) == hooks.observe({"train/loss": 2.0}, Clock(updates=101)) == []
 
 
 def test_bare_name_fires_on_the_networks_whose_own_value_holds() -> None:
@@ -91,35 +76,6 @@ def test_key_of_one_network_fires_on_all_networks_of_the_hook() -> None:
     hooks = Hooks([RESET | {"when": when, "networks": ["critic", "other"]}], networks, "9 updates")
     values = {"metric/dormant_ratio/actor": 0.6, "metric/dormant_ratio/critic": 0.0}
     assert [r.network for r in hooks.observe(values, Clock(updates=1))] == ["critic", "other"]
-
-
-def test_several_conditions_fire_in_list_order_on_one_value() -> None:
-    configs = [
-        {"method": "shrink_perturb", "when": {"metric": "eval/loss", "above": 0}},
-        {"method": "fire", "at": "50%"},
-        RESET | {"when": LOSS},
-        {"method": "head_reset", "when": LOSS},
-    ]
-    hooks = Hooks(configs, network_of(), "10 updates")
-    assert [r.method for r in hooks.step(updates=5)] == ["fire"]
-    values = {"train/loss": 3.0, "eval/loss": 1.0}
-    assert [r.method for r in hooks.observe(values)] == [
-        "shrink_perturb",
-        "full_reset",
-        "head_reset",
-    ]
-
-
-def test_receipt_is_that_of_one_firing_at_that_clock() -> None:
-    hooks = Hooks([RESET | {"when": LOSS}], network_of(), "10 updates")
-    hooks.step(updates=3)
-    (receipt,) = hooks.observe({"train/loss": 2.0})
-    assert (receipt.method, receipt.network) == ("full_reset", "net")
-    assert (receipt.crossings, receipt.clock) == (1, Clock(updates=3))
-    assert (receipt.optimizer_policy, receipt.sfe > 0) == ("network", True)
-
-
-# Draws.
 
 
 def draws(hook: dict[str, Any], seed: int, updates: list[int]) -> list[torch.Tensor]:
@@ -157,9 +113,6 @@ def test_a_networks_draws_do_not_depend_on_firings_of_another() -> None:
     assert torch.equal(critic("critic"), critic("actor", "critic"))
 
 
-# State.
-
-
 def test_state_has_the_number_and_the_clock_of_the_last_firing() -> None:
     hook = RESET | {"when": LOSS | {"cooldown": "20 updates"}}
 
@@ -182,44 +135,13 @@ def test_state_has_the_number_and_the_clock_of_the_last_firing() -> None:
         assert torch.equal(weights, same)
 
 
-def test_state_of_a_run_without_the_hook_leaves_it_fresh() -> None:
-    hook = RESET | {"when": LOSS | {"cooldown": "50 updates"}}
-    prefix = Hooks([{"method": "fire", "at": "50%"}], network_of(), "100 updates")
-    prefix.step(updates=10)
-    arm = Hooks([hook], network_of(), "100 updates")
-    arm.load_state_dict(prefix.state_dict())
-    assert len(arm.observe({"train/loss": 2.0}, Clock(updates=11))) == 1
-
-
-# What is told and refused.
-
-
-def test_next_due_passes_over_conditions() -> None:
-    configs = [RESET | {"when": LOSS}, {"method": "fire", "at": "50%"}]
-    hooks = Hooks(configs, network_of(), "100 updates")
-    found = hooks.next_due(Clock(updates=1))
-    assert found is not None and (found[0], found[1].value) == ("fire", 50)
-    assert Hooks(configs[:1], network_of(), "100 updates").next_due(Clock()) is None
-
-
 def test_units_of_cooldown_from_and_until_have_to_be_counted() -> None:
     cool = RESET | {"when": LOSS | {"cooldown": "3 epochs"}}
-    with pytest.raises(ConfigError, match=r"hooks\[0\] \(full_reset\) counts epochs: this run"):
+    with pytest.raises(ConfigError, match=r"hooks\[0\].*epochs"):
         Hooks([cool], network_of(), "100 updates", units=("updates",))
     hooks = Hooks([cool], network_of(), "100 updates")
-    with pytest.raises(ConfigError, match="lacks epochs"):
+    with pytest.raises(ConfigError, match="epochs"):
         hooks.step(updates=1)
-
-
-def test_metric_that_is_never_measured_is_refused_where_that_is_known() -> None:
-    hook = RESET | {"when": {"metric": "srank", "below": 3}}
-    Hooks([hook], network_of(), "9 updates")
-    Hooks([hook], network_of(), "9 updates", measured=Measured(("srank",), False))
-    with pytest.raises(
-        ConfigError,
-        match=r"hooks\[0\] \(full_reset\)\.when\.metric = 'srank' is never measured: add 'srank'",
-    ):
-        Hooks([hook], network_of(), "9 updates", measured=Measured(("weight_norm",), False))
 
 
 def test_messages_count_the_rows_of_the_config_alone() -> None:

@@ -27,9 +27,6 @@ def installed(module: nn.Module) -> int:
     return len(Network("net", module).installed)
 
 
-# Layers from a config.
-
-
 def test_layers_go_into_every_network_that_has_some_and_into_followers() -> None:
     built = modules()
     assert install_methods([LIFECYCLE], [], built, seed=1) == {
@@ -67,38 +64,31 @@ def test_draws_depend_on_seed_network_layer_and_member() -> None:
     assert len({tuple(row) for row in first + draws(2)}) == 16
 
 
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        (
-            {"networks": ["temperature"]},
-            r"layers\[0\] \(lifecycle\), network 'temperature': lifecycle finds no linear",
-        ),
-        ({"params": {"layers": ["fc9"]}}, "'fc9' matches no layer"),
-        ({"params": {"life": [9, 3]}}, r"lifecycle\.life = \[9, 3\]"),
-    ],
-)
-def test_bad_layer_configs_name_key_value_and_remedy(keys: dict[str, Any], message: str) -> None:
-    """What holds for all lists of methods is in test_listing.py."""
-    with pytest.raises(ConfigError, match=message):
-        install_methods([LIFECYCLE | keys], [], modules(), 0)
-
-
 def test_layers_that_fit_no_network_or_are_listed_twice_are_refused() -> None:
-    with pytest.raises(NothingToEdit, match=r"layers\[0\] \(lifecycle\): lifecycle finds no lin"):
+    cases: list[tuple[list[dict[str, Any]], str]] = [
+        ([LIFECYCLE | {"networks": ["temperature"]}], "'temperature'"),
+        ([LIFECYCLE | {"params": {"layers": ["fc9"]}}], "'fc9'"),
+        ([LIFECYCLE | {"params": {"life": [9, 3]}}], r"lifecycle\.life"),
+        ([LIFECYCLE, LIFECYCLE], "already"),
+    ]
+    for rows, message in cases:
+        with pytest.raises(ConfigError, match=message):
+            install_methods(rows, [], modules(), 0)
+    with pytest.raises(NothingToEdit):
         install_methods([LIFECYCLE], [], {"temperature": (Temperature(),)}, 0)
-    with pytest.raises(ConfigError, match="is a lifecycle layer already"):
-        install_methods([LIFECYCLE, LIFECYCLE], [], modules(), 0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    for name, key in (("redo", "hooks"), ("l2_init", "penalties")):
+        with pytest.raises(ConfigError, match=f"'{name}' .*'{key}'"):
+            rlplast.replace_layers(model, name)
+    with pytest.raises(ConfigError, match="Linear"):
+        rlplast.replace_layers(nn.Linear(4, 2), "plasticity_injection")
 
 
 def test_followers_need_the_layers_too() -> None:
     online, target = build("mlp"), build("mlp")
     rlplast.replace_layers(online)
-    with pytest.raises(ConfigError, match=r"has other layers .*replace_layers on both with"):
+    with pytest.raises(ConfigError, match="other layers"):
         Network("net", online, followers=target)
-
-
-# What a network finds again.
 
 
 def ticks(network: Network) -> list[int]:
@@ -175,16 +165,7 @@ def test_hooks_with_modules_are_installed_and_others_passed_over(doubling: type[
     hooks = Hooks([rows[1]], network, "10 updates")  # such a method fires when its hook says
     assert [h.key for h in hooks.hooks] == ["doubling at=50%"]
     assert [h.key for h in Hooks([], network, "10 updates").hooks] == []
-    with pytest.raises(NothingToEdit, match=r"hooks\[1\] \(doubling\), network 'critic': doubling"):
+    with pytest.raises(NothingToEdit, match=r"hooks\[1\].*'critic'"):
         install_methods([], [rows[0], rows[1] | {"networks": ["critic"]}], modules(), 0)
     with pytest.raises(ConfigError, match=r"hooks\[0\] \(doubling\)\.networks: 'actr'"):
         install_methods([], [rows[1] | {"networks": ["actr"]}], modules(), 0)
-
-
-def test_what_cannot_be_replaced_by_hand_is_refused() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
-    for name, key in (("redo", "hooks"), ("l2_init", "penalties")):
-        with pytest.raises(ConfigError, match=f"'{name}' brings no modules: .* key '{key}'"):
-            rlplast.replace_layers(model, name)
-    with pytest.raises(ConfigError, match="the model is itself the layer to replace, a Linear"):
-        rlplast.replace_layers(nn.Linear(4, 2), "plasticity_injection")

@@ -8,7 +8,7 @@ from torch import nn
 
 import rlplast
 from rlplast.core.clock import Clock
-from rlplast.core.errors import ConfigError, NothingToEdit
+from rlplast.core.errors import ConfigError
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.layer_names import stands_for
 from rlplast.core.method.penalties import Penalties
@@ -16,9 +16,8 @@ from tests.core.method.networks import networks
 from tests.models import subject
 
 
-@pytest.mark.parametrize(
-    ("glob", "name", "expected"),
-    [
+def test_a_name_or_glob_stands_for() -> None:
+    for glob, name, expected in (
         ("fc1", "fc1", True),
         ("fc1", "fc10", False),
         ("fc*", "FC1", False),
@@ -33,10 +32,8 @@ from tests.models import subject
         ("[02]", "2", True),  # a set of characters, as in every glob
         ("[02]", "1", False),
         ("[02].fc", "2.fc", True),
-    ],
-)
-def test_a_name_or_glob_stands_for(glob: str, name: str, expected: bool) -> None:
-    assert stands_for(glob, name) is expected
+    ):
+        assert stands_for(glob, name) is expected, (glob, name)
 
 
 def hook(**keys: Any) -> dict[str, Any]:
@@ -51,12 +48,8 @@ def edited(**keys: Any) -> dict[str, set[str]]:
     }
 
 
-WEIGHT_AND_BIAS = ("weight", "bias")
-
-
-@pytest.mark.parametrize(
-    ("keys", "expected"),
-    [
+def test_layers_narrow_a_hook() -> None:
+    cases: list[tuple[dict[str, Any], dict[str, list[str]]]] = [
         ({"layers": ["4"]}, {"actor": ["4"]}),  # the critic has none and is left out
         ({"layers": ["4", "head"]}, {"actor": ["4"], "critic": ["[0].head", "[1].head"]}),
         ({"layers": ["[1].*"]}, {"critic": ["[1].fc1", "[1].fc2", "[1].head"]}),
@@ -65,14 +58,12 @@ WEIGHT_AND_BIAS = ("weight", "bias")
             {"critic": [f"[{i}].fc{j}" for i in (0, 1) for j in (1, 2)]},
         ),
         ({"layers": None, "networks": ["actor"]}, {"actor": ["0", "2", "4"]}),
-    ],
-)
-def test_layers_narrow_a_hook(keys: dict[str, Any], expected: dict[str, list[str]]) -> None:
-    keys |= {"optimizer": "touched"}
-    names = {
-        n: {f"{x}.{r}" for x in layers for r in WEIGHT_AND_BIAS} for n, layers in expected.items()
-    }
-    assert edited(**keys) == names
+    ]
+    for keys, expected in cases:
+        names = {
+            n: {f"{x}.{r}" for x in ls for r in ("weight", "bias")} for n, ls in expected.items()
+        }
+        assert edited(**keys, optimizer="touched") == names
 
 
 def test_layers_narrow_what_a_scope_edits_and_what_it_restores() -> None:
@@ -80,7 +71,11 @@ def test_layers_narrow_what_a_scope_edits_and_what_it_restores() -> None:
     start = {name: t.clone() for name, t in made.network.initial.items()}
     before = made.snapshot()
     row = hook(method="shrink_perturb", at="1 updates", scope="dqn", params={"coef": 0.25})
+    with torch.no_grad():
+        made.follower.get_parameter("5.weight").mul_(2)
+    row |= {"followers": "same_edit"}
     Hooks([row | {"layers": ["2", "5"]}], made.network, "9 updates").step(updates=1)
+    assert torch.equal(made.follower.get_parameter("5.weight"), start["5.weight"])
     weight = made.module.get_parameter
     assert torch.equal(weight("0.weight"), before["0.weight"])
     expected = 0.75 * before["2.weight"] + 0.25 * start["2.weight"]
@@ -92,50 +87,22 @@ def test_layers_narrow_what_a_scope_edits_and_what_it_restores() -> None:
     assert torch.equal(other.module.get_parameter("5.weight"), before["5.weight"])
 
 
-ALLOWED = r"allowed is a list of names or globs"
-BAD = {
-    "no list": (hook(layers="head"), rf"hooks\[0\] \(full_reset\)\.layers = 'head': {ALLOWED}"),
-    "empty": (hook(layers=[]), rf"hooks\[0\] \(full_reset\)\.layers = \[\]: {ALLOWED}"),
-    "no text": (hook(layers=["head", 3]), rf"layers = \['head', 3\]: {ALLOWED}"),
-    "empty text": (hook(layers=[""]), rf"layers = \[''\]: {ALLOWED}"),
-    "mapping": (hook(layers={"head": 1}), rf"layers = .*: {ALLOWED}"),
-    "unknown": (
-        hook(layers=["4", "haed"]),
-        r"hooks\[0\] \(full_reset\)\.layers: 'haed' matches no layer in the hook's scope: did you "
-        r"mean 'head'\?",
-    ),
-    "glob": (hook(layers=["conv*"]), r"layers: 'conv\*' matches no layer in the hook's scope: all"),
-    "out of scope": (
-        hook(layers=["head"], scope="dqn", networks=["actor"]),
-        r"layers: 'head' matches no layer in the hook's scope: allowed: 0, 2, 4",
-    ),
-    "network's name": (
-        hook(layers=["critic.*.fc1"]),
-        r"'critic\.\*\.fc1' matches no layer .*: leave 'critic' out of it, and give networks: "
-        r"\[critic\]",
-    ),
-    "network's name and member": (hook(layers=["critic[0].fc1"]), r"give networks: \[critic\]"),
-    "named network": (
-        hook(layers=["head"], networks=["actor", "critic"]),
-        r"hooks\[0\] \(full_reset\)\.layers = \['head'\]: full_reset finds nothing to edit in "
-        r"network 'actor': its scope and layers select no trainable layer there",
-    ),
-    "no units": (
-        {"method": "redo", "at": "50%", "layers": ["4"], "networks": ["actor"]},
-        r"hooks\[0\] \(redo\)\.layers = \['4'\]: network 'actor' has no hidden units in scope",
-    ),
-    "modules": (
-        {"method": "plasticity_injection", "at": "50%", "layers": ["4"]},
-        r"plasticity_injection injects the head as it was installed: leave out the hook's key lay",
-    ),
-}
+BAD: list[tuple[dict[str, Any], str]] = [
+    (hook(layers=[]), r"hooks\[0\] \(full_reset\)\.layers"),
+    (hook(layers=["4", "haed"]), "'haed' .*'head'"),
+    (hook(layers=["head"], scope="dqn", networks=["actor"]), "'head' .*0, 2, 4"),
+    (hook(layers=["critic.*.fc1"]), r"networks: \[critic\]"),
+    (hook(layers=["critic[0].fc1"]), r"networks: \[critic\]"),
+    (hook(layers=["head"], networks=["actor", "critic"]), "'actor'"),
+    (hook(method="redo", layers=["4"], networks=["actor"]), r"\(redo\)\.layers"),
+    (hook(method="plasticity_injection", layers=["4"]), "plasticity_injection"),
+]
 
 
-@pytest.mark.parametrize("which", BAD)
-def test_bad_layers_name_key_value_and_remedy(which: str) -> None:
-    config, message = BAD[which]
-    with pytest.raises(ConfigError, match=message):
-        Hooks([config], networks(), "10 updates", probe=torch.zeros(4, 5))
+def test_layers_that_fit_no_hook_are_refused_by_name() -> None:
+    for config, message in BAD:
+        with pytest.raises(ConfigError, match=message):
+            Hooks([config], networks(), "10 updates", probe=torch.zeros(4, 5))
 
 
 def test_hooks_and_penalties_read_one_name_alike() -> None:
@@ -160,9 +127,6 @@ def test_what_persistent_adds_to_the_loss_is_of_its_layers() -> None:
     assert reached == {"2.weight", "2.bias"}
 
 
-# Methods of which layers move together.
-
-
 def chain(*layers: nn.Module) -> rlplast.Network:
     model = nn.Sequential(*layers).double()
     return rlplast.Network("net", model, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -172,32 +136,26 @@ def plain() -> rlplast.Network:
     return chain(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
 
 
-@pytest.mark.parametrize("method", ["swr", "scale_weights"])
-def test_a_bias_that_would_have_to_follow_is_not_left_out(method: str) -> None:
+def test_a_bias_that_would_have_to_follow_is_not_left_out() -> None:
     def hooks(network: rlplast.Network, *layers: str) -> Hooks:
         row = {"method": method, "at": "1 updates", "layers": list(layers)}
         return Hooks([row], network, "9 updates")
 
-    for layers, bias, after in ((["0"], "2", "0"), (["0", "2"], "4", "2"), (["0", "4"], "2", "0")):
-        message = (
-            rf"{method}: net\.{bias}\.bias is left out by the hook's layers: it cannot follow "
-            rf"{after}, and .*; name '{bias}' too"
-        )
-        with pytest.raises(ConfigError, match=message):
-            hooks(plain(), *layers)
-    hooks(plain(), "4")
-    hooks(plain(), "2", "4")
-    hooks(chain(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2)), "0")  # which takes it out
-    hooks(chain(nn.Linear(3, 4), nn.Linear(4, 2, bias=False)), "0")
+    for method in ("swr", "scale_weights"):
+        for layers, bias in ((["0"], "2"), (["0", "2"], "4"), (["0", "4"], "2")):
+            with pytest.raises(ConfigError, match=rf"{method}: net\.{bias}\.bias"):
+                hooks(plain(), *layers)
+        hooks(plain(), "4")
+        hooks(plain(), "2", "4")
+        hooks(chain(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2)), "0")  # which takes it out
+        hooks(chain(nn.Linear(3, 4), nn.Linear(4, 2, bias=False)), "0")
 
 
 def test_statistics_that_would_follow_are_not_left_out() -> None:
     row = {"method": "swr", "at": "1 updates", "layers": ["0"]}
     made = subject("conv_batchnorm")
     Hooks([row], made.network, "9 updates")
-    with pytest.raises(
-        ConfigError, match=r"swr: net\.1\.running_mean is left out by the hook's la"
-    ):
+    with pytest.raises(ConfigError, match=r"net\.1\.running_mean"):
         Hooks([row | {"params": {"rescale_running_stats": True}}], made.network, "9 updates")
 
 
@@ -213,14 +171,3 @@ def test_swr_of_the_last_layers_keeps_the_outputs_proportion() -> None:
     ratio = network.module(x) / before
     torch.testing.assert_close(ratio, ratio[:1, :1].expand_as(ratio))
     assert float(ratio[0, 0]) == pytest.approx((2 / 3) ** 2)  # (0.5·1 + 0.5·3)/3, twice
-
-
-def test_nothing_to_edit_names_the_layers() -> None:
-    with pytest.raises(
-        NothingToEdit, match=r"hooks\[0\] \(fire\)\.layers = \['norm'\]: fire finds"
-    ):
-        Hooks(
-            [{"method": "fire", "at": "1 updates", "layers": ["norm"]}],
-            subject("residual").network,
-            "9 updates",
-        )

@@ -69,38 +69,13 @@ def test_penalty_is_added_as_a_loop_by_hand_adds_it() -> None:
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(ours, theirs, strict=True))
 
 
-def test_without_penalties_the_term_is_zero_and_changes_no_bit() -> None:
-    for given in (None, []):
-        module = net()
-        hooks = hooks_of(network_of(module), penalties=given)
-        assert float(hooks.penalty()) == 0 and not hooks.penalty().requires_grad
-        ours = train(module, lambda update, hooks=hooks: hooks.penalty())
-        theirs = train(net(), lambda update: 0.0)
-        assert all(map(torch.equal, ours, theirs))
-
-
 def test_each_network_has_terms_of_its_own() -> None:
     networks = {name: network_of(net(i), name) for i, name in enumerate(("actor", "critic"))}
     hooks = hooks_of(networks, penalties=[{"method": "l2", **COEF}])
     parts = [hooks.penalty(name) for name in networks]
     assert parts[0] != parts[1] and torch.equal(hooks.penalty(), sum(parts, torch.zeros(())))
-    with pytest.raises(ConfigError, match=r"penalty\('critics'\): .*did you mean 'critic'"):
+    with pytest.raises(ConfigError, match="'critics'"):
         hooks.penalty("critics")
-
-
-def test_term_of_a_hook_is_among_them() -> None:
-    """persistent: what a hook adds from its first firing on."""
-    row = {"method": "persistent", "at": "3 updates"}
-    with pytest.raises(ConfigError, match=r"pass penalties=\[\] to rlplast.Hooks, and add its"):
-        hooks_of(network_of(net()), [row])
-    module = net()
-    hooks = hooks_of(network_of(module), [row], penalties=[])
-    hooks.step(updates=2)
-    assert float(hooks.penalty()) == 0
-    hooks.step(updates=3)
-    with torch.no_grad():
-        module[0].weight.add_(1.0)
-    assert hooks.penalty().detach() > 0
 
 
 def test_measured_values_are_those_of_the_formulas() -> None:
@@ -164,11 +139,6 @@ def test_measuring_changes_no_bit_of_the_training() -> None:
     assert "metric/churn/net" in again.measure()  # the weights of the last time are saved
 
 
-def test_metrics_of_weights_need_no_probe() -> None:
-    hooks = hooks_of(network_of(net()), metrics=["weight_norm", "stable_rank"])
-    assert {"metric/weight_norm/net", "metric/stable_rank/net/0.weight"} <= set(hooks.measure())
-
-
 def test_network_without_hidden_units_has_no_metrics_of_features() -> None:
     networks = {"net": network_of(net()), "scale": network_of(nn.Linear(3, 2), "scale")}
     found = hooks_of(networks, probe=draw, metrics=["dormant_ratio", "weight_norm"]).measure()
@@ -179,23 +149,20 @@ def test_network_without_hidden_units_has_no_metrics_of_features() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"metrics": ["dormant_ratios"]}, "did you mean 'dormant_ratio'"),
-        ({"metrics": ["dormant_ratio"]}, r"'dormant_ratio' reads a batch: pass probe="),
-        ({"metrics": ["gradient_norm"], "probe": draw}, "'gradient_norm' reads gradients.*loss="),
+def test_what_cannot_be_read_is_refused_by_name() -> None:
+    cases: list[tuple[Any, str]] = [
+        ({"metrics": ["dormant_ratios"]}, "'dormant_ratio'"),
+        ({"metrics": ["dormant_ratio"]}, "probe="),
+        ({"metrics": ["gradient_norm"], "probe": draw}, "loss="),
         ({"penalties": [{"method": "l2", "coef": 1}]}, r"penalties\[0\]"),
-    ],
-)
-def test_what_cannot_be_read_is_refused_by_name(options: Any, match: str) -> None:
-    with pytest.raises(ConfigError, match=match):
-        hooks_of(network_of(net()), **options)
-
-
-def test_nothing_to_measure_is_said() -> None:
-    with pytest.raises(ConfigError, match=r"pass metrics= to rlplast.Hooks"):
+    ]
+    for options, match in cases:
+        with pytest.raises(ConfigError, match=match):
+            hooks_of(network_of(net()), **options)
+    with pytest.raises(ConfigError, match="metrics="):
         hooks_of(network_of(net())).measure()
+    with pytest.raises(ConfigError, match="phase=0, updates="):
+        hooks_of(network_of(net()), [{"method": "full_reset", "every": "2 updates"}]).step(phase=0)
 
 
 def test_an_optimizer_that_its_network_does_not_hold_is_noticed() -> None:
@@ -212,7 +179,9 @@ def test_an_optimizer_that_its_network_does_not_hold_is_noticed() -> None:
 
     update(network.optimizers[0], 1)
     later = torch.optim.Adam(module.parameters())
-    with pytest.warns(UserWarning, match="'net' is trained by a Adam .*network.optimizers = ") as w:
+    with pytest.warns(
+        UserWarning, match=r"'net' is trained by a Adam .*network.optimizers = "
+    ) as w:
         update(later, 2)
     assert len(w) == 1
     update(later, 3)  # it is said once
@@ -239,24 +208,20 @@ def test_an_optimizer_inside_of_the_networks_own_is_no_other_one() -> None:
     optimizer.step()
 
 
-def test_a_call_that_lacks_a_unit_says_how_to_pass_it() -> None:
-    hooks = hooks_of(network_of(net()), [{"method": "full_reset", "every": "2 updates"}])
-    with pytest.raises(ConfigError, match=r"pass it too, .* as in step\(phase=0, updates=…\)"):
-        hooks.step(phase=0)
-
-
-@pytest.mark.parametrize("method", ["pfo", "persistent", "distill"])
-def test_a_term_of_a_hook_begins_with_its_first_firing(method: str) -> None:
-    params = {} if method == "persistent" else {"params": {"batch": 4}}
-    row = {"method": method, "every": "2 updates", "from": "50%", **params}
-    network = network_of(net())
-    options: dict[str, Any] = {"probe": draw, "loss": lambda x: x.sum(), "penalties": []}
-    hooks = rlplast.Hooks([row], network, "10 env_steps", **options)
-    for update in range(1, 5):  # three of them are due points of `every`, before `from`
-        hooks.step(updates=update, env_steps=update)
-        assert float(hooks.penalty()) == 0 and not hooks.penalty().requires_grad
-    assert [r.clock.updates for r in hooks.step(updates=6, env_steps=6)] == [6]
-    assert hooks.penalty().requires_grad
-    again = rlplast.Hooks([row], network, "10 env_steps", **options)
-    again.load_state_dict(hooks.state_dict())
-    assert again.penalty().requires_grad
+def test_a_term_of_a_hook_begins_with_its_first_firing() -> None:
+    for method in ("pfo", "persistent", "distill"):
+        params = {} if method == "persistent" else {"params": {"batch": 4}}
+        row = {"method": method, "every": "2 updates", "from": "50%", **params}
+        network = network_of(net())
+        with pytest.raises(ConfigError, match="penalties="):
+            hooks_of(network, [row], probe=draw, loss=torch.sum)
+        options: dict[str, Any] = {"probe": draw, "loss": lambda x: x.sum(), "penalties": []}
+        hooks = rlplast.Hooks([row], network, "10 env_steps", **options)
+        for update in range(1, 5):  # three of them are due points of `every`, before `from`
+            hooks.step(updates=update, env_steps=update)
+            assert float(hooks.penalty()) == 0 and not hooks.penalty().requires_grad
+        assert [r.clock.updates for r in hooks.step(updates=6, env_steps=6)] == [6]
+        assert hooks.penalty().requires_grad, method
+        again = rlplast.Hooks([row], network, "10 env_steps", **options)
+        again.load_state_dict(hooks.state_dict())
+        assert again.penalty().requires_grad, method

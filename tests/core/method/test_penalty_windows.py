@@ -30,33 +30,32 @@ def windowed(network: Any, method: str = "l2", **window: str) -> Penalties:
     return Penalties(rows, {network.name: network}, **run)
 
 
-@pytest.mark.parametrize(
-    ("window", "updates"),
-    [
-        ({"from": "3 updates"}, range(3, 13)),
-        ({"until": "3 updates"}, range(1, 4)),
-        ({"from": "25%", "until": "50%"}, range(3, 7)),
-        ({"from": "phase 1"}, range(7, 13)),
-        ({"until": "phase 0"}, range(1, 7)),
-        ({"from": "phase 1", "until": "9 updates"}, range(7, 10)),
-        ({"from": "1 epochs", "until": "2 epochs"}, range(2, 6)),  # while the counter is 1 or 2
-        ({"from": "0%"}, range(1, 13)),
-        ({"until": "100%"}, range(1, 13)),
-    ],
-)
-def test_term_is_in_the_updates_that_an_every_update_hook_fires_in(
-    window: dict[str, str], updates: range
-) -> None:
-    network, _ = moved("mlp")
-    found = windowed(network, **window)
-    assert [c.updates for c in CLOCKS if found.of("net", clock=c) is not None] == list(updates)
-    hook = {"method": "swr", "every": "1 updates"} | window
-    hooks = Hooks([hook], network, "12 updates", horizon=END)
-    fired = []
-    for clock in CLOCKS:
-        hooks.after_update(clock)
-        fired += [clock.updates] * len(hooks.flush(clock))
-    assert fired == list(updates)
+WINDOWS: list[tuple[dict[str, str], range]] = [
+    ({"from": "3 updates"}, range(3, 13)),
+    ({"until": "3 updates"}, range(1, 4)),
+    ({"from": "25%", "until": "50%"}, range(3, 7)),
+    ({"from": "phase 1"}, range(7, 13)),
+    ({"until": "phase 0"}, range(1, 7)),
+    ({"from": "phase 1", "until": "9 updates"}, range(7, 10)),
+    ({"from": "1 epochs", "until": "2 epochs"}, range(2, 6)),  # while the counter is 1 or 2
+    ({"from": "0%"}, range(1, 13)),
+    ({"until": "100%"}, range(1, 13)),
+]
+
+
+def test_term_is_in_the_updates_that_an_every_update_hook_fires_in() -> None:
+    for window, updates in WINDOWS:
+        network, _ = moved("mlp")
+        found = windowed(network, **window)
+        open_at = [c.updates for c in CLOCKS if found.of("net", clock=c) is not None]
+        assert open_at == list(updates), window
+        hook = {"method": "swr", "every": "1 updates"} | window
+        hooks = Hooks([hook], network, "12 updates", horizon=END)
+        fired = []
+        for clock in CLOCKS:
+            hooks.after_update(clock)
+            fired += [clock.updates] * len(hooks.flush(clock))
+        assert fired == list(updates), window
 
 
 def test_outside_its_window_a_term_is_no_part_of_the_loss_and_counts_as_zero() -> None:
@@ -69,18 +68,10 @@ def test_outside_its_window_a_term_is_no_part_of_the_loss_and_counts_as_zero() -
     assert found.metrics(2)["train/penalty"] == pytest.approx(float(inside.detach() - 1) / 2)
     assert found.add("net", loss, clock=CLOCKS[2]) is loss
     assert found.metrics(1) == {"train/penalty": 0.0}
-
-
-def test_before_its_from_a_term_is_not_logged_and_after_its_until_it_counts_as_zero() -> None:
-    network, _ = moved("mlp")
-    found = windowed(network, **{"from": "2 updates", "until": "2 updates"})
-    loss = torch.ones((), requires_grad=True)
-    logged = []
-    for clock in CLOCKS[:3]:
-        found.add("net", loss, clock=clock)
-        logged.append(list(found.metrics(1).values()))
-    assert [len(values) for values in logged] == [0, 1, 1]
-    assert logged[1][0] > 0 and logged[2] == [0.0]
+    later = windowed(network, **{"from": "2 updates"})
+    for clock, logged in ((CLOCKS[0], False), (CLOCKS[1], True)):  # not before it begins
+        later.add("net", loss, clock=clock)
+        assert bool(later.metrics(1)) is logged
 
 
 def test_a_closed_row_leaves_the_open_ones() -> None:
@@ -108,42 +99,31 @@ def test_the_plan_of_a_penalty_runs_outside_its_window_too() -> None:
     assert moves == list(range(1, 7))
 
 
-@pytest.mark.parametrize(
-    ("window", "message"),
-    [
-        ({"from": "12 updates"}, r"\(l2\)\.from = 12 updates is at or past the end of the run"),
-        ({"from": "phase 2"}, r"\(l2\)\.from = 2 phase is at or past the end of the run"),
-        ({"from": "5 updates", "until": "4 updates"}, "until = 4 updates comes before from = 5"),
-        ({"until": "0%"}, "it would never be due"),
-        ({"from": "3"}, r"\(l2\)\.from = '3': allowed is a number with a unit"),
-        ({"from": "3 tokens"}, r"\(l2\) counts tokens: this run counts epochs, phase, updates"),
-        ({"every": "3 updates"}, r"penalties\[0\] has an unknown key 'every'"),
-    ],
-)
-def test_windows_that_can_never_be_open_are_refused(window: dict[str, str], message: str) -> None:
+def test_windows_that_can_never_be_open_are_refused() -> None:
     network, _ = moved("mlp")
-    with pytest.raises(ConfigError, match=message):
-        windowed(network, **window)
-
-
-def test_a_window_in_a_unit_that_is_past_its_end_at_the_first_update_is_refused() -> None:
-    network, _ = moved("mlp")
+    for window, message in (
+        ({"from": "12 updates"}, r"\(l2\)\.from"),
+        ({"from": "phase 2"}, r"\(l2\)\.from"),
+        ({"from": "5 updates", "until": "4 updates"}, "until = 4 .*from = 5"),
+        ({"until": "0%"}, "never"),
+        ({"from": "3 tokens"}, "tokens"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            windowed(network, **window)
     rows = [row("l2") | {"until": "0 env_steps"}]
-    with pytest.raises(ConfigError, match=r"\(l2\)\.until = 0 env_steps is before the first"):
+    with pytest.raises(ConfigError, match=r"\(l2\)\.until"):
         Penalties(rows, {"net": network}, total="100 env_steps")
 
 
 def test_a_window_needs_the_length_of_the_run_and_its_clock() -> None:
     network, _ = moved("mlp")
     rows = [row("l2") | {"from": "3 updates"}]
-    with pytest.raises(ConfigError, match="from and until need the run's length"):
+    with pytest.raises(ConfigError, match="from and until"):
         Penalties(rows, {"net": network})
     found = Penalties(rows, {"net": network}, total="12 updates")
-    with pytest.raises(ConfigError, match=r"\(l2\) has from or until: give `add` the clock"):
+    with pytest.raises(ConfigError, match=r"\(l2\).*clock"):
         found.add("net", torch.ones(()))
 
-
-# Whole runs.
 
 SECOND_STAGE = [
     {"method": "parseval", "from": "phase 1", "params": {"coef": 1e-2}},

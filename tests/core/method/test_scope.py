@@ -1,11 +1,9 @@
 """Scopes: what they offer to a method."""
 
-import pytest
 import torch
 from torch import nn
 
 import rlplast
-from rlplast.core.errors import ConfigError
 
 
 def test_buffers_of_a_frozen_layer_stay_as_they_are() -> None:
@@ -19,9 +17,3 @@ def test_buffers_of_a_frozen_layer_stay_as_they_are() -> None:
     norm.requires_grad_(True)
     rlplast.full_reset(model)
     assert torch.equal(norm.running_var, torch.ones(3))
-
-
-@pytest.mark.parametrize("name", [["dqn"], {"a": 1}, 3, "dqm"])
-def test_a_scope_that_is_none_is_refused(name: object) -> None:
-    with pytest.raises(ConfigError, match="scope"):
-        rlplast.fire(nn.Linear(3, 2), scope=name)  # type: ignore[arg-type]

@@ -18,15 +18,11 @@ from rlplast.core.network.optim_state import (
     moments,
     optimizer_tensors,
 )
-from rlplast.training.checkpoint import load_network_tensors, network_tensors
 from tests.firing import apply
-from tests.models import FORMS, OPTIMIZERS, Subject, assert_same, subject
+from tests.models import FORMS, OPTIMIZERS, assert_same, subject
 
 ALL = OPTIMIZERS | FORMS
 LR = 1e-3
-
-
-# The first move after a reset (traps: masked Adam resets are never exact).
 
 
 def driven(make: Any, updates: int) -> tuple[Tensor, Optimizer, Network]:
@@ -67,31 +63,19 @@ def test_first_adam_move_after_a_reset_of_the_tensor_is_lr(make: Any, policy: st
     torch.testing.assert_close(move, torch.full((2, 3), LR), rtol=1e-4, atol=0)
 
 
-@pytest.mark.parametrize("updates", [1, 10, 1000, 20000])
-def test_first_adam_move_of_touched_entries_is_known(updates: int) -> None:
+def test_first_adam_move_of_touched_entries_is_known() -> None:
     beta1, beta2 = 0.9, 0.999
-    param, optimizer, network = driven(Adam, min(updates, 1000))
-    step = optimizer.state[param]["step"]
-    step.fill_(updates)  # a long run without running it: the moments are at their limit
-    reset(network, "touched")
-    move = drive(param, optimizer, 1)
-    t = updates + 1
-    expected = LR * (1 - beta1) / (1 - beta1**t) / math.sqrt((1 - beta2) / (1 - beta2**t))
-    torch.testing.assert_close(move[0], torch.full((3,), expected), rtol=2e-4, atol=0)
-    if updates <= 1000:  # untouched entries go on as if nothing had happened
-        torch.testing.assert_close(move[1], torch.full((3,), LR), rtol=1e-3, atol=0)
-    if updates == 20000:
-        assert expected / LR == pytest.approx(3.16, abs=0.01)
-
-
-def test_zeroing_step_alone_would_slow_untouched_entries() -> None:
-    # why `touched` keeps step: moments at their limit under the corrections of a first step
-    param, optimizer, _ = driven(Adam, 1)
-    state = optimizer.state[param]
-    state["exp_avg"].fill_(1)
-    state["exp_avg_sq"].fill_(1)
-    state["step"].zero_()
-    assert float(drive(param, optimizer, 1)[0, 0]) / LR == pytest.approx(0.316, abs=0.01)
+    for updates in (1, 10, 1000, 20000):
+        param, optimizer, network = driven(Adam, min(updates, 1000))
+        step = optimizer.state[param]["step"]
+        step.fill_(updates)  # a long run without running it: the moments are at their limit
+        reset(network, "touched")
+        move = drive(param, optimizer, 1)
+        t = updates + 1
+        expected = LR * (1 - beta1) / (1 - beta1**t) / math.sqrt((1 - beta2) / (1 - beta2**t))
+        torch.testing.assert_close(move[0], torch.full((3,), expected), rtol=2e-4, atol=0)
+        if updates <= 1000:  # untouched entries go on as if nothing had happened
+            torch.testing.assert_close(move[1], torch.full((3,), LR), rtol=1e-3, atol=0)
 
 
 @pytest.mark.parametrize("policy", ["touched", "parameter", "network"])
@@ -115,9 +99,6 @@ def test_zeroed_momentum_under_dampening_is_not_an_empty_one() -> None:
     assert float(drive(fresh, optimizer, 1)[0, 0]) == pytest.approx(LR, rel=1e-3)
 
 
-# Looked up by identity.
-
-
 def test_state_is_found_by_identity_in_any_group_of_any_optimizer() -> None:
     first, second, third = (nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2))
     module = nn.Sequential(first, second, third)
@@ -137,20 +118,17 @@ def test_state_is_found_by_identity_in_any_group_of_any_optimizer() -> None:
     assert not optimizers[1].state[third.weight]["momentum_buffer"].any()
 
 
-def test_unknown_entry_of_a_known_optimizer_is_refused() -> None:
-    made = subject("mlp")
-    made.optimizer.state[made.module.get_parameter("0.bias")]["shadow"] = torch.zeros(6)
-    with pytest.raises(UnsupportedOptimizer, match=r"Adam keeps 'shadow' \(Tensor\): known are"):
-        moments(made.network, made.module.get_parameter("0.bias"))
-
-
-def test_subclass_of_a_known_optimizer_is_unknown() -> None:
+def test_unknown_optimizers_and_entries_are_refused() -> None:
     class MyAdam(Adam):
         pass
 
-    made = subject("mlp", MyAdam)
-    with pytest.raises(UnsupportedOptimizer, match="MyAdam has no state rule"):
-        rlplast.apply("fire", made.network)
+    with pytest.raises(UnsupportedOptimizer, match="MyAdam"):
+        rlplast.apply("fire", subject("mlp", MyAdam).network)
+    made = subject("mlp")
+    bias = made.module.get_parameter("0.bias")
+    made.optimizer.state[bias]["shadow"] = torch.zeros(6)
+    with pytest.raises(UnsupportedOptimizer, match="'shadow'"):
+        moments(made.network, bias)
 
 
 class Slow(SGD):
@@ -178,60 +156,27 @@ def schedule_free(params: Any) -> Optimizer:
 )
 def test_keep_is_no_advice_where_an_optimizer_keeps_weights(make: Any, kept: str) -> None:
     made = subject("mlp", make, updates=20)
-    with pytest.raises(UnsupportedOptimizer, match=f"keeps weights in {kept}, .*no way out$"):
+    with pytest.raises(UnsupportedOptimizer, match=f"weights in {kept}"):
         rlplast.apply("fire", made.network)
-    with pytest.warns(UserWarning, match=f"keeps weights of network 'net' in {kept}: .*undo"):
+    with pytest.warns(UserWarning, match=f"'net' in {kept}"):
         rlplast.apply("fire", made.network, optimizer_policy="keep")
     plain = subject("conv_batchnorm", functools.partial(torch.optim.NAdam, lr=1e-2), updates=20)
-    with pytest.raises(UnsupportedOptimizer, match="if it keeps no weights there"):
+    with pytest.raises(UnsupportedOptimizer):
         rlplast.apply("fire", plain.network)
     rlplast.apply("fire", plain.network, optimizer_policy="keep")  # without a word
 
 
-# Saved and loaded by name.
-
-
-@pytest.mark.parametrize("form", ALL)
-def test_allocated_state_has_the_names_and_layout_of_real_state(form: str) -> None:
-    real, empty = subject("conv", ALL[form]), subject("conv", ALL[form], updates=0)
-    allocate(empty.network)
-    assert empty.state().keys() == real.state().keys()
-    for name, tensor in empty.state().items():
-        twin = real.state()[name]
-        assert (tensor.dtype, tensor.device, tensor.stride()) == (
-            twin.dtype,
-            twin.device,
-            twin.stride(),
-        )
-        assert ":" not in name or not tensor.any()
-
-
-def restored(made: Subject, family: str, make: Any, updates: int) -> Subject:
-    """Return a new process's copy of a subject, filled by name from contiguous tensors."""
-    saved = {n: t.detach().contiguous().clone() for n, t in network_tensors(made.network).items()}
-    fresh = subject(family, make, updates=updates, seed=99)
-    fresh.x, fresh.y = made.x, made.y
-    load_network_tensors(fresh.network, saved)
-    return fresh
-
-
-@pytest.mark.parametrize("form", ALL)
-@pytest.mark.parametrize("family", ["conv", "stacked"])
-def test_training_from_loaded_state_equals_training_on(family: str, form: str) -> None:
-    # trap: contiguous state for a channels_last parameter trains wrongly under fused Adam
-    made = subject(family, ALL[form])
-    copied = restored(made, family, ALL[form], updates=0)
-    addresses = {n: t.data_ptr() for n, t in copied.state().items()}
-    for one in (made, copied):
-        one.update(3)
-    assert_same(made.snapshot(), copied.snapshot())
-    assert all(t.data_ptr() == addresses[n] for n, t in copied.state().items())
-
-
-def test_names_are_those_of_blocks() -> None:
-    names = set(optimizer_tensors(subject("stacked").network))
-    assert {"net[0].fc1.weight:exp_avg", "net[1].fc1.weight:step"} <= names
-    assert len(names) == 2 * 6 * 3
+def test_allocated_state_has_the_names_and_layout_of_real_state() -> None:
+    for form in ALL:
+        real, empty = subject("conv", ALL[form]), subject("conv", ALL[form], updates=0)
+        allocate(empty.network)
+        twins = real.state()
+        assert empty.state().keys() == twins.keys(), form
+        for name, tensor in empty.state().items():
+            twin = twins[name]
+            found = (tensor.dtype, tensor.device, tensor.stride())
+            assert found == (twin.dtype, twin.device, twin.stride()), (form, name)
+            assert ":" not in name or not tensor.any()
 
 
 def test_state_of_an_optimizer_without_updates_stays_absent() -> None:
@@ -265,11 +210,8 @@ def test_state_of_parameters_without_a_gradient_so_far_stays_absent() -> None:
 def test_state_of_another_optimizer_is_refused_by_name() -> None:
     saved = optimizer_tensors(subject("mlp", "sgd_momentum").network)
     adam = subject("mlp", updates=0)
-    with pytest.raises(DamagedFile, match=r"no 'step' of net\.0\.weight: it is of another"):
+    with pytest.raises(DamagedFile, match=r"'step' of net\.0\.weight"):
         load_optimizer_tensors(adam.network, saved)
-
-
-# Capturable forms need a GPU.
 
 
 @pytest.mark.gpu

@@ -1,4 +1,5 @@
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -29,24 +30,18 @@ class Backwards(nn.Module):
         return self.last(x.view(x.size(0), -1))
 
 
-def test_sequentials_are_read_off_with_norms_and_without_activations() -> None:
+def test_orders_are_read_off_sequentials_and_traced_in_code() -> None:
     assert order_of(build("conv_batchnorm")) == ["0", "1", "3", "4", "7"]
     nested = nn.Sequential(nn.Sequential(nn.Linear(3, 3), nn.ReLU()), nn.Linear(3, 2))
     assert order_of(nested) == ["0.0", "1"]
-
-
-def test_forward_code_is_traced_whatever_the_registration_order() -> None:
     assert order_of(Backwards()) == ["first", "norm", "last"]
-
-
-def test_layers_with_their_own_blocks_are_traced_as_one() -> None:
-    assert order_of(build("stacked")) == ["fc1", "fc2", "head"]
+    assert order_of(build("stacked")) == ["fc1", "fc2", "head"]  # its layers' own code is no code
 
 
 def test_declared_order_wins_and_is_checked() -> None:
     declared = ["inp", "norm", "fc", "head"]
     assert order_of(Residual(), declared) == declared
-    with pytest.raises(ConfigError, match="declared order names no module 'fcc'"):
+    with pytest.raises(ConfigError, match="'fcc'"):
         order_of(Residual(), ["inp", "fcc"])
 
     class Declares(Residual):
@@ -54,27 +49,6 @@ def test_declared_order_wins_and_is_checked() -> None:
             return declared
 
     assert order_of(Declares()) == declared
-
-
-def test_residual_branch_is_refused_naming_where_it_joins() -> None:
-    with pytest.raises(ConfigError, match=r"q branches: add joins inp, relu; declare"):
-        order_of(Residual())
-
-
-def test_two_heads_are_refused_naming_where_they_part() -> None:
-    class TwoHeads(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = nn.Linear(3, 4)
-            self.mean = nn.Linear(4, 2)
-            self.log_std = nn.Linear(4, 2)
-
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            x = torch.relu(self.body(x))
-            return self.mean(x), self.log_std(x)
-
-    with pytest.raises(ConfigError, match=r"q branches: relu feeds mean, log_std; declare"):
-        order_of(TwoHeads())
 
 
 def test_hidden_activations_among_the_outputs_are_no_branch() -> None:
@@ -86,29 +60,27 @@ def test_hidden_activations_among_the_outputs_are_no_branch() -> None:
     assert order_of(Taps()) == ["first", "last"]
 
 
-def test_reused_layer_is_refused_in_code_and_in_sequentials() -> None:
-    class Twice(nn.Module):
-        def __init__(self) -> None:
+def test_what_is_no_chain_is_refused_naming_where_it_branches() -> None:
+    class Coded(nn.Module):
+        def __init__(self, code: Callable[[Any, Tensor], Any]) -> None:
             super().__init__()
-            self.fc = nn.Linear(3, 3)
+            self.body, self.mean, self.std = (nn.Linear(3, 3) for _ in range(3))
+            self.code = code
 
-        def forward(self, x: Tensor) -> Tensor:
-            return self.fc(torch.relu(self.fc(x)))
+        def forward(self, x: Tensor) -> Any:
+            return self.code(self, torch.relu(self.body(x)))
 
-    with pytest.raises(ConfigError, match="q uses fc twice"):
-        order_of(Twice())
     layer = nn.Linear(3, 3)
-    with pytest.raises(ConfigError, match="q uses 0 twice"):
-        order_of(nn.Sequential(layer, nn.ReLU(), layer))
-
-
-def test_code_that_cannot_be_traced_asks_for_a_declaration() -> None:
-    class DependsOnData(Backwards):
-        def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x if x.sum() > 0 else -x)
-
-    with pytest.raises(ConfigError, match=r"q could not be traced .*: declare .*order=\[\.\.\.\]"):
-        order_of(DependsOnData())
+    cases: list[tuple[nn.Module, str]] = [
+        (Residual(), "add joins inp, relu"),
+        (Coded(lambda m, x: (m.mean(x), m.std(x))), "relu feeds mean, std"),
+        (Coded(lambda m, x: m.body(x)), "body twice"),
+        (nn.Sequential(layer, nn.ReLU(), layer), "0 twice"),
+        (Coded(lambda m, x: m.mean(x if x.sum() > 0 else -x)), "q could not be traced"),
+    ]
+    for module, message in cases:
+        with pytest.raises(ConfigError, match=message):
+            order_of(module)
 
 
 def test_heads_side_by_side_end_a_declared_order() -> None:
@@ -118,9 +90,9 @@ def test_heads_side_by_side_end_a_declared_order() -> None:
     assert heads(network) == ("fc", "head")
     assert heads(Network("q", Residual(), order=["inp", "head"])) == ()
     assert heads(Network("q", Residual())) == ()
-    with pytest.raises(ConfigError, match=r"\('norm', 'fc'\) side by side before its end"):
+    with pytest.raises(ConfigError, match="'norm', 'fc'"):
         order_of(Residual(), ["inp", ("norm", "fc"), "head"])  # type: ignore[list-item]
-    with pytest.raises(ConfigError, match="declared order names no module 'hed'"):
+    with pytest.raises(ConfigError, match="'hed'"):
         order_of(Residual(), ["inp", ("fc", "hed")])  # type: ignore[list-item]
 
 

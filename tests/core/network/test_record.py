@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -68,16 +69,15 @@ FORMS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] 
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("form", FORMS)
-def test_activations_are_those_after_the_nonlinearity(form: str) -> None:
-    step, expected = FORMS[form]
-    module = randomise(Form(step), 0)
-    found = recorded(module, X)
-    a = expected(module.a(X))
-    assert list(found) == ["a", "b"]
-    assert torch.equal(found["a"], a)
-    if form != "two of them":
-        assert torch.equal(found["b"], expected(module.b(a)))
+def test_activations_are_those_after_the_nonlinearity() -> None:
+    for form, (step, expected) in FORMS.items():
+        module = randomise(Form(step), 0)
+        found = recorded(module, X)
+        a = expected(module.a(X))
+        assert list(found) == ["a", "b"], form
+        assert torch.equal(found["a"], a), form
+        if form != "two of them":
+            assert torch.equal(found["b"], expected(module.b(a))), form
 
 
 @torch.no_grad()
@@ -143,22 +143,22 @@ def flat_norm_of(module: nn.Module, x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("family", ["mlp", "conv", "conv_batchnorm", "stacked"])
-def test_families_give_what_a_hand_written_pass_gives(family: str) -> None:
-    module, (x, _) = build(family).eval(), data(family)
-    found, h, expected = recorded(module, x), x, {}
-    if family == "stacked":
-        for name in ("fc1", "fc2"):
-            h = module.get_submodule(name)(h).relu()
-            expected |= {f"[{member}].{name}": h[member] for member in (0, 1)}
-    else:
-        for name, layer in module.named_children():
-            h = layer(h)
-            if isinstance(layer, nn.ReLU):
-                start = int(name) - (2 if family == "conv_batchnorm" else 1)
-                expected[str(start)] = h.clone()
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], value) for name, value in expected.items())
+def test_families_give_what_a_hand_written_pass_gives() -> None:
+    for family in ("mlp", "conv", "conv_batchnorm", "stacked"):
+        module, (x, _) = build(family).eval(), data(family)
+        found, h, expected = recorded(module, x), x, {}
+        if family == "stacked":
+            for name in ("fc1", "fc2"):
+                h = module.get_submodule(name)(h).relu()
+                expected |= {f"[{member}].{name}": h[member] for member in (0, 1)}
+        else:
+            for name, layer in module.named_children():
+                h = layer(h)
+                if isinstance(layer, nn.ReLU):
+                    start = int(name) - (2 if family == "conv_batchnorm" else 1)
+                    expected[str(start)] = h.clone()
+        assert found.keys() == expected.keys(), family
+        assert all(torch.equal(found[name], value) for name, value in expected.items()), family
 
 
 def test_pooling_lies_between_and_what_keeps_values_does_not() -> None:
@@ -179,55 +179,36 @@ def test_what_a_trace_found_can_be_pickled() -> None:
         assert torch.equal(pickle.loads(pickle.dumps(tap)).read(x)[0], tap.read(x)[0])
 
 
-def test_tokens_are_samples() -> None:
-    module = Form(F.gelu)
-    x = drawn(3, 4, 5)
-    with torch.no_grad():
-        expected = F.gelu(module.a(x)).flatten(0, 1)
-        assert torch.equal(recorded(module, x)["a"], expected)
-
-
-# Our own networks say the same in forward_activations.
-
-
 @torch.no_grad()
-@pytest.mark.parametrize("which", OWN)
-def test_taps_of_our_networks_are_their_activations(which: str) -> None:
-    module, x = own(which)
-    randomise(module, 0, std=0.3)
-    found, (_, taps) = recorded(module, *x), module.forward_activations(*x)
-    assert found.keys() == taps.keys()
-    assert all(torch.equal(found[name], tap) for name, tap in taps.items())
+def test_taps_of_our_networks_are_their_activations() -> None:
+    for which in OWN:
+        module, x = own(which)
+        randomise(module, 0, std=0.3)
+        found, (_, taps) = recorded(module, *x), module.forward_activations(*x)
+        assert found.keys() == taps.keys(), which
+        assert all(torch.equal(found[name], tap) for name, tap in taps.items()), which
+    for which in OURS:
+        module, x = build_classifier(which).eval(), images(which)
+        found, (_, taps) = recorded(module, x), model_taps(module, x)
+        for key, value in found.items():
+            tap = taps[key]
+            if "it_tiny" in which:  # (n, units, tokens) there, (n·tokens, units) here
+                tap = tap.mT.flatten(0, 1)
+            torch.testing.assert_close(value, tap, msg=f"{which} {key}")
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("name", OURS)
-def test_taps_of_classifiers_are_their_activations(name: str) -> None:
-    module, x = build_classifier(name).eval(), images(name)
-    found, (_, taps) = recorded(module, x), model_taps(module, x)
-    for key, value in found.items():
-        tap = taps[key]
-        if "it_tiny" in name:  # (n, units, tokens) there, (n·tokens, units) here
-            tap = tap.mT.flatten(0, 1)
-        torch.testing.assert_close(value, tap, msg=key)
-
-
-# What recording does to a pass: nothing.
-
-
-@pytest.mark.parametrize("family", [f for f in FAMILIES if f not in ("residual", "tied")])
-def test_a_recorded_pass_trains_bit_for_bit_as_another(family: str) -> None:
-    (x, _), gradients = data(family), []
-    for recording in (False, True):
-        module = build(family)
-        if recording:
-            with record(Network("net", module)):
+def test_a_recorded_pass_trains_bit_for_bit_as_another() -> None:
+    for family in FAMILIES:
+        if family in ("residual", "tied"):
+            continue
+        (x, _), gradients = data(family), []
+        for recording in (False, True):
+            module = build(family)
+            with record(Network("net", module)) if recording else nullcontext():
                 module(x).square().sum().backward()
-        else:
-            module(x).square().sum().backward()
-        gradients.append([p.grad for p in module.parameters()])
-        assert not any(m._forward_hooks for m in module.modules())
-    assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
+            gradients.append([p.grad for p in module.parameters()])
+            assert not any(m._forward_hooks for m in module.modules())
+        assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True)), family
 
 
 def test_passes_of_one_update_are_joined_and_taken_once() -> None:
@@ -253,13 +234,6 @@ def test_passes_of_one_update_are_joined_and_taken_once() -> None:
     assert not any(m._forward_hooks for m in module.modules())
 
 
-def test_recording_ends_with_its_block_even_if_that_fails() -> None:
-    module = build("mlp")
-    with pytest.raises(RuntimeError), record(Network("net", module)):
-        module(torch.ones(2, 99))
-    assert not any(m._forward_hooks for m in module.modules())
-
-
 def test_recorded_activations_are_detached_and_of_declared_units_too() -> None:
     module = build("mlp")
     found = recorded(module, data("mlp")[0], units=[UnitSpec("2", ("4",), nonlinearity=F.silu)])
@@ -270,6 +244,10 @@ def test_recorded_activations_are_detached_and_of_declared_units_too() -> None:
         assert torch.equal(found["2"], F.silu(hidden))
 
 
-def test_a_network_without_units_has_nothing_to_record() -> None:
-    with pytest.raises(NothingToEdit, match="network 'net' has no units with activations"):
+def test_recording_ends_with_its_block_even_if_that_fails_and_needs_units() -> None:
+    module = build("mlp")
+    with pytest.raises(RuntimeError), record(Network("net", module)):
+        module(torch.ones(2, 99))
+    assert not any(m._forward_hooks for m in module.modules())
+    with pytest.raises(NothingToEdit, match="'net'"):
         recorded(build("residual"), data("residual")[0])

@@ -15,35 +15,27 @@ def generator(seed: int = 0) -> torch.Generator:
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("own_input", [True, False], ids=["input_per_member", "one_input"])
-def test_output_equals_that_of_separate_linears(bias: bool, own_input: bool) -> None:
+def test_members_compute_and_learn_as_separate_linears(bias: bool, own_input: bool) -> None:
     layer = StackedLinear(3, 5, 4, bias=bias, generator=generator())
-    shape = (3, 7, 5) if own_input else (7, 5)
-    x = torch.randn(shape, generator=generator(1))
+    x = torch.randn((3, 7, 5) if own_input else (7, 5), generator=generator(1))
     out = layer(x)
-    assert out.shape == (3, 7, 4)
+    out[1].square().sum().backward()
+    assert out.shape == (3, 7, 4) and layer.weight.grad is not None
     for index in range(3):
-        member = nn.functional.linear(
-            x[index] if own_input else x,
-            layer.weight[index],
-            None if layer.bias is None else layer.bias[index],
-        )
-        torch.testing.assert_close(out[index], member)
-
-
-def test_gradient_of_a_member_is_that_of_its_own_linear() -> None:
-    layer = StackedLinear(2, 5, 4, generator=generator())
-    x = torch.randn(7, 5, generator=generator(1))
-    layer(x)[1].square().sum().backward()
-    member = nn.Linear(5, 4)
-    with torch.no_grad():
-        member.weight.copy_(layer.weight[1])
-        assert layer.bias is not None
-        member.bias.copy_(layer.bias[1])
-    member(x).square().sum().backward()
-    assert layer.weight.grad is not None and layer.bias.grad is not None
-    torch.testing.assert_close(layer.weight.grad[1], member.weight.grad)
-    torch.testing.assert_close(layer.bias.grad[1], member.bias.grad)
-    assert layer.weight.grad[0].abs().max() == 0
+        member = nn.Linear(5, 4, bias=bias)
+        with torch.no_grad():
+            member.weight.copy_(layer.weight[index])
+            if layer.bias is not None:
+                member.bias.copy_(layer.bias[index])
+        expected = member(x[index] if own_input else x)
+        torch.testing.assert_close(out[index], expected)
+        if index != 1:
+            assert layer.weight.grad[index].abs().max() == 0
+            continue
+        expected.square().sum().backward()
+        torch.testing.assert_close(layer.weight.grad[index], member.weight.grad)
+        if layer.bias is not None and layer.bias.grad is not None:
+            torch.testing.assert_close(layer.bias.grad[index], member.bias.grad)
 
 
 def test_each_member_is_a_block_with_its_own_fans() -> None:
@@ -83,9 +75,6 @@ def test_same_generator_gives_the_same_layer_and_leaves_the_global_stream() -> N
     assert torch.equal(before, torch.get_rng_state())
 
 
-# --- layer norms ------------------------------------------------------------------------------
-
-
 def stacked_norm(members: int = 2, dim: int = 6, eps: float = 1e-6) -> StackedLayerNorm:
     """Return a norm that scales and shifts every unit of every member differently."""
     layer = StackedLayerNorm(members, dim, eps)
@@ -106,26 +95,21 @@ def members_of(layer: StackedLayerNorm) -> list[nn.LayerNorm]:
 
 @pytest.mark.parametrize("eps", [1e-6, 0.1])
 def test_norm_equals_separate_layer_norms_forward_and_backward(eps: float) -> None:
-    layer = stacked_norm(3, 6, eps)
-    x = (3 + 2 * torch.randn(3, 7, 6, generator=generator(9))).requires_grad_()
-    weights = torch.randn(3, 7, 6, generator=generator(10))
+    layer = stacked_norm(3, 6, eps).double()
+    x = (3 + 2 * torch.randn(3, 7, 6, generator=generator(9)).double()).requires_grad_()
+    weights = torch.randn(3, 7, 6, generator=generator(10)).double()
     out = layer(x)
     (out * weights).sum().backward()
     assert x.grad is not None and layer.weight.grad is not None and layer.bias.grad is not None
     for index, member in enumerate(members_of(layer)):
+        member.double()
         own = x[index].detach().requires_grad_()
         expected = member(own)
         (expected * weights[index]).sum().backward()
-        torch.testing.assert_close(out[index], expected, rtol=1e-6, atol=1e-6)
-        torch.testing.assert_close(x.grad[index], own.grad, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(out[index], expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(x.grad[index], own.grad, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(layer.weight.grad[index], member.weight.grad)
         torch.testing.assert_close(layer.bias.grad[index], member.bias.grad)
-
-
-def test_a_new_norm_scales_by_one_and_shifts_by_zero() -> None:
-    out = StackedLayerNorm(2, 500)(5 + 3 * torch.randn(2, 4, 500, generator=generator()))
-    torch.testing.assert_close(out.mean(-1), torch.zeros(2, 4), rtol=0, atol=1e-5)
-    torch.testing.assert_close(out.var(-1, correction=0), torch.ones(2, 4), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("autocast", [False, True], ids=["half_input", "autocast"])
@@ -137,20 +121,6 @@ def test_norm_of_half_precision_is_rounded_only_once(autocast: bool) -> None:
         out = layer(x)
     assert out.dtype == torch.bfloat16
     assert torch.equal(out, layer(x.float()).bfloat16())
-
-
-def test_norm_keeps_float64() -> None:
-    layer = stacked_norm().double()
-    x = torch.randn(2, 5, 6, generator=generator(3), dtype=torch.float64)
-    expected = torch.stack([m.double()(x[i]) for i, m in enumerate(members_of(layer))])
-    torch.testing.assert_close(layer(x), expected, rtol=1e-13, atol=1e-13)
-
-
-def test_norm_compiles_to_one_graph() -> None:
-    layer = stacked_norm()
-    x = torch.randn(2, 5, 6, generator=generator(3))
-    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(compiled(x), layer(x))
 
 
 def test_each_member_of_a_norm_is_a_scale_and_a_shift() -> None:
@@ -181,27 +151,13 @@ def test_rescaling_starts_anew_at_a_stacked_norm() -> None:
     assert torch.allclose(module.get_parameter("2.bias"), before, rtol=1e-6)
 
 
-# --- both -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("shape", [(5,), (7, 5), (3, 7, 5), (2, 2, 7, 5)])
-def test_input_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"allowed is \(2, batch, 5\)"):
-        StackedLayerNorm(2, 5)(torch.zeros(shape))
-    if shape != (7, 5):
-        with pytest.raises(ValueError, match=r"allowed is \(2, batch, 5\) or \(batch, 5\)"):
-            StackedLinear(2, 5, 4)(torch.zeros(shape))
-
-
-@pytest.mark.parametrize("sizes", [(0, 1, 1), (1, 0, 1), (1, 1, 0)])
-def test_empty_sizes_are_refused(sizes: tuple[int, int, int]) -> None:
-    with pytest.raises(ValueError, match="= 0: allowed is at least 1"):
-        StackedLinear(*sizes)
-    if sizes[2] > 0:
-        with pytest.raises(ValueError, match="= 0: allowed is at least 1"):
-            StackedLayerNorm(*sizes[:2])
-
-
-def test_layers_print_their_sizes() -> None:
-    assert repr(StackedLinear(2, 3, 4)) == "StackedLinear(2, 3, 4, bias=True)"
-    assert repr(StackedLayerNorm(2, 3)) == "StackedLayerNorm(2, 3, eps=1e-06)"
+def test_inputs_of_another_shape_and_empty_sizes_are_refused() -> None:
+    for shape in ((5,), (7, 5), (3, 7, 5), (2, 2, 7, 5)):
+        with pytest.raises(ValueError, match=r"\(2, batch, 5\)"):
+            StackedLayerNorm(2, 5)(torch.zeros(shape))
+        if shape != (7, 5):
+            with pytest.raises(ValueError, match=r"\(batch, 5\)"):
+                StackedLinear(2, 5, 4)(torch.zeros(shape))
+    for sizes in ((0, 1, 1), (1, 0, 1), (1, 1, 0)):
+        with pytest.raises(ValueError, match="= 0"):
+            StackedLinear(*sizes)

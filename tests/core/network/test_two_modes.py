@@ -73,31 +73,27 @@ def test_a_reset_unit_is_silent_in_both_modes(train: bool) -> None:
 
 
 @both_modes
-@pytest.mark.parametrize(
-    ("what", "left", "refused"),
-    [
+def test_units_that_are_others_in_the_other_mode_are_refused(train: bool) -> None:
+    for what, left, refused in (
         ("stochastic activation", ["first"], ["second"]),
         ("depth", [], ["first", "second"]),
         ("deep aux", ["first", "second"], ["deep"]),  # whose activations cannot be read
-    ],
-)
-def test_units_that_are_others_in_the_other_mode_are_refused(
-    what: str, left: list[str], refused: list[str], train: bool
-) -> None:
-    units = Network("net", Net(what).train(train)).units()
-    assert [group.name for group in units.groups] == left
-    for layer in refused:
-        assert "training mode" in units.refused[layer] or "joins" in units.refused[layer]
-    if what == "depth":
-        with pytest.raises(NothingToEdit, match="first: "):
-            Network("net", Net(what)).units_in(Network("net", Net(what)).blocks)
+    ):
+        network = Network("net", Net(what).train(train))
+        units = network.units()
+        assert [group.name for group in units.groups] == left
+        for layer in refused:
+            assert "training mode" in units.refused[layer] or "joins" in units.refused[layer]
+        if what == "depth":
+            with pytest.raises(NothingToEdit, match="first: "):
+                network.units_in(network.blocks)
 
 
 @both_modes
 def test_orders_of_both_modes_have_to_be_one(train: bool) -> None:
     order = ["first", "second", "main"]
     assert forward_order(Network("net", Net("dropout").train(train))) == order
-    with pytest.raises(ConfigError, match="net branches: relu_1 feeds main, aux"):
+    with pytest.raises(ConfigError, match="main, aux"):
         forward_order(Network("net", Net("aux").train(train)))
 
     class Longer(Net):
@@ -105,8 +101,7 @@ def test_orders_of_both_modes_have_to_be_one(train: bool) -> None:
             x = self.first(x).relu()
             return self.main(x if self.training else self.second(x).relu())
 
-    message = "net calls first, main in training mode and first, second, main in evaluation mode"
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=r"first, main .* first, second, main"):
         forward_order(Network("net", Longer("").train(train)))
 
 
