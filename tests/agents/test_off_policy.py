@@ -8,21 +8,10 @@ import pytest
 import torch
 
 from rlplast.core.errors import ConfigError
-from tests.agents.toy_control import sac, use_slide
-from tests.agents.toy_env import advanced, dqn, everything, same, use_wheel
+from tests.agents.toy_env import advanced, dqn, everything, same
 from tests.naive.dqn import updates_twin
 
 Make = Callable[..., Any]
-
-
-@pytest.fixture(params=["dqn", "sac"])
-def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Return what builds an agent in its toy environment."""
-    if request.param == "dqn":
-        use_wheel(monkeypatch)
-        return dqn
-    use_slide(monkeypatch)
-    return sac
 
 
 @pytest.mark.parametrize(
