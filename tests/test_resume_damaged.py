@@ -22,7 +22,18 @@ from rlplast.training.run_folder import RunFolder
 from tests.cli.commands import command
 from tests.every_kind import KINDS, small_run
 from tests.gpt.runs import write_corpora
-from tests.runs import TINY, files_up_to, final, flip, forget, lines, status
+from tests.runs import (
+    TINY,
+    Killed,
+    at_step,
+    files_up_to,
+    final,
+    flip,
+    forget,
+    kill,
+    lines,
+    status,
+)
 
 
 @pytest.fixture
@@ -71,17 +82,19 @@ def test_damaged_checkpoint_is_passed_over_with_its_reason(
     checkpoint.check(halfway / "checkpoints" / "step-60")  # written anew
 
 
-@pytest.mark.parametrize(("key", "now"), [("threads", 2), ("seed", 99)])
-def test_a_config_edited_before_a_resume_is_said(halfway: Path, key: str, now: int) -> None:
+def test_a_config_edited_before_a_resume_is_said(halfway: Path) -> None:
     path = halfway / "config.yaml"
-    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {key: now}))
+    edited = {"threads": 2, "seed": 99}
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | edited))
     messages: list[str] = []
     try:
-        api.resume(halfway, report=messages.append)
+        with pytest.raises(Killed):
+            api.resume(halfway, report=messages.append, observer=at_step(1, kill))
     finally:
         torch.set_num_threads(1)
-    said = [words for words in messages if f"{key} = " in words]
-    assert len(said) == 1 and f"its config.yaml says {now}" in said[0]
+    for key, now in edited.items():
+        said = [words for words in messages if f"{key} = " in words]
+        assert len(said) == 1 and f"its config.yaml says {now}" in said[0]
 
 
 def test_no_usable_checkpoint_is_exit_1(halfway: Path) -> None:

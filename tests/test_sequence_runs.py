@@ -133,11 +133,11 @@ def test_killed_after_each_of_many_steps_and_resumed_equals(config: dict[str, An
 
 
 def test_prefix_to_a_phase_is_shared_by_what_begins_there(tmp_path: Path):
-    plain = read_config(CONFIG | {"hooks": []})
+    shorter = CONFIG | {"total": f"{3 * EACH} env_steps"}
     at_phase_1 = (Time(1, "phase"),)
     # SWR is from phase 1 on in every update, which begins before that counts.
-    config = read_config(CONFIG | {"hooks": HOOKS[:2]})
-    api.train(plain, tmp_path / "prefix", until=at_phase_1)
+    config = read_config(shorter | {"hooks": HOOKS[:2]})
+    api.train(read_config(shorter | {"hooks": []}), tmp_path / "prefix", until=at_phase_1)
     api.branch(tmp_path / "prefix", tmp_path / "arm", config, at_phase_1)
     api.resume(tmp_path / "arm")
     api.train(config, tmp_path / "alone")

@@ -1,5 +1,3 @@
-"""The section `optimizer:` of agents: every registered one, and schedules."""
-
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Values as probabilities of bins: targets, losses, what agents do with them, and their runs."""
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from rlplast.core.errors import ConfigError
 from rlplast.run.config_file import read_config
 from tests.agents.toy_control import sac
 from tests.agents.toy_env import advanced, dqn, hooked, use_wheel
-from tests.marks import slow
+from tests.marks import slow, slow_but
 from tests.naive.categorical import (
     centres_twin,
     cross_entropy_twin,
@@ -112,7 +110,6 @@ def values(kind: str, **changes: Any) -> dict[str, Any]:
 
 
 def policy(agent: Any, obs: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Actions and what their densities cost."""
     mean, log_std = agent.actor(agent.statistics.normalise(obs))
     u = mean + log_std.exp() * noise
     gauss = torch.distributions.Normal(mean, log_std.exp()).log_prob(u).sum(1)
@@ -248,7 +245,7 @@ def test_critics_of_any_trunk_have_bins(network: str, slide: None):
 # Runs.
 
 
-@EACH
+@pytest.mark.parametrize("kind", slow_but(["c51"], KINDS))
 def test_a_dqn_learns_what_two_actions_pay(kind: str, monkeypatch: pytest.MonkeyPatch):
     use_wheel(monkeypatch, terminates=False)
     own: dict[str, Any] = {"tau": 0.2, "target_every": 2, "network": "mlp_small", "batch_size": 32}

@@ -1,5 +1,3 @@
-"""What hooks do inside a DQN, and what they leave alone."""
-
 from typing import Any
 
 import pytest

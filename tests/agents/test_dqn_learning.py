@@ -1,5 +1,3 @@
-"""The agent learns: short seeded runs end far above what random play scores."""
-
 from typing import Any
 
 import pytest

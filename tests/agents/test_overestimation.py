@@ -1,5 +1,3 @@
-"""By how much Q exceeds the returns that follow: closed forms, a slow twin, and nothing else."""
-
 from functools import partial
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""Agents whose networks a user's functions make."""
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""SAC from pictures, and random shifts of them: against twins by hand, and interrupted."""
-
 import ctypes.util
 from pathlib import Path
 from typing import Any
@@ -95,7 +93,6 @@ def test_shifts_change_the_batch_that_networks_see_and_draw_from_a_stream_of_the
 
 
 def by_hand(agent: Any) -> tuple[nn.Module, nn.Module]:
-    """Return the critics' encoder and projection as a chain of torch's own layers."""
     critic = agent.critic
     convs = nn.Sequential(critic.encoder.conv1, nn.ReLU(), critic.encoder.conv2, nn.ReLU())
     return nn.Sequential(convs, nn.Flatten()), critic.projection

@@ -104,25 +104,6 @@ def test_every_transition_agrees_with_the_naive_replay(
             assert_same_as_naive(replay, naive, rng)
 
 
-def one_episode(replay: Replay, length: int, terminated: bool, truncated: bool) -> None:
-    """Store an episode of frames (1, 1, 1), (1, 1, 2) … and begin the next at (1, 2, 1)."""
-    replay.start(np.array([[1, 1, 1]], np.int32))
-    for step in range(1, length + 1):
-        last = step == length
-        final = np.array([[1, 1, step + 1]], np.int32)
-        following = np.array([[1, 2, 1]], np.int32) if last else final
-        ends = np.array([terminated and last]), np.array([truncated and last])
-        replay.add(np.array([step]), np.array([1.0]), *ends, following, final)
-
-
-def draw(replay: Replay, step: int) -> dict[str, np.ndarray]:
-    """The transition of the first episode that begins at `step`."""
-    batch = replay.sample_from(400, np.random.default_rng(0))
-    frames = newest_frames(batch.obs, batch.obs.shape[1] if batch.obs.dim() == 3 else 1)
-    index = np.flatnonzero((frames == [1, 1, step]).all(axis=1))[0]
-    return {name: tensor[index].numpy() for name, tensor in batch._asdict().items()}
-
-
 def filled(steps: int = 50, p_truncated: float = 0.0, **options: Any) -> Replay:
     replay = make(**options)
     num_envs, action_dim = options.get("num_envs", 1), options.get("action_dim")
@@ -130,30 +111,6 @@ def filled(steps: int = 50, p_truncated: float = 0.0, **options: Any) -> Replay:
     replay.start(episodes.start())
     fill(replay, episodes, steps)
     return replay
-
-
-@pytest.mark.parametrize(("terminated", "truncated"), [(False, True), (True, False), (True, True)])
-def test_a_window_ends_with_its_episode(terminated: bool, truncated: bool) -> None:
-    replay = make(n_step=3, frame_stack=2)
-    one_episode(replay, length=4, terminated=terminated, truncated=truncated)
-    drawn = draw(replay, step=3)
-    assert drawn["reward"] == pytest.approx(1 + 0.9)
-    assert drawn["discount"] == pytest.approx(0 if terminated else 0.9**2)
-    assert replay.size == 4
-    if not terminated:
-        np.testing.assert_array_equal(drawn["obs_next"], [[1, 1, 4], [1, 1, 5]])
-
-
-@pytest.mark.parametrize(("repeat_first", "before"), [(False, [0, 0, 0]), (True, [1, 2, 1])])
-def test_stack_at_an_episode_start_is_blank_before_it_or_repeats_its_first_frame(
-    repeat_first: bool, before: list[int]
-) -> None:
-    replay = make(frame_stack=4, repeat_first=repeat_first)
-    one_episode(replay, length=4, terminated=True, truncated=False)
-    fill(replay, Episodes(1, seed=0, p_terminated=0, p_truncated=0), 1)
-    stacks = replay.sample_from(100, np.random.default_rng(0)).obs.numpy()
-    (of_second,) = np.unique(stacks[stacks[:, -1, 1] == 2], axis=0)
-    np.testing.assert_array_equal(of_second, [before, before, before, [1, 2, 1]])
 
 
 def test_draws_are_uniform_over_transitions() -> None:

@@ -233,7 +233,6 @@ def test_any_of_a_run_of_saves_restores_the_memory_of_its_moment(
 
 
 def content(replay: Replay) -> list[np.ndarray]:
-    """Return copies of all rows in memory, the oldest first, ring by ring."""
     found = []
     for env, written in enumerate(replay._written):
         rows = np.arange(max(written - replay._rows, 0), written) % replay._rows

@@ -16,7 +16,6 @@ def rows(count: int, shape: tuple[int, ...] = (3,), seed: int = 0) -> np.ndarray
 
 
 def split(data: np.ndarray, sizes: list[int]) -> Iterator[np.ndarray]:
-    """Cut data into batches of the given sizes, in turn."""
     start, turn = 0, 0
     while start < len(data):
         yield data[start : start + sizes[turn % len(sizes)]]

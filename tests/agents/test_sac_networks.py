@@ -198,7 +198,6 @@ def test_taps_are_the_activations_after_each_relu(trunk: str, members: int | Non
 
 
 def drawn(kind: str, bins: int | None = None) -> Iterator[tuple[str, Tensor]]:
-    """Yield the initial weights of an actor and of a member of a critic."""
     critic = Critic(21, 9, TrunkSpec(kind, 64, 2), **({"bins": bins} if bins else {}))
     for module, member in ((Actor(30, 9, TrunkSpec(kind, 64, 1)), None), (critic, 1)):
         network(randomise(module, 9))
@@ -270,25 +269,6 @@ def test_init_repeats_with_its_stream_and_differs_between_members(trunk: str) ->
     assert not any(torch.equal(one[n], one[n.replace("[0]", "[1]")]) for n in one if "[0]" in n)
 
 
-# --- precision and compilation ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("trunk", TRUNKS)
-def test_low_precision_gives_float32_outputs_near_those_of_float32(trunk: str) -> None:
-    actor, critic = Actor(OBS, ACTION, TRUNKS[trunk]), Critic(OBS, ACTION, TRUNKS[trunk])
-    obs, action = inputs()
-    exact = [*actor(obs), critic(obs, action)]
-    with torch.autocast("cpu", torch.bfloat16):
-        low = [*actor(obs), critic(obs, action)]
-    torch.stack([out.sum() for out in low]).sum().backward()
-    for rough, fine in zip(low, exact, strict=True):
-        assert rough.dtype == torch.float32
-        assert not torch.equal(rough, fine)
-        torch.testing.assert_close(rough, fine, rtol=0, atol=0.1)
-    parameters = [*actor.parameters(), *critic.parameters()]
-    assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in parameters)
-
-
 # --- methods ----------------------------------------------------------------------------------
 
 
@@ -342,22 +322,6 @@ def test_methods_on_stacked_critics_equal_those_on_separate_ones(trunk: str) -> 
         getattr(rlplast, method)(made)
         for member in range(2):
             torch.testing.assert_close(member_of(critic, member), start[member])
-
-
-# --- temperature ------------------------------------------------------------------------------
-
-
-def test_temperature_is_the_exponential_of_its_parameter() -> None:
-    temperature = Temperature(0.01)
-    assert temperature().item() == pytest.approx(0.01)
-    assert temperature().shape == temperature.log_alpha.shape == (1,)
-    with torch.no_grad():
-        temperature.log_alpha.fill_(math.log(3))
-    temperature().backward()
-    assert temperature().item() == pytest.approx(3)
-    assert temperature.log_alpha.grad is not None
-    assert float(temperature.log_alpha.grad) == pytest.approx(3)
-    assert forward_order(network(temperature)) == []
 
 
 # --- wrong use --------------------------------------------------------------------------------

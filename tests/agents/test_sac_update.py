@@ -1,5 +1,3 @@
-"""SAC's update beside a slow twin in float64, and the transitions it learns from."""
-
 from typing import Any
 
 import numpy as np
@@ -26,7 +24,6 @@ def copies(batch: SACBatch) -> SACBatch:
 
 
 def critic_weights(agent: SAC, module: torch.nn.Module) -> list[dict[str, torch.Tensor]]:
-    """The members of a stacked critic, one dictionary each."""
     state = module.state_dict()
     members = agent.config.agent.critics
     return [{name: tensor[i] for name, tensor in state.items()} for i in range(members)]

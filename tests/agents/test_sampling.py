@@ -1,5 +1,3 @@
-"""Draws that depend on a transition's age, against weight vectors that are written out."""
-
 import itertools
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Which task comes when, and what the keys refuse."""
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,3 @@
-"""SimbaV2 beside a transcription of its code: updates, weights on the sphere, rewards, runs."""
-
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""What an agent does where one task follows another: data, networks, exploration, evaluation."""
-
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,6 @@ from tests.sequences import EACH, dqn_tasks, ppo_tasks, sac_tasks
 
 
 def made(config: dict[str, Any]) -> Any:
-    """Return a DQN or SAC agent."""
     return build_trainable(read_config(config))
 
 

@@ -1,5 +1,3 @@
-"""Updates owed by env_steps: replay ratios that change, and updates at the start."""
-
 import math
 from collections.abc import Callable
 from fractions import Fraction
@@ -63,8 +61,6 @@ def test_env_steps_of_updates_are_the_fewest_that_owe_them(plan: Any, updates: i
 
 
 def counting(agent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let updates count and do nothing else."""
-
     def update() -> None:
         agent.experience.paid()
         agent.clock = agent.clock.advance(updates=1)

@@ -1,5 +1,3 @@
-"""Hooks with a condition in everything that trains."""
-
 from pathlib import Path
 from typing import Any
 
