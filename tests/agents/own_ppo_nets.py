@@ -58,14 +58,6 @@ def one(obs_shape: tuple[int, ...]) -> Any:
     return layers(obs_shape[0])
 
 
-def flat(obs_shape: tuple[int, ...]) -> Pair:
-    return layers(obs_shape[0]), nn.Sequential(layers(obs_shape[0]), nn.Flatten(0))
-
-
-def untrained(obs_shape: tuple[int, ...]) -> Pair:
-    return nn.Identity(), layers(obs_shape[0])
-
-
 BODY = nn.Linear(4, 4)
 
 
@@ -81,7 +73,3 @@ def shared_body(obs_shape: tuple[int, ...]) -> Pair:
 def frozen_body(obs_shape: tuple[int, ...]) -> Pair:
     body = nn.Linear(obs_shape[0], 4).requires_grad_(False)
     return nn.Sequential(body, layers(4)), nn.Sequential(body, layers(4))
-
-
-def with_actions(obs_shape: tuple[int, ...], num_actions: int) -> Pair:
-    return layers(obs_shape[0]), layers(obs_shape[0])

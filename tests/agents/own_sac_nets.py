@@ -1,10 +1,13 @@
 """Trunks of a SAC as a user would write them."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+Pair = tuple[nn.Module, nn.Module]
 
 
 def layers(size: int) -> nn.Module:
@@ -22,7 +25,7 @@ class Joined(nn.Module):
         return self.layers(torch.cat([obs, action], 1))
 
 
-def mlp(obs_shape: tuple[int, ...], action_dim: int) -> tuple[nn.Module, nn.Module]:
+def mlp(obs_shape: tuple[int, ...], action_dim: int) -> Pair:
     return layers(obs_shape[0]), Joined(obs_shape[0] + action_dim)
 
 
@@ -37,7 +40,7 @@ class OfPictures(nn.Module):
         return self.hidden(x if action is None else torch.cat([x, action], 1)).relu()
 
 
-def pictures(obs_shape: tuple[int, ...], action_dim: int) -> tuple[nn.Module, nn.Module]:
+def pictures(obs_shape: tuple[int, ...], action_dim: int) -> Pair:
     return OfPictures(obs_shape[0]), OfPictures(obs_shape[0], action_dim)
 
 
@@ -45,15 +48,15 @@ def one(obs_shape: tuple[int, ...], action_dim: int) -> Any:
     return layers(obs_shape[0])
 
 
-def flat(obs_shape: tuple[int, ...], action_dim: int) -> tuple[nn.Module, nn.Module]:
-    return nn.Sequential(layers(obs_shape[0]), nn.Flatten(0)), Joined(obs_shape[0] + action_dim)
+def flat(obs_shape: tuple[int, ...], action_dim: int) -> Pair:
+    return ending(obs_shape, action_dim, Tensor.flatten)
 
 
-def no_action(obs_shape: tuple[int, ...], action_dim: int) -> tuple[nn.Module, nn.Module]:
+def no_action(obs_shape: tuple[int, ...], action_dim: int) -> Pair:
     return layers(obs_shape[0]), layers(obs_shape[0])
 
 
-def untrained(obs_shape: tuple[int, ...], action_dim: int) -> tuple[nn.Module, nn.Module]:
+def untrained(obs_shape: tuple[int, ...], action_dim: int) -> Pair:
     return nn.Identity(), Joined(obs_shape[0] + action_dim)
 
 
@@ -72,71 +75,62 @@ class OverBody(nn.Module):
         return self.layers(x if action is None else torch.cat([x, action], 1))
 
 
-def shared_body(obs_shape: tuple[int, ...], action_dim: int) -> tuple[nn.Module, nn.Module]:
+def shared_body(obs_shape: tuple[int, ...], action_dim: int) -> Pair:
     return OverBody(obs_shape[0]), OverBody(obs_shape[0] + action_dim)
 
 
 CALLS = [0]
 
 
-def grows(obs_shape: tuple[int, ...], action_dim: int) -> tuple[nn.Module, nn.Module]:
+def grows(obs_shape: tuple[int, ...], action_dim: int) -> Pair:
     CALLS[0] += 1
     actor = nn.Sequential(nn.Linear(obs_shape[0], 4 + CALLS[0]), nn.ReLU())
     return actor, Joined(obs_shape[0] + action_dim)
 
 
-class InPlace(nn.Module):
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.layers = layers(size)
-
-    def forward(self, obs: Tensor) -> Tensor:
-        obs -= 0.5
-        return self.layers(obs)
+def in_place(obs_shape: tuple[int, ...], action_dim: int) -> Pair:
+    actor, critic = mlp(obs_shape, action_dim)
+    return nn.Sequential(Last(lambda x: x.sub_(0.5)), actor), critic
 
 
-def in_place(obs_shape: tuple[int, ...], action_dim: int) -> tuple[nn.Module, nn.Module]:
-    return InPlace(obs_shape[0]), Joined(obs_shape[0] + action_dim)
-
-
-def unused_lazy(obs_shape: tuple[int, ...], action_dim: int) -> tuple[nn.Module, nn.Module]:
+def unused_lazy(obs_shape: tuple[int, ...], action_dim: int) -> Pair:
     actor, critic = mlp(obs_shape, action_dim)
     actor.spare = nn.LazyLinear(3)
     actor.forward = actor[:4].forward
     return actor, critic
 
 
-def no_outputs(obs_shape: tuple[int, ...], action_dim: int) -> tuple[nn.Module, nn.Module]:
-    return nn.Sequential(layers(obs_shape[0]), Cut()), Joined(obs_shape[0] + action_dim)
+def no_outputs(obs_shape: tuple[int, ...], action_dim: int) -> Pair:
+    return ending(obs_shape, action_dim, lambda x: x[:, :0])
 
 
-class Cut(nn.Module):
+class Last(nn.Module):
+    """Ends a trunk with what a function makes of its outputs."""
+
+    def __init__(self, change: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.change = change
+
     def forward(self, x: Tensor) -> Tensor:
-        return x[:, :0]
+        return self.change(x)
 
 
-class Whole(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x.long()
+def ending(obs_shape: tuple[int, ...], action_dim: int, change: Callable[[Tensor], Tensor]) -> Pair:
+    actor, critic = mlp(obs_shape, action_dim)
+    return nn.Sequential(actor, Last(change)), critic
 
 
-def whole_numbers(obs_shape: tuple[int, ...], action_dim: int) -> tuple[nn.Module, nn.Module]:
-    return nn.Sequential(layers(obs_shape[0]), Whole()), Joined(obs_shape[0] + action_dim)
+def whole_numbers(obs_shape: tuple[int, ...], action_dim: int) -> Pair:
+    return ending(obs_shape, action_dim, Tensor.long)
 
 
-def doubles(obs_shape: tuple[int, ...], action_dim: int) -> tuple[nn.Module, nn.Module]:
-    class Double(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return x.double()
-
-    return nn.Sequential(layers(obs_shape[0]), Double()), Joined(obs_shape[0] + action_dim)
+def doubles(obs_shape: tuple[int, ...], action_dim: int) -> Pair:
+    return ending(obs_shape, action_dim, Tensor.double)
 
 
-def batch_norm(obs_shape: tuple[int, ...], action_dim: int) -> tuple[nn.Module, nn.Module]:
-    size = obs_shape[0]
-    return nn.Sequential(nn.Linear(size, 8), nn.BatchNorm1d(8), nn.ReLU()), Joined(
-        size + action_dim
-    )
+def batch_norm(obs_shape: tuple[int, ...], action_dim: int) -> Pair:
+    actor = nn.Sequential(nn.Linear(obs_shape[0], 8), nn.BatchNorm1d(8), nn.ReLU())
+    return actor, mlp(obs_shape, action_dim)[1]
 
 
 class Coupled(nn.Module):
@@ -152,11 +146,11 @@ class Coupled(nn.Module):
         return self.a(obs) - self.b(obs) + 0 * self.features
 
 
-def coupled(obs_shape: tuple[int, ...], action_dim: int) -> tuple[nn.Module, nn.Module]:
+def coupled(obs_shape: tuple[int, ...], action_dim: int) -> Pair:
     return Coupled(obs_shape[0]), Joined(obs_shape[0] + action_dim)
 
 
-def of_numpy(obs_shape: tuple[int, ...], action_dim: int) -> tuple[nn.Module, nn.Module]:
+def of_numpy(obs_shape: tuple[int, ...], action_dim: int) -> Pair:
     actor, critic = mlp(obs_shape, action_dim)
     scale = float(np.random.default_rng(np.random.randint(1000)).normal())
     with torch.no_grad():
@@ -176,5 +170,5 @@ class DependsOnData(nn.Module):
         return self.layer(x if x.sum() > 0 else -x).relu()
 
 
-def depends_on_data(obs_shape: tuple[int, ...], action_dim: int) -> tuple[nn.Module, nn.Module]:
+def depends_on_data(obs_shape: tuple[int, ...], action_dim: int) -> Pair:
     return DependsOnData(obs_shape[0]), DependsOnData(obs_shape[0] + action_dim)

@@ -1,5 +1,3 @@
-"""What hooks do inside a DQN, and what they leave alone."""
-
 from typing import Any
 
 import pytest
@@ -13,20 +11,15 @@ from tests.agents.toy_env import (
     exploration_state,
     hooked,
     same,
-    use_wheel,
     without_weights,
 )
 from tests.cases import CASES, method_of
 from tests.marks import slow
 
+pytestmark = pytest.mark.usefixtures("wheel")
 METHODS = [{"method": name, "params": dict(case.params)} for name, case in CASES.items()]
 TOTAL = 120
 every_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: method["method"])
-
-
-@pytest.fixture(autouse=True)
-def wheel(monkeypatch: pytest.MonkeyPatch):
-    use_wheel(monkeypatch)
 
 
 def run(agent: DQN, hooks: Hooks, until: int) -> list:
@@ -75,19 +68,6 @@ def test_the_same_edit_is_made_of_the_target(method: dict[str, Any]):
     after = everything(agent)
     assert same(after["q"], after["target"]) == (method["method"] in WHOLE)
     assert same(before["target"], after["target"]) == CASES[method["method"]].follows
-
-
-@every_method
-def test_default_policies_are_the_methods_own(method: dict[str, Any]):
-    agent = trained(method, lr=0.01, target_every=13)
-    before = everything(agent)
-    hooked(agent, method | {"at": "50%"}).fire(None, agent.clock)
-    after = everything(agent)
-    optimizer, followers = method_of(method["method"]).policies
-    assert same(after["q"], after["target"]) == (followers == "copy")
-    assert same(before["target"], after["target"]) == (followers == "leave")
-    left = any(tensor.any() for state in after["q optimizer"] for tensor in state.values())
-    assert left == (optimizer != "network")
 
 
 def test_hook_due_at_an_env_step_fires_before_the_updates_it_owes():

@@ -22,7 +22,6 @@ def lean(obs: np.ndarray) -> np.ndarray:
 
 
 def played_alone(i: int, episodes: int) -> list[float]:
-    """Play the i-th environment by itself."""
     env = envs.make("gym/CartPole-v1", generator(i))
     returns = []
     for _ in range(episodes):

@@ -10,10 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from rlplast.agents.dqn import DQN
-from rlplast.agents.dqn_config import DQNAgentConfig, DQNConfig
-from rlplast.agents.off_policy_config import EnvConfig
 from rlplast.core.rng import torch_stream
-from tests.agents.toy_env import everything, hooked, same
+from tests.agents.toy_env import dqn, everything, hooked, same
 from tests.marks import slow
 from tests.runs import TINY, check_resumes
 from tests.sac_runs import small_sac
@@ -28,17 +26,9 @@ RESET = {"method": "full_reset", "params": {"init": "fresh"}}
 
 
 def agent(hooks: list[dict[str, Any]]) -> DQN:
-    config = DQNConfig(
-        seed=3,
-        total="80 env_steps",
-        env=EnvConfig("minatar/breakout", 1),
-        agent=DQNAgentConfig(
-            network="minatar", batch_size=8, buffer_size=80, initial_steps=16, target_every=7
-        ),
-        hooks=hooks,
-    )
-    config.check()
-    return DQN(config, torch.device("cpu"))
+    keys = {"network": "minatar", "buffer_size": 80, "initial_steps": 16, "target_every": 7}
+    run = {"total": "80 env_steps", "env": "minatar/breakout", "hooks": hooks}
+    return dqn(1, **keys, **run, eps=1e-8, lr=1e-4)
 
 
 def advance(agent: DQN, until: int, hooks: Any = None) -> list[Any]:

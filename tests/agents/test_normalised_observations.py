@@ -18,22 +18,21 @@ from tests.sequences import EACH, sac_tasks
 
 
 class Bytes(Slide):
-    """Shows bytes."""
-
     def obs(self) -> np.ndarray:
         return (20 * self.place + 128).clip(0, 255).astype(np.uint8)
 
 
 PPO_NETS, SAC_NETS = "tests.agents.own_ppo_nets", "tests.agents.own_sac_nets"
-AGENTS: dict[str, Any] = {
-    "ppo": ppo,
-    "ppo, one trunk": lambda **keys: ppo(shared_trunk=True, **keys),
-    "ppo, own trunks": lambda **keys: ppo(network=f"{PPO_NETS}:mlp", hidden=None, **keys),
-    "ppo, one own trunk": lambda **keys: ppo(
-        network=f"{PPO_NETS}:one", hidden=None, shared_trunk=True, **keys
+AGENTS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "ppo": (ppo, {}),
+    "ppo, one trunk": (ppo, {"shared_trunk": True}),
+    "ppo, own trunks": (ppo, {"network": f"{PPO_NETS}:mlp", "hidden": None}),
+    "ppo, one own trunk": (
+        ppo,
+        {"network": f"{PPO_NETS}:one", "hidden": None, "shared_trunk": True},
     ),
-    "sac": lambda **keys: sac(network="mlp", **keys),
-    "sac, own trunks": lambda **keys: sac(network=f"{SAC_NETS}:mlp", **keys),
+    "sac": (sac, {"network": "mlp"}),
+    "sac, own trunks": (sac, {"network": f"{SAC_NETS}:mlp"}),
 }
 
 
@@ -43,7 +42,8 @@ def test_bytes_are_normalised_once(
     agent: str, normalised: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_toy(monkeypatch, dataclasses.replace(SPEC, obs_dtype="uint8", obs_scale=1 / 255), Bytes)
-    made: Agent = AGENTS[agent](normalize_obs=normalised, num_envs=2)
+    make, options = AGENTS[agent]
+    made: Agent = make(normalize_obs=normalised, num_envs=2, **options)
     seen: dict[str, list[torch.Tensor]] = {}
     for name, network in made.networks.items():
         first = next((m for m in network.module.modules() if hasattr(m, "weight")), None)

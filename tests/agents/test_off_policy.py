@@ -1,5 +1,3 @@
-"""What DQN and SAC have in common: replay ratio, evaluation, probes, and the smallest buffer."""
-
 from collections.abc import Callable
 from typing import Any
 
@@ -8,21 +6,10 @@ import pytest
 import torch
 
 from rlplast.core.errors import ConfigError
-from tests.agents.toy_control import sac, use_slide
-from tests.agents.toy_env import advanced, dqn, everything, same, use_wheel
+from tests.agents.toy_env import advanced, dqn, everything, same
 from tests.naive.dqn import updates_twin
 
 Make = Callable[..., Any]
-
-
-@pytest.fixture(params=["dqn", "sac"])
-def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Return what builds an agent in its toy environment."""
-    if request.param == "dqn":
-        use_wheel(monkeypatch)
-        return dqn
-    use_slide(monkeypatch)
-    return sac
 
 
 @pytest.mark.parametrize(
@@ -48,15 +35,6 @@ def test_updates_are_the_ratio_of_transitions_after_the_initial_ones(
             assert agent.clock.updates == updates_twin(ratio, agent.clock.env_steps, 25)
     assert agent.clock.updates >= int(ratio * 65)
     assert agent.clock.frames == 2 * agent.clock.env_steps
-
-
-def test_loss_and_activations_of_a_batch_write_nothing(make: Make):
-    agent = advanced(make(), 5)
-    batch, before = agent.sample(16, 0), everything(agent)
-    for name, network in agent.networks.items():
-        torch.autograd.grad(agent.loss(name, batch), list(network.module.parameters()))
-        agent.activations(name, batch)
-    assert same(everything(agent), before)
 
 
 def test_target_begins_as_a_copy_that_is_not_trained(make: Make):

@@ -6,26 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from rlplast.agents.ppo import PPO
-from rlplast.core.errors import ConfigError, Interrupted, RlplastError
+from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.run import api
 from rlplast.run.build import build_trainable
 from rlplast.run.config_file import read_config
-from tests.agents.toy_control import recorded, use_slide
-from tests.agents.toy_env import advanced, everything, hooked, ppo, same, use_wheel
-from tests.agents.tracing import trace_alone
+from tests.agents.toy_control import recorded
+from tests.agents.toy_env import advanced, everything, hooked, ppo, same
 from tests.ppo_runs import small_control, small_ppo
-from tests.runs import at_step, final, stop
+from tests.runs import final, interrupt
 from tests.sequences import EACH, ppo_tasks
 
 ROLLOUT, OWED = 20, 12  # env_steps and updates of the small agent
-
-
-@pytest.fixture(params=["discrete", "continuous"])
-def toy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Let every environment be a toy, whose episodes have 7 steps or terminate before."""
-    (use_wheel if request.param == "discrete" else use_slide)(monkeypatch)
-    return request.param
 
 
 # Steps, rollouts and updates.
@@ -46,15 +37,13 @@ def test_updates_follow_each_whole_rollout_one_at_a_time(toy: str):
 
 
 def test_an_epoch_reads_every_transition_once_in_an_order_of_its_own(toy: str):
-    agent, orders = advanced(ppo(), 1), []
-    agent = ppo()
+    agent, orders = ppo(), []
     while not agent.owes():
         agent.step()
     for _ in range(3):
         seen = []
         for _ in range(ROLLOUT // 5):
-            batch = agent._batch()
-            seen += [tuple(row) for row in batch.obs.tolist()]
+            seen += [tuple(row) for row in agent._batch().obs.tolist()]
             agent.update()
         assert sorted(seen) == sorted(tuple(row) for row in agent.rollout.data.obs.tolist())
         orders.append(seen)
@@ -115,10 +104,7 @@ def test_values_of_a_rollout_are_those_of_the_critic_as_it_is_when_the_rollout_i
     np.testing.assert_allclose(agent.rollout.data.returns, np.ravel(expected), rtol=1e-4)
 
 
-def test_actions_are_clipped_where_they_are_played_and_not_where_they_are_learnt(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    use_slide(monkeypatch)
+def test_actions_are_clipped_where_they_are_played_and_not_where_they_are_learnt(slide: None):
     agent = ppo()
     with recorded(agent) as steps:
         for _ in range(9):
@@ -128,25 +114,12 @@ def test_actions_are_clipped_where_they_are_played_and_not_where_they_are_learnt
     assert same(learnt.clip(-1, 1), np.stack([actions for _, actions, _ in steps]))
 
 
-def test_draws_have_the_policys_probabilities(monkeypatch: pytest.MonkeyPatch):
-    use_wheel(monkeypatch)
-    agent, obs = ppo(), np.zeros((20_000, 3), np.float32)
-    with torch.no_grad():
-        agent.actor.get_parameter("head.bias").copy_(torch.tensor([0.2, 0.5, 0.3]).log())
-        agent.actor.get_parameter("head.weight").zero_()
-        actions, log_prob = agent._act(obs)
-    share = np.bincount(actions) / len(actions)
-    np.testing.assert_allclose(share, [0.2, 0.5, 0.3], atol=0.015)
-    np.testing.assert_allclose(np.exp(log_prob), np.array([0.2, 0.5, 0.3])[actions], rtol=1e-5)
-
-
+@pytest.mark.slow
 def test_an_agent_learns_cartpole():
     agent = {"rollout_steps": 32, "batch_size": 256, "epochs": 20, "gamma": 0.98}
     agent |= {"gae_lambda": 0.8, "hidden": None, "accelerate": "off"}
     env = {"num_envs": 8, "options": {}}
-    made: Any = build_trainable(
-        read_config(small_ppo(total="8k env_steps", agent=agent, env=env, seed=3))
-    )
+    made: Any = build_trainable(read_config(small_ppo(total="8k env_steps", agent=agent, env=env)))
     while made.clock.env_steps < 8000:
         made.step()
     assert made.play(0, 10).returns.mean() > 80  # of 500; a random agent has 20
@@ -157,10 +130,10 @@ def test_an_agent_learns_cartpole():
 
 def test_observations_and_rewards_are_normalised_for_the_learner_alone():
     made: Any = build_trainable(read_config(small_control()))
-    raw, before = made.experience.obs(), made.statistics.count
-    assert before == 2
+    raw = made.experience.obs()
+    assert made.statistics.count == 2
     advanced(made, 4)
-    assert made.statistics.count == before + made.clock.env_steps
+    assert made.statistics.count == 2 + made.clock.env_steps
     assert made.rewards.statistics.count == made.clock.env_steps
     assert made.rollout.data.obs.abs().max() <= 10
     assert made.rollout.data.obs.mean().abs() < 1
@@ -169,32 +142,24 @@ def test_observations_and_rewards_are_normalised_for_the_learner_alone():
     np.testing.assert_allclose(made.act(raw), expected.detach().clamp(-1, 1), atol=1e-6)
 
 
-def test_evaluation_probes_and_acting_leave_training_bit_identical(toy: str):
-    plain, watched = ppo(normalize_obs=True), ppo(normalize_obs=True)
+@pytest.mark.parametrize("shared", [False, True], ids=["apart", "shared"])
+def test_evaluation_probes_and_acting_leave_training_bit_identical(shared: bool, toy: str):
+    plain, watched = (ppo(normalize_obs=True, shared_trunk=shared) for _ in range(2))
     for i in range(60):
         plain.step()
         watched.step()
         if i % 7 == 0:
             watched.evaluate(i, 2)
             batch = watched.sample(16, i)
+            assert (batch is None) == (watched.clock.env_steps < ROLLOUT)
             for name in watched.networks if batch is not None else ():
                 watched.activations(name, batch)
                 watched.loss(name, batch)
-                watched.outputs(name, batch)
+                found = watched.outputs(name, batch)
+                assert not shared or found.shape == (16, watched.width + 1)
             watched.act(watched.experience.obs())
     assert plain.clock.updates > 10
     assert same(everything(plain), everything(watched))
-
-
-def test_probe_batch_is_none_until_a_rollout_is_whole(toy: str):
-    agent = ppo()
-    for _ in range(9):
-        agent.step()
-    assert agent.sample(4, 0) is None
-    agent.step()
-    batch = agent.sample(4, 0)
-    assert batch is not None
-    assert len(batch.obs) == 4
 
 
 # Hooks.
@@ -232,19 +197,15 @@ MOMENTS = (3, 10, 11, 15, 20, 33, 56)
 
 @pytest.mark.parametrize("make", [small_ppo, small_control])
 def test_interrupted_anywhere_and_resumed_equals(make: Any, tmp_path: Path):
-    hooks = [{"method": "shrink_perturb", "every": "9 updates"}]
-    hooks += [
-        {"method": "cbp", "every": "1 updates", "params": {"maturity": 3, "replacement_rate": 0.1}}
+    cbp = {"maturity": 3, "replacement_rate": 0.1}
+    hooks = [
+        {"method": "shrink_perturb", "every": "9 updates"},
+        {"method": "cbp", "every": "1 updates", "params": cbp},
     ]
     config = make(hooks=hooks, penalties=[{"method": "l2_init"}])
     api.train(config, tmp_path / "through")
-    expected = final(tmp_path / "through")
-    for step in MOMENTS:
-        run = tmp_path / str(step)
-        with pytest.raises(Interrupted):
-            api.train(config, run, observer=at_step(step, stop))
-        api.resume(run)
-        assert final(run) == expected, step
+    interrupt(config, tmp_path / "run", MOMENTS)
+    assert final(tmp_path / "run") == final(tmp_path / "through")
 
 
 def test_where_episodes_cannot_go_on_they_end_as_truncated(toy: str, tmp_path: Path):
@@ -256,23 +217,10 @@ def test_where_episodes_cannot_go_on_they_end_as_truncated(toy: str, tmp_path: P
     other.experience.env.restarts = True  # as an environment says that cannot be put back
     other.load_files(tmp_path)
     assert same(other.rollout.reward, agent.rollout.reward)
-    (cut,) = other.rollout.cuts
     still_open = np.flatnonzero(~agent.rollout.ended[3])
-    assert same([*cut], [3, still_open, obs[still_open]])
+    assert same(other.rollout.cuts, [(3, still_open, obs[still_open])])
     assert other.rollout.ended[3].all()
     assert (other.experience.obs() != obs).all()
-
-
-@pytest.mark.slow
-def test_compiled_updates_train_as_eager_ones(toy: str, monkeypatch: pytest.MonkeyPatch):
-    trace_alone(monkeypatch)
-    eager, compiled = (advanced(ppo(accelerate=how), 2 * OWED) for how in ("off", "compile"))
-    assert compiled._whole
-    for name, network in eager.networks.items():
-        theirs = compiled.networks[name].module.state_dict()
-        for key, value in network.module.state_dict().items():
-            torch.testing.assert_close(theirs[key], value, rtol=1e-3, atol=1e-5)
-    torch.testing.assert_close(compiled.sums, eager.sums, rtol=1e-3, atol=1e-4)
 
 
 # A sequence of tasks.
@@ -291,28 +239,24 @@ def test_no_rollout_reaches_into_another_task():
 
 
 def test_statistics_restart_with_the_first_observation_of_a_task():
-    for choice, count in (("restart", 2), ("keep", EACH + 4)):
-        env = {"sequence": [], "id": "gym/Pendulum-v1", "shift": "gravity", "tasks": 2}
-        agent = {"normalize_obs": True, "normalize_rewards": True}
-        env |= {"cycles": 1, "switch": {"statistics": choice}}
-        made: Any = build_trainable(read_config(ppo_tasks(env=env, agent=agent)))
+    env = {"sequence": [], "id": "gym/Pendulum-v1", "shift": "gravity", "tasks": 2, "cycles": 1}
+    agent = {"normalize_obs": True, "normalize_rewards": True}
+    for choice, counts in (("restart", (2, 0)), ("keep", (EACH + 4, EACH))):
+        tasks = ppo_tasks(env=env | {"switch": {"statistics": choice}}, agent=agent)
+        made: Any = build_trainable(read_config(tasks))
         while made.clock.phase < 1:
             made.step()
         made._enter_task()
-        assert made.statistics.count == count
-        assert made.rewards.statistics.count == (0 if choice == "restart" else EACH)
+        assert (made.statistics.count, made.rewards.statistics.count) == counts
 
 
 def test_interrupted_in_any_task_and_resumed_equals(tmp_path: Path):
     hooks = [{"method": "shrink_perturb", "on": "phase_start"}]
     config = ppo_tasks(hooks=hooks, env={"switch": {"statistics": "restart"}})
     api.train(config, tmp_path / "through")
-    for step in (21, 30, 31, 63):  # at the end of a task, its switch, the first step after it
-        run = tmp_path / str(step)
-        with pytest.raises(Interrupted):
-            api.train(config, run, observer=at_step(step, stop))
-        api.resume(run)
-        assert final(run) == final(tmp_path / "through"), step
+    # At the end of a task, its switch, the first step after it, and later.
+    interrupt(config, tmp_path / "run", (21, 30, 31, 63))
+    assert final(tmp_path / "run") == final(tmp_path / "through")
 
 
 # What is refused.
@@ -321,16 +265,14 @@ def test_interrupted_in_any_task_and_resumed_equals(tmp_path: Path):
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"agent.batch_size": 7}, r"batch_size = 7: .*rollout_steps = 20, such as 5$"),
-        ({"total": "19 env_steps"}, r"rollout_steps = 10: .* has 20 env_steps, .* ever learnt"),
-        ({"agent.network": "mlpp"}, r"agent.network = 'mlpp': did you mean 'mlp'"),
-        ({"agent.network": "nature"}, r"'nature' needs image observations"),
-        ({"replay_ratio": 1}, r"replay_ratio.*"),
-        ({"agent.initial_steps": 1}, r"initial_steps.*kind: dqn or sac, and the config is of kind"),
-        ({"agent.log_std": 90}, r"agent.log_std = 90: allowed is \[-20, 20\]"),
+        ({"agent.batch_size": 7}, "batch_size = 7: .* such as 5$"),
+        ({"total": "19 env_steps"}, "rollout_steps"),
+        ({"agent.network": "nature"}, "image observations"),
+        ({"replay_ratio": 1}, "replay_ratio"),
+        ({"agent.initial_steps": 1}, "initial_steps"),
     ],
 )
-def test_bad_values_are_refused(keys: dict[str, Any], message: str):
+def test_what_does_not_fit_is_refused(keys: dict[str, Any], message: str):
     with pytest.raises(ConfigError, match=message):
         build_trainable(read_config(small_ppo(), keys))
 
@@ -338,20 +280,19 @@ def test_bad_values_are_refused(keys: dict[str, Any], message: str):
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        ({"steps_per_task": 18}, r"has 20 env_steps, .*steps_per_task = 18, or nothing"),
-        ({"switch": "c_chain"}, r"env.switch.replay = 'keep': a ppo run has no replay"),
-        ({"switch": {"target": "keep"}}, r"allowed are env.switch.optimizer and statistics"),
+        ({"steps_per_task": 18}, "steps_per_task = 18"),
+        ({"switch": "c_chain"}, "env.switch.replay"),
+        ({"switch": {"target": "keep"}}, "env.switch.optimizer"),
     ],
 )
-def test_bad_sequences_are_refused(env: dict[str, Any], message: str):
+def test_sequences_that_do_not_fit_are_refused(env: dict[str, Any], message: str):
     with pytest.raises(ConfigError, match=message):
         read_config(ppo_tasks(env=env))
 
 
-def test_a_policy_that_diverged_stops_the_run(monkeypatch: pytest.MonkeyPatch):
-    use_slide(monkeypatch)
-    agent: PPO = ppo()
+def test_a_policy_that_diverged_stops_the_run(slide: None):
+    agent = ppo()
     with torch.no_grad():
         agent.actor.get_parameter("log_std").fill_(torch.nan)
-    with pytest.raises(RlplastError, match=r"actions are not finite at .* training diverged"):
+    with pytest.raises(RlplastError, match="not finite"):
         agent.step()

@@ -1,5 +1,3 @@
-from typing import Any
-
 import pytest
 import torch
 
@@ -9,30 +7,24 @@ from rlplast.agents.ppo_networks import PolicyNetwork, ValueNetwork, policy_arch
 from rlplast.core.network.network import Network
 
 
-@pytest.mark.parametrize(
-    ("keys", "shape", "name", "activation"),
-    [
+def test_the_trunk_follows_from_the_observations():
+    for keys, shape, name, activation in (
         ({}, (4,), "mlp_small", "tanh"),
         ({"network": "mlp", "activation": "elu"}, (4,), "mlp", "elu"),
         ({}, (4, 10, 10), "minatar", "relu"),
         ({}, (4, 84, 84), "nature", "relu"),
         ({"activation": "tanh"}, (4, 10, 10), "minatar", "tanh"),
-    ],
-)
-def test_the_trunk_follows_from_the_observations(
-    keys: dict[str, Any], shape: tuple[int, ...], name: str, activation: str
-):
-    found = policy_architecture(PPOAgentConfig(**keys), shape)
-    assert (found.convs, found.hidden) == (ARCHITECTURES[name].convs, ARCHITECTURES[name].hidden)
-    assert (found.activation, found.output) == (activation, "linear")
+    ):
+        found, own = policy_architecture(PPOAgentConfig(**keys), shape), ARCHITECTURES[name]
+        assert (found.convs, found.hidden) == (own.convs, own.hidden)
+        assert (found.activation, found.output) == (activation, "linear")
 
 
 def test_networks_of_pictures_give_logits_and_a_value():
     arch = policy_architecture(PPOAgentConfig(), (4, 10, 10))
     pictures = torch.randint(2, (5, 4, 10, 10), dtype=torch.uint8)
     policy = PolicyNetwork(arch, (4, 10, 10), 6)
-    assert policy(pictures).shape == (5, 6)
-    assert policy.log_std is None
+    assert policy(pictures).shape == (5, 6) and policy.log_std is None
     assert ValueNetwork(arch, (4, 10, 10))(pictures).shape == (5, 1)
 
 

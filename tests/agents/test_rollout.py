@@ -30,17 +30,16 @@ def advantages_twin(
     return total
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.5, 0.95, 1.0])
 @pytest.mark.parametrize("gamma", [0.9, 1.0])
-def test_advantages_are_the_twins(decay: float, gamma: float):
+def test_advantages_are_the_twins(gamma: float):
     rng = np.random.default_rng(0)
     reward = rng.standard_normal((STEPS, ENVS)).astype(np.float32)
     value = rng.standard_normal((STEPS + 1, ENVS)).astype(np.float32)
     ended = rng.random((STEPS, ENVS)) < 0.2
-    found = advantages(reward, value[:-1], value[-1], ended, decay, gamma)
-    assert found.dtype == np.float32
-    for t in range(STEPS):
-        for i in range(ENVS):
+    for decay in (0.0, 0.5, 0.95, 1.0):
+        found = advantages(reward, value[:-1], value[-1], ended, decay, gamma)
+        assert found.dtype == np.float32
+        for t, i in np.ndindex(STEPS, ENVS):
             own = reward[t:, i], value[t:, i], ended[t:, i]
             assert found[t, i] == pytest.approx(advantages_twin(*own, gamma, decay), abs=1e-5)
 
@@ -66,30 +65,28 @@ def finished(made: Rollout, seed: int = 1) -> Rollout:
     return made
 
 
-def test_data_are_the_transitions_step_by_step():
+def test_data_are_the_transitions_step_by_step_and_stay_while_the_next_are_played():
     made = played(rollout(), STEPS)
     assert made.full
-    steps = made.action.copy(), made.log_prob.copy(), made.reward.copy(), made.ended.copy()
+    action, log_prob, reward, ended = (
+        array.copy() for array in (made.action, made.log_prob, made.reward, made.ended)
+    )
     finished(made)
     value = np.random.default_rng(1).standard_normal((STEPS + 1, ENVS)).astype(np.float32)
-    action, log_prob, reward, ended = steps
     expected = advantages(reward, value[:-1], value[-1], ended, 0.9, 0.99)
+    found = [data.numpy() for data in made.data]
     assert same(made.data.obs[:, 0].numpy(), np.arange(STEPS * ENVS, dtype=np.float32))
     assert same(made.data.action.numpy(), action.reshape(-1, 2))
     assert same(made.data.log_prob.numpy(), log_prob.reshape(-1))
     assert same(made.data.advantage.numpy(), expected.reshape(-1))
     assert same(made.data.returns.numpy(), (expected + value[:-1]).reshape(-1))
     assert (made.position, made.filled) == (0, True)
-
-
-def test_data_stay_in_their_place_while_the_next_steps_are_played():
-    made = finished(played(rollout(), STEPS))
-    before = [(data.data_ptr(), data.clone()) for data in made.data]
+    before = [array.copy() for array in found]
     played(made, STEPS - 1, seed=2)
-    assert all(same(data, old) for data, (_, old) in zip(made.data, before, strict=True))
+    assert same(found, before)
     finished(played(made, 1, seed=2))
-    assert [data.data_ptr() for data in made.data] == [address for address, _ in before]
-    assert not same(made.data.obs, before[0][1])
+    assert [data.numpy().ctypes.data for data in made.data] == [x.ctypes.data for x in found]
+    assert not same(found, before)
 
 
 def test_cut_ends_episodes_with_the_newest_step():
@@ -120,9 +117,8 @@ def test_a_pass_has_every_transition_once_and_draws_repeat_by_their_stream():
 
 
 def test_nothing_is_sampled_before_a_rollout_is_whole():
-    made = played(rollout(), 4)
-    with pytest.raises(ConfigError, match=r"no rollout is whole yet \(4 of 13 steps\).*fire later"):
-        next(made.batches(1, 4, np.random.default_rng(0)))
+    with pytest.raises(ConfigError, match="4 of 13 steps"):
+        next(played(rollout(), 4).batches(1, 4, np.random.default_rng(0)))
 
 
 def test_state_holds_steps_and_data():

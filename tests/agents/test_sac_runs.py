@@ -1,5 +1,3 @@
-"""Whole SAC runs in their folders, interrupted and resumed bit for bit."""
-
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""SAC's update beside a slow twin in float64, and the transitions it learns from."""
-
 from typing import Any
 
 import numpy as np
@@ -12,15 +10,11 @@ from tests.agents.toy_control import ACTION_DIM, recorded, sac, trained, use_sli
 from tests.agents.toy_env import everything, same
 from tests.naive.sac import SACTwin, transition_twin
 
+pytestmark = pytest.mark.usefixtures("slide")
 UPDATES = 6  # of the critics
 ROUGH = {"lr": 1e-2, "weight_decay": 0.3, "tau": 0.1}  # so that five updates move a lot
 SB3 = {"network": "mlp", "log_std": "clamp", "log_std_min": -20.0, "initial_temperature": 1.0}
 SHORT = {"log_std_min": -0.2, "log_std_max": 0.2}  # a part of the batch is cut
-
-
-@pytest.fixture(autouse=True)
-def slide(monkeypatch: pytest.MonkeyPatch):
-    use_slide(monkeypatch)
 
 
 def copies(batch: SACBatch) -> SACBatch:
@@ -30,7 +24,6 @@ def copies(batch: SACBatch) -> SACBatch:
 
 
 def critic_weights(agent: SAC, module: torch.nn.Module) -> list[dict[str, torch.Tensor]]:
-    """The members of a stacked critic, one dictionary each."""
     state = module.state_dict()
     members = agent.config.agent.critics
     return [{name: tensor[i] for name, tensor in state.items()} for i in range(members)]
@@ -172,20 +165,6 @@ def test_batches_are_transitions_that_happened_and_only_terminated_cuts_the_boot
     assert any(step.truncated.any() for _, _, step in seen)
 
 
-def test_a_terminated_transition_learns_its_reward_alone(monkeypatch: pytest.MonkeyPatch):
-    agent = trained(3)
-    batch = copies(agent._batch(agent._drawn(1)[0]))
-    with torch.no_grad():
-        q = agent.critic(
-            agent.statistics.normalise(batch.transitions.obs), batch.transitions.action
-        )
-    reward, cut = batch.transitions.reward, torch.zeros_like(batch.transitions.discount)
-    loss, _, _ = agent.critic_loss(
-        batch._replace(transitions=batch.transitions._replace(discount=cut))
-    )
-    torch.testing.assert_close(loss, ((q - reward) ** 2).mean(1).sum(), rtol=1e-5, atol=0)
-
-
 def test_noise_of_updates_is_standard_normal_and_never_the_same():
     agent = sac(batch_size=64)
     while agent.clock.env_steps < 20:
@@ -197,29 +176,21 @@ def test_noise_of_updates_is_standard_normal_and_never_the_same():
     assert len({noise.numpy().tobytes() for pair in noises for noise in pair}) == 400
 
 
-def test_actor_loss_leaves_no_gradient_on_critics_and_yet_goes_through_them():
+@pytest.mark.parametrize("name", ["actor", "critic"])
+def test_a_loss_leaves_gradients_on_its_own_network_alone(name: str):
     agent = trained(4)
     batch = agent._batch(agent._drawn(1)[0])
-    for module in (agent.actor, agent.critic, agent.target, agent.temperature):
+    modules = {n: getattr(agent, n) for n in ("actor", "critic", "target", "temperature")}
+    for module in modules.values():
         module.zero_grad(set_to_none=True)
-    loss, _, _ = agent.actor_loss(batch)
-    loss.backward()
-    others = (agent.critic, agent.target, agent.temperature)
-    assert all(p.grad is None for module in others for p in module.parameters())
-    gradients = [p.grad.clone() for p in agent.actor.parameters() if p.grad is not None]
-    assert len(gradients) == len(list(agent.actor.parameters()))
-    with torch.no_grad():
-        agent.critic.get_parameter("head.weight").zero_()
-    agent.actor.zero_grad(set_to_none=True)
-    agent.actor_loss(batch)[0].backward()  # entropy alone
-    assert not same(gradients, [p.grad for p in agent.actor.parameters()])
-
-
-def test_critic_loss_leaves_no_gradient_on_actor_target_and_temperature():
-    agent = trained(4)
-    for module in (agent.actor, agent.critic, agent.target, agent.temperature):
-        module.zero_grad(set_to_none=True)
-    agent.critic_loss(agent._batch(agent._drawn(1)[0]))[0].backward()
-    others = (agent.actor, agent.target, agent.temperature)
-    assert all(p.grad is None for module in others for p in module.parameters())
-    assert all(p.grad is not None for p in agent.critic.parameters())
+    loss_of = {"actor": agent.actor_loss, "critic": agent.critic_loss}[name]
+    loss_of(batch)[0].backward()
+    for other, module in modules.items():
+        assert {p.grad is None for p in module.parameters()} == {other != name}
+    if name == "actor":  # and yet it goes through the critics
+        gradients = [p.grad.clone() for p in agent.actor.parameters()]
+        with torch.no_grad():
+            agent.critic.get_parameter("head.weight").zero_()
+        agent.actor.zero_grad(set_to_none=True)
+        agent.actor_loss(batch)[0].backward()  # entropy alone
+        assert not same(gradients, [p.grad for p in agent.actor.parameters()])

@@ -1,6 +1,3 @@
-"""SimbaV2 beside a transcription of its code: updates, weights on the sphere, rewards, runs."""
-
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +9,7 @@ from rlplast.agents.categorical import ValuesConfig
 from rlplast.agents.running_statistics import ReturnScale
 from rlplast.agents.sac import SAC
 from tests.agents.test_sac_update import close, copies, critic_weights
-from tests.agents.toy_control import ACTION_DIM, recorded, sac, use_slide
+from tests.agents.toy_control import ACTION_DIM, recorded, sac
 from tests.agents.toy_env import advanced, everything, hooked, same
 from tests.marks import slow
 from tests.naive.simba_v2 import SimbaV2Twin, reward_divisor_twin
@@ -20,12 +17,8 @@ from tests.runs import check_resumes
 from tests.sac_runs import small_sac
 
 UPDATES = 5
+pytestmark = pytest.mark.usefixtures("slide")
 ROWS = ("fc1.weight", "fc2.weight", "input.weight")
-
-
-@pytest.fixture(autouse=True)
-def slide(monkeypatch: pytest.MonkeyPatch):
-    use_slide(monkeypatch)
 
 
 def simba_v2(**options: Any) -> SAC:
@@ -39,7 +32,7 @@ def simba_v2(**options: Any) -> SAC:
         "scale_rewards": 5.0,
         "values": ValuesConfig("c51", bins=11, low=-5.0, high=5.0),
     }
-    return sac(2, **(usual | options))
+    return sac(**({"num_envs": 2} | usual | options))
 
 
 def rows_of(module: torch.nn.Module) -> torch.Tensor:
@@ -143,9 +136,8 @@ def test_methods_act_on_it(network: str):
         before = everything(agent)["critic"]
         (receipt,) = hooked(agent, row).fire(None, agent.clock)
         assert receipt.sfe > 0
-        after = everything(agent)["critic"]
-        changed = {name for name in before if not same(before[name], after[name])}
         if row["method"] == "head_reset":
+            changed = {n for n, t in everything(agent)["critic"].items() if not same(t, before[n])}
             last = "head.fc2" if network == "simba_v2" else "head"
             assert {name.rpartition(".")[0] for name in changed} == {last}
     advanced(agent, 12)
@@ -205,28 +197,3 @@ HOOKS = [
 def test_runs_resume_up_to_the_last_bit(network: str, tmp_path: Path):
     agent = SMALL | {"network": network}
     check_resumes(small_sac(num_envs=2, agent=agent, hooks=HOOKS), tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("network", ["simba_v2", "bro"])
-def test_a_compiled_update_does_what_eager_code_does(network: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    eager, compiled = (
-        advanced(simba_v2(network=network, accelerate=how, lr=1e-3), 9)
-        for how in ("off", "compile")
-    )
-    assert compiled._whole
-    expected, found = everything(eager), everything(compiled)
-    expected.pop("rest"), found.pop("rest")
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=2e-5)
-    torch.testing.assert_close(compiled.sums, eager.sums, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("network", ["simba_v2", "bro"])
-def test_bf16_trains_with_fp32_weights(network: str):
-    agent = advanced(simba_v2(network=network, precision="bf16"), 9)
-    state = everything(agent)
-    for name in agent.networks:
-        assert {t.dtype for t in state[name].values()} == {torch.float32}
-        assert all(t.isfinite().all() for t in state[name].values())
-    assert agent.sums.isfinite().all()

@@ -1,5 +1,3 @@
-"""What an agent does where one task follows another: data, networks, exploration, evaluation."""
-
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,6 @@ from tests.sequences import EACH, dqn_tasks, ppo_tasks, sac_tasks
 
 
 def made(config: dict[str, Any]) -> Any:
-    """Return a DQN or SAC agent."""
     return build_trainable(read_config(config))
 
 
@@ -30,7 +27,6 @@ def at_end_of(agent: Any, phase: int) -> Any:
 
 
 def over(agent: Any) -> bool:
-    """Say whether the next step starts a phase."""
     return agent.phase_over() and not agent.owes()
 
 
@@ -50,14 +46,11 @@ def replayed(agent: OffPolicyAgent) -> Any:
 # The step itself.
 
 
-@pytest.mark.parametrize(
-    "config", [dqn_tasks(), sac_tasks(), ppo_tasks()], ids=["dqn", "sac", "ppo"]
-)
-def test_switch_is_a_step_of_its_own_after_the_last_update_at_exactly_its_time(
-    config: dict[str, Any],
-):
-    agent = made(config)
-    while agent.clock.env_steps < 3 * EACH or agent.owes():
+@pytest.mark.parametrize("make", [dqn_tasks, sac_tasks, ppo_tasks])
+def test_switch_is_a_step_of_its_own_after_the_last_update_at_exactly_its_time(make: Any):
+    agent = made(make())
+    phases = 4 if make is not sac_tasks else 3
+    while agent.clock.env_steps < phases * EACH or agent.owes():
         before, last = agent.clock, over(agent)
         agent.step()
         after = agent.clock
@@ -67,14 +60,7 @@ def test_switch_is_a_step_of_its_own_after_the_last_update_at_exactly_its_time(
             assert after.env_steps == EACH * after.phase
         if not agent.owes():
             assert after.updates == agent.config.updates_at(after.env_steps)
-
-
-def test_last_phase_has_no_end():
-    agent = made(dqn_tasks(env={"cycles": 1}))
-    while agent.clock.env_steps < 2 * EACH or agent.owes():
-        agent.step()
-    assert agent.clock.phase == 1
-    assert not agent.phase_over()
+    assert agent.clock.phase == phases - 1 and not agent.phase_over()  # the last has no end
 
 
 # Data.
@@ -140,14 +126,6 @@ def test_stack_of_frames_begins_anew_in_a_task():
     experience.close()
 
 
-def test_returns_are_of_episodes_that_ended_only():
-    options = {"max_episode_steps": 25}
-    agent = into(made(sac_tasks(env={"options": options})), 2)
-    agent.step()
-    # One of 25 steps in each task of 40; what the switch cut off does not count.
-    assert agent.metrics()["train/episodes"] == 2
-
-
 def test_later_visit_finds_the_same_task_but_other_episodes():
     shift = {"sequence": [], "id": "gym/CartPole-v1", "shift": "shifted_observations", "tasks": 2}
     agent = made(dqn_tasks(env=shift))
@@ -168,17 +146,16 @@ def test_what_a_task_is_depends_on_seed_and_number_alone():
     config: Any = read_config(dqn_tasks(env=env))
     fewer: Any = read_config(dqn_tasks(env=env | {"tasks": 3, "steps_per_task": 80}))
     one, same_seed, other = (
-        Tasks(c.env, seed)._shifts for c, seed in ((config, 5), (fewer, 5), (config, 6))
+        [vars(shift) for shift in Tasks(c.env, seed)._shifts]
+        for c, seed in ((config, 5), (fewer, 5), (config, 6))
     )
-    assert same(vars(one[2]), vars(same_seed[2]))
-    assert not same([vars(s) for s in one], [vars(s) for s in other])
-    assert one[0].order is None  # the first is not shifted
-    assert not same(vars(one[2]), vars(one[3]))
-
-
-def test_a_factor_drawn_for_a_task_multiplies_the_environments_own_option():
+    assert same(one[2], same_seed[2])
+    assert not same(one, other)
+    assert one[0]["order"] is None  # the first is not shifted
+    assert not same(one[2], one[3])
+    # A factor multiplies the environment's own option.
     shift = {"name": "gravity", "low": 0.5, "high": 0.5}
-    config: Any = read_config(sac_tasks(env={"options": {"gravity": 3.0}, "shift": shift}))
+    config = read_config(sac_tasks(env={"options": {"gravity": 3.0}, "shift": shift}))
     tasks = Tasks(config.env, 5)
     assert [tasks.of(k)[1]["gravity"] for k in range(3)] == [3.0, 1.5, 1.5]
 
@@ -194,20 +171,17 @@ def weights(agent: Agent) -> dict[str, Any]:
 @pytest.mark.parametrize("choice", ["keep", "copy", "renew"])
 @pytest.mark.parametrize("make", [dqn_tasks, sac_tasks])
 def test_target_at_a_switch(choice: str, make: Any):
-    agent = at_end_of(made(make(env={"switch": {"target": choice}})), 0)
-    before = weights(agent)
-    agent.step()
-    after = weights(agent)
-    name = "q" if "q" in before else "critic"
-    assert {k for k in before if not same(before[k], after[k])} <= {"target"}
-    kept, copied = (same(after["target"], before[k]) for k in ("target", name))
-    assert (kept, copied) == (choice == "keep", choice == "copy")
-
-
-def test_renewed_targets_are_other_ones_at_every_switch():
-    agent = made(dqn_tasks(env={"switch": {"target": "renew"}}))
-    drawn = [weights(into(agent, phase))["target"] for phase in (1, 2)]
-    assert not same(drawn[0], drawn[1])
+    agent, drawn = made(make(env={"switch": {"target": choice}})), []
+    for phase in (0, 1):
+        before = weights(at_end_of(agent, phase))
+        agent.step()
+        after = weights(agent)
+        name = "q" if "q" in before else "critic"
+        assert {k for k in before if not same(before[k], after[k])} <= {"target"}
+        kept, copied = (same(after["target"], before[k]) for k in ("target", name))
+        assert (kept, copied) == (choice == "keep", choice == "copy")
+        drawn.append(after["target"])
+    assert not same(*drawn)
 
 
 @pytest.mark.parametrize("make", [dqn_tasks, sac_tasks, ppo_tasks])
@@ -230,6 +204,8 @@ def test_statistics_restart_with_the_first_observation_of_the_task():
         assert agent.statistics.count == EACH + 1  # with the last of an episode
         agent.step()
         assert agent.statistics.count == count
+        # Of 25 steps; what the switch cut off does not count.
+        assert agent.metrics()["train/episodes"] == 1
 
 
 def test_learning_rate_begins_anew_with_every_task():
@@ -272,28 +248,22 @@ def test_epsilon_at_every_env_step(explore: str, expected: Any):
 
 
 def test_evaluation_is_of_the_current_task_and_at_its_end_of_all_seen():
-    agent = made(dqn_tasks(evaluate={"every": "30%", "episodes": 2, "tasks": "current"}))
+    agent, other = (
+        made(dqn_tasks(evaluate={"every": "30%", "episodes": 2, "tasks": tasks}))
+        for tasks in ("current", "seen")
+    )
     per_task = [f"{name}/return_mean" for name in agent.sequence.names]
-    into(agent, 1)
-    scores = agent.evaluate(0, 2)
+    into(agent, 1), into(other, 1)
+    scores, of_all = agent.evaluate(0, 2), other.evaluate(0, 2)
+    assert scores.items() < of_all.items()
     assert [key for key in scores if "/" in key] == per_task[1:]
     assert scores[per_task[1]] == scores["return_mean"] < 0  # Acrobot pays -1 a step
-    at_end_of(agent, 1)
+    at_end_of(agent, 1), at_end_of(other, 1)
+    assert same(everything(agent), everything(other))
     scores = agent.evaluate(0, 2)
     assert [key for key in scores if "/" in key] == per_task
     assert scores[per_task[0]] > 0 > scores[per_task[1]]
     assert scores["return_mean"] == scores[per_task[1]]
-
-
-def test_evaluating_all_tasks_changes_nothing_else():
-    agents = [made(dqn_tasks(evaluate={"tasks": tasks})) for tasks in ("current", "seen")]
-    scores = []
-    for agent in agents:
-        into(agent, 1)
-        scores.append(agent.evaluate(7, 3))
-        at_end_of(agent, 1)
-    assert scores[0].items() < scores[1].items()
-    assert same(everything(agents[0]), everything(agents[1]))
 
 
 # The oracle.

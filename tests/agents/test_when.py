@@ -1,6 +1,3 @@
-"""Hooks with a condition in everything that trains."""
-
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +10,7 @@ from tests.cases import CASES, method_of
 from tests.every_kind import KINDS, small_run
 from tests.gpt.runs import write_corpora
 from tests.marks import slow_but
-from tests.runs import Killed, at_step, final
+from tests.runs import Killed, at_step, final, kill, lines
 
 METRICS = {"every": "20%", "names": ["weight_norm", "dormant_ratio"], "batch_size": 8}
 # Of each kind a score of its evaluations, and what every log line has.
@@ -31,20 +28,19 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return write_corpora(tmp_path_factory.mktemp("corpora"))
 
 
-def config_of(kind: str, corpora: dict[str, str], hooks: list[dict[str, Any]]) -> dict[str, Any]:
+def trained(
+    kind: str, corpora: dict[str, str], hooks: list[dict[str, Any]], folder: Path, **options: Any
+) -> Path:
     changes = {"hooks": hooks, "metrics": METRICS, "checkpoint": {"every": "10%", "keep": 20}}
-    return small_run(kind, corpora, **changes)
-
-
-def rows(folder: Path, name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+    api.train(small_run(kind, corpora, **changes), folder, **options)
+    return folder
 
 
 def clocks(folder: Path, key: str) -> list[int]:
     """Return the updates at which a value was measured, but for the end of the run."""
-    lines = rows(folder, "metrics")
-    end = {u: lines[-1][u] for u in ("updates", "env_steps", "tokens") if u in lines[-1]}
-    return [r["updates"] for r in lines if key in r and any(r[u] < n for u, n in end.items())]
+    found = lines(folder, "metrics")
+    end = {u: found[-1][u] for u in ("updates", "env_steps", "tokens") if u in found[-1]}
+    return [r["updates"] for r in found if key in r and any(r[u] < n for u, n in end.items())]
 
 
 @pytest.mark.parametrize("kind", slow_but(["dqn", "supervised"], KINDS))
@@ -57,31 +53,37 @@ def test_every_intervention_fires_when_a_value_is_measured(
     hooks = [
         {"method": method, "when": when, "params": dict(CASES[method].params)} for method in methods
     ]
-    api.train(config_of(kind, corpora, hooks), tmp_path / "run")
-    receipts = rows(tmp_path / "run", "receipts")
+    run = trained(kind, corpora, hooks, tmp_path / "run")
+    receipts = lines(run, "receipts")
     assert list(dict.fromkeys(r["method"] for r in receipts)) == methods
-    first = next(r for r in rows(tmp_path / "run", "metrics") if "metric/weight_norm/" in str(r))
+    first = next(r for r in lines(run, "metrics") if "metric/weight_norm/" in str(r))
     assert {r["clock"]["updates"] for r in receipts} == {first["updates"]}
     assert len({(r["method"], r["network"]) for r in receipts}) == len(receipts)
     assert any(r["sfe"] > 0 for r in receipts)
 
 
 @pytest.mark.parametrize("kind", slow_but(["dqn", "supervised"], KINDS))
-def test_hooks_fire_at_every_evaluation_and_every_log_line(
+def test_hooks_fire_at_every_evaluation_and_log_line_and_after_a_rest_and_resume(
     kind: str, corpora: dict[str, str], tmp_path: Path
 ) -> None:
-    score, logged = VALUES[kind]
-    hooks = [
-        {"method": "full_reset", "when": {"metric": score, "above": -1e9}},
-        {"method": "shrink_perturb", "when": {"metric": logged, "above": -1e9}},
-    ]
-    api.train(config_of(kind, corpora, hooks), tmp_path / "run")
-    receipts = rows(tmp_path / "run", "receipts")
-    for method, key in (("full_reset", score), ("shrink_perturb", logged)):
-        fired = [r["clock"]["updates"] for r in receipts if r["method"] == method]
-        measured = clocks(tmp_path / "run", key)
-        assert sorted(set(fired)) == sorted(set(measured))
-        assert measured
+    keys = dict(zip(("full_reset", "shrink_perturb"), VALUES[kind], strict=True))
+    hooks = [{"method": m, "when": {"metric": key, "above": -1e9}} for m, key in keys.items()]
+    rests = {"metric": "weight_norm", "above": 0, "cooldown": "30%"}
+    hooks.append({"method": "fire", "when": rests})
+    steps: list[Any] = []
+    through = trained(kind, corpora, hooks, tmp_path / "through", observer=steps.append)
+    fired: dict[str, list[int]] = {}
+    for row in lines(through, "receipts"):
+        fired.setdefault(row["method"], []).append(row["clock"]["updates"])
+    for method, key in keys.items():
+        measured = clocks(through, key)
+        assert measured and set(fired[method]) == set(measured)
+    folder, killed = tmp_path / "killed", at_step(round(0.65 * len(steps)), kill)
+    with pytest.raises(Killed):
+        trained(kind, corpora, hooks, folder, observer=killed)
+    assert lines(folder, "receipts")
+    api.resume(folder)
+    assert final(folder) == final(through)
 
 
 @pytest.mark.parametrize("kind", slow_but(["dqn"], KINDS))
@@ -92,42 +94,10 @@ def test_condition_that_never_holds_equals_no_hook_bit_for_bit(
         {"method": "full_reset", "when": {"metric": metric, "below": -1e9}}
         for metric in ("dormant_ratio", *VALUES[kind])
     ]
-    for name, hooks in (("without", []), ("never", never)):
-        api.train(config_of(kind, corpora, hooks), tmp_path / name)
-    without, having = final(tmp_path / "without"), final(tmp_path / "never")
+    without = final(trained(kind, corpora, [], tmp_path / "without"))
+    having = final(trained(kind, corpora, never, tmp_path / "never"))
     assert having["metrics"] == without["metrics"]
     assert having["receipts"] == []
     tensors = safetensors.torch.load(having["tensors.safetensors"])
     for name, tensor in safetensors.torch.load(without["tensors.safetensors"]).items():
         assert torch.equal(tensors[name], tensor), name
-
-
-@pytest.mark.parametrize("kind", slow_but(["dqn"], KINDS))
-def test_run_killed_between_two_measurements_and_resumed_equals(
-    kind: str, corpora: dict[str, str], tmp_path: Path
-) -> None:
-    rest = {"metric": "weight_norm", "above": 0, "cooldown": "30%"}
-    hooks = [
-        {"method": "full_reset", "when": rest},
-        {"method": "fire", "when": {"metric": VALUES[kind][1], "above": -1e9, "cooldown": "15%"}},
-    ]
-    config = config_of(kind, corpora, hooks)
-    steps = 0
-
-    def count(loop: Any) -> None:
-        nonlocal steps
-        steps += 1
-
-    api.train(config, tmp_path / "through", observer=count)
-    fired = {r["clock"]["updates"] for r in rows(tmp_path / "through", "receipts")}
-    assert len(fired) > 2
-
-    def kill() -> None:
-        raise Killed
-
-    folder = tmp_path / "killed"
-    with pytest.raises(Killed):
-        api.train(config, folder, observer=at_step(round(0.65 * steps), kill))
-    assert 0 < len(rows(folder, "receipts"))
-    api.resume(folder)
-    assert final(folder) == final(tmp_path / "through")

@@ -1,21 +1,19 @@
 """A tiny continuous environment, SACs that play it, and all that decides such an agent's future."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from rlplast.agents.agent import Agent
 from rlplast.agents.agent_config import EnvConfig
 from rlplast.agents.sac import SAC
-from rlplast.agents.sac_config import SACAgentConfig, SACConfig
+from rlplast.agents.sac_config import SACConfig
 from rlplast.envs.base import EnvSpec
 from rlplast.envs.vector import VectorStep
-from rlplast.optimizers.config import OptimizerConfig
-from tests.agents.toy_env import Toy, advanced, parts, use_toy
+from tests.agents.toy_env import SMALL, Toy, advanced, built, use_toy
 
 OBS_DIM, ACTION_DIM, ROUND = 3, 2, 7
 SPEC = EnvSpec("toy/slide", (OBS_DIM,), "float32", 1, None, 2, ROUND, action_dim=ACTION_DIM)
@@ -44,37 +42,12 @@ def use_slide(monkeypatch: pytest.MonkeyPatch, terminates: bool = True):
     use_toy(monkeypatch, SPEC, Slide, terminates)
 
 
-def sac(
-    num_envs: int = 1,
-    replay_ratio: float = 1.0,
-    total: str = "400 env_steps",
-    seed: int = 3,
-    layers: list[dict[str, Any]] | None = None,
-    hooks: Sequence[dict[str, Any]] = (),
-    **agent: Any,
-) -> SAC:
-    of_optimizer, agent = parts(agent)
-    small = {
-        "actor_width": 8,
-        "critic_width": 12,
-        "critic_blocks": 1 if agent.get("network", "simba") == "simba" else 2,
-        "batch_size": 8,
-        "buffer_size": 400,
-        "initial_steps": 24,
-    }
-    config = SACConfig(
-        seed=seed,
-        total=total,
-        env=EnvConfig("gym/Hopper-v5", num_envs),
-        replay_ratio=replay_ratio,
-        agent=SACAgentConfig(**(small | agent)),
-        optimizer=OptimizerConfig(
-            **({"name": "adamw", "lr": 1e-3, "weight_decay": 0.01} | of_optimizer)
-        ),
-    )
-    config.layers, config.hooks = layers or [], list(hooks)
-    config.check()
-    return SAC(config, torch.device("cpu"))
+def sac(num_envs: int = 1, replay_ratio: float = 1.0, **options: Any) -> SAC:
+    small = SMALL | {"actor_width": 8, "critic_width": 12}
+    small["critic_blocks"] = 1 if options.get("network", "simba") == "simba" else 2
+    usual = small, {"name": "adamw", "lr": 1e-3, "weight_decay": 0.01}
+    keys = {"env": EnvConfig("gym/Hopper-v5", num_envs), "replay_ratio": replay_ratio}
+    return built(SAC, SACConfig, usual, options, **keys)
 
 
 def trained(updates: int, **options: Any) -> SAC:

@@ -1,7 +1,6 @@
 """A tiny environment with large rewards, and agents that play it."""
 
 import copy
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -15,7 +14,7 @@ from rlplast.agents.agent_config import EnvConfig
 from rlplast.agents.dqn import DQN
 from rlplast.agents.dqn_config import DQNAgentConfig, DQNConfig
 from rlplast.agents.ppo import PPO
-from rlplast.agents.ppo_config import PPOAgentConfig, PPOConfig
+from rlplast.agents.ppo_config import PPOConfig
 from rlplast.agents.sac import SAC
 from rlplast.core.method.hooks import Hooks
 from rlplast.envs.base import EnvSpec, EpisodicEnv, rng_state
@@ -66,8 +65,6 @@ def make(rng: np.random.Generator, spec: EnvSpec, toy: type, terminates: bool) -
 
 
 def use_toy(monkeypatch: pytest.MonkeyPatch, spec: EnvSpec, toy: type, terminates: bool = True):
-    """Let every id stand for a toy."""
-
     def make_vector(env_id: str, rngs, *others: Any, **options: Any) -> VectorEnv:
         del env_id, others, options
         return VectorEnv(spec, partial(make, spec=spec, toy=toy, terminates=terminates), rngs)
@@ -84,76 +81,59 @@ OF_OPTIMIZER = ("name", "lr", "weight_decay", "clip_norm", "eps", "schedule")
 
 
 def parts(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split options into those of the optimizer and those of the agent."""
     of_optimizer = {k: v for k, v in options.items() if k in OF_OPTIMIZER}
     return of_optimizer, {k: v for k, v in options.items() if k not in OF_OPTIMIZER}
+
+
+SMALL = {"batch_size": 8, "buffer_size": 400, "initial_steps": 24}
+OF_DQN = SMALL | {"target_every": 10}, {"lr": 1e-3, "eps": 1.5e-4}
 
 
 def configs(**options: Any) -> dict[str, Any]:
     """The sections agent and optimizer of a small DQN."""
     of_optimizer, agent = parts(options)
-    small = {"batch_size": 8, "buffer_size": 400, "initial_steps": 24, "target_every": 10}
+    small, usual = OF_DQN
     return {
         "agent": DQNAgentConfig(**(small | agent)),
-        "optimizer": OptimizerConfig(**({"lr": 1e-3, "eps": 1.5e-4} | of_optimizer)),
+        "optimizer": OptimizerConfig(**(usual | of_optimizer)),
     }
 
 
+def built(
+    make: Any, config: Any, usual: tuple[dict[str, Any], ...], options: dict[str, Any], **keys: Any
+) -> Any:
+    """A small agent; options are of its optimizer, its run and its own section."""
+    of_optimizer, options = parts(options)
+    rows = {key: list(options.pop(key, None) or ()) for key in ("layers", "hooks")}
+    keys["optimizer"] = OptimizerConfig(**(usual[1] | of_optimizer))
+    keys |= {"seed": options.pop("seed", 3), "total": options.pop("total", "400 env_steps")}
+    made = config(agent=type(config().agent)(**(usual[0] | options)), **keys)
+    made.layers, made.hooks = rows["layers"], rows["hooks"]  # whose modules are installed
+    made.check()
+    return make(made, torch.device("cpu"))
+
+
 def dqn(
-    num_envs: int = 1,
-    replay_ratio: float = 1.0,
-    total: str = "400 env_steps",
-    env: str = "gym/CartPole-v1",
-    seed: int = 3,
-    hooks: Sequence[dict[str, Any]] = (),
-    layers: Sequence[dict[str, Any]] = (),
-    **agent: Any,
+    num_envs: int = 1, replay_ratio: float = 1.0, env: str = "gym/CartPole-v1", **options: Any
 ) -> DQN:
-    config = DQNConfig(
-        seed=seed,
-        total=total,
-        env=EnvConfig(env, num_envs),
-        replay_ratio=replay_ratio,
-        **configs(**agent),
-    )
-    config.layers, config.hooks = list(layers), list(hooks)  # whose modules are installed
-    config.check()
-    return DQN(config, torch.device("cpu"))
+    keys = {"env": EnvConfig(env, num_envs), "replay_ratio": replay_ratio}
+    return built(DQN, DQNConfig, OF_DQN, options, **keys)
 
 
-def ppo(
-    num_envs: int = 2,
-    total: str = "400 env_steps",
-    env: str = "gym/CartPole-v1",
-    seed: int = 3,
-    hooks: Sequence[dict[str, Any]] = (),
-    layers: Sequence[dict[str, Any]] = (),
-    **agent: Any,
-) -> PPO:
+def ppo(num_envs: int = 2, **options: Any) -> PPO:
     """A small PPO: 12 updates for every 10 steps of two environments."""
-    of_optimizer, agent = parts(agent)
     small = {"hidden": [16, 16], "rollout_steps": 10, "batch_size": 5, "epochs": 3}
-    config = PPOConfig(
-        seed=seed,
-        total=total,
-        env=EnvConfig(env, num_envs),
-        agent=PPOAgentConfig(**(small | agent)),
-        optimizer=OptimizerConfig(**({"lr": 1e-3} | of_optimizer)),
-    )
-    config.layers, config.hooks = list(layers), list(hooks)  # whose modules are installed
-    config.check()
-    return PPO(config, torch.device("cpu"))
+    env = EnvConfig("gym/CartPole-v1", num_envs)
+    return built(PPO, PPOConfig, (small, {"lr": 1e-3}), options, env=env)
 
 
 def advanced(agent: Any, updates: int) -> Any:
-    """Step an agent until it has done so many updates."""
     while agent.clock.updates < updates:
         agent.step()
     return agent
 
 
 def hooked(agent: Agent, *configs: dict[str, Any]) -> Hooks:
-    """Hooks as the loop builds them."""
     config = agent.config
     return Hooks(
         configs,

@@ -1,5 +1,3 @@
-"""Compiled code that is traced, and then runs as it is: what tests of most updates need."""
-
 from functools import partial
 from typing import Any
 
