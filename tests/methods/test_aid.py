@@ -9,11 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import rlplast
-from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.network.network import Network
 from rlplast.core.rng import derive_seed
-from tests.agents.toy_env import advanced, dqn
 from tests.methods.test_deep_fourier import OWN, Function
 from tests.methods.unit_nets import NETS, Trained, normal
 from tests.models import observed
@@ -59,7 +57,8 @@ def test_in_training_entries_are_cut_as_the_twin_cuts_them(net: str) -> None:
             else:
                 h = module(h)
             layer = name if isinstance(module, nn.Linear | nn.Conv2d) else layer
-        torch.testing.assert_close(trained.module(x), h, rtol=1e-4, atol=1e-5)
+        for _ in range(2):  # alike within an update
+            torch.testing.assert_close(trained.module(x), h, rtol=1e-4, atol=1e-5)
         trained.update()
         hooks.step(updates=updates + 1)
 
@@ -136,55 +135,14 @@ def test_our_networks_have_the_mean_in_evaluation_and_keep_their_units(name: str
     assert not torch.equal(outputs[0], outputs[1])
 
 
-def test_draws_move_no_other_stream_and_are_alike_within_an_update() -> None:
-    trained = made("mlp")
-    hooks, (x, _) = rlplast.Hooks([], trained.network, "9 updates"), trained.batch()
-    stream = torch.get_rng_state()
-    first = trained.module(x)
-    assert torch.equal(first, trained.module(x))
-    hooks.step(updates=1)
-    assert not torch.equal(first, trained.module(x))
-    assert torch.equal(stream, torch.get_rng_state())
-
-
-def test_a_dqn_draws_in_its_loss_and_not_for_its_target() -> None:
-    row = [{"method": "aid", "params": {"p": 0.7}}]
-    agent = advanced(dqn(2, env="gym/CartPole-v1", double=True, layers=row), 4)
-    batch = agent.experience.replay.sample()
-    assert torch.equal(agent.loss("q", batch), agent.loss("q", batch))
-    with torch.no_grad():
-        still = agent.td_loss(batch)[0]
-        assert torch.equal(still, agent.td_loss(batch)[0])
-    drawn = agent.td_loss(batch)[0]
-    assert not torch.equal(drawn, still)
-
-
-@pytest.mark.slow
-@every_net
-def test_compiled_updates_draw_as_eager_ones(net: str) -> None:
-    torch._dynamo.reset()
-    eager, compiled = made(net), made(net)
-    forward = torch.compile(compiled.module, backend="aot_eager", fullgraph=True)
-    inside = rlplast.Hooks([], compiled.network, "99 updates").hooks[0].after_update
-    tick = torch.compile(inside, backend="aot_eager", fullgraph=True)
-    hooks = rlplast.Hooks([], eager.network, "99 updates")
-    for update in range(1, 4):
-        x, _ = eager.batch()
-        torch.testing.assert_close(forward(x), eager.module(x), rtol=1e-5, atol=1e-6)
-        hooks.step(updates=update)
-        tick(Clock(updates=1), 0)
-    torch._dynamo.reset()
-
-
 def test_what_cannot_be_replaced_is_named() -> None:
     again: Any = NETS["mlp"].module()
     install(again)
-    for net, match, error in (
-        (Function(), "aid: fc has the nonlinearity tanh as a function", ConfigError),
-        (again, "aid: the nonlinearity of 0 is replaced by aid already", ConfigError),
-        (nn.Sequential(nn.Linear(3, 2)), "aid finds no layer with hidden units", NothingToEdit),
+    for net, method, match, error in (
+        (Function(), "aid", "fc has the nonlinearity tanh", ConfigError),
+        (again, "aid", "the nonlinearity of 0 .* by aid", ConfigError),
+        (again, "activation", "by aid", ConfigError),
+        (nn.Sequential(nn.Linear(3, 2)), "aid", "aid", NothingToEdit),
     ):
         with pytest.raises(error, match=match):
-            install(net)
-    with pytest.raises(ConfigError, match="is replaced by aid already"):
-        rlplast.replace_layers(again, "activation")
+            rlplast.replace_layers(net, method)

@@ -14,7 +14,7 @@ from rlplast.core.method.inner import inside_updates
 from rlplast.core.network.network import Network
 from rlplast.core.registry import rows
 from rlplast.methods import recycling
-from tests.methods.unit_nets import normal
+from tests.methods.unit_nets import NETS, Trained, normal
 from tests.models import assert_same
 from tests.syncs import host_reads
 from tests.test_every_kind import LAYERS
@@ -87,4 +87,26 @@ def test_compiled_outputs_are_eager_ones(layer: str) -> None:
     module, inputs = made(layer).module, (normal(6, 5), normal(6, 2))
     forward = torch.compile(copy.deepcopy(module), backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(forward(*inputs), module(*inputs), rtol=1e-5, atol=1e-6)
+    torch._dynamo.reset()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("net", NETS)
+def test_compiled_updates_draw_as_eager_ones(net: str) -> None:
+    drawing = ["dropout", "scheduled_drop", "dropconnect"]
+    for layer in [*drawing, "aid"] if net in ("mlp", "conv", "conv_batchnorm") else drawing:
+        torch._dynamo.reset()
+        eager, compiled = (
+            Trained(net, install=lambda m: rlplast.replace_layers(m, layer, **LAYERS[layer]))  # noqa: B023
+            for _ in range(2)
+        )
+        forward = torch.compile(compiled.module, backend="aot_eager", fullgraph=True)
+        inside = rlplast.Hooks([], compiled.network, "99 updates").hooks[0].after_update
+        tick = torch.compile(inside, backend="aot_eager", fullgraph=True)
+        hooks = rlplast.Hooks([], eager.network, "99 updates")
+        for update in range(1, 4):
+            x, _ = eager.batch()
+            torch.testing.assert_close(forward(x), eager.module(x), rtol=1e-5, atol=1e-6, msg=layer)
+            hooks.step(updates=update)
+            tick(Clock(updates=1), 0)
     torch._dynamo.reset()
