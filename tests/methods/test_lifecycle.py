@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import rlplast
+from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.blocks import blocks_of
 from rlplast.core.network.network import Network
@@ -234,17 +235,17 @@ def test_compiled_forward_and_tick_agree_with_eager(family: str) -> None:
     made = living(family), living(family)
     eager, compiled = (m.module for m in made)
     x, _ = data(family)
-    forward: Any = torch.compile(compiled, backend="aot_eager", fullgraph=True)
-    tick: Any = torch.compile(rlplast.tick, backend="aot_eager")
-    for _ in range(8):
-        for subject, run, ticked in ((made[0], eager, rlplast.tick), (made[1], forward, tick)):
-            module = subject.module
+    ticks = [rlplast.Hooks([], m.network, "99 updates").hooks[0].after_update for m in made]
+    options: dict[str, Any] = {"backend": "aot_eager", "fullgraph": True}
+    forward, ticks[1] = torch.compile(compiled, **options), torch.compile(ticks[1], **options)
+    for update in range(1, 9):
+        for module, run, tick in ((eager, eager, ticks[0]), (compiled, forward, ticks[1])):
             module.zero_grad()
             run(x).square().sum().backward()
             with torch.no_grad():
                 for parameter in module.parameters():
                     parameter.sub_(0.01 * parameter.grad)
-            ticked(subject.network)
+            tick(Clock(updates=update), 0)
     for name, tensor in eager.state_dict().items():
         torch.testing.assert_close(tensor, compiled.state_dict()[name], rtol=1e-5, atol=1e-6)
     assert any(int((layer.active == 0).sum()) for layer in layers_of(eager).values())
