@@ -99,9 +99,6 @@ def close(ours: Tensor, theirs: list[float]) -> None:
     torch.testing.assert_close(ours.double(), torch.tensor(theirs).double(), rtol=2e-4, atol=1e-7)
 
 
-# --- against the twin ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("net", "accumulate", "updates"),
     [
@@ -177,9 +174,6 @@ def test_activations_in_bf16_give_the_books_of_their_float32_values(all_tables: 
         torch.testing.assert_close(value, books[1][name], rtol=1e-5, atol=1e-7, msg=name)
 
 
-# --- closed forms -------------------------------------------------------------------------
-
-
 def one_hidden(rate: float, units: int = 10, **params: Any) -> tuple[Network, rlplast.Hooks]:
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -221,9 +215,6 @@ def test_replacements_are_rate_times_mature_units_times_updates() -> None:
         assert receipt.units["0"] == pytest.approx(rate * 10 * 100, abs=1.0)
 
 
-# --- draws --------------------------------------------------------------------------------
-
-
 def test_rows_are_as_wide_as_the_activation_asks() -> None:
     # gnt.py: Kaiming's bound gain · √(3 / fan_in), with gain 1 for SELU
     gains = {nn.ReLU: 2**0.5, nn.Tanh: 5 / 3, nn.SELU: 1.0, nn.GELU: 2**0.5}
@@ -261,9 +252,6 @@ def test_rows_are_drawn_within_the_bound_and_differ(net: str) -> None:
     alone = cbp.uniform_rows(group.weight, one, 0.3, 1, 2, zero)
     assert torch.equal(alone[1], first[1])
     assert torch.equal(alone[~one], group.weight.block.view[~one])
-
-
-# --- compiled, resumed, refused -----------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -308,9 +296,6 @@ def test_chances_and_random_utilities_resume() -> None:
     assert left.units == right.units
     assert left.sfe == right.sfe
     assert sum((left.units or {}).values()) > 0
-
-
-# --- how old units are --------------------------------------------------------------------
 
 
 def test_unit_age_is_measured_of_networks_with_the_hook() -> None:

@@ -69,9 +69,6 @@ def expected(
     return dict(zip(tensors, new, strict=True))
 
 
-# --- against the twin ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("net", NETS)
 def test_every_neuron_is_the_twins(net: str) -> None:
     for mode, alpha, coef in (("train", 0.3, 0.3), ("eval", 1.0, 0.0), ("eval", 0.5, 0.9)):
@@ -116,9 +113,6 @@ def test_modes_differ_with_batch_norm_and_move_no_statistics_nor_flags() -> None
     assert any(not torch.equal(t, results[1][n]) for n, t in results[0].items())
 
 
-# --- closed forms -------------------------------------------------------------------------
-
-
 def test_factors_are_the_twins_and_lie_between_coef_and_one() -> None:
     for shape in ((6, 5), (4, 3, 3, 3), (7,), (4, 3, 5)):
         weight, direction = normal(*shape, seed=1), normal(*shape, seed=2)
@@ -138,9 +132,6 @@ def test_factors_are_the_twins_and_lie_between_coef_and_one() -> None:
         direction = length * (weight + 0.3 * normal(6, 5, seed=2))
         cosine = nn.functional.cosine_similarity(weight, direction, dim=1).clamp(0.05, 1)
         torch.testing.assert_close(shrink_factors(weight, direction, 0.05)[:, 0], cosine)
-
-
-# --- policies, scopes, refusals -----------------------------------------------------------
 
 
 def test_the_same_edit_of_a_follower_is_measured_against_the_networks_own_direction() -> None:
