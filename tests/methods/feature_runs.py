@@ -12,7 +12,7 @@ from rlplast.core.network.network import Network
 from rlplast.core.rng import derive_seed, preserve_global_rng
 from rlplast.run.build import build_trainable
 from rlplast.run.config_file import read_config
-from tests.every_kind import KINDS, small_run
+from tests.every_kind import small_run
 from tests.models import FAMILIES, data
 
 
@@ -73,20 +73,3 @@ def trained(config: dict[str, Any]) -> tuple[list[Tensor], list[Any], int]:
         made.step()
     tensors = [b.view.clone() for n in made.networks.values() for b in n.blocks]
     return tensors, seen, len({term.network.name for term in made.penalties.terms})
-
-
-def check_reads_other_data(method: str, corpora: dict[str, str], without: dict[str, Any]) -> None:
-    """Check in each kind of run that a term reads a batch of its own and moves no stream.
-
-    Args:
-        method: whose term.
-        corpora: what a GPT is trained on.
-        without: parameters under which the term is 0; ``batch`` is 3.
-    """
-    for kind in KINDS:
-        with_term, seen, networks = trained(run_of(kind, corpora, method, **without))
-        plain = trained(run_of(kind, corpora, method))[0]
-        assert all(torch.equal(a, b) for a, b in zip(with_term, plain, strict=True)), kind
-        assert networks == (2 if kind in ("sac", "ppo") else 1)  # a temperature has no outputs
-        assert len(seen) == len({number for _, _, number in seen}) == 4 * networks, kind
-        assert {(count, size) for count, size, _ in seen} == {(1, 3)}

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 import rlplast
 from rlplast.agents.sac_networks import Critic, TrunkSpec
-from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.method.context import Context
 from rlplast.core.network.edits import write
 from rlplast.core.network.network import Network
@@ -17,9 +16,9 @@ from rlplast.core.rng import torch_stream
 from rlplast.methods.activation import PReLU, Rational
 from rlplast.methods.recycling import recycle
 from rlplast.supervised.resnet import ResNet18
-from tests.methods.test_deep_fourier import OWN, Function, shared
+from tests.methods.test_deep_fourier import OWN
 from tests.methods.unit_nets import NETS, Trained, normal
-from tests.models import assert_same, observed
+from tests.models import observed
 from tests.naive import activation as naive
 
 KINDS = (*naive.KINDS, "rational")
@@ -289,26 +288,3 @@ def test_other_methods_find_the_same_layers_and_units_are_reset_by_their_new_act
         )
         assert receipt.units is not None and sum(receipt.units.values()) > 0, kind
         assert set(receipt.units) == set(observed(trained.network, probe)), kind
-
-
-def test_what_cannot_be_replaced_is_named_and_stays() -> None:
-    again = NETS["mlp"].module()
-    install(again, "elu")
-    ours = OWN["q"]()[0]
-    install(ours, "rational")
-    linear = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2))
-    for net, match, error in (
-        (Function(), "fc has the nonlinearity tanh", ConfigError),
-        (shared(), "0 has the nonlinearity relu", ConfigError),
-        (again, "the nonlinearity of 0 is replaced", ConfigError),
-        (ours, "the nonlinearity of conv1 is replaced", ConfigError),
-        (nn.Sequential(nn.Linear(3, 2)), "activation", NothingToEdit),
-        (linear, "activation", NothingToEdit),
-    ):
-        before = copy.deepcopy(net)
-        with pytest.raises(error, match=match):
-            install(net, "leaky_relu")
-        assert str(net) == str(before)
-        assert_same(dict(net.state_dict()), dict(before.state_dict()))
-    with pytest.raises(ConfigError, match=r"activation\.alpha"):
-        install(NETS["mlp"].module(), "rational", alpha=0.1)

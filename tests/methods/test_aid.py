@@ -1,7 +1,6 @@
 """AID against a slow twin, its mean, and the networks that it becomes at the ends of p."""
 
 import copy
-from typing import Any
 
 import pytest
 import torch
@@ -9,11 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import rlplast
-from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.network.network import Network
 from rlplast.core.rng import derive_seed
-from tests.methods.test_deep_fourier import OWN, Function
-from tests.methods.unit_nets import NETS, Trained, normal
+from tests.methods.test_deep_fourier import OWN
+from tests.methods.unit_nets import NETS, Trained
 from tests.models import observed
 from tests.naive import dropping as naive
 
@@ -86,22 +84,6 @@ class Mean(nn.Module):
         return P * F.relu(x) - (1 - P) * F.relu(-x)
 
 
-def test_the_mean_over_updates_is_what_evaluation_computes() -> None:
-    net = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6, bias=False))
-    with torch.no_grad():
-        net[2].weight.copy_(torch.eye(6))  # type: ignore[union-attr, operator]
-    install(net)
-    network = Network("net", net, torch.optim.SGD(net.parameters(), lr=0.1))
-    hooks, x = rlplast.Hooks([], network, "2000 updates"), normal(8, 6)
-    total = torch.zeros(8, 6)
-    for update in range(1, 801):
-        total += net(x).detach()
-        hooks.step(updates=update)
-    z = net[0](x).detach()
-    sigma = z.abs().max() * (P * (1 - P) / 800) ** 0.5
-    assert float((total / 800 - net.eval()(x).detach()).abs().max()) < 4.5 * float(sigma)
-
-
 def test_at_1_it_is_relu_and_at_a_half_everywhere_half_the_input() -> None:
     relu, half = made("mlp", 1.0), made("mlp", 0.5)
     x, _ = relu.batch()
@@ -133,16 +115,3 @@ def test_our_networks_have_the_mean_in_evaluation_and_keep_their_units(name: str
         outputs.append(out[0] if isinstance(out, tuple) else out)
         hooks.step(updates=update)
     assert not torch.equal(outputs[0], outputs[1])
-
-
-def test_what_cannot_be_replaced_is_named() -> None:
-    again: Any = NETS["mlp"].module()
-    install(again)
-    for net, method, match, error in (
-        (Function(), "aid", "fc has the nonlinearity tanh", ConfigError),
-        (again, "aid", "the nonlinearity of 0 .* by aid", ConfigError),
-        (again, "activation", "by aid", ConfigError),
-        (nn.Sequential(nn.Linear(3, 2)), "aid", "aid", NothingToEdit),
-    ):
-        with pytest.raises(error, match=match):
-            rlplast.replace_layers(net, method)

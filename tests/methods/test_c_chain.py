@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlplast.core.errors import BadWeights, ConfigError
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.edits import Assign, write
@@ -16,7 +15,7 @@ from rlplast.methods import c_chain
 from rlplast.run.build import build_trainable
 from rlplast.run.config_file import read_config
 from tests.gpt.runs import write_corpora
-from tests.methods.feature_runs import check_reads_other_data, run_of
+from tests.methods.feature_runs import run_of
 from tests.models import Critic, assert_same, build, data
 
 COEF = 0.7
@@ -220,10 +219,6 @@ def test_a_hand_written_loop_resumes() -> None:
     assert_same(dict(through.module.state_dict()), dict(resumed.module.state_dict()))
 
 
-def test_it_reads_batches_of_its_own_in_runs(corpora: dict[str, str]) -> None:
-    check_reads_other_data("c_chain", corpora, {"coef": 0.0, "batch": 3})
-
-
 @pytest.mark.parametrize("micro_batch", [None, 2])
 def test_of_micro_batches_the_loss_of_the_whole_update_is_noted(
     micro_batch: int | None, corpora: dict[str, str]
@@ -236,15 +231,3 @@ def test_of_micro_batches_the_loss_of_the_whole_update_is_noted(
         losses.append(made.metrics()["train/loss"])
     noted = made.penalties.terms[0].state["losses"][0, :4].tolist()
     assert noted == pytest.approx([*losses, -1.0])
-
-
-def test_bad_rows_say_why() -> None:
-    x = data("mlp")[0]
-    for module, keys, probe, error, match in (
-        (build("mlp"), {"layers": ["0"]}, x, ConfigError, "c_chain"),
-        (build("mlp"), {}, None, ConfigError, "probe="),
-        (build("mlp").bfloat16(), {}, x, BadWeights, r"net\.0\.weight"),
-    ):
-        with pytest.raises(error, match=match):
-            network = Network("net", module)
-            Penalties([{"method": "c_chain"} | keys], {"net": network}, probe=probe)

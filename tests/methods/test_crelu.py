@@ -1,6 +1,5 @@
 """CReLU against slow twins: what it computes, its sizes, what it refuses."""
 
-import copy
 from typing import Any
 
 import pytest
@@ -10,11 +9,9 @@ from torch import nn
 import rlplast
 from rlplast.agents.networks import Architecture, QNetwork
 from rlplast.agents.sac_networks import Critic, TrunkSpec
-from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.network.network import Network
 from rlplast.core.rng import torch_stream
 from tests.methods.unit_nets import NETS, Trained, normal
-from tests.models import assert_same
 from tests.naive import joining as naive
 
 # Of each network whose hidden layers can be halved: the layers.
@@ -58,16 +55,6 @@ def test_outputs_are_the_twins_and_only_rows_or_only_columns_change(width: str, 
     torch.testing.assert_close(trained.module.eval()(x), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_targets_get_the_same_weights_and_seeds_differ() -> None:
-    online, target, other = (NETS["conv"].module() for _ in range(3))
-    rlplast.replace_layers(online, "crelu", width="double")
-    rlplast.replace_layers(target, "crelu", width="double")
-    rlplast.replace_layers(other, "crelu", width="double", seed=1)
-    assert_same(dict(online.state_dict()), dict(target.state_dict()))
-    assert not torch.equal(online.get_parameter("4.weight"), other.get_parameter("4.weight"))
-    Network("net", online, torch.optim.Adam(online.parameters()), target.requires_grad_(False))
-
-
 def test_wider_layers_are_drawn_by_torchs_law() -> None:
     net = nn.Sequential(nn.Linear(3, 400), nn.ReLU(), nn.Linear(400, 300))
     rlplast.replace_layers(net, "crelu", width="double")
@@ -100,50 +87,3 @@ def test_networks_of_agents_compute_it_and_are_drawn_anew(width: str) -> None:
     law = (6 / (w["fc1.weight"].shape[1] + len(w["fc1.weight"]))) ** 0.5
     assert 0.97 * law < float(w["fc1.weight"].detach().abs().max()) <= law
     assert critic(normal(5, 5), normal(5, 2)).shape == (2, 5)
-
-
-def test_methods_that_act_on_units_find_none_and_say_why() -> None:
-    for width in ("halve", "double"):
-        net = even_conv()
-        rlplast.replace_layers(net, "crelu", width=width)
-        for other in ("lifecycle", "dropout", "layer_norm"):
-            with pytest.raises(NothingToEdit, match="3: crelu"):
-                rlplast.replace_layers(net, other)
-        network = Network("net", net, torch.optim.Adam(net.parameters()))
-        assert network.units().groups == ()
-        with pytest.raises(NothingToEdit, match="3: crelu"):
-            row = {"method": "redo", "every": "2 updates"}
-            rlplast.Hooks([row], network, "10 updates", probe=normal(4, 2, 4, 4))
-
-
-def test_it_stands_beside_layers_that_were_there_before() -> None:
-    net = NETS["mlp"].module()
-    rlplast.replace_layers(net, "layer_norm")
-    rlplast.replace_layers(net, "dropout", p=0.5)
-    assert rlplast.replace_layers(net, "crelu", width="double") == ["0", "2"]
-    x = normal(4, 5)
-    w, h = dict(net.named_parameters()), x
-    for path in ("0", "2"):
-        z = h @ w[f"{path}.weight"].T + w[f"{path}.bias"]
-        h = naive.crelu(nn.functional.layer_norm(z, z.shape[1:]), 1)
-    expected = h @ w["4.weight"].T + w["4.bias"]
-    torch.testing.assert_close(net.eval()(x), expected)
-
-
-def test_what_cannot_be_changed_is_named_and_stays() -> None:
-    gelu = nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.Linear(4, 2))
-    conv = nn.Sequential(nn.Conv1d(1, 2, 3), nn.ReLU(), nn.Conv1d(2, 1, 3))
-    after = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.LayerNorm(4), nn.Linear(4, 2))
-    for net, width, match, error in (
-        (nn.Sequential(nn.Linear(3, 2)), "halve", "crelu", NothingToEdit),
-        (NETS["conv"].module(), "halve", "4 has 3 outputs", ConfigError),
-        (NETS["conv_batchnorm"].module(), "halve", "0 is followed by the norm 1", ConfigError),
-        (gelu, "halve", "0 has the nonlinearity gelu", ConfigError),
-        (conv, "halve", "0 is a Conv1d", ConfigError),
-        (after, "double", "0 is followed by the norm 2", ConfigError),
-    ):
-        before = copy.deepcopy(net)
-        with pytest.raises(error, match=match):
-            rlplast.replace_layers(net, "crelu", width=width)
-        assert str(net) == str(before)
-        assert_same(dict(net.state_dict()), dict(before.state_dict()))

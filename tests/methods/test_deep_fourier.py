@@ -12,14 +12,10 @@ from torch import Tensor, nn
 import rlplast
 from rlplast.agents.networks import Architecture, QNetwork
 from rlplast.agents.sac_networks import Actor, Critic, TrunkSpec
-from rlplast.core.errors import ConfigError, NothingToEdit
-from rlplast.core.network.network import Network
 from rlplast.gpt.model import GPT, GPTModelConfig
-from rlplast.supervised.resnet import ResNet18
 from rlplast.supervised.vit import ViT
 from tests.methods.test_crelu import even_conv
-from tests.methods.unit_nets import NETS, Trained, normal
-from tests.models import assert_same
+from tests.methods.unit_nets import Trained, normal
 from tests.naive import joining as naive
 
 
@@ -96,39 +92,3 @@ def test_our_networks_give_sines_and_cosines_of_half_as_many_units(name: str) ->
             torch.testing.assert_close(one**2 + two**2, torch.ones_like(one))
         assert own
         assert [t.shape for t in found[1].values()] == [t.shape for t in taps.values()]
-
-
-class Function(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.tanh(self.fc(x)))
-
-
-def shared() -> nn.Module:
-    relu = nn.ReLU()
-    return nn.Sequential(nn.Linear(3, 4), relu, nn.Linear(4, 4), relu, nn.Linear(4, 2))
-
-
-def test_what_cannot_be_replaced_is_named_and_stays() -> None:
-    for net, match in (
-        (Function(), "fc has the nonlinearity tanh"),
-        (shared(), "0 has the nonlinearity relu"),
-        (NETS["conv_batchnorm"].module(), "0 is followed by the norm 1"),
-        (ResNet18(1, 3, 4), "layer1.0.conv1 is followed by the norm layer1.0.bn1"),
-        (nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2)), "0 has 5 outputs"),
-    ):
-        before = copy.deepcopy(net)
-        with pytest.raises(ConfigError, match=match):
-            install(net)
-        assert str(net) == str(before)
-        assert_same(dict(net.state_dict()), dict(before.state_dict()))
-    for net, path in ((even_conv(), "0"), (q_network()[0], "conv1")):  # with units that are pairs
-        install(net)
-        network = Network("net", net, torch.optim.Adam(net.parameters()))
-        assert network.units().groups == ()
-        for method in ("lifecycle", "deep_fourier"):
-            with pytest.raises(NothingToEdit, match=f"{path}: deep_fourier"):
-                rlplast.replace_layers(net, method)

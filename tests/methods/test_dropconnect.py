@@ -8,7 +8,6 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 import rlplast
-from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.network.network import Network
 from rlplast.core.rng import derive_seed
 from tests.methods.test_dropout import READERS
@@ -72,19 +71,6 @@ def test_a_layer_that_is_named_drops_and_no_other_does() -> None:
     torch.testing.assert_close(net(x), hidden @ last.weight.T + last.bias)  # type: ignore[operator]
 
 
-def test_the_mean_over_masks_is_the_output_without() -> None:
-    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
-    assert install(net) == ["2"]
-    network = Network("net", net, torch.optim.SGD(net.parameters(), lr=0.1))
-    hooks, x, outputs = rlplast.Hooks([], network, "5000 updates"), normal(6, 4), []
-    for update in range(1, 3001):
-        outputs.append(net(x).detach())
-        hooks.step(updates=update)
-    found = torch.stack(outputs)
-    error = found.std(0) / len(found) ** 0.5
-    assert ((found.mean(0) - net.eval()(x)).abs() < 4 * error).all()
-
-
 def test_an_entry_that_is_dropped_gets_no_gradient_and_the_bias_all_of_it() -> None:
     trained = made("mlp")
     trained.update()
@@ -109,17 +95,3 @@ def test_it_stands_beside_dropout() -> None:
         hooks.step(updates=update)
     assert not torch.equal(*outputs)
     assert [int(t) for h in hooks.hooks for t in h.states["net"].values()] == [2, 2, 2, 2]
-
-
-def test_what_cannot_drop_is_named() -> None:
-    again = NETS["mlp"].module()
-    install(again)
-    conv = nn.Sequential(nn.Conv1d(1, 2, 3), nn.ReLU(), nn.Conv1d(2, 1, 3))
-    for module, name, error in (
-        (nn.Sequential(nn.Linear(3, 2)), "dropconnect", NothingToEdit),
-        (again, "2 drops", ConfigError),
-        (conv, "2 .*Conv1d", ConfigError),
-    ):
-        with pytest.raises(error, match=name):
-            install(module)
-    assert type(conv[2]) is nn.Conv1d

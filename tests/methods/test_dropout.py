@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 import rlplast
 from rlplast.agents.sac_networks import Actor, TrunkSpec
-from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.network.network import Network
 from rlplast.core.rng import derive_seed
 from rlplast.supervised.models import model_taps
@@ -151,28 +150,3 @@ def test_a_dqn_that_drops_nothing_is_the_plain_one_bit_for_bit() -> None:
         agent = advanced(dqn(2, layers=[{"method": method, "params": {"p": 0.0}}]), 6)
         assert same(agent.online.state_dict(), plain.online.state_dict()), method
         assert same(agent.streams.state_dict(), plain.streams.state_dict()), method
-
-
-class Attending(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc, self.attn = nn.Linear(4, 6), nn.MultiheadAttention(6, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = torch.relu(self.fc(x))
-        return self.attn(h, h, h)[0]
-
-
-@every_method
-def test_what_cannot_drop_is_named(method: str) -> None:
-    again = NETS["mlp"].module()
-    rlplast.replace_layers(again, method)
-    for module, name, error in (
-        (nn.Sequential(nn.Linear(3, 2)), method, NothingToEdit),
-        (again, "2 drops", ConfigError),
-        (Attending(), "attn", ConfigError),
-    ):
-        with pytest.raises(error, match=name):
-            rlplast.replace_layers(module, method)
-    with pytest.raises(NothingToEdit, match="'3'"):
-        rlplast.replace_layers(NETS["mlp"].module(), "dropout", layers=["4", "3"])

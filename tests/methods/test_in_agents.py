@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlplast.agents.dqn import DQN
 from rlplast.agents.dqn_config import DQNConfig
 from rlplast.agents.off_policy_config import EnvConfig
 from rlplast.agents.sac import SAC
 from rlplast.agents.sac_config import SACAgentConfig, SACConfig
-from rlplast.core.errors import NothingToEdit
+from rlplast.core.errors import BadWeights, ConfigError, NothingToEdit
 from rlplast.core.method.penalties import Penalties
+from rlplast.core.network.network import Network
 from rlplast.methods import c_chain
 from rlplast.optimizers.config import OptimizerConfig
 from rlplast.run import api
@@ -24,7 +25,9 @@ from tests.agents.toy_env import advanced, configs, use_wheel
 from tests.every_kind import KINDS, small_run
 from tests.gpt.runs import write_corpora
 from tests.marks import slow, slow_but
+from tests.methods.feature_runs import run_of, trained
 from tests.methods.penalty_cases import CASES, TWINS, row
+from tests.models import build, data
 from tests.runs import TINY, check_resumes, forget
 from tests.sac_runs import small_sac
 
@@ -163,6 +166,44 @@ def test_all_penalties_in_one_run_resume(
     logged = [line["train/penalty"] for line in expected["metrics"] if "train/penalty" in line]
     assert len(logged) > 2
     assert all(value > 0 for value in logged)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_terms_that_read_data_read_batches_of_their_own_and_move_no_stream(
+    kind: str, corpora: dict[str, str]
+) -> None:
+    for method, zero in (
+        ("c_chain", {"coef": 0.0}),
+        ("infer", {"coef": 0.0}),
+        ("l2_er", {"coef": 0.0, "rank_coef": 0.0}),
+    ):
+        with_term, seen, networks = trained(run_of(kind, corpora, method, batch=3, **zero))
+        plain = trained(run_of(kind, corpora, method))[0]
+        assert all(torch.equal(a, b) for a, b in zip(with_term, plain, strict=True)), method
+        assert networks == (2 if kind in ("sac", "ppo") else 1)  # a temperature has no outputs
+        assert len(seen) == len({number for _, _, number in seen}) == 4 * networks, method
+        assert {(count, size) for count, size, _ in seen} == {(1, 3)}, method
+
+
+def test_terms_that_read_data_say_what_they_need() -> None:
+    x = data("mlp")[0]
+    conv = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 1, 3))
+    norm = nn.Sequential(nn.BatchNorm1d(3))
+    for method in ("c_chain", "infer", "l2_er"):
+        cases: list[tuple[nn.Module, dict[str, Any], Any, type[Exception], str]] = [
+            (build("mlp"), {"layers": ["0"]}, x, ConfigError, method),
+            (build("mlp"), {}, None, ConfigError, "probe="),
+            (build("mlp").bfloat16(), {}, x, BadWeights, r"net\.0\.weight"),
+        ]
+        if method != "c_chain":
+            cases.append((norm, {}, x, ConfigError, "head"))
+            cases.append((conv, {}, x, ConfigError, "2 .*Conv2d"))
+        for module, keys, probe, error, match in cases:
+            with pytest.raises(error, match=match):
+                Penalties([{"method": method} | keys], {"net": Network("net", module)}, probe=probe)
+    with pytest.raises(ConfigError, match="batch = 1"):
+        rows = [{"method": "l2_er", "params": {"batch": 1}}]
+        Penalties(rows, {"net": Network("net", build("mlp"))}, probe=x)
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlplast.core.errors import BadWeights, ConfigError
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.network import Network
 from rlplast.core.network.stacked import StackedLinear
 from rlplast.run.build import build_trainable
 from rlplast.run.config_file import read_config
 from tests.gpt.runs import write_corpora
-from tests.methods.feature_runs import Termed, check_reads_other_data, run_of
-from tests.models import FAMILIES, Critic, build, data
+from tests.methods.feature_runs import Termed, run_of
+from tests.models import FAMILIES
 from tests.naive import features as naive
 
 PARAMS = {"coef": 0.7, "beta": 1.5, "heads": 3}
@@ -87,36 +86,6 @@ def test_two_linear_layers_have_the_closed_form() -> None:
     torch.testing.assert_close(termed.gradients()["0.weight"], expected)
 
 
-def test_features_at_right_angles_to_the_directions_are_free() -> None:
-    module = nn.Sequential(nn.Linear(4, 8, bias=False), nn.Linear(8, 2)).double()
-    x = torch.randn(6, 4, dtype=torch.float64)
-    termed = made(module, x, beta=1.0)
-    rows = [naive.direction(termed.seed, 0, i, 8) for i in range(3)]
-    w = torch.tensor(rows, dtype=torch.float64)
-    free = torch.linalg.svd(w).Vh[3:]  # the other five directions
-    with torch.no_grad():
-        start = termed.start.get_parameter("0.weight")
-        module.get_parameter("0.weight").copy_(
-            start + 3 * free.mT @ torch.randn(5, 4, dtype=torch.float64)
-        )
-    assert float(termed.term().detach()) == pytest.approx(0, abs=1e-20)
-
-
-def test_stacked_critics_equal_two_separate_ones() -> None:
-    pair = made("stacked")
-    members = [Critic() for _ in range(2)]
-    terms = []
-    for index, member in enumerate(members):
-        for source, target in ((pair.module, None), (pair.start, member)):
-            own = {n: t[index] for n, t in source.state_dict().items()}
-            if target is not None:
-                target.load_state_dict(own)
-        alone = made(member, pair.x)
-        alone.module.load_state_dict({n: t[index] for n, t in pair.module.state_dict().items()})
-        terms.append(alone.term())
-    torch.testing.assert_close(pair.term(), terms[0] + terms[1])
-
-
 def test_directions_are_of_the_runs_seed_and_move_no_stream() -> None:
     before = torch.get_rng_state()
     termed = made("mlp")
@@ -128,10 +97,6 @@ def test_directions_are_of_the_runs_seed_and_move_no_stream() -> None:
     assert torch.equal(found[0], found[1])  # type: ignore[arg-type]
     assert not torch.equal(found[0], found[2])  # type: ignore[arg-type]
     assert torch.equal(before, torch.get_rng_state())
-
-
-def test_it_reads_batches_of_its_own_in_runs(corpora: dict[str, str]) -> None:
-    check_reads_other_data("infer", corpora, {"coef": 0.0, "batch": 3})
 
 
 def test_heads_side_by_side_that_read_one_input_count_once(corpora: dict[str, str]) -> None:
@@ -146,21 +111,6 @@ def test_heads_side_by_side_that_read_one_input_count_once(corpora: dict[str, st
     one = Network("actor", network.module, initial=network.initial)
     alone = Penalties(rows, {"actor": one}, agent).of("actor")
     torch.testing.assert_close(alone, both)
-
-
-def test_bad_rows_say_why() -> None:
-    x = data("mlp")[0]
-    conv = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 1, 3))
-    for module, keys, probe, error, match in (
-        (build("mlp"), {"layers": ["0"]}, x, ConfigError, "features of network 'net'"),
-        (build("mlp").bfloat16(), {}, x, BadWeights, r"net\.0\.weight"),
-        (nn.Sequential(nn.BatchNorm1d(3)), {}, x, ConfigError, "head"),
-        (conv, {}, x, ConfigError, "2 .*Conv2d"),
-        (build("mlp"), {}, None, ConfigError, "probe="),
-    ):
-        with pytest.raises(error, match=match):
-            network = Network("net", module)
-            Penalties([{"method": "infer"} | keys], {"net": network}, probe=probe)
 
 
 def test_a_stacked_layer_that_reads_one_input_for_all_members_is_a_head_too() -> None:

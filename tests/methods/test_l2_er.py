@@ -4,19 +4,16 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlplast.agents.sac_networks import Critic, TrunkSpec
-from rlplast.core.errors import BadWeights, ConfigError
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.network import Network
 from rlplast.methods.features import readers
 from rlplast.methods.l2_er import lost_rank
 from rlplast.metrics.ranks import effective_rank
-from tests.gpt.runs import write_corpora
-from tests.methods.feature_runs import Termed, check_reads_other_data
+from tests.methods.feature_runs import Termed
 from tests.models import FAMILIES, build, data
-from tests.models import Critic as PlainCritic
 from tests.naive import features as naive
 
 PARAMS = {"coef": 0.3, "rank_coef": 0.7}
@@ -29,11 +26,6 @@ READERS = {
     "tied": ["head"],
     "stacked": ["fc2", "head"],
 }
-
-
-@pytest.fixture(scope="module")
-def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return write_corpora(tmp_path_factory.mktemp("corpora"))
 
 
 def made(family: Any, x: Tensor | None = None, **params: Any) -> Termed:
@@ -105,34 +97,8 @@ def test_without_the_rank_it_is_l2() -> None:
     torch.testing.assert_close(termed.term(), expected)
 
 
-def test_stacked_critics_equal_two_separate_ones() -> None:
-    pair = made("stacked")
-    terms = []
-    for index in range(2):
-        alone = made(PlainCritic(), pair.x)
-        alone.module.load_state_dict({n: t[index] for n, t in pair.module.state_dict().items()})
-        terms.append(alone.term())
-    torch.testing.assert_close(pair.term(), terms[0] + terms[1])
-
-
 def test_of_simba_the_inner_units_count_and_what_the_head_reads() -> None:
     critic = Critic(5, 2, TrunkSpec("simba", 4, 2))
     found = readers(Network("critic", critic), "l2_er")
     names = [n for n, m in critic.named_modules() if m in found]
     assert names == ["blocks.0.fc2", "blocks.1.fc2", "head"]
-
-
-def test_it_reads_batches_of_its_own_in_runs(corpora: dict[str, str]) -> None:
-    check_reads_other_data("l2_er", corpora, {"coef": 0.0, "rank_coef": 0.0, "batch": 3})
-
-
-def test_bad_rows_say_why() -> None:
-    for module, keys, error, match in (
-        (build("mlp"), {"layers": ["0"]}, ConfigError, "features of network 'net'"),
-        (build("mlp").bfloat16(), {}, BadWeights, r"net\.0\.weight"),
-        (nn.Sequential(nn.BatchNorm1d(3)), {}, ConfigError, "head"),
-        (build("mlp"), {"params": {"batch": 1}}, ConfigError, "batch = 1"),
-    ):
-        with pytest.raises(error, match=match):
-            rows = [{"method": "l2_er"} | keys]
-            Penalties(rows, {"net": Network("net", module)}, probe=data("mlp")[0])

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 import rlplast
-from rlplast.core.errors import ConfigError, NothingToEdit
 from tests.methods.nets import snapshot
 from tests.methods.test_normalize_project import NORMED
 from tests.methods.unit_nets import NETS, Trained
@@ -49,20 +48,3 @@ def test_outputs_are_normalised_before_nonlinearities(net: str, affine: bool) ->
     after = snapshot(normed)
     assert all(torch.equal(after[name], tensor) for name, tensor in snapshot(plain).items())
     assert rlplast.Hooks([], trained.network, "10 updates").hooks == []
-
-
-def test_what_cannot_be_normalised_is_named() -> None:
-    normed = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.ReLU(), nn.Linear(4, 2))
-    again, projected = NETS["mlp"].module(), NETS["mlp"].module()
-    install(again)
-    rlplast.replace_layers(projected, "normalize_project")
-    conv = nn.Sequential(nn.Conv1d(1, 2, 3), nn.ReLU(), nn.Conv1d(2, 1, 3))
-    for module, match, error in (
-        (nn.Sequential(nn.Linear(3, 2)), "layer_norm", NothingToEdit),
-        (normed, "a norm follows", NothingToEdit),
-        (again, "0 is normalised", ConfigError),
-        (projected, "0 is normalised", ConfigError),
-        (conv, "0 is a Conv1d", ConfigError),
-    ):
-        with pytest.raises(error, match=match):
-            install(module)

@@ -6,14 +6,19 @@ import random
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 import rlplast
 from rlplast.agents.sac_networks import Critic, TrunkSpec
 from rlplast.core.clock import Clock
+from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.method.inner import inside_updates
 from rlplast.core.network.network import Network
 from rlplast.core.registry import rows
 from rlplast.methods import recycling
+from rlplast.supervised.resnet import ResNet18
+from tests.methods.test_crelu import even_conv
+from tests.methods.test_deep_fourier import q_network
 from tests.methods.unit_nets import NETS, Trained, normal
 from tests.models import assert_same
 from tests.syncs import host_reads
@@ -110,3 +115,96 @@ def test_compiled_updates_draw_as_eager_ones(net: str) -> None:
             hooks.step(updates=update)
             tick(Clock(updates=1), 0)
     torch._dynamo.reset()
+
+
+class Function(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.fc(x)))
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.attn = nn.Linear(4, 6), nn.MultiheadAttention(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.fc(x))
+        return self.attn(h, h, h)[0]
+
+
+def shared() -> nn.Module:
+    relu = nn.ReLU()
+    return nn.Sequential(nn.Linear(3, 4), relu, nn.Linear(4, 4), relu, nn.Linear(4, 2))
+
+
+def of(*hidden: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), *hidden, nn.Linear(4, 2))
+
+
+def conv1d() -> nn.Module:
+    return nn.Sequential(nn.Conv1d(1, 2, 3), nn.ReLU(), nn.Conv1d(2, 1, 3))
+
+
+def after(method: str, module: nn.Module | None = None) -> nn.Module:
+    """A module, by default an MLP, in which layers of another method are already."""
+    module = NETS["mlp"].module() if module is None else module
+    rlplast.replace_layers(module, method)
+    return module
+
+
+PLAIN = ["activation", "aid", "crelu", "dropconnect", "dropout", "layer_norm", "scheduled_drop"]
+NORMED = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def test_what_cannot_be_replaced_is_named_and_stays() -> None:
+    mlp, conv, batch_norm = (NETS[net].module for net in ("mlp", "conv", "conv_batchnorm"))
+    odd = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))
+    for net, method, match, error in (
+        *((nn.Sequential(nn.Linear(3, 2)), method, "hidden", NothingToEdit) for method in PLAIN),
+        *((Function(), m, "fc .*tanh", ConfigError) for m in ("activation", "aid", "deep_fourier")),
+        *((shared(), m, "0 .*relu", ConfigError) for m in ("activation", "deep_fourier")),
+        *((after("aid"), m, "0 .*aid", ConfigError) for m in ("activation", "aid")),
+        (after("activation", q_network()[0]), "activation", "conv1", ConfigError),
+        (nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2)), "activation", "nonlinear", NothingToEdit),
+        (conv(), "crelu", "4 has 3 outputs", ConfigError),
+        (of(nn.GELU()), "crelu", "0 .*gelu", ConfigError),
+        (of(nn.ReLU(), nn.LayerNorm(4)), "crelu", "0 .*norm 2", ConfigError),
+        *((batch_norm(), m, "0 .*norm 1", ConfigError) for m in ("crelu", "deep_fourier")),
+        (ResNet18(1, 3, 4), "deep_fourier", "layer1.0.conv1 .*layer1.0.bn1", ConfigError),
+        (odd, "deep_fourier", "0 has 5 outputs", ConfigError),
+        *((conv1d(), m, "0 .*Conv1d", ConfigError) for m in ("crelu", "layer_norm")),
+        (conv1d(), "dropconnect", "2 .*Conv1d", ConfigError),
+        *((after(m), m, "2 drops", ConfigError) for m in PLAIN if "drop" in m),
+        *((Attending(), m, "attn", ConfigError) for m in ("dropout", "scheduled_drop")),
+        (NORMED, "layer_norm", "norm", NothingToEdit),
+        (after("layer_norm"), "layer_norm", "0 is normalised", ConfigError),
+        (after("normalize_project"), "layer_norm", "0 is normalised", ConfigError),
+    ):
+        before = copy.deepcopy(net)
+        with pytest.raises(error, match=match):
+            rlplast.replace_layers(net, method)
+        assert str(net) == str(before), (method, match)
+        assert_same(dict(net.state_dict()), dict(before.state_dict()))
+    with pytest.raises(ConfigError, match="alpha"):
+        rlplast.replace_layers(mlp(), "activation", kind="rational", alpha=0.1)
+    with pytest.raises(NothingToEdit, match="'3'"):
+        rlplast.replace_layers(mlp(), "dropout", layers=["4", "3"])
+
+
+def test_methods_that_act_on_units_find_none_in_pairs_and_say_why() -> None:
+    """Layers of these methods give their readers two entries per output."""
+    for method, params in (("crelu", {"width": "double"}), ("crelu", {}), ("deep_fourier", {})):
+        net = even_conv()
+        rlplast.replace_layers(net, method, **params)
+        for other in ("lifecycle", "dropout", "layer_norm", "deep_fourier"):
+            with pytest.raises(NothingToEdit, match=method):
+                rlplast.replace_layers(net, other)
+        network = Network("net", net, torch.optim.Adam(net.parameters()))
+        assert network.units().groups == ()
+        with pytest.raises(NothingToEdit, match=method):
+            row = {"method": "redo", "every": "2 updates"}
+            rlplast.Hooks([row], network, "10 updates", probe=normal(4, 2, 4, 4))

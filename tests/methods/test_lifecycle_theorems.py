@@ -146,14 +146,7 @@ def test_masked_gradients_cancel_where_the_smoothed_loss_is_stationary(seed: int
 
 
 class Minimum(NamedTuple):
-    """A network at a minimum of its loss, where the loss is 0 and has no gradient.
-
-    Attributes:
-        net: a lifecycle layer and what comes after it.
-        plain: the loss of plain weights of the lifecycle layer, flat.
-        theta: those weights.
-        curvature: the Hessian of the loss there.
-    """
+    """A network at a minimum of its loss, where the loss is 0 and has no gradient."""
 
     net: nn.Sequential
     x: Tensor
