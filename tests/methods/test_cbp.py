@@ -182,27 +182,6 @@ def one_hidden(rate: float, units: int = 10, **params: Any) -> tuple[Network, rl
     return network, hooks_on(network, replacement_rate=rate, **params)
 
 
-def test_first_utility_is_that_of_the_first_update_whatever_the_decay() -> None:
-    for utility in UTILITIES:
-        network, hooks = one_hidden(0.0, decay=0.99, utility=utility)
-        h = normal(16, 10, seed=2).relu()
-        hooks.step(updates=1, activations={"0": h})
-        state = hooks.hooks[0].states["net"]
-        w, out = (network.module.get_parameter(f"{n}.weight").detach().double() for n in (0, 2))
-        size, spread = h.abs().mean(0).double(), (h - h.mean(0)).abs().mean(0).double()
-        o, n = out.abs().mean(0), w.abs().mean(1)
-        expected = {
-            "contribution": o * size,
-            "weight": o,
-            "adaptation": 1 / n,
-            "zero_contribution": o * spread,
-            "adaptable_contribution": o * spread / n,
-            "feature_by_input": spread / n,
-        }[utility]
-        corrected = state["util/0"].double() / (1 - 0.99)
-        torch.testing.assert_close(corrected, expected, rtol=1e-4, atol=1e-7, msg=utility)
-
-
 def test_replacements_are_rate_times_mature_units_times_updates() -> None:
     # A replaced unit matures at once, so that the number of mature units stays.
     h = normal(16, 10, seed=2).relu()

@@ -67,17 +67,6 @@ def check_mixing(net: str, rate: float, keep: tuple[float, float]) -> None:
         np.testing.assert_allclose(block.view.numpy(), wanted, rtol=1e-4, atol=1e-6)
 
 
-def test_it_is_shrink_perturb_with_that_coefficient() -> None:
-    (one, probe), (other, _) = made("mlp"), made("mlp")
-    (alpha,) = alphas(one, probe, 1.0, 0.2, 0.9)
-    params = {"rate": 1.0, "threshold": THRESHOLD}
-    receipt = fire(one, probe, **params)
-    rlplast.apply("shrink_perturb", other.network, coef=1 - alpha, init="fresh")
-    assert (receipt.optimizer_policy, receipt.sfe > 0) == ("network", True)
-    for name, tensor in one.state().items():
-        torch.testing.assert_close(tensor, other.state()[name])
-
-
 def test_bad_values_and_networks_are_refused() -> None:
     network = Network("net", nn.Sequential(nn.Linear(3, 2)))
     with pytest.raises(NothingToEdit, match="no hidden units"):

@@ -71,18 +71,6 @@ def test_a_layer_that_is_named_drops_and_no_other_does() -> None:
     torch.testing.assert_close(net(x), hidden @ last.weight.T + last.bias)  # type: ignore[operator]
 
 
-def test_an_entry_that_is_dropped_gets_no_gradient_and_the_bias_all_of_it() -> None:
-    trained = made("mlp")
-    trained.update()
-    weight, bias = (trained.module.get_parameter(f"4.{n}") for n in ("weight", "bias"))
-    seed = derive_seed(derive_seed(0, "layers", "dropconnect", "model"), "2")
-    mask = naive.mask(weight.shape, P, 0, seed)
-    assert weight.grad is not None and bias.grad is not None
-    alive = (weight.grad != 0).any(0)
-    assert torch.equal(weight.grad[:, alive] == 0, mask[:, alive] == 0)
-    assert (bias.grad != 0).all()
-
-
 def test_it_stands_beside_dropout() -> None:
     module = NETS["mlp"].module()
     rlplast.replace_layers(module, "dropout", p=0.5)

@@ -10,7 +10,6 @@ import rlplast
 from rlplast.core.errors import NothingToEdit
 from rlplast.core.network.network import Network
 from tests.methods.nets import ConvNet, randomise, snapshot
-from tests.models import StackedPair
 
 
 def project(model: Any, **options: Any) -> dict[str, Tensor]:
@@ -45,12 +44,3 @@ def test_heads_are_left_when_asked_and_rows_of_zeros_stay() -> None:
     assert after["0.weight"].norm(dim=1).tolist() == pytest.approx([1, 0, 1, 1])
     with pytest.raises(NothingToEdit, match="hypersphere_project"):
         project(nn.LayerNorm(4))
-
-
-def test_members_of_a_stacked_network_have_rows_of_their_own() -> None:
-    model = randomise(StackedPair(), 4)
-    after = project(model)
-    for name in ("fc1.weight", "fc2.weight", "head.weight"):
-        lengths = after[name].norm(dim=-1)
-        assert lengths.shape == after[name].shape[:2]
-        torch.testing.assert_close(lengths, torch.ones_like(lengths))

@@ -44,7 +44,10 @@ def update(network: Network, number: int) -> None:
 
 
 @every_layer
-def test_followers_get_the_same_modules_and_are_left_alone(layer: str) -> None:
+def test_followers_are_left_alone_and_nothing_is_drawn_from_global_streams(layer: str) -> None:
+    torch.manual_seed(0)
+    Critic(5, 2, TrunkSpec("simba", 4, 2)), Critic(5, 2, TrunkSpec("simba", 4, 2))
+    before = torch.get_rng_state(), random.getstate(), str(np.random.get_state())
     network = made(layer)
     target = network.followers["target"].module
     start = copy.deepcopy(target.state_dict())
@@ -54,21 +57,8 @@ def test_followers_get_the_same_modules_and_are_left_alone(layer: str) -> None:
         update(network, number)
         hooks.step(updates=number)
     assert_same(dict(start), dict(target.state_dict()))
-
-
-@every_layer
-def test_nothing_is_drawn_from_global_streams(layer: str) -> None:
-    module = Critic(5, 2, TrunkSpec("simba", 4, 2))
-    before = torch.get_rng_state(), random.getstate(), str(np.random.get_state())
-    rlplast.replace_layers(module, layer, **LAYERS[layer])
-    network = Network("critic", module, torch.optim.Adam(module.parameters()))
-    hooks = rlplast.Hooks([], network, "9 updates")
-    for number in range(1, 4):
-        update(network, number)
-        hooks.step(updates=number)
     assert torch.equal(before[0], torch.get_rng_state())
-    assert before[1] == random.getstate()
-    assert before[2] == str(np.random.get_state())
+    assert before[1:] == (random.getstate(), str(np.random.get_state()))
 
 
 @every_layer
@@ -196,7 +186,6 @@ def test_what_cannot_be_replaced_is_named_and_stays() -> None:
 
 
 def test_methods_that_act_on_units_find_none_in_pairs_and_say_why() -> None:
-    """Layers of these methods give their readers two entries per output."""
     for method, params in (("crelu", {"width": "double"}), ("crelu", {}), ("deep_fourier", {})):
         net = even_conv()
         rlplast.replace_layers(net, method, **params)

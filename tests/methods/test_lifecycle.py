@@ -153,17 +153,6 @@ def test_mask_multiplies_outputs_in_training_and_if_asked_in_evaluation(eval_mas
     torch.testing.assert_close(layer(x), plain * d if eval_mask else plain)
 
 
-def test_sleeping_units_get_no_gradient_and_warming_ones_their_share() -> None:
-    layer = LifecycleLinear(3, 4, lifecycle=Lifecycle())
-    put_to_sleep(layer, [2], scale=0.5)
-    plain = nn.functional.linear(torch.ones(5, 3), layer.weight, layer.bias)
-    weight, bias = torch.autograd.grad(plain.sum(), [layer.weight, layer.bias])
-    layer(torch.ones(5, 3)).sum().backward()
-    d = torch.tensor([0.5, 0.5, 0, 0.5])
-    assert torch.equal(layer.weight.grad, weight * d[:, None])
-    assert torch.equal(layer.bias.grad, bias * d)
-
-
 def test_conv_on_one_pixel_is_linear() -> None:
     rule = Lifecycle(life=(3, 9), recovery=(2, 5), warmup=4)
     conv = LifecycleConv2d(5, 6, 1, lifecycle=rule, seed=7)
@@ -376,15 +365,8 @@ def test_a_masked_head_is_one_whose_output_is_zeroed_by_hand() -> None:
     torch.testing.assert_close(living(query, key, value)[0], expected)
 
 
-def test_rows_of_a_sleeping_head_get_no_gradient_and_each_part_has_its_piece_of_memory() -> None:
-    plain, living = pair()
-    living.active[1] = 0
-    living(*inputs(plain))[0].square().sum().backward()
-    rows = torch.arange(3 * D) % D // (D // HEADS) == 1
-    for parameter in (living.in_proj_weight, living.in_proj_bias):
-        assert parameter.grad is not None
-        assert (parameter.grad[rows] == 0).all()
-        assert (parameter.grad[~rows] != 0).any()
+def test_each_part_of_a_packed_projection_has_its_own_piece_of_the_memory() -> None:
+    _, living = pair()
     blocks = {b.name: b for b in Network("net", nn.ModuleDict({"attention": living})).blocks}
     memory = blocks["attention.k.weight"].memory
     assert memory is not None
