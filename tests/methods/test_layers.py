@@ -46,7 +46,8 @@ def update(network: Network, number: int) -> None:
 @every_layer
 def test_followers_are_left_alone_and_nothing_is_drawn_from_global_streams(layer: str) -> None:
     torch.manual_seed(0)
-    Critic(5, 2, TrunkSpec("simba", 4, 2)), Critic(5, 2, TrunkSpec("simba", 4, 2))
+    for _ in range(2):
+        Critic(5, 2, TrunkSpec("simba", 4, 2))
     before = torch.get_rng_state(), random.getstate(), str(np.random.get_state())
     network = made(layer)
     target = network.followers["target"].module
