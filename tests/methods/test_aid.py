@@ -1,7 +1,6 @@
 """AID against a slow twin, its mean, and the networks that it becomes at the ends of p."""
 
 import copy
-from typing import Any
 
 import pytest
 import torch
@@ -9,13 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import rlplast
-from rlplast.core.clock import Clock
-from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.network.network import Network
 from rlplast.core.rng import derive_seed
-from tests.agents.toy_env import advanced, dqn
-from tests.methods.test_deep_fourier import OWN, Function
-from tests.methods.unit_nets import NETS, Trained, normal
+from tests.methods.test_deep_fourier import OWN
+from tests.methods.unit_nets import NETS, Trained
 from tests.models import observed
 from tests.naive import dropping as naive
 
@@ -59,7 +55,8 @@ def test_in_training_entries_are_cut_as_the_twin_cuts_them(net: str) -> None:
             else:
                 h = module(h)
             layer = name if isinstance(module, nn.Linear | nn.Conv2d) else layer
-        torch.testing.assert_close(trained.module(x), h, rtol=1e-4, atol=1e-5)
+        for _ in range(2):  # alike within an update
+            torch.testing.assert_close(trained.module(x), h, rtol=1e-4, atol=1e-5)
         trained.update()
         hooks.step(updates=updates + 1)
 
@@ -87,34 +84,6 @@ class Mean(nn.Module):
         return P * F.relu(x) - (1 - P) * F.relu(-x)
 
 
-def test_the_mean_over_updates_is_what_evaluation_computes() -> None:
-    net = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6, bias=False))
-    with torch.no_grad():
-        net[2].weight.copy_(torch.eye(6))  # type: ignore[union-attr, operator]
-    install(net)
-    network = Network("net", net, torch.optim.SGD(net.parameters(), lr=0.1))
-    hooks, x = rlplast.Hooks([], network, "2000 updates"), normal(8, 6)
-    total = torch.zeros(8, 6)
-    for update in range(1, 801):
-        total += net(x).detach()
-        hooks.step(updates=update)
-    z = net[0](x).detach()
-    sigma = z.abs().max() * (P * (1 - P) / 800) ** 0.5
-    assert float((total / 800 - net.eval()(x).detach()).abs().max()) < 4.5 * float(sigma)
-
-
-def test_at_1_it_is_relu_and_at_a_half_everywhere_half_the_input() -> None:
-    relu, half = made("mlp", 1.0), made("mlp", 0.5)
-    x, _ = relu.batch()
-    assert torch.equal(relu.module(x), NETS["mlp"].module()(x))
-    weights = half.state()
-    h = x
-    for path in ("0", "2"):
-        h = (h @ weights[f"{path}.weight"].T + weights[f"{path}.bias"]) / 2
-    expected = h @ weights["4.weight"].T + weights["4.bias"]
-    torch.testing.assert_close(half.module.eval()(x), expected)
-
-
 @pytest.mark.parametrize("name", OWN)
 def test_our_networks_have_the_mean_in_evaluation_and_keep_their_units(name: str) -> None:
     module, inputs = OWN[name]()
@@ -134,57 +103,3 @@ def test_our_networks_have_the_mean_in_evaluation_and_keep_their_units(name: str
         outputs.append(out[0] if isinstance(out, tuple) else out)
         hooks.step(updates=update)
     assert not torch.equal(outputs[0], outputs[1])
-
-
-def test_draws_move_no_other_stream_and_are_alike_within_an_update() -> None:
-    trained = made("mlp")
-    hooks, (x, _) = rlplast.Hooks([], trained.network, "9 updates"), trained.batch()
-    stream = torch.get_rng_state()
-    first = trained.module(x)
-    assert torch.equal(first, trained.module(x))
-    hooks.step(updates=1)
-    assert not torch.equal(first, trained.module(x))
-    assert torch.equal(stream, torch.get_rng_state())
-
-
-def test_a_dqn_draws_in_its_loss_and_not_for_its_target() -> None:
-    row = [{"method": "aid", "params": {"p": 0.7}}]
-    agent = advanced(dqn(2, env="gym/CartPole-v1", double=True, layers=row), 4)
-    batch = agent.experience.replay.sample()
-    assert torch.equal(agent.loss("q", batch), agent.loss("q", batch))
-    with torch.no_grad():
-        still = agent.td_loss(batch)[0]
-        assert torch.equal(still, agent.td_loss(batch)[0])
-    drawn = agent.td_loss(batch)[0]
-    assert not torch.equal(drawn, still)
-
-
-@pytest.mark.slow
-@every_net
-def test_compiled_updates_draw_as_eager_ones(net: str) -> None:
-    torch._dynamo.reset()
-    eager, compiled = made(net), made(net)
-    forward = torch.compile(compiled.module, backend="aot_eager", fullgraph=True)
-    inside = rlplast.Hooks([], compiled.network, "99 updates").hooks[0].after_update
-    tick = torch.compile(inside, backend="aot_eager", fullgraph=True)
-    hooks = rlplast.Hooks([], eager.network, "99 updates")
-    for update in range(1, 4):
-        x, _ = eager.batch()
-        torch.testing.assert_close(forward(x), eager.module(x), rtol=1e-5, atol=1e-6)
-        hooks.step(updates=update)
-        tick(Clock(updates=1), 0)
-    torch._dynamo.reset()
-
-
-def test_what_cannot_be_replaced_is_named() -> None:
-    again: Any = NETS["mlp"].module()
-    install(again)
-    for net, match, error in (
-        (Function(), "aid: fc has the nonlinearity tanh as a function", ConfigError),
-        (again, "aid: the nonlinearity of 0 is replaced by aid already", ConfigError),
-        (nn.Sequential(nn.Linear(3, 2)), "aid finds no layer with hidden units", NothingToEdit),
-    ):
-        with pytest.raises(error, match=match):
-            install(net)
-    with pytest.raises(ConfigError, match="is replaced by aid already"):
-        rlplast.replace_layers(again, "activation")

@@ -1,14 +1,12 @@
 """c_chain beside closed forms, lists kept by hand, and runs that nobody interrupted."""
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from rlplast.core.errors import BadWeights, ConfigError, NothingToEdit
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.edits import Assign, write
@@ -16,11 +14,9 @@ from rlplast.core.network.network import Network
 from rlplast.methods import c_chain
 from rlplast.run.build import build_trainable
 from rlplast.run.config_file import read_config
-from tests.every_kind import KINDS, small_run
 from tests.gpt.runs import write_corpora
-from tests.marks import slow
+from tests.methods.feature_runs import run_of
 from tests.models import Critic, assert_same, build, data
-from tests.runs import check_resumes
 
 COEF = 0.7
 
@@ -66,20 +62,25 @@ def linear(outputs: int = 1) -> Loop:
     return Loop(module, torch.randn(6, 4, dtype=torch.float64))
 
 
-# Value and gradient.
+def step_of(loop: Loop, size: float = 0.3) -> Tensor:
+    """Make an update of a linear model; return what it did to the weight."""
+    before = loop.module.get_parameter("weight").detach().clone()
+    loop.move(loop.updates + 1, size)
+    return loop.module.get_parameter("weight").detach() - before
 
 
-@pytest.mark.parametrize("outputs", [1, 3])
-def test_a_linear_model_has_the_closed_form(outputs: int) -> None:
-    loop = linear(outputs)
-    loop.move(1)
-    before = loop.module.weight.detach().clone()  # type: ignore[operator, union-attr]
-    loop.move(2)
-    step = loop.module.weight.detach() - before  # type: ignore[operator, union-attr]
-    size = 6 * outputs
-    torch.testing.assert_close(loop.term(), COEF * (loop.x @ step.mT).square().sum() / size)
-    [gradient] = loop.gradients()
-    torch.testing.assert_close(gradient, COEF * 2 * step @ loop.x.mT @ loop.x / size)
+def test_a_linear_model_has_the_closed_form() -> None:
+    for outputs in (1, 3):
+        loop = linear(outputs)
+        assert is_zero(loop)  # before there is an update
+        loop.move(1)
+        assert not is_zero(loop)
+        step, size = step_of(loop), 6 * outputs
+        torch.testing.assert_close(loop.term(), COEF * (loop.x @ step.mT).square().sum() / size)
+        [gradient] = loop.gradients()
+        torch.testing.assert_close(gradient, COEF * 2 * step @ loop.x.mT @ loop.x / size)
+        step_of(loop, 0.0)
+        assert is_zero(loop)
 
 
 @pytest.mark.parametrize("family", ["mlp", "conv_batchnorm", "residual", "tied"])
@@ -120,39 +121,19 @@ def is_zero(loop: Loop) -> bool:
     return float(loop.term().detach()) == 0 and not any(g.any() for g in loop.gradients())
 
 
-def test_nothing_before_there_is_an_update_or_where_the_last_one_moved_nothing() -> None:
-    loop = linear()
-    assert is_zero(loop)
-    loop.move(1)
-    assert not is_zero(loop)
-    loop.move(2, size=0.0)
-    assert is_zero(loop)
-
-
-# Edits.
-
-
-def test_an_edit_is_not_pulled_back() -> None:
+def test_an_edit_is_not_pulled_back_and_the_entries_that_it_left_are_held() -> None:
     loop = linear()
     loop.move(1)
-    loop.move(2)
-    write([Assign(b, torch.randn_like(b.view)) for b in loop.network.blocks])
-    assert is_zero(loop)
-    loop.move(3)  # and the update after it is held again
-    assert not is_zero(loop)
-
-
-def test_of_an_edit_of_some_entries_the_others_are_held_as_before() -> None:
-    loop = linear()
-    loop.move(1)
-    before = loop.module.weight.detach().clone()  # type: ignore[operator, union-attr]
-    loop.move(2)
-    step = loop.module.weight.detach() - before  # type: ignore[operator, union-attr]
+    step = step_of(loop)
     [block] = loop.network.blocks
     mask = torch.tensor([[True, False, False, True]])
     write([Assign(block, torch.full_like(block.view, 5.0), mask)])
     kept = step.masked_fill(mask, 0)
     torch.testing.assert_close(loop.term(), COEF * (loop.x @ kept.mT).square().mean())
+    write([Assign(b, torch.randn_like(b.view)) for b in loop.network.blocks])
+    assert is_zero(loop)
+    loop.move(3)  # and the update after it is held again
+    assert not is_zero(loop)
 
 
 def test_what_hooks_do_inside_every_update_is_part_of_the_update() -> None:
@@ -165,9 +146,6 @@ def test_what_hooks_do_inside_every_update_is_part_of_the_update() -> None:
     loop.move(2)
     expected = COEF * (module(x) - previous(x)).square().mean()
     torch.testing.assert_close(loop.term(), expected)
-
-
-# The strength.
 
 
 def test_beta_follows_the_losses_of_the_last_updates(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +172,7 @@ def test_beta_follows_the_losses_of_the_last_updates(monkeypatch: pytest.MonkeyP
     assert churn > 0
 
 
-def test_an_arm_that_begins_later_has_the_fixed_strength_until_it_knows_losses(
+def test_a_later_arm_has_the_fixed_strength_and_asking_for_the_term_notes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(c_chain, "FIXED", 0)
@@ -202,22 +180,15 @@ def test_an_arm_that_begins_later_has_the_fixed_strength_until_it_knows_losses(
     followed = Loop(copy.deepcopy(loop.module), loop.x, beta=0.05)
     for each in (loop, followed):
         each.move(1)
+    state = followed.penalties.terms[0].state
+    before = {n: t.clone() for n, t in state.items()}
     torch.testing.assert_close(followed.term(), loop.term())
-
-
-def test_asking_for_the_term_alone_notes_nothing() -> None:
-    loop = Loop(build("mlp"), data("mlp")[0], beta=0.05)
-    loop.move(1)
-    before = {n: t.clone() for n, t in loop.penalties.terms[0].state.items()}
-    loop.term()
-    after = loop.penalties.terms[0].state
-    assert all(torch.equal(t, after[n]) for n, t in before.items())
-    loop.penalties.add("net", torch.ones(()))
-    assert after["losses"][0].tolist().count(1.0) == 1
+    assert all(torch.equal(t, state[n]) for n, t in before.items())
+    followed.penalties.add("net", torch.ones(()))
+    assert state["losses"][0].tolist().count(1.0) == 1
 
 
 def test_a_hand_written_loop_resumes() -> None:
-    """Its batches follow from the clock that `Hooks.step` was told."""
 
     def probe(size: int, generator: torch.Generator) -> Tensor:
         drawn.append(torch.randn(size, 5, generator=generator))
@@ -248,65 +219,11 @@ def test_a_hand_written_loop_resumes() -> None:
     assert_same(dict(through.module.state_dict()), dict(resumed.module.state_dict()))
 
 
-# In runs.
-
-
-def changed(kind: str, corpora: dict[str, str], **params: Any) -> dict[str, Any]:
-    rows = [{"method": "c_chain", "params": params}] if params else []
-    return small_run(kind, corpora, penalties=rows)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_updates_of_a_run_read_other_data_and_move_no_stream(
-    kind: str, corpora: dict[str, str]
-) -> None:
-    found, seen = [], []
-    for params in ({"coef": 0.0, "batch": 3}, {}):
-        made: Any = build_trainable(read_config(changed(kind, corpora, **params)))
-        hooks = Hooks([], made.networks, "100 updates", penalties=made.penalties)
-        made.after_update = hooks.after_update
-        sample = made.batches
-
-        def noted(*args: Any, inner: Any = sample) -> Any:
-            seen.append(args)
-            return inner(*args)
-
-        made.batches = noted
-        while made.clock.updates < 4:
-            made.step()
-        found.append([b.view.clone() for n in made.networks.values() for b in n.blocks])
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
-    networks = 2 if kind in ("sac", "ppo") else 1
-    assert len(seen) == len({number for _, _, number in seen}) == 4 * networks
-    assert {(count, size) for count, size, _ in seen} == {(1, 3)}
-
-
-def test_a_temperature_has_no_term(corpora: dict[str, str]) -> None:
-    made = build_trainable(read_config(changed("sac", corpora, coef=1.0)))
-    assert {t.network.name for t in made.penalties.terms} == {"actor", "critic"}
-    with pytest.raises(NothingToEdit, match="nothing to penalise in network 'temperature'"):
-        rows = [{"method": "c_chain", "networks": ["temperature"]}]
-        Penalties(rows, made.networks, made)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("kind", [slow(k) if k == "sac" else k for k in KINDS])
-def test_resumed_run_equals_an_uninterrupted_one(
-    kind: str, corpora: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With hooks that edit in between, and a strength that follows the losses."""
-    monkeypatch.setattr(c_chain, "FIXED", 3)
-    monkeypatch.setattr(c_chain, "WINDOW", 5)
-    config = changed(kind, corpora, coef=1e-2, beta=1e-3, batch=4)
-    expected = check_resumes(config | {"evaluate": {"every": None}}, tmp_path)
-    logged = [row["train/penalty"] for row in expected["metrics"] if "train/penalty" in row]
-    assert any(value > 0 for value in logged)
-
-
 @pytest.mark.parametrize("micro_batch", [None, 2])
 def test_of_micro_batches_the_loss_of_the_whole_update_is_noted(
     micro_batch: int | None, corpora: dict[str, str]
 ) -> None:
-    config = changed("gpt", corpora, beta=0.1) | {"micro_batch": micro_batch}
+    config = run_of("gpt", corpora, "c_chain", beta=0.1) | {"micro_batch": micro_batch}
     made: Any = build_trainable(read_config(config))
     losses = []
     for _ in range(3):
@@ -314,18 +231,3 @@ def test_of_micro_batches_the_loss_of_the_whole_update_is_noted(
         losses.append(made.metrics()["train/loss"])
     noted = made.penalties.terms[0].state["losses"][0, :4].tolist()
     assert noted == pytest.approx([*losses, -1.0])
-
-
-# What is refused.
-
-
-def test_bad_rows_say_why() -> None:
-    module, (x, _) = build("mlp"), data("mlp")
-    network = Network("net", module)
-    with pytest.raises(ConfigError, match="c_chain compares outputs, which all layers make"):
-        Penalties([{"method": "c_chain", "layers": ["0"]}], {"net": network}, probe=x)
-    with pytest.raises(ConfigError, match=r"\(c_chain\) reads batches: pass probe= to rlplast"):
-        Penalties([{"method": "c_chain"}], {"net": network})
-    with pytest.raises(BadWeights, match=r"net\.0\.weight is torch.bfloat16"):
-        low = Network("net", build("mlp").bfloat16())
-        Penalties([{"method": "c_chain"}], {"net": low}, probe=x)

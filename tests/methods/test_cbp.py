@@ -11,14 +11,12 @@ from torch import Tensor, nn
 import rlplast
 import rlplast.methods.cbp as cbp
 from rlplast.core.clock import Clock
-from rlplast.core.errors import ConfigError
 from rlplast.core.network.network import Network
 from tests.marks import slow
-from tests.methods.unit_nets import NETS, Layer, Trained, follow, normal, table_row
+from tests.methods.unit_nets import Layer, Trained, follow, normal, table_row
 from tests.models import assert_same
 from tests.naive.cbp import UTILITIES, Cbp, bound
 
-every_net = pytest.mark.parametrize("net", NETS)
 CENTRED = ("zero_contribution", "adaptable_contribution", "feature_by_input")
 FAST: dict[str, Any] = {"replacement_rate": 0.02, "maturity": 10, "decay": 0.9}
 
@@ -101,9 +99,6 @@ def close(ours: Tensor, theirs: list[float]) -> None:
     torch.testing.assert_close(ours.double(), torch.tensor(theirs).double(), rtol=2e-4, atol=1e-7)
 
 
-# --- against the twin ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("net", "accumulate", "updates"),
     [
@@ -125,49 +120,23 @@ def test_updates_of_training_replace_what_the_twin_replaces(
     assert receipt.firings == updates
 
 
-@pytest.mark.parametrize("utility", UTILITIES)
 @pytest.mark.parametrize("net", ["mlp", slow("conv_batchnorm")])
-def test_every_utility_is_the_twins(net: str, utility: str, all_tables: None) -> None:
-    made = Trained(net)
-    total = compare(made, hooked(made, utility=utility), 30, utility=utility)
-    assert all(total.values()), total
-
-
-@pytest.mark.parametrize("init", ["kaiming", "default"])
-@pytest.mark.parametrize("net", ["mlp", slow("conv")])
-def test_both_laws_have_the_twins_bounds(net: str, init: str, all_tables: None) -> None:
-    made = Trained(net)
-    assert all(compare(made, hooked(made, init=init), 40, init=init).values())
-
-
-@pytest.mark.parametrize("net", ["mlp", slow("conv"), "stacked"])
-def test_bias_transfer_is_the_twins(net: str, all_tables: None) -> None:
-    made = Trained(net)
-    total = compare(made, hooked(made, bias_transfer=True), 40, bias_transfer=True)
-    assert all(total.values()), total
-
-
-@pytest.mark.parametrize("optimizer", ["adamw_fused", "sgd_momentum"])
-def test_other_optimizers_forget_the_same_entries(optimizer: str, all_tables: None) -> None:
-    made = Trained("mlp", optimizer)
-    assert all(compare(made, hooked(made), 40).values())
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_every_utility_law_transfer_and_optimizer_is_the_twins(net: str, all_tables: None) -> None:
+    ends: list[dict[str, Any]] = [
         {"decay": 0.0},
         {"decay": 0.99},
         {"maturity": 0, "replacement_rate": 1.0},
         {"maturity": 3, "replacement_rate": 0.7, "accumulate": False},
         {"maturity": 0, "replacement_rate": 0.0},
-    ],
-    ids=str,
-)
-def test_rates_ages_and_decays_at_their_ends(options: dict[str, Any], all_tables: None) -> None:
-    made = Trained("mlp")
-    total = compare(made, hooked(made, **options), 40, **options)
-    assert any(total.values()) is (options.get("replacement_rate") != 0)
+    ]
+    options = [{"utility": utility} for utility in UTILITIES] + [{"init": "default"}]
+    for each in [*options, {"bias_transfer": True}, *(ends if net == "mlp" else [])]:
+        made = Trained(net)
+        total = compare(made, hooked(made, **each), 40, **each)
+        assert all(total.values()) is (each.get("replacement_rate") != 0.0), each
+    for optimizer in ("adamw_fused", "sgd_momentum"):
+        made = Trained(net, optimizer)
+        assert all(compare(made, hooked(made), 40).values()), optimizer
 
 
 def test_random_utility_takes_the_lowest_draw_of_the_mature(all_tables: None) -> None:
@@ -205,26 +174,6 @@ def test_activations_in_bf16_give_the_books_of_their_float32_values(all_tables: 
         torch.testing.assert_close(value, books[1][name], rtol=1e-5, atol=1e-7, msg=name)
 
 
-def test_a_float64_network_is_edited_too(all_tables: None) -> None:
-    made = Trained("mlp")
-    module = made.module.double()
-    optimizer = torch.optim.Adam(module.parameters(), lr=1e-2)
-    network = Network("net", module, optimizer)
-    hooks = hooks_on(network)
-    for update in range(1, 40):
-        with rlplast.record(network) as found:
-            out = module(normal(8, 5, seed=update).double())
-        optimizer.zero_grad()
-        out.square().mean().backward()
-        optimizer.step()
-        hooks.step(updates=update, activations=found)
-    [receipt] = hooks.flush()
-    assert sum((receipt.units or {}).values()) > 0
-
-
-# --- closed forms -------------------------------------------------------------------------
-
-
 def one_hidden(rate: float, units: int = 10, **params: Any) -> tuple[Network, rlplast.Hooks]:
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -233,59 +182,34 @@ def one_hidden(rate: float, units: int = 10, **params: Any) -> tuple[Network, rl
     return network, hooks_on(network, replacement_rate=rate, **params)
 
 
-@pytest.mark.parametrize("utility", UTILITIES)
-def test_first_utility_is_that_of_the_first_update_whatever_the_decay(utility: str) -> None:
-    network, hooks = one_hidden(0.0, decay=0.99, utility=utility)
-    h = normal(16, 10, seed=2).relu()
-    hooks.step(updates=1, activations={"0": h})
-    state = hooks.hooks[0].states["net"]
-    w, out = (network.module.get_parameter(f"{n}.weight").detach().double() for n in (0, 2))
-    size, spread = h.abs().mean(0).double(), (h - h.mean(0)).abs().mean(0).double()
-    o, n = out.abs().mean(0), w.abs().mean(1)
-    expected = {
-        "contribution": o * size,
-        "weight": o,
-        "adaptation": 1 / n,
-        "zero_contribution": o * spread,
-        "adaptable_contribution": o * spread / n,
-        "feature_by_input": spread / n,
-    }[utility]
-    corrected = state["util/0"].double() / (1 - 0.99)
-    torch.testing.assert_close(corrected, expected, rtol=1e-4, atol=1e-7)
-
-
-@pytest.mark.parametrize("rate", [0.001, 0.013, 0.25, 0.5])
-def test_replacements_are_rate_times_mature_units_times_updates(rate: float) -> None:
+def test_replacements_are_rate_times_mature_units_times_updates() -> None:
     # A replaced unit matures at once, so that the number of mature units stays.
-    _, hooks = one_hidden(rate, maturity=0)
     h = normal(16, 10, seed=2).relu()
-    for update in range(1, 101):
-        hooks.step(updates=update, activations={"0": h})
-    [receipt] = hooks.flush()
-    assert receipt.units is not None
-    assert receipt.units["0"] == pytest.approx(rate * 10 * 100, abs=1.0)
+    for rate in (0.001, 0.013, 0.25, 0.5):
+        _, hooks = one_hidden(rate, maturity=0)
+        for update in range(1, 101):
+            hooks.step(updates=update, activations={"0": h})
+        [receipt] = hooks.flush()
+        assert receipt.units is not None
+        assert receipt.units["0"] == pytest.approx(rate * 10 * 100, abs=1.0)
 
 
-# --- draws --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("activation", "gain"), [(nn.ReLU, 2**0.5), (nn.Tanh, 5 / 3), (nn.SELU, 1.0), (nn.GELU, 2**0.5)]
-)
-def test_rows_are_as_wide_as_the_activation_asks(activation: type[nn.Module], gain: float) -> None:
+def test_rows_are_as_wide_as_the_activation_asks() -> None:
     # gnt.py: Kaiming's bound gain · √(3 / fan_in), with gain 1 for SELU
-    torch.random.default_generator.manual_seed(0)
-    module = nn.Sequential(nn.Linear(12, 200), activation(), nn.Linear(200, 2))
-    network = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.0))
-    hooks = hooks_on(network, replacement_rate=1.0, maturity=0)
-    with rlplast.record(network) as activations:
-        module(torch.randn(4, 12)).sum().backward()
-    hooks.step(updates=1, activations=activations)
-    limit = gain * (3 / 12) ** 0.5
-    assert 0.98 * limit < float(module[0].weight.detach().abs().max()) <= limit
+    gains = {nn.ReLU: 2**0.5, nn.Tanh: 5 / 3, nn.SELU: 1.0, nn.GELU: 2**0.5}
+    for activation, gain in gains.items():
+        torch.random.default_generator.manual_seed(0)
+        module = nn.Sequential(nn.Linear(12, 200), activation(), nn.Linear(200, 2))
+        network = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.0))
+        hooks = hooks_on(network, replacement_rate=1.0, maturity=0)
+        with rlplast.record(network) as activations:
+            module(torch.randn(4, 12)).sum().backward()
+        hooks.step(updates=1, activations=activations)
+        limit = gain * (3 / 12) ** 0.5
+        assert 0.98 * limit < float(module[0].weight.detach().abs().max()) <= limit, activation
 
 
-@every_net
+@pytest.mark.parametrize("net", ["mlp", "conv", "stacked"])
 def test_rows_are_drawn_within_the_bound_and_differ(net: str) -> None:
     made = Trained(net)
     group = made.network.units().groups[0]
@@ -307,9 +231,6 @@ def test_rows_are_drawn_within_the_bound_and_differ(net: str) -> None:
     alone = cbp.uniform_rows(group.weight, one, 0.3, 1, 2, zero)
     assert torch.equal(alone[1], first[1])
     assert torch.equal(alone[~one], group.weight.block.view[~one])
-
-
-# --- compiled, resumed, refused -----------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -354,18 +275,6 @@ def test_chances_and_random_utilities_resume() -> None:
     assert left.units == right.units
     assert left.sfe == right.sfe
     assert sum((left.units or {}).values()) > 0
-
-
-def test_a_missing_group_is_named() -> None:
-    made = Trained("mlp")
-    hooks = hooked(made)
-    found = made.update()
-    del found["2"]
-    with pytest.raises(ConfigError, match=r"activations= of network 'net' lack 2"):
-        hooks.step(updates=1, activations=found)
-
-
-# --- how old units are --------------------------------------------------------------------
 
 
 def test_unit_age_is_measured_of_networks_with_the_hook() -> None:

@@ -1,6 +1,5 @@
 """CReLU against slow twins: what it computes, its sizes, what it refuses."""
 
-import copy
 from typing import Any
 
 import pytest
@@ -10,11 +9,9 @@ from torch import nn
 import rlplast
 from rlplast.agents.networks import Architecture, QNetwork
 from rlplast.agents.sac_networks import Critic, TrunkSpec
-from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.network.network import Network
 from rlplast.core.rng import torch_stream
 from tests.methods.unit_nets import NETS, Trained, normal
-from tests.models import assert_same
 from tests.naive import joining as naive
 
 # Of each network whose hidden layers can be halved: the layers.
@@ -24,7 +21,6 @@ HALVED = {
     "stacked": ["fc1", "fc2"],
 }
 WIDTHS = [*(("halve", net) for net in HALVED), *(("double", net) for net in NETS)]
-every_width = pytest.mark.parametrize(("width", "net"), WIDTHS)
 
 
 def made(net: str, width: str = "halve") -> Trained:
@@ -36,16 +32,8 @@ def even_conv() -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(6, 3))
 
 
-@every_width
-def test_outputs_are_the_twins(width: str, net: str) -> None:
-    trained = made(net, width).train(3)
-    x, _ = trained.batch()
-    expected = naive.forward(net, trained.state(), x, naive.crelu)
-    torch.testing.assert_close(trained.module.eval()(x), expected, rtol=1e-4, atol=1e-5)
-
-
-@every_width
-def test_only_rows_or_only_columns_change_and_all_of_it_trains(width: str, net: str) -> None:
+@pytest.mark.parametrize(("width", "net"), WIDTHS)
+def test_outputs_are_the_twins_and_only_rows_or_only_columns_change(width: str, net: str) -> None:
     plain, trained = NETS[net].module(), made(net, width)
     before, after = dict(plain.named_parameters()), dict(trained.module.named_parameters())
     assert list(before) == list(after)
@@ -62,35 +50,9 @@ def test_only_rows_or_only_columns_change_and_all_of_it_trains(width: str, net: 
     start = trained.state()
     trained.train(3)
     assert all((p != start[n]).any() for n, p in trained.module.named_parameters())
-
-
-def test_the_halves_subtract_to_what_the_linear_layer_gave() -> None:
-    # relu(z) − relu(−z) = z: with weights [A, −A] after it the network is linear.
-    net = even_conv()
-    assert rlplast.replace_layers(net, "crelu", width="double") == ["0", "3"]
-    weights = {}
-    with torch.no_grad():
-        for path in ("3", "5"):
-            weight = net.get_parameter(f"{path}.weight")
-            half = weights[path] = weight[:, : weight.shape[1] // 2].clone()
-            weight.copy_(torch.cat([half, -half], 1))
-    with pytest.raises(RuntimeError):  # sixteen pixels: the inputs are 2×4×4
-        net(normal(5, 2, 8, 8))
-    x = normal(5, 2, 4, 4)
-    h = net.get_submodule("0").forward(x).flatten(1)
-    h = h @ weights["3"].T + net.get_parameter("3.bias")
-    expected = h @ weights["5"].T + net.get_parameter("5.bias")
-    torch.testing.assert_close(net(x), expected, rtol=1e-4, atol=1e-5)
-
-
-def test_targets_get_the_same_weights_and_seeds_differ() -> None:
-    online, target, other = (NETS["conv"].module() for _ in range(3))
-    rlplast.replace_layers(online, "crelu", width="double")
-    rlplast.replace_layers(target, "crelu", width="double")
-    rlplast.replace_layers(other, "crelu", width="double", seed=1)
-    assert_same(dict(online.state_dict()), dict(target.state_dict()))
-    assert not torch.equal(online.get_parameter("4.weight"), other.get_parameter("4.weight"))
-    Network("net", online, torch.optim.Adam(online.parameters()), target.requires_grad_(False))
+    x, _ = trained.batch()
+    expected = naive.forward(net, trained.state(), x, naive.crelu)
+    torch.testing.assert_close(trained.module.eval()(x), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_wider_layers_are_drawn_by_torchs_law() -> None:
@@ -125,54 +87,3 @@ def test_networks_of_agents_compute_it_and_are_drawn_anew(width: str) -> None:
     law = (6 / (w["fc1.weight"].shape[1] + len(w["fc1.weight"]))) ** 0.5
     assert 0.97 * law < float(w["fc1.weight"].detach().abs().max()) <= law
     assert critic(normal(5, 5), normal(5, 2)).shape == (2, 5)
-
-
-@pytest.mark.parametrize("width", ["halve", "double"])
-@pytest.mark.parametrize("other", ["redo", "lifecycle", "dropout", "layer_norm"])
-def test_methods_that_act_on_units_find_none_and_say_why(width: str, other: str) -> None:
-    net = even_conv()
-    rlplast.replace_layers(net, "crelu", width=width)
-    message = "3: crelu gives its readers two entries per output"
-    if other != "redo":
-        with pytest.raises(NothingToEdit, match=message):
-            rlplast.replace_layers(net, other)
-        return
-    network = Network("net", net, torch.optim.Adam(net.parameters()))
-    assert network.units().groups == ()
-    row = {"method": "redo", "every": "2 updates"}
-    with pytest.raises(NothingToEdit, match=message):
-        rlplast.Hooks([row], network, "10 updates", probe=normal(4, 2, 4, 4))
-
-
-def test_it_stands_beside_layers_that_were_there_before() -> None:
-    net = NETS["mlp"].module()
-    rlplast.replace_layers(net, "layer_norm")
-    rlplast.replace_layers(net, "dropout", p=0.5)
-    assert rlplast.replace_layers(net, "crelu", width="double") == ["0", "2"]
-    x = normal(4, 5)
-    w, h = dict(net.named_parameters()), x
-    for path in ("0", "2"):
-        z = h @ w[f"{path}.weight"].T + w[f"{path}.bias"]
-        h = naive.crelu(nn.functional.layer_norm(z, z.shape[1:]), 1)
-    expected = h @ w["4.weight"].T + w["4.bias"]
-    torch.testing.assert_close(net.eval()(x), expected)
-
-
-def test_what_cannot_be_changed_is_named_and_stays() -> None:
-    def refused(net: nn.Module, match: str, error: type[ConfigError] = ConfigError) -> None:
-        before = copy.deepcopy(net)
-        with pytest.raises(error, match=match):
-            rlplast.replace_layers(net, "crelu")
-        assert str(net) == str(before)
-        assert_same(dict(net.state_dict()), dict(before.state_dict()))
-
-    refused(nn.Sequential(nn.Linear(3, 2)), "finds no layer with hidden units", NothingToEdit)
-    refused(NETS["conv"].module(), r"crelu: 4 has 3 outputs, which cannot be halved")
-    refused(NETS["conv_batchnorm"].module(), "crelu: 0 is followed by the norm 1")
-    gelu = nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.Linear(4, 2))
-    refused(gelu, "crelu: 0 has the nonlinearity gelu: allowed is relu")
-    conv = nn.Sequential(nn.Conv1d(1, 2, 3), nn.ReLU(), nn.Conv1d(2, 1, 3))
-    refused(conv, "crelu: 0 is a Conv1d: allowed are Linear, Conv2d, StackedLinear")
-    after = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.LayerNorm(4), nn.Linear(4, 2))
-    with pytest.raises(ConfigError, match="0 is followed by the norm 2 after its nonlinearity"):
-        rlplast.replace_layers(after, "crelu", width="double")

@@ -17,7 +17,6 @@ from tests.methods.unit_nets import BATCH, NETS, Trained, normal
 from tests.models import assert_same
 from tests.naive import dash as naive
 
-every_net = pytest.mark.parametrize("net", NETS)
 Batch = tuple[Tensor, Tensor]
 
 
@@ -70,14 +69,13 @@ def expected(
     return dict(zip(tensors, new, strict=True))
 
 
-# --- against the twin ---------------------------------------------------------------------
+@pytest.mark.parametrize("net", NETS)
+def test_every_neuron_is_the_twins(net: str) -> None:
+    for mode, alpha, coef in (("train", 0.3, 0.3), ("eval", 1.0, 0.0), ("eval", 0.5, 0.9)):
+        check_neurons(net, mode, alpha, coef)
 
 
-@pytest.mark.parametrize(
-    ("mode", "alpha", "coef"), [("train", 0.3, 0.3), ("eval", 1.0, 0.0), ("eval", 0.5, 0.9)]
-)
-@every_net
-def test_every_neuron_is_the_twins(net: str, mode: str, alpha: float, coef: float) -> None:
+def check_neurons(net: str, mode: str, alpha: float, coef: float) -> None:
     made, data = Trained(net).train(5), Data(net)
     before = made.state()
     replica = copy.deepcopy(made.module)
@@ -115,53 +113,25 @@ def test_modes_differ_with_batch_norm_and_move_no_statistics_nor_flags() -> None
     assert any(not torch.equal(t, results[1][n]) for n, t in results[0].items())
 
 
-# --- closed forms -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "shape", [(6, 5), (4, 3, 3, 3), (7,), (4, 3, 5)], ids=["linear", "conv", "bias", "conv1d"]
-)
-def test_factors_are_the_twins_and_lie_between_coef_and_one(shape: tuple[int, ...]) -> None:
-    weight, direction = normal(*shape, seed=1), normal(*shape, seed=2)
-    for coef in (0.0, 0.05, 0.3, 1.0):
-        ours = shrink_factors(weight, direction, coef)
-        theirs = naive.shrink_factors(weight, direction, coef)
-        torch.testing.assert_close(
-            ours.reshape(theirs.shape).double(), theirs, rtol=1e-5, atol=1e-7
-        )
-        assert coef <= float(ours.min())
-        assert float(ours.max()) <= 1
-
-
-def test_what_points_along_the_fall_is_kept_and_what_points_against_it_gets_coef() -> None:
-    weight = normal(3, 5, seed=1)
+def test_factors_are_the_twins_and_lie_between_coef_and_one() -> None:
+    for shape in ((6, 5), (4, 3, 3, 3), (7,), (4, 3, 5)):
+        weight, direction = normal(*shape, seed=1), normal(*shape, seed=2)
+        for coef in (0.0, 0.05, 0.3, 1.0):
+            ours = shrink_factors(weight, direction, coef)
+            theirs = naive.shrink_factors(weight, direction, coef)
+            torch.testing.assert_close(
+                ours.reshape(theirs.shape).double(), theirs, rtol=1e-5, atol=1e-7
+            )
+            assert coef <= float(ours.min()) <= float(ours.max()) <= 1
+    weight = normal(3, 5, seed=1)  # along the fall, against it, and neither
     direction = torch.stack([2.5 * weight[0], -weight[1], torch.zeros(5)])
     factors = shrink_factors(weight, direction, 0.3)
     torch.testing.assert_close(factors.flatten(), torch.tensor([1.0, 0.3, 0.3]))
-
-
-@pytest.mark.parametrize("length", [1.0, 1e-7, 1e-9, 0.0])
-def test_factors_are_torchs_cosine_however_short_the_gradient_is(length: float) -> None:
     weight = normal(6, 5, seed=1)
-    direction = length * (weight + 0.3 * normal(6, 5, seed=2))
-    cosine = nn.functional.cosine_similarity(weight, direction, dim=1)
-    torch.testing.assert_close(shrink_factors(weight, direction, 0.05)[:, 0], cosine.clamp(0.05, 1))
-
-
-def test_a_float64_network_loses_no_digit() -> None:
-    module = NETS["mlp"].module().double()
-    with torch.no_grad():
-        for p in module.parameters():
-            p.mul_(1 / 3)
-    x, y = normal(8, 5).double(), normal(8, 3, seed=1).double()
-    grads = torch.autograd.grad(loss_of(module)((x, y)), list(module.parameters()))
-    wanted = naive.dash(list(module.parameters()), [list(grads)], 1.0, 0.1)
-    dash(module, inputs=(x, y), loss=loss_of(module), batches=1, alpha=1.0, coef=0.1)
-    for p, new in zip(module.parameters(), wanted, strict=True):
-        torch.testing.assert_close(p.detach(), new, rtol=1e-13, atol=0)
-
-
-# --- policies, scopes, refusals -----------------------------------------------------------
+    for length in (1.0, 1e-7, 1e-9, 0.0):  # torch's cosine, however short the gradient is
+        direction = length * (weight + 0.3 * normal(6, 5, seed=2))
+        cosine = nn.functional.cosine_similarity(weight, direction, dim=1).clamp(0.05, 1)
+        torch.testing.assert_close(shrink_factors(weight, direction, 0.05)[:, 0], cosine)
 
 
 def test_the_same_edit_of_a_follower_is_measured_against_the_networks_own_direction() -> None:
@@ -183,16 +153,20 @@ def test_the_same_edit_of_a_follower_is_measured_against_the_networks_own_direct
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-7)
 
 
-def test_networks_without_neurons_and_missing_losses_are_refused() -> None:
-    with pytest.raises(NothingToEdit, match="finds no linear or conv layer"):
+def test_a_float64_network_loses_no_digit_and_what_it_needs_is_named() -> None:
+    module = NETS["mlp"].module().double()
+    with torch.no_grad():
+        for p in module.parameters():
+            p.mul_(1 / 3)
+    x, y = normal(8, 5).double(), normal(8, 3, seed=1).double()
+    grads = torch.autograd.grad(loss_of(module)((x, y)), list(module.parameters()))
+    wanted = naive.dash(list(module.parameters()), [list(grads)], 1.0, 0.1)
+    dash(module, inputs=(x, y), loss=loss_of(module), batches=1, alpha=1.0, coef=0.1)
+    for p, new in zip(module.parameters(), wanted, strict=True):
+        torch.testing.assert_close(p.detach(), new, rtol=1e-13, atol=0)
+    with pytest.raises(NothingToEdit, match="no linear or conv layer"):
         dash(nn.LayerNorm(3), inputs=torch.zeros(2, 3), loss=torch.sum, batches=1)
-    module = NETS["mlp"].module()
-    with pytest.raises(
-        ConfigError, match="reads gradients of network 'model', whose loss is not known"
-    ):
-        rlplast.apply("dash", module, inputs=torch.zeros(2, 5), batches=1)
-    with pytest.raises(ConfigError, match="batches = None: a probe has no end"):
-        dash(module, inputs=torch.zeros(2, 5), loss=loss_of(module))
-    with pytest.raises(ConfigError, match="reads batches of data, which an update has no time for"):
-        network = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.1))
-        rlplast.Hooks([{"method": "dash", "every": "1 updates"}], network, "9 updates", probe=0)
+    with pytest.raises(ConfigError, match="loss"):
+        rlplast.apply("dash", module, inputs=(x, y), batches=1)
+    with pytest.raises(ConfigError, match="batches = None"):
+        dash(module, inputs=(x, y), loss=loss_of(module))

@@ -12,15 +12,10 @@ from torch import Tensor, nn
 import rlplast
 from rlplast.agents.networks import Architecture, QNetwork
 from rlplast.agents.sac_networks import Actor, Critic, TrunkSpec
-from rlplast.core.errors import ConfigError, NothingToEdit
-from rlplast.core.network.network import Network
-from rlplast.core.network.units import UnitSpec
 from rlplast.gpt.model import GPT, GPTModelConfig
-from rlplast.supervised.resnet import ResNet18
 from rlplast.supervised.vit import ViT
 from tests.methods.test_crelu import even_conv
-from tests.methods.unit_nets import NETS, Trained, normal
-from tests.models import assert_same
+from tests.methods.unit_nets import Trained, normal
 from tests.naive import joining as naive
 
 
@@ -97,49 +92,3 @@ def test_our_networks_give_sines_and_cosines_of_half_as_many_units(name: str) ->
             torch.testing.assert_close(one**2 + two**2, torch.ones_like(one))
         assert own
         assert [t.shape for t in found[1].values()] == [t.shape for t in taps.values()]
-
-
-def test_methods_that_act_on_units_find_none_and_say_why() -> None:
-    for net, path in ((even_conv(), "0"), (q_network()[0], "conv1")):
-        install(net)
-        network = Network("net", net, torch.optim.Adam(net.parameters()))
-        assert network.units().groups == ()
-        with pytest.raises(NothingToEdit, match=f"{path}: deep_fourier gives its readers two"):
-            rlplast.replace_layers(net, "lifecycle")
-        with pytest.raises(NothingToEdit, match=f"{path}: deep_fourier gives its readers two"):
-            install(net)
-
-
-class Function(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.tanh(self.fc(x)))
-
-
-class Declared(Function):
-    def unit_specs(self) -> list[UnitSpec]:
-        return [UnitSpec("fc", ("head",), nonlinearity=torch.tanh)]
-
-
-def shared() -> nn.Module:
-    relu = nn.ReLU()
-    return nn.Sequential(nn.Linear(3, 4), relu, nn.Linear(4, 4), relu, nn.Linear(4, 2))
-
-
-def test_what_cannot_be_replaced_is_named_and_stays() -> None:
-    for net, match in (
-        (Function(), "deep_fourier: fc has the nonlinearity tanh as a function"),
-        (Declared(), "deep_fourier: fc has the nonlinearity tanh as a function"),
-        (shared(), "deep_fourier: 0 has the nonlinearity relu .* or as a module that others use"),
-        (NETS["conv_batchnorm"].module(), "deep_fourier: 0 is followed by the norm 1"),
-        (ResNet18(1, 3, 4), "deep_fourier: layer1.0.conv1 is followed by the norm layer1.0.bn1"),
-        (nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2)), "0 has 5 outputs"),
-    ):
-        before = copy.deepcopy(net)
-        with pytest.raises(ConfigError, match=match):
-            install(net)
-        assert str(net) == str(before)
-        assert_same(dict(net.state_dict()), dict(before.state_dict()))

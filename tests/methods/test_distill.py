@@ -97,58 +97,39 @@ def test_the_term_is_the_distance_to_the_past_self_and_falls_to_nothing(family: 
     torch.testing.assert_close(found, naive_term(driven.module, past, driven.batches[-1], 0.7))
 
 
-@pytest.mark.parametrize("reset", ["fire", "full_reset", "head_reset", "shrink_perturb"])
-def test_a_firing_is_that_of_the_reset(reset: str) -> None:
-    driven = Driven("mlp", reset=reset)
-    with torch.no_grad():
-        for parameter in driven.module.parameters():
-            parameter.add_(0.1)
-    before = copy.deepcopy(driven.module.state_dict())
-    twin = copy.deepcopy(driven.module)
-    initial = {b.name: driven.network.initial[b.name] for b in driven.network.blocks}
-    other = Network("net", twin, torch.optim.SGD(twin.parameters(), lr=0.1), initial=initial)
-    rlplast.apply(reset, other)
-    driven.hooks.step(updates=2)
-    after = driven.module.state_dict()
-    changed = {name for name in before if not torch.equal(before[name], after[name])}
-    assert changed == {n for n in before if not torch.equal(before[n], twin.state_dict()[n])}
-    if reset == "fire":  # which draws nothing
-        assert_same(dict(after), dict(twin.state_dict()))
-
-
-def test_the_term_alone_brings_the_outputs_back() -> None:
-    driven = Driven("mlp", updates=100_000, coef=1.0)
-    past, x = copy.deepcopy(driven.module), torch.randn(64, 5)
-    driven.hooks.step(updates=2)
-
-    def distance() -> float:
+def test_a_firing_is_that_of_the_reset() -> None:
+    for reset in ("fire", "full_reset", "head_reset", "shrink_perturb"):
+        driven = Driven("mlp", reset=reset)
         with torch.no_grad():
-            return float((driven.module(x) - past(x)).square().mean())
+            for parameter in driven.module.parameters():
+                parameter.add_(0.1)
+        before = copy.deepcopy(driven.module.state_dict())
+        twin = copy.deepcopy(driven.module)
+        initial = {b.name: driven.network.initial[b.name] for b in driven.network.blocks}
+        other = Network("net", twin, torch.optim.SGD(twin.parameters(), lr=0.1), initial=initial)
+        rlplast.apply(reset, other)
+        driven.hooks.step(updates=2)
+        after, wanted = driven.module.state_dict(), twin.state_dict()
+        changed = {name for name in before if not torch.equal(before[name], after[name])}
+        assert changed == {n for n in before if not torch.equal(before[n], wanted[n])}, reset
+        if reset == "fire":  # which draws nothing
+            assert_same(dict(after), dict(wanted))
 
-    start = distance()
-    optimizer = torch.optim.Adam(driven.module.parameters(), lr=1e-2)
-    driven.network.optimizers = (optimizer,)
-    for _ in range(300):
-        optimizer.zero_grad()
-        term = driven.term()
-        assert term is not None
-        term.backward()
-        optimizer.step()
-    assert distance() < 0.2 * start
 
-
-def test_what_cannot_be_imitated_is_named() -> None:
+def test_what_cannot_be_imitated_is_named(tmp_path: Path) -> None:
     driven = Driven("mlp")
     with torch.no_grad():
         driven.module.get_parameter("2.bias")[0] = torch.nan
     before = copy.deepcopy(driven.module.state_dict())
-    with pytest.raises(BadWeights, match=r"distill: net\.2\.bias: not finite, hence no outputs"):
+    with pytest.raises(BadWeights, match=r"net\.2\.bias"):
         fire("distill", driven.network)
     for name, tensor in driven.module.state_dict().items():
         assert tensor.equal(before[name]) or name == "2.bias"
-
-
-# Runs.
+    api.train(config("sac"), tmp_path / "run")
+    receipts = lines(tmp_path / "run", "receipts")
+    assert [row["network"] for row in receipts] == ["actor", "critic"]
+    with pytest.raises(NothingToEdit, match="'temperature'"):
+        api.train(config("sac", networks=["temperature"]), tmp_path / "other")
 
 
 def config(kind: str, **changes: Any) -> dict[str, Any]:
@@ -157,7 +138,7 @@ def config(kind: str, **changes: Any) -> dict[str, Any]:
     return small_run(kind, {}, hooks=[row], metrics={"every": None}, **none)
 
 
-@pytest.mark.parametrize("kind", ["dqn", slow("sac"), "supervised"])
+@pytest.mark.parametrize("kind", ["dqn", slow("sac"), slow("supervised")])
 def test_killed_during_a_distillation_and_resumed_equals_through(kind: str, tmp_path: Path) -> None:
     steps = 0
     fired: list[int] = []
@@ -178,11 +159,3 @@ def test_killed_during_a_distillation_and_resumed_equals_through(kind: str, tmp_
         api.train(run, tmp_path / "killed", observer=at_step(fired[0] + 4, kill))
     api.resume(tmp_path / "killed")
     assert final(tmp_path / "killed") == final(tmp_path / "through")
-
-
-def test_a_temperature_has_nothing_to_imitate(tmp_path: Path) -> None:
-    api.train(config("sac"), tmp_path / "run")
-    receipts = lines(tmp_path / "run", "receipts")
-    assert [row["network"] for row in receipts] == ["actor", "critic"]
-    with pytest.raises(NothingToEdit, match="distill finds no outputs of network 'temperature'"):
-        api.train(config("sac", networks=["temperature"]), tmp_path / "other")

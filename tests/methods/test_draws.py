@@ -11,21 +11,13 @@ SEEDS = (0, 1234567, 2**62 + 3)
 MANY = torch.arange(200_000)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_words_are_those_of_a_hash_written_in_unsigned_arithmetic(seed: int) -> None:
-    words = hashed(torch.tensor(seed), torch.arange(5))
-    assert [int(w) % 2**64 for w in words] == [splitmix64(seed, n) for n in range(5)]
-    again = hashed(torch.tensor(seed), torch.arange(3).unsqueeze(1), torch.arange(4))
-    expected = [[splitmix64(splitmix64(seed, n), m) for m in range(4)] for n in range(3)]
-    assert [[int(w) % 2**64 for w in row] for row in again] == expected
-
-
-def test_draws_depend_on_each_key_alone() -> None:
-    seed, keys = torch.tensor(7), torch.arange(4)
-    whole = hashed(seed, 3, keys, keys.unsqueeze(1))
-    assert torch.equal(whole[2, 1], hashed(seed, 3, torch.tensor(1), torch.tensor(2)))
-    assert len(whole.flatten().unique()) == 16
-    assert not torch.equal(whole, hashed(seed, 4, keys, keys.unsqueeze(1)))
+def test_words_are_those_of_a_hash_written_in_unsigned_arithmetic() -> None:
+    for seed in SEEDS:
+        words = hashed(torch.tensor(seed), torch.arange(5))
+        assert [int(w) % 2**64 for w in words] == [splitmix64(seed, n) for n in range(5)]
+        again = hashed(torch.tensor(seed), torch.arange(3).unsqueeze(1), torch.arange(4))
+        expected = [[splitmix64(splitmix64(seed, n), m) for m in range(4)] for n in range(3)]
+        assert [[int(w) % 2**64 for w in row] for row in again] == expected
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -1,5 +1,6 @@
 """GXD: gradient × (activation − reference), as `cbp` and `redo` use it, beside plain autograd."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,8 +13,6 @@ from rlplast.methods.redo import redo
 from tests.methods.spoilt_nets import prepared, probe
 from tests.methods.unit_nets import NETS, Trained, normal
 from tests.naive.gxd import costs
-
-every_net = pytest.mark.parametrize("net", NETS)
 
 
 class Tapped(nn.Module):
@@ -49,24 +48,24 @@ def specs() -> list[rlplast.UnitSpec]:
     return [rlplast.UnitSpec("conv", ("fc",)), rlplast.UnitSpec("fc", ("head",))]
 
 
-@pytest.mark.parametrize("transfer", [False, True])
-@pytest.mark.parametrize("bias", [True, False])
-def test_first_utility_of_cbp_is_gradient_times_difference(transfer: bool, bias: bool) -> None:
-    torch.manual_seed(0)
-    net, x = Tapped(bias), normal(16, 2, 6, 6)
-    network = Network("net", net, torch.optim.SGD(net.parameters(), lr=0.0), units=specs())
-    params = {"utility": "gxd", "bias_transfer": transfer, "replacement_rate": 0.0}
-    row = {"method": "cbp", "every": "1 updates", "params": params}
-    hooks = rlplast.Hooks([row], network, "10 updates")
-    with rlplast.record(network) as found:
-        net(x).square().mean().backward()
-    hooks.step(updates=1, activations=found)
-    means = {n: h.detach().transpose(0, 1).flatten(1).mean(1) for n, h in net.parts(x).items()}
-    expected = autograd(net, x, means if transfer and bias else None)  # no bias takes a mean
-    state = hooks.hooks[0].states["net"]
-    for name, values in expected.items():
-        corrected = state[f"util/{name}"].double() / (1 - 0.99)
-        torch.testing.assert_close(corrected, torch.tensor(values).double(), rtol=1e-3, atol=1e-6)
+def test_first_utility_of_cbp_is_gradient_times_difference() -> None:
+    for transfer, bias in product((False, True), (True, False)):
+        torch.manual_seed(0)
+        net, x = Tapped(bias), normal(16, 2, 6, 6)
+        network = Network("net", net, torch.optim.SGD(net.parameters(), lr=0.0), units=specs())
+        params = {"utility": "gxd", "bias_transfer": transfer, "replacement_rate": 0.0}
+        row = {"method": "cbp", "every": "1 updates", "params": params}
+        hooks = rlplast.Hooks([row], network, "10 updates")
+        with rlplast.record(network) as found:
+            net(x).square().mean().backward()
+        hooks.step(updates=1, activations=found)
+        means = {n: h.detach().transpose(0, 1).flatten(1).mean(1) for n, h in net.parts(x).items()}
+        expected = autograd(net, x, means if transfer and bias else None)  # no bias takes a mean
+        state = hooks.hooks[0].states["net"]
+        for name, values in expected.items():
+            corrected = state[f"util/{name}"].double() / (1 - 0.99)
+            wanted = torch.tensor(values).double()
+            torch.testing.assert_close(corrected, wanted, rtol=1e-3, atol=1e-6, msg=name)
 
 
 def test_redo_resets_the_units_of_least_cost() -> None:
@@ -85,7 +84,7 @@ def test_redo_resets_the_units_of_least_cost() -> None:
     assert torch.equal(net.head.weight[:, kept], before[:, kept])
 
 
-@every_net
+@pytest.mark.parametrize("net", NETS)
 def test_silent_units_cost_nothing_and_resetting_them_keeps_the_output(net: str) -> None:
     made, x = prepared(net), probe(net)
     other = prepared(net)

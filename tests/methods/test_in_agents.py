@@ -6,22 +6,28 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlplast.agents.dqn import DQN
 from rlplast.agents.dqn_config import DQNConfig
 from rlplast.agents.off_policy_config import EnvConfig
 from rlplast.agents.sac import SAC
 from rlplast.agents.sac_config import SACAgentConfig, SACConfig
+from rlplast.core.errors import BadWeights, ConfigError, NothingToEdit
 from rlplast.core.method.penalties import Penalties
+from rlplast.core.network.network import Network
+from rlplast.methods import c_chain
 from rlplast.optimizers.config import OptimizerConfig
 from rlplast.run import api
 from rlplast.training.trainable import Trainable
 from tests.agents.toy_control import use_slide
 from tests.agents.toy_env import advanced, configs, use_wheel
-from tests.cli.runs import SMALL
-from tests.marks import slow
+from tests.every_kind import KINDS, small_run
+from tests.gpt.runs import write_corpora
+from tests.marks import slow, slow_but
+from tests.methods.feature_runs import run_of, trained
 from tests.methods.penalty_cases import CASES, TWINS, row
+from tests.models import build, data
 from tests.runs import TINY, check_resumes, forget
 from tests.sac_runs import small_sac
 
@@ -78,7 +84,6 @@ def make(kind: str, rows: Rows, monkeypatch: pytest.MonkeyPatch, **agent: Any) -
 def test_update_adds_the_gradient_of_the_term(
     method: str, kind: str, network: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From one state, with and without: in SAC's order nothing before the network differs."""
     rows = [row(method, networks=[network])]
     plain, penalised = (advanced(make(kind, [], monkeypatch), 3) for _ in range(2))
     while not penalised.owes():
@@ -129,31 +134,76 @@ def test_gradient_clipping_sees_the_penalty(monkeypatch: pytest.MonkeyPatch) -> 
     assert float(torch.stack(norms).norm()) == pytest.approx(0.5, rel=1e-3)
 
 
-def test_unlearnt_temperature_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temperatures_have_weights_if_they_are_learnt_and_no_outputs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     agent = make("sac", [row("l2")], monkeypatch, learn_temperature=False)
     assert agent.penalties.of("temperature") is None
     assert agent.penalties.of("actor") is not None
+    agent = make("sac", [], monkeypatch)
+    for method in ("c_chain", "infer", "l2_er", "sigreg"):
+        with pytest.raises(NothingToEdit, match="'temperature'"):
+            Penalties([row(method, networks=["temperature"])], agent.networks, agent)
 
-
-# Whole runs.
 
 ALL = [row(method) | {"params": dict(CASES[method].params) | {"coef": 1e-3}} for method in CASES]
 ALL.append(row("spectral") | {"from": "40%", "until": "70%"})  # it plans too
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        TINY | {"hooks": TINY["hooks"][2:], "evaluate": {"every": None}, "penalties": ALL},
-        slow(small_sac(penalties=ALL)),
-    ],
-    ids=["dqn", "sac"],
-)
-def test_resumed_run_equals_an_uninterrupted_one(config: dict[str, Any], tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return write_corpora(tmp_path_factory.mktemp("corpora"))
+
+
+@pytest.mark.parametrize("kind", slow_but(["dqn", "ppo", "supervised", "gpt"], KINDS))
+def test_all_penalties_in_one_run_resume(
+    kind: str, corpora: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(c_chain, "FIXED", 3)  # then its strength follows the losses
+    monkeypatch.setattr(c_chain, "WINDOW", 5)
+    config = small_run(kind, corpora, evaluate={"every": None}, penalties=ALL)
     expected = check_resumes(config, tmp_path)
     logged = [line["train/penalty"] for line in expected["metrics"] if "train/penalty" in line]
-    assert len(logged) > 5
+    assert len(logged) > 2
     assert all(value > 0 for value in logged)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_terms_that_read_data_read_batches_of_their_own_and_move_no_stream(
+    kind: str, corpora: dict[str, str]
+) -> None:
+    for method, zero in (
+        ("c_chain", {"coef": 0.0}),
+        ("infer", {"coef": 0.0}),
+        ("l2_er", {"coef": 0.0, "rank_coef": 0.0}),
+    ):
+        with_term, seen, networks = trained(run_of(kind, corpora, method, batch=3, **zero))
+        plain = trained(run_of(kind, corpora, method))[0]
+        assert all(torch.equal(a, b) for a, b in zip(with_term, plain, strict=True)), method
+        assert networks == (2 if kind in ("sac", "ppo") else 1)  # a temperature has no outputs
+        assert len(seen) == len({number for _, _, number in seen}) == 4 * networks, method
+        assert {(count, size) for count, size, _ in seen} == {(1, 3)}, method
+
+
+def test_terms_that_read_data_say_what_they_need() -> None:
+    x = data("mlp")[0]
+    conv = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 1, 3))
+    norm = nn.Sequential(nn.BatchNorm1d(3))
+    for method in ("c_chain", "infer", "l2_er"):
+        cases: list[tuple[nn.Module, dict[str, Any], Any, type[Exception], str]] = [
+            (build("mlp"), {"layers": ["0"]}, x, ConfigError, method),
+            (build("mlp"), {}, None, ConfigError, "probe="),
+            (build("mlp").bfloat16(), {}, x, BadWeights, r"net\.0\.weight"),
+        ]
+        if method != "c_chain":
+            cases.append((norm, {}, x, ConfigError, "head"))
+            cases.append((conv, {}, x, ConfigError, "2 .*Conv2d"))
+        for module, keys, probe, error, match in cases:
+            with pytest.raises(error, match=match):
+                Penalties([{"method": method} | keys], {"net": Network("net", module)}, probe=probe)
+    with pytest.raises(ConfigError, match="batch = 1"):
+        rows = [{"method": "l2_er", "params": {"batch": 1}}]
+        Penalties(rows, {"net": Network("net", build("mlp"))}, probe=x)
 
 
 @pytest.mark.parametrize(
@@ -185,14 +235,3 @@ def test_arm_with_penalties_goes_on_from_a_checkpoint_without(tmp_path: Path) ->
     lines = api.resume(tmp_path / "run").lines()
     assert [("train/penalty" in line) for line in lines if "train/loss" in line][-1]
     assert not [line for line in lines if line["env_steps"] < 60 and "train/penalty" in line]
-
-
-# The command line.
-
-
-def test_penalties_may_lie_in_a_file_of_their_own(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text("- {method: l2, params: {coef: 1e-3}}\n")
-    read = api.read_config(SMALL, {"penalties": str(tmp_path / "mine.yaml")})
-    assert read.penalties == [{"method": "l2", "params": {"coef": 1e-3}}]
-    changed = api.read_config(SMALL | {"penalties": ALL}, {"penalties.0.params.coef": 0.5})
-    assert changed.penalties[0]["params"] == {"coef": 0.5}

@@ -1,29 +1,20 @@
 """l2_er beside a slow twin, closed forms, finite differences, and runs that nobody interrupted."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlplast.agents.sac_networks import Critic, TrunkSpec
-from rlplast.core.errors import BadWeights, ConfigError, NothingToEdit
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.network import Network
 from rlplast.methods.features import readers
 from rlplast.methods.l2_er import lost_rank
 from rlplast.metrics.ranks import effective_rank
-from rlplast.run.build import build_trainable
-from rlplast.run.config_file import read_config
-from tests.every_kind import KINDS
-from tests.gpt.runs import write_corpora
-from tests.marks import slow
-from tests.methods.feature_runs import Termed, run_of, trained
+from tests.methods.feature_runs import Termed
 from tests.models import FAMILIES, build, data
-from tests.models import Critic as PlainCritic
 from tests.naive import features as naive
-from tests.runs import check_resumes
 
 PARAMS = {"coef": 0.3, "rank_coef": 0.7}
 # Of each family, the layers that read hidden units, and the head.
@@ -35,11 +26,6 @@ READERS = {
     "tied": ["head"],
     "stacked": ["fc2", "head"],
 }
-
-
-@pytest.fixture(scope="module")
-def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return write_corpora(tmp_path_factory.mktemp("corpora"))
 
 
 def made(family: Any, x: Tensor | None = None, **params: Any) -> Termed:
@@ -111,89 +97,8 @@ def test_without_the_rank_it_is_l2() -> None:
     torch.testing.assert_close(termed.term(), expected)
 
 
-def test_the_term_alone_raises_the_effective_rank() -> None:
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(6, 24), nn.ReLU(), nn.Linear(24, 24), nn.ReLU())
-    module.append(nn.Linear(24, 2))
-    with torch.no_grad():  # all units nearly alike
-        module.get_parameter("2.weight").fill_(0.1).add_(0.01 * torch.randn(24, 24))
-    x = torch.randn(40, 6)
-    network = Network("net", module)
-    rows = [{"method": "l2_er", "params": {"coef": 0.0, "rank_coef": 1.0}}]
-    penalties = Penalties(rows, network, probe=x)
-    optimizer = torch.optim.Adam(module.parameters(), lr=1e-2)
-
-    def rank() -> float:
-        with torch.no_grad():
-            return float(effective_rank(module[:4](x)))
-
-    before = rank()
-    for _ in range(100):
-        optimizer.zero_grad()
-        penalties.of("net").backward()  # type: ignore[union-attr]
-        optimizer.step()
-    assert rank() > before + 5
-
-
-def test_stacked_critics_equal_two_separate_ones() -> None:
-    pair = made("stacked")
-    terms = []
-    for index in range(2):
-        alone = made(PlainCritic(), pair.x)
-        alone.module.load_state_dict({n: t[index] for n, t in pair.module.state_dict().items()})
-        terms.append(alone.term())
-    torch.testing.assert_close(pair.term(), terms[0] + terms[1])
-
-
 def test_of_simba_the_inner_units_count_and_what_the_head_reads() -> None:
     critic = Critic(5, 2, TrunkSpec("simba", 4, 2))
     found = readers(Network("critic", critic), "l2_er")
     names = [n for n, m in critic.named_modules() if m in found]
     assert names == ["blocks.0.fc2", "blocks.1.fc2", "head"]
-
-
-# In runs.
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_updates_of_a_run_read_other_data_and_move_no_stream(
-    kind: str, corpora: dict[str, str]
-) -> None:
-    config = run_of(kind, corpora, "l2_er", coef=0.0, rank_coef=0.0, batch=3)
-    with_term, seen, networks = trained(config)
-    without = trained(run_of(kind, corpora, "l2_er"))[0]
-    assert all(torch.equal(a, b) for a, b in zip(with_term, without, strict=True))
-    assert networks == (2 if kind in ("sac", "ppo") else 1)
-    assert len(seen) == len({number for _, _, number in seen}) == 4 * networks
-    assert {(count, size) for count, size, _ in seen} == {(1, 3)}
-
-
-@pytest.mark.parametrize("kind", [slow(k) if k == "sac" else k for k in KINDS])
-def test_resumed_run_equals_an_uninterrupted_one(
-    kind: str, corpora: dict[str, str], tmp_path: Path
-) -> None:
-    config = run_of(kind, corpora, "l2_er", coef=1e-3, rank_coef=1e-3, batch=4)
-    expected = check_resumes(config | {"evaluate": {"every": None}}, tmp_path)
-    logged = [row["train/penalty"] for row in expected["metrics"] if "train/penalty" in row]
-    assert logged
-    assert all(value > 0 for value in logged)
-
-
-# What is refused.
-
-
-def test_bad_rows_say_why(corpora: dict[str, str]) -> None:
-    module, (x, _) = build("mlp"), data("mlp")
-
-    def refused(module: nn.Module, error: type[Exception], match: str, **keys: Any) -> None:
-        with pytest.raises(error, match=match):
-            Penalties([{"method": "l2_er"} | keys], {"net": Network("net", module)}, probe=x)
-
-    refused(module, ConfigError, "l2_er acts on features of network 'net'", layers=["0"])
-    refused(build("mlp").bfloat16(), BadWeights, r"net\.0\.weight is torch.bfloat16")
-    refused(nn.Sequential(nn.BatchNorm1d(3)), ConfigError, "l2_er finds no head in network 'net'")
-    refused(module, ConfigError, "batch = 1: .*2", params={"batch": 1})
-    agent: Any = build_trainable(read_config(run_of("sac", corpora, "l2_er", coef=1.0)))
-    with pytest.raises(NothingToEdit, match="nothing to penalise in network 'temperature'"):
-        rows = [{"method": "l2_er", "networks": ["temperature"]}]
-        Penalties(rows, agent.networks, agent)

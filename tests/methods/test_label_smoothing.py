@@ -6,13 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from rlplast.core.errors import ConfigError
-from rlplast.core.registry import rows
-from rlplast.core.validation import hints_of, limits
 from rlplast.methods.label_smoothing import label_smoothing
 from rlplast.run import api
 from rlplast.run.build import build
-from rlplast.supervised.config import SupervisedConfig
 from tests.supervised_runs import small_supervised
 
 
@@ -61,13 +57,3 @@ def test_training_is_smoothed_and_evaluation_is_not() -> None:
         made.step()
         losses.append(made.metrics()["train/loss"])
     assert losses[0] != losses[1]
-
-
-def test_row_of_the_list_says_what_the_key_allows() -> None:
-    (row,) = [row for row in rows("regularisers") if row.name == "label_smoothing"]
-    key = "label_smoothing"
-    default = SupervisedConfig.__dataclass_fields__[key].default
-    expected = {"default": default, "range": limits(hints_of(SupervisedConfig)[key])}
-    assert row.params == {"label_smoothing": expected}
-    with pytest.raises(ConfigError, match=r"label_smoothing = 1\.0: allowed is \[0, 1\)"):
-        trainer(1.0)

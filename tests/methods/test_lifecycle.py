@@ -8,21 +8,22 @@ import torch
 from torch import Tensor, nn
 
 import rlplast
-from rlplast.core.errors import ConfigError, NothingToEdit
+from rlplast.core.clock import Clock
+from rlplast.core.errors import ConfigError
 from rlplast.core.network.blocks import blocks_of
 from rlplast.core.network.network import Network
-from rlplast.core.network.stacked import StackedLinear
 from rlplast.core.network.units import UnitSpec
 from rlplast.methods.lifecycle import Lifecycle
 from rlplast.methods.lifecycle_modules import (
     LifecycleConv2d,
     LifecycleLinear,
+    LifecycleMultiheadAttention,
     StackedLifecycleLinear,
 )
 from tests.marks import slow
 from tests.methods.living import SHORT, layers_of, living, named
 from tests.models import FAMILIES, Critic, Residual, StackedPair, build, data
-from tests.naive.lifecycle import duration
+from tests.naive.lifecycle import duration, fresh_row
 
 
 def put_to_sleep(layer: Any, units: list[int], scale: float = 1.0) -> None:
@@ -30,21 +31,6 @@ def put_to_sleep(layer: Any, units: list[int], scale: float = 1.0) -> None:
     with torch.no_grad():
         layer.active.view(-1)[units] = 0
         layer.scale.fill_(scale)
-
-
-# Replacing.
-
-
-def test_hidden_layers_are_replaced_and_parameters_stay_the_same_objects() -> None:
-    module = build("mlp")
-    old, before = module.get_submodule("0"), dict(module.named_parameters())
-    assert rlplast.replace_layers(module, **SHORT) == ["0", "2"]
-    kinds = [LifecycleLinear, nn.ReLU, LifecycleLinear, nn.ReLU, nn.Linear]
-    assert [type(m) for m in module] == kinds  # type: ignore[attr-defined]
-    after = dict(module.named_parameters())
-    assert list(before) == list(after)
-    assert all(after[name] is parameter for name, parameter in before.items())
-    assert list(old.state_dict()) == ["weight", "bias"]  # nothing came into the old layer
 
 
 HIDDEN = {
@@ -57,128 +43,98 @@ HIDDEN = {
 }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_new_layers_compute_what_the_old_ones_did(family: str) -> None:
-    module = build(family)
-    x, _ = data(family)
-    before = module(x)
-    replaced = rlplast.replace_layers(module, **SHORT, **named(family))
-    assert replaced == HIDDEN[family] == list(layers_of(module))
-    assert torch.equal(module(x), before)
-    assert module(x).stride() == before.stride()
+def test_new_layers_have_the_parameters_of_the_old_ones_and_compute_the_same() -> None:
+    for family in FAMILIES:
+        module = build(family)
+        x, _ = data(family)
+        before, parameters = module(x), dict(module.named_parameters())
+        old = dict(module.named_modules())[HIDDEN[family][0]]
+        replaced = rlplast.replace_layers(module, **SHORT, **named(family))
+        assert replaced == HIDDEN[family] == list(layers_of(module))
+        assert torch.equal(module(x), before), family
+        assert module(x).stride() == before.stride()
+        after = dict(module.named_parameters())
+        assert list(parameters) == list(after)
+        assert all(after[name] is parameter for name, parameter in parameters.items())
+        assert list(old.state_dict()) == ["weight", "bias"]  # nothing came into the old layer
 
 
-def test_layers_are_chosen_by_names_and_globs() -> None:
-    module = build("mlp")
-    assert rlplast.replace_layers(module, layers=["4"]) == ["4"]
-    module = nn.ModuleDict({"trunk": build("mlp"), "head": nn.Linear(3, 3)})
-    chosen = rlplast.replace_layers(module, layers=["trunk.[02]", "head"])
-    assert chosen == ["trunk.0", "trunk.2", "head"]
+class TwoHeads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean, self.log_std = nn.Linear(4, 2), nn.Linear(4, 2)
+        self.fc = nn.Linear(3, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        h = self.fc(x).relu()
+        return self.mean(h), self.log_std(h)
 
 
-def test_heads_that_nothing_reads_are_no_hidden_layers() -> None:
-    class TwoHeads(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.mean, self.log_std = nn.Linear(4, 2), nn.Linear(4, 2)
-            self.fc = nn.Linear(3, 4)
-
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            h = self.fc(x).relu()
-            return self.mean(h), self.log_std(h)
-
-    assert rlplast.replace_layers(TwoHeads()) == ["fc"]
-
-    class Untraceable(TwoHeads):
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            return super().forward(x) if x.sum() > 0 else super().forward(-x)
-
-    with pytest.raises(NothingToEdit, match=r"fc: Untraceable could not be traced .*unit_specs"):
-        rlplast.replace_layers(Untraceable())
-
-    class Declared(Untraceable):
-        def unit_specs(self) -> list[UnitSpec]:
-            return [UnitSpec("fc", ("mean", "log_std"))]
-
-    assert rlplast.replace_layers(Declared()) == ["fc"]
+class Untraceable(TwoHeads):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return super().forward(x) if x.sum() > 0 else super().forward(-x)
 
 
-def test_layers_without_units_of_their_own_are_left_alone_unless_named() -> None:
-    streams = "inp: add joins inp and relu: a residual stream has no units"
-    with pytest.raises(NothingToEdit, match=rf"{streams}.*name some in `layers`"):
-        rlplast.replace_layers(build("residual"))
-    with pytest.raises(NothingToEdit, match=r"fc: head, which reads it, is tied to embed\.weight"):
-        rlplast.replace_layers(build("tied"))
-
-    class Mixed(Residual):
-        def forward(self, x: Tensor) -> Tensor:
-            return super().forward(self.first(self.wide(x).relu()))
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.wide = nn.Linear(5, 5)
-            self.first = nn.LayerNorm(5)
-
-    assert rlplast.replace_layers(Mixed()) == ["wide"]
+class Declared(Untraceable):
+    def unit_specs(self) -> list[UnitSpec]:
+        return [UnitSpec("fc", ("mean", "log_std"))]
 
 
-def test_a_module_used_at_two_places_is_replaced_at_both() -> None:
-    shared = nn.Linear(3, 3)
-    module = nn.Sequential(shared, nn.ReLU(), shared, nn.Linear(3, 2))
-    with pytest.raises(NothingToEdit, match="0: it is used more than once in a forward pass"):
-        rlplast.replace_layers(module)
-    assert rlplast.replace_layers(module, layers=["0"]) == ["0"]
-    assert module[0] is module[2] and isinstance(module[0], LifecycleLinear)
+class Mixed(Residual):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.first = nn.Linear(5, 5), nn.LayerNorm(5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.first(self.wide(x).relu()))
 
 
-def test_wrappers_are_taken_off() -> None:
-    raw = build("mlp")
-    compiled: Any = torch.compile(raw, backend="aot_eager")
-    assert rlplast.replace_layers(compiled) == ["0", "2"]
-    assert isinstance(raw[0], LifecycleLinear)  # type: ignore[index]
+def shared() -> nn.Module:
+    layer = nn.Linear(3, 3)
+    return nn.Sequential(layer, nn.ReLU(), layer, nn.Linear(3, 2))
 
 
-MODELS = {
-    "bare": nn.Linear(3, 2),
-    "living": living().module,
-    "dict": nn.ModuleDict({"a": nn.Linear(2, 2)}),
-    "one": nn.Sequential(nn.Linear(3, 2)),
-    "none": nn.Sequential(nn.ReLU()),
-}
+def test_layers_with_units_of_their_own_are_replaced_or_those_that_are_named() -> None:
+    trunk = nn.ModuleDict({"trunk": build("mlp"), "head": nn.Linear(3, 3)})
+    for module, layers, replaced in (
+        (TwoHeads(), None, ["fc"]),
+        (Declared(), None, ["fc"]),
+        (Mixed(), None, ["wide"]),
+        (build("mlp"), ["4"], ["4"]),
+        (trunk, ["trunk.[02]", "head"], ["trunk.0", "trunk.2", "head"]),
+        (torch.compile(build("mlp"), backend="aot_eager"), None, ["0", "2"]),
+    ):
+        assert rlplast.replace_layers(module, layers=layers) == replaced  # type: ignore[arg-type]
+    twice: Any = shared()
+    assert rlplast.replace_layers(twice, layers=["0"]) == ["0"]
+    assert twice[0] is twice[2] and isinstance(twice[0], LifecycleLinear)
 
 
-@pytest.mark.parametrize(
-    ("model", "params", "message"),
-    [
-        ("bare", {}, r"the model is itself a Linear: put it into an nn\.Seq"),
-        ("living", {}, "lifecycle: 0 is a lifecycle layer already"),
-        ("residual", {"layers": ["imp"]}, r"'imp' .*did you mean 'inp'\?"),
-        ("mlp", {"layers": ["fc*"]}, r"'fc\*' matches no layer: allowed: 0, 2, 4"),
-        ("mlp", {"layers": ["1"]}, r"'1' is a ReLU: allowed are Linear, Conv2d"),
-        ("tied", {"layers": ["head"]}, r"head\.weight is tied to embed\.weight.*naming layers"),
-        ("mlp", {"life": [5, 2]}, r"lifecycle\.life = \[5, 2\]: .*min at most max"),
-        ("mlp", {"recovery": [0, 2]}, r"lifecycle\.recovery\[0\] = 0: allowed is \[1, "),
-        ("mlp", {"life": [1, 2.5]}, r"life\[1\] = 2\.5: allowed is a whole number"),
-        ("mlp", {"life": 5}, r"lifecycle\.life = 5: allowed is \[min, max\]"),
-        ("mlp", {"layers": "0"}, r"layers = '0': allowed is a list of names"),
-        ("mlp", {"layers": []}, r"layers = \[\]: allowed is a list of names"),
-        ("mlp", {"warmup": -1}, r"lifecycle\.warmup = -1"),
-        ("mlp", {"warm_up": 3}, "no parameter 'warm_up': did you mean 'warmup'"),
-        ("mlp", {"memory": "hee"}, "memory = 'hee': did you mean 'he'"),
-        ("dict", {}, r"units \(a: ModuleDict could not be traced .*name some in `layers`"),
-        ("one", {}, "lifecycle finds no"),
-        ("none", {}, "lifecycle finds no"),
-    ],
-    ids=str,
-)
-def test_refusals_name_the_layer_and_the_remedy(
-    model: str, params: dict[str, Any], message: str
-) -> None:
-    module = MODELS[model] if model in MODELS else build(model)
-    before = dict(module.named_modules())
-    with pytest.raises(ConfigError, match=message):
-        rlplast.replace_layers(module, **params)
-    assert dict(module.named_modules()) == before
+def test_refusals_name_the_layer_and_change_nothing() -> None:
+    for module, params, message in (
+        (nn.Linear(3, 2), {}, "itself a Linear"),
+        (living().module, {}, "0 is a lifecycle layer already"),
+        (build("residual"), {}, "inp: add joins inp and relu.*`layers`"),
+        (build("residual"), {"layers": ["imp"]}, "'imp' .*'inp'"),
+        (build("tied"), {}, r"fc: head, .* tied to embed\.weight"),
+        (build("tied"), {"layers": ["head"]}, r"head\.weight is tied to embed\.weight"),
+        (build("mlp"), {"layers": ["fc*"]}, r"'fc\*'.*0, 2, 4"),
+        (build("mlp"), {"layers": ["1"]}, "'1' is a ReLU"),
+        (build("mlp"), {"life": [5, 2]}, r"life = \[5, 2\]"),
+        (build("mlp"), {"memory": "hee"}, "memory = 'hee'"),
+        (nn.ModuleDict({"a": nn.Linear(2, 2)}), {}, "a: ModuleDict could not be traced"),
+        (Untraceable(), {}, "fc: Untraceable could not be traced .*unit_specs"),
+        (shared(), {}, "0: .*more than once"),
+        (nn.Sequential(nn.Linear(3, 2)), {}, "lifecycle finds no"),
+    ):
+        before = dict(module.named_modules())
+        with pytest.raises(ConfigError, match=message):
+            rlplast.replace_layers(module, **params)
+        assert dict(module.named_modules()) == before
+    module = build("mlp")  # layers of one model may live differently
+    rlplast.replace_layers(module, layers=["0"], warmup=3)
+    rlplast.replace_layers(module, layers=["2"], warmup=5)
+    assert [layer.lifecycle.warmup for layer in layers_of(module).values()] == [3, 5]
 
 
 # Forward.
@@ -195,17 +151,6 @@ def test_mask_multiplies_outputs_in_training_and_if_asked_in_evaluation(eval_mas
     torch.testing.assert_close(layer(x), plain * d)
     module.eval()
     torch.testing.assert_close(layer(x), plain * d if eval_mask else plain)
-
-
-def test_sleeping_units_get_no_gradient_and_warming_ones_their_share() -> None:
-    layer = LifecycleLinear(3, 4, lifecycle=Lifecycle())
-    put_to_sleep(layer, [2], scale=0.5)
-    plain = nn.functional.linear(torch.ones(5, 3), layer.weight, layer.bias)
-    weight, bias = torch.autograd.grad(plain.sum(), [layer.weight, layer.bias])
-    layer(torch.ones(5, 3)).sum().backward()
-    d = torch.tensor([0.5, 0.5, 0, 0.5])
-    assert torch.equal(layer.weight.grad, weight * d[:, None])
-    assert torch.equal(layer.bias.grad, bias * d)
 
 
 def test_conv_on_one_pixel_is_linear() -> None:
@@ -279,17 +224,17 @@ def test_compiled_forward_and_tick_agree_with_eager(family: str) -> None:
     made = living(family), living(family)
     eager, compiled = (m.module for m in made)
     x, _ = data(family)
-    forward: Any = torch.compile(compiled, backend="aot_eager", fullgraph=True)
-    tick: Any = torch.compile(rlplast.tick, backend="aot_eager")
-    for _ in range(8):
-        for subject, run, ticked in ((made[0], eager, rlplast.tick), (made[1], forward, tick)):
-            module = subject.module
+    ticks = [rlplast.Hooks([], m.network, "99 updates").hooks[0].after_update for m in made]
+    options: dict[str, Any] = {"backend": "aot_eager", "fullgraph": True}
+    forward, ticks[1] = torch.compile(compiled, **options), torch.compile(ticks[1], **options)
+    for update in range(1, 9):
+        for module, run, tick in ((eager, eager, ticks[0]), (compiled, forward, ticks[1])):
             module.zero_grad()
             run(x).square().sum().backward()
             with torch.no_grad():
                 for parameter in module.parameters():
                     parameter.sub_(0.01 * parameter.grad)
-            ticked(subject.network)
+            tick(Clock(updates=update), 0)
     for name, tensor in eager.state_dict().items():
         torch.testing.assert_close(tensor, compiled.state_dict()[name], rtol=1e-5, atol=1e-6)
     assert any(int((layer.active == 0).sum()) for layer in layers_of(eager).values())
@@ -300,77 +245,195 @@ def test_compiled_forward_and_tick_agree_with_eager(family: str) -> None:
 
 
 def test_buffers_are_in_the_state_dict_and_in_blocks_of_kind_lifecycle() -> None:
-    for module, prefix in ((living().module, "0."), (living("stacked").module, "fc1.")):
-        own = [n.removeprefix(prefix) for n in module.state_dict() if n.startswith(prefix)]
-        counters = ["active", "life", "life_max", "recovery", "recovery_max", "revivals", "scale"]
-        memories = ["memory_bias", "memory_weight"]
-        assert sorted(own) == sorted(["weight", "bias", "seed", *counters, *memories])
-        blocks = [b for b in blocks_of(module) if b.path == prefix[:-1]]
-        kinds = {b.spec.tensor: (b.role, b.kind) for b in blocks if b.role == "buffer"}
-        assert kinds == dict.fromkeys(["seed", *counters, *memories], ("buffer", "lifecycle"))
-        copies = 2 if prefix == "fc1." else 1
-        assert len(blocks) == copies * len(own)
-        weights, memories_ = (
+    counters = {"active", "life", "life_max", "recovery", "recovery_max", "revivals", "scale"}
+    own = counters | {"seed", "memory_bias", "memory_weight"}
+    for module, path, copies in ((living().module, "0", 1), (living("stacked").module, "fc1", 2)):
+        names = {n.removeprefix(f"{path}.") for n in module.state_dict() if n.startswith(path)}
+        assert names == own | {"weight", "bias"}
+        blocks = [b for b in blocks_of(module) if b.path == path]
+        assert len(blocks) == copies * len(names)
+        kinds = {b.spec.tensor: b.kind for b in blocks if b.role == "buffer"}
+        assert kinds == dict.fromkeys(own, "lifecycle")
+        weights, memories = (
             [b for b in blocks if b.spec.tensor == tensor] for tensor in ("weight", "memory_weight")
         )
-        for block, memory in zip(weights, memories_, strict=True):  # member by member
+        for block, memory in zip(weights, memories, strict=True):  # member by member
             assert block.memory is not None
             assert block.memory.data_ptr() == memory.view.data_ptr()
             assert block.memory.shape == block.view.shape
 
 
 def test_half_precision_keeps_scales_and_memories_in_float32() -> None:
-    module = living().module.to(torch.bfloat16)
-    layer = layers_of(module)["0"]
+    module = living().module
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layers_of(module)["0"](torch.ones(1, 5)).dtype == torch.bfloat16
+    layer = layers_of(module.to(torch.bfloat16))["0"]
     assert layer.weight.dtype == torch.bfloat16
     assert layer.scale.dtype == layer.memory_weight.dtype == torch.float32
     put_to_sleep(layer, [2])
     assert layer(torch.ones(1, 5, dtype=torch.bfloat16)).dtype == torch.bfloat16
-    double = living().module.double()
-    assert layers_of(double)["0"].memory_weight.dtype == torch.float64
+    assert layers_of(living().module.double())["0"].memory_weight.dtype == torch.float64
 
 
-def test_mask_does_not_widen_autocast() -> None:
-    module = living().module
-    with torch.autocast("cpu", torch.bfloat16):
-        assert layers_of(module)["0"](torch.ones(1, 5)).dtype == torch.bfloat16
-
-
-def test_durations_come_from_the_seed_the_place_and_the_range() -> None:
-    def draws(seed: int) -> dict[str, Tensor]:
-        module = build("stacked")
-        rlplast.replace_layers(module, seed=seed, life=[10, 12], recovery=[1000, 9000])
-        return {n: t for n, t in module.state_dict().items() if n.endswith("_max")}
-
-    first, again, other = draws(1), draws(1), draws(2)
-    assert all(torch.equal(first[n], again[n]) for n in first)
-    assert not all(torch.equal(first[n], other[n]) for n in first)
-    recoveries = torch.cat([t.flatten() for n, t in first.items() if "recovery" in n])
-    assert len(recoveries.unique()) > 20  # 24 units in two layers of two members
-    assert recoveries.min() >= 1000 and recoveries.max() <= 9000
-    lives = torch.cat([t.flatten() for n, t in first.items() if "life" in n])
-    assert set(lives.tolist()) == {10, 11, 12}
-
-
-def test_durations_are_those_of_the_hash() -> None:
+def test_durations_are_those_of_the_hash_of_seed_place_and_unit() -> None:
     rule = Lifecycle(life=(10, 500), recovery=(3, 77))
     layer = LifecycleLinear(2, 50, lifecycle=rule, seed=99)
     assert layer.life_max.tolist() == [duration(99, 10, 500, 0, 0, i) for i in range(50)]
     assert layer.recovery_max.tolist() == [duration(99, 3, 77, 1, 0, i) for i in range(50)]
 
+    def draws(seed: int) -> list[Tensor]:
+        module = build("stacked")
+        rlplast.replace_layers(module, seed=seed, life=[10, 12], recovery=[1000, 9000])
+        return [t for n, t in module.state_dict().items() if n.endswith("recovery_max")]
 
-def test_layers_may_be_made_directly() -> None:
-    layer = StackedLifecycleLinear(2, 3, 4, lifecycle=Lifecycle(), seed=3)
-    assert isinstance(layer, StackedLinear)
-    assert layer(torch.zeros(5, 3)).shape == (2, 5, 4)
-    assert layer.unit_shape() == (2, 4) and layer.seed.shape == (2,)
-    assert repr(layer) == "StackedLifecycleLinear(2, 3, 4, bias=True)"
+    first, again, other = (torch.cat(draws(seed)).flatten() for seed in (1, 1, 2))
+    assert torch.equal(first, again) and not torch.equal(first, other)
+    assert len(first.unique()) > 20  # 24 units in two layers of two members
+    stack = StackedLifecycleLinear(2, 3, 4, lifecycle=Lifecycle(), seed=3)
+    assert stack(torch.zeros(5, 3)).shape == (2, 5, 4)
+    assert stack.unit_shape() == (2, 4) and stack.seed.shape == (2,)
 
 
-def test_layers_of_one_model_may_live_differently() -> None:
-    module = build("mlp")
-    rlplast.replace_layers(module, layers=["0"], warmup=3)
-    rlplast.replace_layers(module, layers=["2"], warmup=5)
-    assert [layer.lifecycle.warmup for layer in layers_of(module).values()] == [3, 5]
-    with pytest.raises(ConfigError, match="0 is a lifecycle layer already"):
-        rlplast.replace_layers(module, layers=["[04]"])
+# Attention, whose units are heads.
+
+HEADS, D, BATCH, TIME = 3, 12, 2, 5
+
+
+FORMS: dict[str, dict[str, Any]] = {
+    "packed": {},
+    "batch_first": {"batch_first": True},
+    "no_bias": {"bias": False},
+    "separate": {"kdim": 7, "vdim": 9},
+    "bias_kv": {"add_bias_kv": True, "add_zero_attn": True},
+}
+
+
+def pair(**options: Any) -> tuple[nn.MultiheadAttention, LifecycleMultiheadAttention]:
+    torch.random.default_generator.manual_seed(0)
+    plain = nn.MultiheadAttention(D, HEADS, **options)
+    with torch.no_grad():
+        for parameter in plain.parameters():  # biases start at zero, where they would not show
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return plain, LifecycleMultiheadAttention.of(copy.deepcopy(plain), Lifecycle(), 0)
+
+
+def inputs(plain: nn.MultiheadAttention) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    shape = (BATCH, TIME) if plain.batch_first else (TIME, BATCH)
+    query, key, value = (
+        torch.randn(*shape, d, generator=generator) for d in (D, plain.kdim, plain.vdim)
+    )
+    return query, key, value
+
+
+def test_all_heads_awake_is_torchs_attention() -> None:
+    masks = {
+        "attn_mask": torch.ones(TIME, TIME, dtype=torch.bool).triu(1),
+        "key_padding_mask": torch.arange(TIME).expand(BATCH, TIME) >= TIME - 1,
+    }
+    for form, options in FORMS.items():
+        plain, living = pair(**options)
+        x = inputs(plain)
+        for keys in ({}, masks, {"need_weights": False}, masks | {"need_weights": False}):
+            expected, found = plain(*x, **keys), living(*x, **keys)
+            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6, msg=form)
+    plain, living = pair(batch_first=True)
+    x = torch.randn(TIME, D)
+    torch.testing.assert_close(living(x, x, x), plain(x, x, x))
+    x = torch.randn(BATCH, TIME, D)
+    with torch.no_grad():
+        expected = plain.eval()(x, x, x, need_weights=False)
+        torch.testing.assert_close(living.eval()(x, x, x, need_weights=False), expected)
+
+
+def test_a_masked_head_is_one_whose_output_is_zeroed_by_hand() -> None:
+    plain, living = pair(batch_first=True)
+    living.active[1], living.scale[2] = 0, 0.25
+    query, key, value = inputs(plain)
+    d, size = (1.0, 0.0, 0.25), D // HEADS
+    w, b = plain.in_proj_weight, plain.in_proj_bias
+    q, k, v = (
+        nn.functional.linear(t, w[i * D : (i + 1) * D], b[i * D : (i + 1) * D])
+        for i, t in enumerate((query, key, value))
+    )
+    outputs = []
+    for head in range(HEADS):
+        own = slice(head * size, (head + 1) * size)
+        scores = q[..., own] @ k[..., own].mT / size**0.5
+        outputs.append(d[head] * (scores.softmax(-1) @ v[..., own]))
+    expected = plain.out_proj(torch.cat(outputs, dim=-1))
+    torch.testing.assert_close(living(query, key, value)[0], expected)
+
+
+def test_each_part_of_a_packed_projection_has_its_own_piece_of_the_memory() -> None:
+    _, living = pair()
+    blocks = {b.name: b for b in Network("net", nn.ModuleDict({"attention": living})).blocks}
+    memory = blocks["attention.k.weight"].memory
+    assert memory is not None
+    expected = living.memory_in_proj_weight[D : 2 * D]
+    assert memory.data_ptr() == expected.data_ptr() and memory.shape == expected.shape
+
+
+@pytest.mark.parametrize("form", ["packed", "separate"])
+@pytest.mark.parametrize("memory", ["restore", "he"])
+def test_rows_of_a_head_sleep_and_wake_together(form: str, memory: str) -> None:
+    plain, _ = pair(**FORMS[form])
+    model = nn.ModuleDict({"attention": plain})
+    rlplast.replace_layers(
+        model,
+        layers=["attention"],
+        life=[2, 2],
+        recovery=[3, 3],
+        warmup=0,
+        memory=memory,
+        clear_moments=True,
+    )
+    living: Any = model["attention"]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    network = Network("net", model, optimizer)
+    living.life[1:] = 100  # only the first head sleeps
+    own = torch.arange(D) // (D // HEADS) == 0
+    names = [n for n in living.memories]
+    for tick in range(1, 6):
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        if tick == 2:
+            asleep = {n: living.get_parameter(n).detach().clone() for n in names}
+        rlplast.tick(network)
+        assert living.active.tolist() == [int(tick not in (2, 3, 4)), 1, 1]
+    for name in names:
+        parameter = living.get_parameter(name)
+        rows = own.repeat(len(parameter) // D)
+        moments = [m for n, m in optimizer.state[parameter].items() if n != "step"]
+        if memory == "restore":
+            assert torch.equal(parameter[rows], asleep[name][rows])
+        elif parameter.ndim == 1:
+            assert (parameter[rows] == 0).all()
+        else:
+            seed, place, d_in = int(living.seed), names.index(name), parameter.shape[1]
+            drawn = [
+                fresh_row(seed, place, 0, int(row), d_in, d_in) for row in rows.nonzero().flatten()
+            ]
+            expected = torch.stack([torch.from_numpy(row) for row in drawn]).float()
+            torch.testing.assert_close(parameter[rows].detach(), expected)
+        assert all((m[rows] == 0).all() and (m[~rows] != 0).all() for m in moments)
+        assert not torch.equal(parameter[~rows], asleep[name][~rows])
+    columns = optimizer.state[living.out_proj.weight]["exp_avg"]
+    assert (columns[:, own] == 0).all() and (columns[:, ~own] != 0).all()
+
+
+def test_encoder_layers_mask_in_evaluation_too() -> None:
+    torch.random.default_generator.manual_seed(0)
+    encoder = nn.TransformerEncoderLayer(D, 2, 16, dropout=0.0, batch_first=True)
+    model = nn.TransformerEncoder(encoder, 2, enable_nested_tensor=False)
+    rlplast.replace_layers(model, layers=["*.self_attn", "*.linear1"])
+    first: Any = model.layers[0]
+    first.self_attn.active[1] = 0
+    first.linear1.active[3:9] = 0
+    x = torch.randn(BATCH, TIME, D)
+    with torch.no_grad():
+        trained, evaluated = model(x), model.eval()(x)
+        torch.testing.assert_close(trained, evaluated)
+        first.self_attn.active[1] = 1
+        assert not torch.allclose(model(x), evaluated)

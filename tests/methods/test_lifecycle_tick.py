@@ -1,24 +1,181 @@
-"""One tick: rows and masks, targets, what drifts during sleep, what the optimizer forgets."""
+"""Ticks and hooks on networks whose units sleep: twins, followers, optimizers, checkpoints."""
 
 import copy
+from itertools import cycle
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import rlplast
+from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Context
+from rlplast.core.method.hooks import Hooks
+from rlplast.core.network.edits import Assign, write
 from rlplast.core.network.network import Network
-from rlplast.core.network.stacked import StackedLinear
 from rlplast.core.network.units import UnitSpec
+from rlplast.core.rng import torch_stream
 from rlplast.methods import recycling
-from tests.methods.living import SHORT, layers_of, living
-from tests.models import assert_same, build, data
-from tests.naive.lifecycle import NaiveAdam, NaiveSGD
+from rlplast.metrics import awake_fraction, measure
+from rlplast.metrics.probe import measure_run
+from rlplast.training.checkpoint import load_network_tensors, network_tensors
+from tests.cases import ACCEPTED, Tape, fire
+from tests.core.toy import Toy
+from tests.marks import slow, slow_but
+from tests.methods.living import SHORT, halfway, layers_of, living
+from tests.models import FAMILIES, OPTIMIZERS, Subject, assert_same, build, subject
+from tests.naive.lifecycle import (
+    NaiveAdam,
+    NaiveLifecycleLinear,
+    NaiveLinear,
+    NaiveNet,
+    NaiveSGD,
+    duration,
+    fresh_row,
+)
 
-# Rows on a CPU, masks elsewhere.
+# Algorithm 1 line by line in NumPy, over whole trainings.
+
+INPUTS = 4
+DURATIONS: dict[str, Any] = {"life": [40, 90], "recovery": [20, 60]}
+
+
+TWINS: dict[str, tuple[Any, Any]] = {
+    "sgd_momentum": (
+        lambda p: torch.optim.SGD(p, lr=0.02, momentum=0.9, fused=True),
+        lambda: NaiveSGD(0.02, 0.9),
+    ),
+    "adam": (lambda p: torch.optim.Adam(p, lr=1e-3, fused=True), lambda: NaiveAdam(1e-3)),
+    "adamw": (
+        lambda p: torch.optim.AdamW(p, lr=1e-3, weight_decay=0.1, fused=True),
+        lambda: NaiveAdam(1e-3, 0.1),
+    ),
+}
+
+
+def numpy_of(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().numpy().copy()
+
+
+def network(**params: Any) -> nn.Sequential:
+    torch.random.default_generator.manual_seed(0)
+    layers = [nn.Linear(INPUTS, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2)]
+    net = nn.Sequential(*layers).double()
+    rlplast.replace_layers(net, **(DURATIONS | params))
+    return net
+
+
+def twin_of(net: nn.Sequential, optimizer: Any, warmup: int, memory: str) -> NaiveNet:
+    def hidden(layer: Any) -> NaiveLifecycleLinear:
+        d_out, d_in = layer.weight.shape
+        seed, fans = int(layer.seed), d_in if memory == "he" else d_in + d_out
+
+        def fresh(unit: int, revivals: int) -> tuple[np.ndarray, float]:
+            return fresh_row(seed, 0, revivals, unit, d_in, fans), 0.0
+
+        return NaiveLifecycleLinear(
+            numpy_of(layer.weight),
+            numpy_of(layer.bias),
+            numpy_of(layer.life_max),
+            numpy_of(layer.recovery_max),
+            warmup,
+            None if memory == "restore" else fresh,
+        )
+
+    head: Any = net[4]
+    last = NaiveLinear(numpy_of(head.weight), numpy_of(head.bias))
+    return NaiveNet([hidden(net[0]), hidden(net[2])], last, optimizer)
+
+
+def assert_agree(layer: Any, twin: NaiveLifecycleLinear) -> None:
+    """Counters, masks and scales exactly; awake rows, and what sleeping ones wake up with."""
+    for name in ("active", "scale", "life", "recovery", "revivals"):
+        assert np.array_equal(getattr(layer, name).numpy(), getattr(twin, name)), name
+    awake = twin.active == 1
+    row = np.where(awake[:, None], twin.weight, twin.weight_memory)
+    np.testing.assert_allclose(numpy_of(layer.weight), row, rtol=0, atol=1e-10)
+    bias = np.where(awake, twin.bias, twin.bias_memory)
+    np.testing.assert_allclose(numpy_of(layer.bias), bias, rtol=0, atol=1e-10)
+
+
+def follow(optimizer: str, updates: int, warmup: int, memory: str, **params: Any) -> NaiveNet:
+    """Train a network and its twin on the same batches; compare them all the way."""
+    net = network(warmup=warmup, memory=memory, **params)
+    make, make_twin = TWINS[optimizer]
+    trained_by = make(net.parameters())
+    living = rlplast.Network("net", net, trained_by)
+    twin = twin_of(net, make_twin(), warmup, memory)
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(64, INPUTS))
+    targets = np.stack([np.sin(inputs[:, 0] * inputs[:, 1]), np.cos(inputs[:, 2])], axis=1)
+    for update in range(1, updates + 1):
+        chosen = rng.integers(len(inputs), size=8)
+        x, y = inputs[chosen], targets[chosen]
+        twin.update(x, y)
+        trained_by.zero_grad()
+        nn.functional.mse_loss(net(torch.from_numpy(x)), torch.from_numpy(y)).backward()
+        trained_by.step()
+        rlplast.tick(living)
+        if update < 100 or update % 20 == 0:
+            for layer, slow in zip((net[0], net[2]), twin.hidden, strict=True):
+                assert_agree(layer, slow)
+    head: Any = net[4]
+    np.testing.assert_allclose(numpy_of(head.weight), twin.head.weight, rtol=0, atol=1e-10)
+    out = net(torch.from_numpy(inputs))
+    np.testing.assert_allclose(numpy_of(out), twin.forward(inputs), rtol=0, atol=1e-9)
+    return twin
+
+
+LONG = [slow("adamw", 4_000), *(slow(o, 800) for o in TWINS if o != "adamw")]
+
+
+@pytest.mark.parametrize(("optimizer", "updates"), [("adamw", 400), *LONG])
+def test_whole_trainings_agree_with_the_twin(optimizer: str, updates: int) -> None:
+    twin = follow(optimizer, updates, warmup=20, memory="restore")
+    assert min(int(layer.revivals.min()) for layer in twin.hidden) >= updates // 170
+    # The twin's own rows do drift asleep; only revival brings them back.
+    assert max(layer.largest_drift for layer in twin.hidden) > 0.05
+
+
+ARMS = [("restore", 0), ("he", 20), slow("he", 0), slow("xavier", 20), ("xavier", 0)]
+
+
+@pytest.mark.parametrize(("memory", "warmup"), ARMS)
+def test_each_ablation_arm_agrees_with_the_twin(memory: str, warmup: int) -> None:
+    twin = follow("adamw", 300, warmup, memory)
+    assert min(int(layer.revivals.min()) for layer in twin.hidden) >= 1
+
+
+def test_units_that_fall_asleep_before_they_are_warm_agree_with_the_twin() -> None:
+    twin = follow("adam", 150, 12, "restore", life=[5, 20], recovery=[2, 9])
+    assert any((layer.life_max < 12).any() for layer in twin.hidden)
+
+
+def test_redraw_gives_each_life_its_own_durations() -> None:
+    net = network(life=[5, 9], recovery=[2, 4], warmup=0, redraw=True)
+    layer: Any = net[0]
+    living = rlplast.Network("net", net)
+    lives: list[list[int]] = [[] for _ in range(8)]
+    sleeps: list[list[int]] = [[] for _ in range(8)]
+    previous, since = layer.active.clone(), [0] * 8
+    for step in range(1, 400):
+        rlplast.tick(living)
+        for unit in (layer.active != previous).nonzero().flatten().tolist():
+            spans = lives if previous[unit] else sleeps
+            spans[unit].append(step - since[unit])
+            since[unit] = step
+        previous = layer.active.clone()
+    seed = int(layer.seed)
+    for unit in range(8):
+        for spans, what, low, high in ((lives[unit], 0, 5, 9), (sleeps[unit], 1, 2, 4)):
+            drawn = [duration(seed, low, high, what, n, unit) for n in range(len(spans))]
+            assert spans == drawn and set(spans) == set(range(low, high + 1))
+
+
+# One tick.
 
 
 @pytest.mark.parametrize(
@@ -42,22 +199,15 @@ def test_masks_write_what_rows_write(
     assert all(int(layer.revivals.sum()) > 3 for layer in layers_of(by_rows.module).values())
 
 
-def test_a_plan_writes_nothing() -> None:
-    made = living(memory="he", redraw=True, clear_moments=True, target_mask="online")
-    for _ in range(12):
-        made.update()
-        before = made.snapshot()
-        [method] = made.network.installed
-        assert method.plan(Context(made.network, made.network.blocks, reads=method.reads), {})
-        assert_same(before, made.snapshot())
-        rlplast.tick(made.network)
-
-
-def test_raw_weights_are_the_effective_ones_after_every_tick() -> None:
-    made = living(optimizer="adamw_fused")
+def test_raw_weights_are_the_effective_ones_after_every_tick_and_a_plan_writes_nothing() -> None:
+    made = living(optimizer="adamw_fused", redraw=True, clear_moments=True, target_mask="online")
+    [method] = made.network.installed
     frozen: dict[tuple[str, int], Tensor] = {}
     for _ in range(40):
         made.update()
+        before = made.snapshot()
+        assert method.plan(Context(made.network, made.network.blocks, reads=method.reads), {})
+        assert_same(before, made.snapshot())
         rlplast.tick(made.network)
         for path, layer in layers_of(made.module).items():
             for unit in range(6):
@@ -67,27 +217,17 @@ def test_raw_weights_are_the_effective_ones_after_every_tick() -> None:
                 else:  # as it was when it fell asleep, although the optimizer moves it
                     assert torch.equal(frozen.setdefault((path, unit), row), row)
                     assert torch.equal(layer.memory_weight[unit], row)
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_evaluation_never_ticks(training: bool) -> None:
-    made = living()
-    made.update()
-    made.module.train(training)
+    made.module.eval()
     before = made.snapshot()
     rlplast.tick(made.network)
-    assert torch.equal(before["0.life"], made.state()["0.life"]) is not training
-
-
-def test_ticking_what_cannot_tick_is_refused_with_the_remedy() -> None:
-    module: Any = living().module
+    assert_same(before, made.snapshot())
     for ticked, message in (
-        (Network("net", build("mlp")), r"call rlplast\.replace_layers on it first"),
-        (module, r"got a Sequential: make a rlplast\.Network of the mod"),
-        (Network("net", living(clear_moments=True).module), r"clear_moments needs the optimizer: "),
+        (Network("net", build("mlp")), "replace_layers"),
+        (made.module, r"rlplast\.Network"),
+        (Network("net", living(clear_moments=True).module), "clear_moments"),
     ):
         with pytest.raises(ConfigError, match=message):
-            rlplast.tick(ticked)
+            rlplast.tick(ticked)  # type: ignore[arg-type]
 
 
 def test_masters_sleep_and_wake_with_their_copies() -> None:
@@ -118,9 +258,6 @@ def test_masters_sleep_and_wake_with_their_copies() -> None:
             own = wide.get_parameter(f"{path}.weight").detach().bfloat16()
             assert torch.equal(layer.weight[asleep], own[asleep])
     assert int(layers_of(module)["0"].revivals.min()) >= 1
-
-
-# Followers.
 
 
 @pytest.mark.parametrize("target_mask", ["none", "online"])
@@ -157,96 +294,56 @@ def test_unmasked_follower_stays_so_when_all_buffers_are_copied_to_it() -> None:
     torch.testing.assert_close(layer(x), x @ layer.weight.T + layer.bias)
 
 
-# What drifts while a unit sleeps.
-
-DRIFTING: dict[str, tuple[Any, Any]] = {
-    "sgd_momentum": (
-        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
-        lambda: NaiveSGD(0.1, 0.9),
-    ),
-    "adam": (lambda p: torch.optim.Adam(p, lr=1e-3), lambda: NaiveAdam(1e-3)),
-    "adamw": (lambda p: torch.optim.AdamW(p, lr=1e-3), lambda: NaiveAdam(1e-3, 0.01)),
-}
-NORMAL, ASLEEP, UNITS = 50, 200, 32
-
-
-def trained(optimizer: str, ticks: bool, **params: Any) -> tuple[Any, Any, Any, Any]:
-    """Train 50 updates, then put every second unit to sleep; return what is needed to go on."""
-    torch.random.default_generator.manual_seed(0)
-    net = nn.Sequential(nn.Linear(16, UNITS), nn.Tanh(), nn.Linear(UNITS, 4)).double()
-    rlplast.replace_layers(net, life=[10**6] * 2, recovery=[10**6] * 2, **params)
-    trained_by = DRIFTING[optimizer][0](net.parameters())
-    network = Network("net", net, trained_by)
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(256, 16, generator=generator, dtype=torch.float64)
-    y = torch.stack([x[:, 0] * x[:, 1], x[:, 2].sin(), x[:, 3].abs(), x[:, 4]], dim=1)
-
-    def update() -> None:
-        chosen = torch.randint(256, (32,), generator=generator)
-        trained_by.zero_grad()
-        nn.functional.mse_loss(net(x[chosen]), y[chosen]).backward()
-        trained_by.step()
-        if ticks:
-            rlplast.tick(network)
-
-    layer: Any = net[0]
-    for _ in range(NORMAL - 1):
-        update()
-    layer.life[::2] = 1  # after the next update these fall asleep
-    update()
-    if not ticks:
-        layer.active[::2] = 0
-    return net, layer, trained_by, update
-
-
-def without_gradient(optimizer: str, parameter: Tensor, state: dict[str, Any]) -> Tensor:
-    """Return where 200 updates of zero gradient take a parameter, in NumPy."""
-    twin = DRIFTING[optimizer][1]()
-    value = parameter.detach().numpy().copy()
-    if isinstance(twin, NaiveSGD):
-        twin.buffers[0] = state["momentum_buffer"].numpy().copy()
-    else:
-        moments = (state["exp_avg"].numpy().copy(), state["exp_avg_sq"].numpy().copy())
-        twin.state[0] = (int(state["step"]), *moments)
-    for _ in range(ASLEEP):
-        twin.step(0, value, 0 * value)
-    return torch.from_numpy(value)
-
-
-def share(after: Tensor, before: Tensor) -> float:
-    return float((after - before).norm() / before.norm())
-
-
 # Shares of the norm, as docs/methods/lifecycle.md has them: own rows, columns of the next layer.
-MEASURED = {"sgd_momentum": (0.109, 0.319), "adam": (0.027, 0.045), "adamw": (0.0275, 0.044)}
+DRIFTING: dict[str, tuple[Any, float, float]] = {
+    "sgd_momentum": (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), 0.109, 0.319),
+    "adam": (lambda p: torch.optim.Adam(p, lr=1e-3), 0.027, 0.045),
+    "adamw": (lambda p: torch.optim.AdamW(p, lr=1e-3), 0.0275, 0.044),
+}
 
 
-@pytest.mark.parametrize("ticks", [True, False])
 @pytest.mark.parametrize("optimizer", DRIFTING)
 def test_asleep_columns_of_the_next_layer_drift_and_own_rows_would_if_not_written_back(
-    optimizer: str, ticks: bool
+    optimizer: str,
 ) -> None:
-    net, layer, trained_by, update = trained(optimizer, ticks)
-    weights = layer.weight, net[2].weight.T
-    before = [w.detach()[::2].clone() for w in weights]
-    expected = [
-        without_gradient(optimizer, weight, trained_by.state[weight])
-        for weight in (layer.weight, net[2].weight)
-    ]
-    for _ in range(ASLEEP):
-        update()
-    assert (layer.active[::2] == 0).all()
-    rows, columns = (w.detach()[::2] for w in weights)
-    if ticks:
-        assert torch.equal(rows, before[0])
-    else:
-        torch.testing.assert_close(rows, expected[0][::2], rtol=0, atol=1e-12)
-        assert share(rows, before[0]) == pytest.approx(MEASURED[optimizer][0], abs=5e-4)
-    torch.testing.assert_close(columns, expected[1].T[::2], rtol=0, atol=1e-12)
-    assert share(columns, before[1]) == pytest.approx(MEASURED[optimizer][1], abs=5e-4)
+    make, own_rows, columns = DRIFTING[optimizer]
+    for ticks in (True, False):
+        torch.random.default_generator.manual_seed(0)
+        net = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4)).double()
+        rlplast.replace_layers(net, life=[10**6] * 2, recovery=[10**6] * 2)
+        trained_by, layer = make(net.parameters()), layers_of(net)["0"]
+        network = Network("net", net, trained_by)
+        generator = torch.Generator().manual_seed(1)
+        x = torch.randn(256, 16, generator=generator, dtype=torch.float64)
+        y = torch.stack([x[:, 0] * x[:, 1], x[:, 2].sin(), x[:, 3].abs(), x[:, 4]], dim=1)
+        weights = layer.weight, net[2].weight.T  # type: ignore[union-attr]
+        for update in range(250):
+            if update == 49:
+                layer.life[::2] = 1  # after this update these fall asleep
+            chosen = torch.randint(256, (32,), generator=generator)
+            trained_by.zero_grad()
+            nn.functional.mse_loss(net(x[chosen]), y[chosen]).backward()
+            trained_by.step()
+            if ticks:
+                rlplast.tick(network)
+            if update == 49:
+                layer.active[::2] = 0
+                before = [w.detach()[::2].clone() for w in weights]  # type: ignore[operator]
+        drifts = [
+            float((w.detach()[::2] - start).norm() / start.norm())  # type: ignore[operator]
+            for w, start in zip(weights, before, strict=True)
+        ]
+        assert drifts == pytest.approx([0 if ticks else own_rows, columns], abs=5e-4)
 
 
-# What the optimizer forgets.
+# Of each family: a layer → the layer that reads its units, and the columns that read one unit.
+READERS: dict[str, dict[str, tuple[str, int]]] = {
+    "mlp": {"0": ("2", 1), "2": ("4", 1)},
+    "conv": {"0": ("2", 1), "2": ("5", 4)},
+    "stacked": {"fc1": ("fc2", 1), "fc2": ("head", 1)},
+    "conv_batchnorm": {"0": ("3", 1), "3": ("7", 4)},
+    "residual": {},  # a stream has no units
+}
 
 
 @pytest.mark.parametrize(
@@ -264,42 +361,30 @@ def test_woken_units_lose_their_moments_in_row_and_column(
     family: str, clear: bool, optimizer: str
 ) -> None:
     made = living(family, optimizer, clear_moments=clear)
-    found = layers_of(made.module)
-    follows = {"mlp": {"0": "2", "2": "4"}, "conv": {"0": "2", "2": "5"}}
-    follows |= {"stacked": {"fc1": "fc2", "fc2": "head"}}
-    follows |= {"conv_batchnorm": {"0": "3", "3": "7"}, "residual": {}}  # a stream has no units
     woken = 0
     for _ in range(20):
         made.update()
         before = made.snapshot()
         rlplast.tick(made.network)
         after = made.snapshot()
-        cleared: dict[str, Tensor] = {}
-        for path, layer in found.items():
+        cleared = {n: torch.zeros_like(t, dtype=torch.bool) for n, t in before.items()}
+        for path, layer in layers_of(made.module).items() if clear else ():
             revived = (layer.active == 1) & (before[f"{path}.active"] == 0)
             woken += int(revived.sum())
-            for name in ("weight", "bias"):
-                mask = revived.view(
-                    *revived.shape, *(1,) * (before[f"{path}.{name}"].ndim - revived.ndim)
-                )
-                own = f"{path}.{name}"
-                cleared[own] = mask | cleared.get(own, torch.tensor(False))
-            reader = follows.get(family, {}).get(path)
-            if reader:
-                columns = revived.repeat_interleave(4) if reader in ("5", "7") else revived
-                columns = columns.unsqueeze(-2)
-                weight = f"{reader}.weight"
-                columns = columns[..., None, None] if before[weight].ndim == 4 else columns
-                cleared[weight] = columns | cleared.get(weight, torch.tensor(False))
+            for name in (f"{path}.weight", f"{path}.bias"):
+                mask = cleared[name]
+                mask |= revived.view(*revived.shape, *(1,) * (mask.ndim - revived.ndim))
+            if path in READERS[family]:
+                reader, repeats = READERS[family][path]
+                mask = cleared[f"{reader}.weight"]
+                columns = revived.repeat_interleave(repeats, -1).unsqueeze(-2)
+                mask |= columns[..., None, None] if mask.ndim == 4 else columns
         for name, tensor in before.items():
             parameter, colon, moment = name.partition(":")
-            if not colon:
-                continue
-            expected = tensor
-            if clear and moment != "step" and parameter in cleared:
-                expected = tensor.where(~cleared[parameter].expand_as(tensor), 0)
-            assert torch.equal(after[name], expected), name
-    assert woken > 10
+            if colon:
+                expected = tensor if moment == "step" else tensor.where(~cleared[parameter], 0)
+                assert torch.equal(after[name], expected), name
+    assert (woken > 10) is clear
 
 
 def test_columns_of_heads_side_by_side_are_cleared_in_all_of_them() -> None:
@@ -324,9 +409,6 @@ def test_columns_of_heads_side_by_side_are_cleared_in_all_of_them() -> None:
     for head in (module.mean, module.log_std):
         moment = optimizer.state[head.weight]["exp_avg"]
         assert (moment == 0).all(0).tolist() == [False, False, True, False]
-
-
-# On a GPU.
 
 
 @pytest.mark.gpu
@@ -367,24 +449,199 @@ def test_tick_waits_for_nothing_and_can_be_captured() -> None:
     assert_same(dict(eager.module.state_dict()), dict(captured.module.state_dict()))
 
 
-def test_stacked_reader_of_another_width_is_left_alone() -> None:
-    class Wide(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fc1, self.fc2 = StackedLinear(2, 3, 4), StackedLinear(2, 8, 1)
+@pytest.mark.parametrize(("family", "optimizer"), [*zip(FAMILIES, cycle(OPTIMIZERS), strict=False)])
+def test_until_a_unit_falls_asleep_training_is_that_of_plain_layers(
+    family: str, optimizer: str
+) -> None:
+    plain, made = subject(family, optimizer, 0), living(family, optimizer, life=[50, 60])
+    for _ in range(6):
+        plain.update()
+        made.update()
+        rlplast.tick(made.network)
+    after = made.snapshot()
+    assert_same(plain.snapshot(), {name: after[name] for name in plain.state()})
 
-        def forward(self, x: Tensor) -> Tensor:
-            h = self.fc1(x).relu()
-            return self.fc2(torch.cat([h, -h], dim=-1))
 
-    module = Wide()
-    optimizer = torch.optim.Adam(module.parameters())
-    rlplast.replace_layers(module, **SHORT, clear_moments=True, layers=["fc1"])
-    network = Network("net", module, optimizer)
-    module(data("stacked")[0][:, :3]).sum().backward()
-    optimizer.step()
-    before = optimizer.state[module.fc2.weight]["exp_avg"].clone()
-    for _ in range(12):
-        rlplast.tick(network)
-    assert torch.equal(optimizer.state[module.fc2.weight]["exp_avg"], before)
-    assert (optimizer.state[module.fc1.weight]["exp_avg"] == 0).any()
+# Hooks.
+
+RETURNS = ("full_reset", "persistent", "distill")  # to θ0, masks and counters included
+
+
+def without_lifecycle(made: Subject) -> Network:
+    """Return plain layers with the weights as they are: what a hook is to see."""
+    twin = copy.deepcopy(made.module)
+    for path, layer in layers_of(twin).items():
+        parent, _, name = path.rpartition(".")
+        kind = type(layer).__mro__[2]
+        plain = kind.__new__(kind)
+        vars(plain).update(vars(layer))
+        plain._buffers = {}
+        plain.__dict__.pop("memories")
+        setattr(twin.get_submodule(parent), name, plain)
+    plain_names = {b.name for b in Network("net", twin).blocks}
+    initial = {n: t for n, t in made.network.initial.items() if n in plain_names}
+    return Network("net", twin, initial=initial)
+
+
+@pytest.mark.parametrize("family", slow_but(["mlp", "stacked"], FAMILIES))
+def test_hooks_edit_effective_weight_and_memory_alike_and_leave_masks(family: str) -> None:
+    for method in [m for m, f in ACCEPTED if f == family]:
+        made, resets = halfway(family, method=method), method in RETURNS
+        plain = without_lifecycle(made)
+        lifecycle = [b for b in made.network.blocks if b.kind == "lifecycle"]
+        counters = [
+            (b, b.view.clone()) for b in lifecycle if not b.spec.tensor.startswith("memory")
+        ]
+        with pytest.MonkeyPatch.context() as patch:
+            tape = Tape(patch)
+            fire(method, made.network)
+            tape.rewind()  # asleep units are silent, and those of plain layers are not
+            fire(method, plain)
+        for block, before in counters:
+            if method in ("full_reset", "distill") and block.spec.tensor == "seed":
+                assert (block.view != before).all(), method  # draws after it are other ones
+            else:
+                wanted = made.network.initial[block.name] if resets else before
+                assert torch.equal(block.view, wanted), (method, block.name)
+        asleep = {path: layer.active == 0 for path, layer in layers_of(made.module).items()}
+        for path, layer in layers_of(made.module).items():
+            assert bool(asleep[path].any()) is not resets, method
+            assert torch.equal(layer.life, layer.life_max) or not resets
+            for name, memory in layer.memories.items():
+                edited = plain.module.get_parameter(f"{path}.{name}")
+                assert torch.equal(getattr(layer, name), edited), (method, path, name)
+                kept = getattr(layer, memory)[asleep[path]]
+                assert torch.equal(kept, edited[asleep[path]]), (method, path, memory)
+        made.update(4)  # they wake up with the edited row, whatever the optimizer did to it
+        for layer in layers_of(made.module).values():
+            layer.recovery.fill_(1)
+        rlplast.tick(made.network)
+        for path, layer in layers_of(made.module).items():
+            assert (layer.active[asleep[path]] == 1).all(), method
+            for name in layer.memories:
+                edited = plain.module.get_parameter(f"{path}.{name}")[asleep[path]]
+                assert torch.equal(getattr(layer, name)[asleep[path]], edited), (method, path)
+
+
+def test_followers_copy_weights_and_only_shared_masks() -> None:
+    own_masks = [("fire", "stacked", "none"), ("full_reset", "conv_batchnorm", "none")]
+    shared = [(m, f, "online") for m, f in ACCEPTED if f == "mlp"]
+    for method, family, target_mask in own_masks + shared:
+        made = halfway(family, method=method, target_mask=target_mask)
+        masks = {n: t.clone() for n, t in made.follower.named_buffers() if "running" not in n}
+        fire(method, made.network, follower_policy="copy")
+        assert_same(dict(made.module.named_parameters()), dict(made.follower.named_parameters()))
+        own = dict(made.module.named_buffers())
+        for name, tensor in made.follower.named_buffers():
+            tail = name.rpartition(".")[2]
+            if tail in ("active", "scale") and target_mask == "online":
+                assert torch.equal(tensor, own[name]), (method, name)
+            elif tail in ("active", "scale", "life", "recovery", "revivals"):
+                assert torch.equal(tensor, masks[name]), (method, name)
+
+
+@pytest.mark.parametrize("family", ["mlp", "conv", "stacked"])
+def test_hooks_tick_before_every_update_hooks_which_reach_what_sleepers_wake_up_with(
+    family: str,
+) -> None:
+    made, twin = living(family, "sgd_momentum"), living(family, "sgd_momentum")
+    config = {"method": "swr", "every": "1 updates", "params": {"coef": 0.05}}
+    driven = Hooks([config], made.network, "100 updates")
+    ticking, inside = Hooks([config], twin.network, "100 updates").hooks
+    assert ticking.key == "layers/0 lifecycle"
+    for update in range(1, 31):
+        made.update()
+        assert driven.step(updates=update) == []
+        twin.update()
+        rlplast.tick(twin.network)
+        inside.after_update(Clock(updates=update), 0)
+        assert_same(made.snapshot(), twin.snapshot())
+        for layer in layers_of(made.module).values():
+            asleep = layer.active == 0
+            for name, memory in layer.memories.items():
+                assert torch.equal(getattr(layer, name)[asleep], getattr(layer, memory)[asleep])
+    [receipt] = driven.flush(Clock(updates=30))
+    assert (receipt.method, receipt.firings) == ("swr", 30)
+    assert receipt.entries_touched == sum(p.numel() for p in made.module.parameters())
+
+
+def test_initialise_draws_what_it_draws_without_lifecycle() -> None:
+    for family in FAMILIES:
+        made = living(family)
+        plain = without_lifecycle(made)
+        made.network.initialise(torch_stream(3, "init"))
+        plain.initialise(torch_stream(3, "init"))
+        assert_same(dict(plain.module.named_parameters()), dict(made.module.named_parameters()))
+        assert_same(dict(made.follower.named_parameters()), dict(made.module.named_parameters()))
+
+
+def test_initial_weights_may_be_of_before_the_layers_were_replaced() -> None:
+    made = living()
+    before = {n: p.detach().clone() for n, p in made.module.named_parameters()}
+    made.update(3)
+    rlplast.shrink_perturb(made.module, initial=before, coef=1.0)
+    assert_same(before, dict(made.module.named_parameters()))
+
+
+def test_hooks_without_a_hook_tick_once_per_update() -> None:
+    made, twin = living("mlp"), living("mlp")
+    driven = Hooks([], made.network, "100 updates")
+    for update in (1, 2, 5):  # five updates in three calls
+        driven.step(updates=update)
+    for _ in range(5):
+        rlplast.tick(twin.network)
+    assert_same(made.snapshot(), twin.snapshot())
+    with pytest.raises(ConfigError, match=r"step\(env_steps\) lacks updates, which .* tick reads"):
+        Hooks([], made.network, "100 env_steps").step(env_steps=3)
+
+
+@pytest.mark.parametrize("family", ["conv_batchnorm", "stacked"])
+def test_restored_in_mid_life_equals_uninterrupted(family: str) -> None:
+    params = {"memory": "xavier", "redraw": True, "target_mask": "online", "clear_moments": True}
+    whole = halfway(family, **params)
+    saved = {n: t.detach().clone() for n, t in network_tensors(whole.network).items()}
+    again = living(family, "adamw_fused", **params)
+    load_network_tensors(again.network, saved)
+    assert_same(whole.snapshot(), again.snapshot())
+    for made in (whole, again):
+        for _ in range(20):
+            made.update()
+            rlplast.tick(made.network)
+    assert_same(whole.snapshot(), again.snapshot())
+    assert_same(network_tensors(whole.network), network_tensors(again.network))
+
+
+class LivingToy(Toy):
+    """The toy run with lifecycle layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for module in (self.module, self.target):
+            rlplast.replace_layers(module)
+        self.networks = {"net": Network("net", self.module, self.optimizer)}
+
+
+def test_metrics_count_the_awake_by_units_and_ignore_memories() -> None:
+    active = {"a": torch.tensor([1, 0, 0]), "b": torch.ones(2, 4), "c": torch.zeros(1)}
+    assert float(awake_fraction(active)) == 9 / 12
+    toy = LivingToy()
+    toy.module[0].active[1] = 0  # type: ignore[union-attr, index, operator]
+    values = measure_run(toy, ["awake_fraction", "weight_norm", "dfi"], 4, 0)
+    assert values["metric/awake_fraction/net"] == 7 / 8
+    assert values["metric/awake_fraction/net/0"] == 3 / 4
+    assert values["metric/awake_fraction/net/3"] == 1
+    assert not any("memory" in name for name in values)
+    norm = torch.cat([p.flatten() for p in toy.module.parameters()]).detach().norm()
+    assert values["metric/weight_norm/net"] == pytest.approx(float(norm))
+    made = halfway("mlp")
+    plain = without_lifecycle(made).module.state_dict()
+    assert measure(made.module.state_dict()) == measure(plain)
+
+
+def test_rows_of_a_sleeping_layer_reach_the_memory() -> None:
+    made = halfway("mlp")
+    block = made.network.blocks[0]
+    write([Assign(block, torch.full((1, 5), 3.0), rows=torch.tensor([4]))])
+    layer = layers_of(made.module)["0"]
+    assert (layer.weight[4] == 3).all() and (layer.memory_weight[4] == 3).all()
+    assert not (layer.memory_weight[:4] == 3).any()
