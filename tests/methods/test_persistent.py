@@ -20,7 +20,7 @@ from rlplast.run import api
 from rlplast.training.loop import Loop
 from tests.marks import slow
 from tests.methods.penalty_cases import MODELS, moved
-from tests.models import Critic, assert_same
+from tests.models import assert_same
 from tests.naive.penalties import persistent_twin, weight_and_bias
 from tests.runs import Killed, at_step, final, kill, lines
 from tests.supervised_runs import small_supervised
@@ -129,26 +129,6 @@ def test_value_of_one_layer() -> None:
             wanted = 0.1 * sign * old / old.norm() ** power
             grads = [p.grad.flatten() for p in network.module.parameters() if p.grad is not None]
             torch.testing.assert_close(torch.cat(grads), wanted)
-
-
-def test_members_of_a_stack_meet_the_same_member() -> None:
-    network, _ = moved("stacked")
-    old = solution("stacked", 1)
-    driven = Driven(network, coef=0.3)
-    driven.remember(old)
-    expected = 0.0
-    for member in range(2):
-        critic, first = Critic(), Critic()
-        critic.load_state_dict({n: t[member] for n, t in network.module.state_dict().items()})
-        first.load_state_dict({n: t[member] for n, t in old.state_dict().items()})
-        alone = Driven(Network("net", critic), coef=0.3)
-        alone.remember(first)
-        expected += alone.value()
-    assert driven.value() == pytest.approx(expected)
-    old.load_state_dict({n: t.flip(0) for n, t in old.state_dict().items()})
-    swapped = Driven(network, coef=0.3)
-    swapped.remember(old)
-    assert swapped.value() != pytest.approx(expected)
 
 
 def test_one_is_a_layer_that_every_firing_draws_anew() -> None:

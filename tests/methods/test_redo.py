@@ -107,16 +107,6 @@ def test_a_long_mean_in_bf16_is_summed_in_float32() -> None:
     assert dormant(h, 0.23).tolist() == [False, True]  # 0.125 / 0.5625 = 0.222
 
 
-def test_network_without_dormant_units_keeps_every_bit() -> None:
-    made = Trained("mlp").train(3)
-    before, moments = made.state(), made.moments()
-    receipt = redo(made.network, inputs=probe("mlp"), threshold=0)
-    none = {name: torch.zeros_like(t, dtype=torch.bool) for name, t in before.items()}
-    made.assert_edited_alone(none, before, moments)
-    assert receipt.units == {"0": 0, "2": 0}
-    assert (receipt.entries_touched, receipt.sfe) == (0, 0)
-
-
 @torch.no_grad()
 def mute(first: nn.Module, nonlinearity: type[nn.Module], *rest: nn.Module) -> Network:
     """A network whose hidden units are all silent."""

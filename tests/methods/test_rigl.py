@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 import rlplast
@@ -16,7 +15,7 @@ from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.network.network import Network
 from rlplast.methods.rigl import erk
 from tests.methods.unit_nets import NETS, Trained
-from tests.models import Critic, assert_same, build, data, loss_of
+from tests.models import assert_same, build
 from tests.naive import rigl as naive
 
 SHORT: dict[str, Any] = {"sparsity": 0.5, "every": 3, "until": 12, "alpha": 0.6}
@@ -178,37 +177,6 @@ def test_dropped_weights_that_have_the_largest_gradient_come_back_as_they_were()
     hooks.step(updates=2)
     assert mask.tolist() == [[False, True, False, True]]
     assert weight.tolist() == [[0.0, 2.0, 0.0, 0.0]]
-
-
-def test_a_stack_of_two_is_two_networks() -> None:
-    stack, (x, y) = build("stacked"), data("stacked")
-    members: list[nn.Module] = []
-    for index in range(2):
-        member = Critic()
-        member.load_state_dict({n: t[index].clone() for n, t in stack.state_dict().items()})
-        members.append(member)
-    losses = [lambda: loss_of(stack, x, y)]
-    losses += [lambda m=m, i=i: F.mse_loss(m(x), y[i]) for i, m in enumerate(members)]
-    driven = []
-    for module in (stack, *members):
-        rlplast.replace_layers(module, "rigl", **SHORT)
-        by = torch.optim.Adam(module.parameters(), lr=1e-2)
-        driven.append((by, rlplast.Hooks([], Network("net", module, by), "100 updates")))
-    for update in range(1, 8):
-        for (by, hooks), loss in zip(driven, losses, strict=True):
-            by.zero_grad()
-            loss().backward()
-            by.step()
-            hooks.step(updates=update)
-    for index, member in enumerate(members):
-        masks = masks_of(driven[1 + index][1])
-        assert masks
-        for name, mask in masks.items():
-            assert torch.equal(masks_of(driven[0][1])[f"[{index}].{name}"], mask)
-        for name, tensor in member.named_parameters():
-            torch.testing.assert_close(
-                stack.get_parameter(name)[index], tensor, rtol=1e-5, atol=1e-6
-            )
 
 
 @pytest.mark.slow

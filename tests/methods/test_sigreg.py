@@ -19,7 +19,7 @@ from tests.every_kind import KINDS
 from tests.gpt.runs import write_corpora
 from tests.marks import slow_but
 from tests.methods.feature_runs import Termed, run_of, trained
-from tests.models import FAMILIES, Critic, build, data
+from tests.models import FAMILIES, build, data
 from tests.naive import features as naive
 from tests.runs import check_resumes
 
@@ -77,38 +77,6 @@ def test_the_distance_has_closed_forms() -> None:
     assert float(distance_to_normal(moved, away[:1, :1])) == pytest.approx(expected / 8)
     ladder = torch.special.ndtri((torch.arange(20_000).double() + 0.5) / 20_000)
     assert float(distance_to_normal(ladder.unsqueeze(1), away[:1, :1])) < 1e-8
-
-
-def test_the_term_alone_makes_features_isotropic() -> None:
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 6), nn.ReLU())
-    module.append(nn.Linear(6, 2))
-    with torch.no_grad():  # features nearly alike
-        module.get_parameter("2.weight").fill_(0.05).add_(0.02 * torch.randn(6, 64))
-    x = torch.randn(256, 8)
-    penalties = Penalties([{"method": "sigreg"}], {"net": Network("net", module)}, probe=x)
-    optimizer = torch.optim.Adam(module.parameters(), lr=1e-2)
-    for _ in range(300):
-        penalties.clock = penalties.clock.advance(updates=1)
-        optimizer.zero_grad()
-        penalties.of("net").backward()  # type: ignore[union-attr]
-        optimizer.step()
-    with torch.no_grad():
-        features = module[:3](x)
-    assert float(features.mean(0).abs().max()) < 0.3
-    sizes = torch.linalg.eigvalsh(torch.cov(features.T))
-    assert 0.5 < float(sizes.min()) and float(sizes.max()) < 1.7
-
-
-def test_stacked_critics_equal_two_separate_ones() -> None:
-    pair = made("stacked")
-    terms = []
-    for index in range(2):
-        member = Critic()
-        alone = made(member, pair.x)
-        alone.module.load_state_dict({n: t[index] for n, t in pair.module.state_dict().items()})
-        terms.append(alone.term())
-    torch.testing.assert_close(pair.term(), terms[0] + terms[1])
 
 
 def test_directions_are_of_the_seed_and_the_update_and_move_no_stream() -> None:

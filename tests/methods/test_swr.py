@@ -17,7 +17,6 @@ from rlplast.core.errors import ConfigError
 from tests.cases import about
 from tests.methods.chains import (
     ALL,
-    NETS,
     NORMED,
     assert_twin,
     inputs_for,
@@ -254,17 +253,6 @@ def test_theorem_one_outputs_stay_in_proportion() -> None:
             scale = float(before.abs().max())
             torch.testing.assert_close(after, factor * before, rtol=0, atol=1e-12 * scale)
             assert torch.equal(after.argmax(1), before.argmax(1))
-
-
-@given(seed=st.integers(0, 2**31), coef=st.floats(1e-4, 1), head=st.floats(1e-4, 1))
-@settings(max_examples=20)
-@torch.no_grad()
-def test_every_argmax_survives_any_coefficients(seed: int, coef: float, head: float) -> None:
-    network = make(NETS["pooled conv"], seed)
-    obs = inputs_for(network)
-    before = network.module(obs).argmax(1)
-    rlplast.swr(network, coef=coef, coef_head=head)
-    assert torch.equal(network.module(obs).argmax(1), before)
 
 
 def linear_norm_linear_linear() -> nn.Sequential:

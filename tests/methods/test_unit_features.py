@@ -81,19 +81,6 @@ def test_the_networks_of_dqn_compute_it() -> None:
         torch.testing.assert_close(q(obs), values)
 
 
-def test_values_are_bounded_and_the_scale_of_features_does_not_matter() -> None:
-    critic = Critic(5, 2, TrunkSpec("mlp", 8, 2))
-    install(critic)
-    obs, action = 1e3 * normal(64, 5), 1e3 * normal(64, 2, seed=1)
-    values, head = critic(obs, action), critic.get_submodule("head")
-    bias, norms = head.get_parameter("bias"), head.get_parameter("weight").norm(dim=-1)
-    assert ((values - bias).abs() <= norms * (1 + 1e-5)).all()
-    with torch.no_grad():
-        for p in critic.get_submodule("fc2").parameters():
-            p.mul_(7)
-    torch.testing.assert_close(critic(obs, action), values)
-
-
 def test_gradients_are_at_right_angles_to_the_features_and_shrink_with_them() -> None:
     head = nn.Linear(6, 3).double()
     install(nn.Sequential(nn.Linear(4, 6), head))
@@ -127,12 +114,13 @@ def test_features_of_zeros_stay_zeros_with_finite_gradients_of_both_orders(
 
 @torch.no_grad()
 def test_swr_multiplies_all_outputs_by_one_factor() -> None:
-    module = Critic(5, 2, TrunkSpec("mlp", 8, 2))
+    torch.manual_seed(0)
+    module = Critic(5, 2, TrunkSpec("mlp", 8, 2)).double()
     install(module)
     network = Network("critic", module, torch.optim.Adam(module.parameters()))
     for p in module.parameters():
         p.mul_(3).add_(0.1)
-    obs, action = normal(6, 5), normal(6, 2, seed=1)
+    obs, action = normal(6, 5).double(), normal(6, 2, seed=1).double()
     before = module(obs, action)
     rlplast.swr(network, coef=0.5)
     factors = module(obs, action) / before
