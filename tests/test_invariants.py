@@ -1,10 +1,12 @@
 """What must hold of every registered intervention, on every family of models.
 
-Compiled updates are in test_invariants_compiled.py, bad inputs in
-test_invariants_bad_inputs.py, masked edits and the policies of `apply` in core/test_edits.py.
+One test each builds what it needs and checks all invariants in turn. Those of `layers` are in
+test_invariants_layers.py, of moved memory in test_invariants_moved.py, of compiled updates in
+test_invariants_compiled.py, and of bad inputs in test_invariants_bad_inputs.py.
 """
 
 import copy
+import pickle
 import random
 from collections import Counter
 from dataclasses import replace
@@ -21,6 +23,7 @@ from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
 from rlplast.core.method import readings
 from rlplast.core.method.readings import OwnSource
+from rlplast.core.method.receipt import Receipt
 from rlplast.core.method.schedule import Schedule
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
@@ -29,9 +32,9 @@ from rlplast.methods import recycling
 from tests.cases import (
     ACCEPTED,
     CASES,
-    INSIDE,
     REFUSED,
     Tape,
+    about,
     drive,
     fire,
     hooks,
@@ -41,45 +44,54 @@ from tests.cases import (
     ready,
     schedule,
 )
-from tests.marks import slow
 from tests.models import OPTIMIZERS, Critic, Subject, assert_same, observed, subject
-
-# conv_batchnorm has all that conv has.
-every_model = pytest.mark.parametrize(
-    ("method", "family"), [slow(m, f) if f == "conv" else (m, f) for m, f in ACCEPTED]
-)
-every_model_and_optimizer = pytest.mark.parametrize(
-    ("method", "family", "optimizer"),
-    [(*case, optimizer) for case, optimizer in zip(ACCEPTED, cycle(OPTIMIZERS), strict=False)],
-)
 
 
 def test_every_method_has_a_case() -> None:
     assert CASES.keys() == {row.name for row in rows("interventions")}  # see tests/cases.py
 
 
-@pytest.mark.parametrize(("method", "family"), REFUSED)
-def test_refusal_names_the_tensor_and_changes_nothing(method: str, family: str) -> None:
-    made = subject(family)
-    before, modules = made.snapshot(), list(made.module.modules())
-    with pytest.raises(ConfigError, match=CASES[method].refuses[family]):
-        install(method, made.module)
-        fire(method, made.network)
-    assert_same(before, made.snapshot())
-    assert modules == list(made.module.modules())
+def test_models_cover_channels_last_and_buffers() -> None:
+    made = subject("conv_batchnorm")
+    weight = made.module.get_parameter("0.weight")
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+    assert not weight.is_contiguous()
+    assert len(list(made.module.buffers())) == 6
 
 
-@pytest.mark.parametrize("method", [m for m, case in CASES.items() if case.refuses_inside])
-def test_every_update_is_refused_where_it_has_no_meaning(method: str) -> None:
-    with pytest.raises(ConfigError, match=CASES[method].refuses_inside):
-        hooks(method, ready(method, "mlp").network, every="1 updates")
+def test_refusals_name_the_place_and_change_nothing() -> None:
+    for method, family in REFUSED:
+        with about(method, family):
+            made = subject(family)
+            before, modules = made.snapshot(), list(made.module.modules())
+            with pytest.raises(ConfigError, match=CASES[method].refuses[family]):
+                install(method, made.module)
+                fire(method, made.network)
+            assert_same(before, made.snapshot())
+            assert modules == list(made.module.modules())
+    for method in (m for m, case in CASES.items() if case.refuses_inside):
+        with about(method), pytest.raises(ConfigError, match=CASES[method].refuses_inside):
+            hooks(method, ready(method, "mlp").network, every="1 updates")
 
 
-# 1. A hook that never fires equals no hook.
+@pytest.mark.parametrize(
+    ("method", "family", "optimizer"),
+    [(*case, optimizer) for case, optimizer in zip(ACCEPTED, cycle(OPTIMIZERS), strict=False)],
+)
+def test_method(method: str, family: str, optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    of = (method, family, optimizer)
+    a_hook_that_never_fires_equals_no_hook(*of)
+    a_firing_is_in_place_and_its_receipt_tells_what_happened(*of)
+    training_goes_on_with_exactly_the_trainable_parameters(*of)
+    followers_get_the_same_edit_from_the_firings_own_stream(*of, monkeypatch)
+    restored_hooks_continue_identically(*of)
+    if not CASES[method].refuses_inside:
+        inside_an_update_it_does_what_a_scheduled_firing_does(*of, monkeypatch)
+    if family == "stacked":
+        stacked_critics_equal_separate_critics(method, optimizer, monkeypatch)
 
 
-@every_model_and_optimizer
-def test_hook_that_never_fires_equals_no_hook(method: str, family: str, optimizer: str) -> None:
+def a_hook_that_never_fires_equals_no_hook(method: str, family: str, optimizer: str) -> None:
     plain, hooked = subject(family, optimizer, 0), ready(method, family, optimizer, 0)
     never = [hooks(method, hooked.network, at="99%")]
     if not CASES[method].refuses_inside:
@@ -95,9 +107,6 @@ def test_hook_that_never_fires_equals_no_hook(method: str, family: str, optimize
     assert_same(plain.snapshot(), {name: after[name] for name in plain.state()})
 
 
-# 2. Tensors keep identity, address, dtype, device, strides, requires_grad.
-
-
 def passport(made: Subject) -> dict[str, tuple[Any, ...]]:
     return {
         name: (id(t), t.data_ptr(), t.dtype, t.device, t.stride(), t.requires_grad, t.shape)
@@ -105,44 +114,62 @@ def passport(made: Subject) -> dict[str, tuple[Any, ...]]:
     }
 
 
-@pytest.mark.parametrize(
-    ("method", "family", "optimizer", "policy"),
-    [
-        (*case, optimizer, policy)
-        for case, optimizer, policy in zip(
-            ACCEPTED,
-            cycle(OPTIMIZERS),
-            cycle(["network", "parameter", "touched", "keep"]),
-            strict=False,
-        )
-    ],
-)
-def test_edit_keeps_every_tensor_in_place(
-    method: str, family: str, optimizer: str, policy: str
+def streams() -> bytes:
+    """What the global generators would draw next."""
+    states = torch.get_rng_state().numpy(), random.getstate(), np.random.get_state()
+    return pickle.dumps(states)
+
+
+def a_firing_is_in_place_and_its_receipt_tells_what_happened(
+    method: str, family: str, optimizer: str
 ) -> None:
     made = ready(method, family, optimizer)
-    before, weights = passport(made), made.snapshot()
-    fire(method, made.network, optimizer_policy=policy)
-    assert passport(made) == before
-    changed = any(not torch.equal(weights[n], t) for n, t in made.module.state_dict().items())
-    assert changed is not CASES[method].follows
+    passports, before, drawn = passport(made), made.snapshot(), streams()
+    receipt = fire(method, made.network, optimizer_policy="touched", follower_policy="leave")
+    assert passport(made) == passports
+    assert streams() == drawn
+    after = made.snapshot()
+    followers = [{n: t for n, t in s.items() if "target." in n} for s in (before, after)]
+    assert_same(*followers)
+    assert receipt.followers == {"target": "leave"}
+    assert (receipt.method, receipt.network) == (method, "net")
+    assert receipt.optimizer_policy == "touched"
+    assert receipt.row()["time/seconds"] >= 0
+    check_numbers(receipt, made, before, after, family)
 
 
-def test_models_cover_channels_last_and_buffers() -> None:
-    made = subject("conv_batchnorm")
-    weight = made.module.get_parameter("0.weight")
-    assert weight.is_contiguous(memory_format=torch.channels_last)
-    assert not weight.is_contiguous()
-    assert len(list(made.module.buffers())) == 6
+def check_numbers(
+    receipt: Receipt,
+    made: Subject,
+    before: dict[str, Tensor],
+    after: dict[str, Tensor],
+    family: str,
+) -> None:
+    names = {n for n, _ in (*made.module.named_parameters(), *made.module.named_buffers())}
+    changed = {n: int((after[n] != before[n]).sum()) for n in names}
+    assert any(changed.values()) is not CASES[receipt.method].follows
+    distances = [(after[n].double() - before[n].double()).square().sum() for n in names]
+    assert receipt.sfe == pytest.approx(float(sum(distances)), rel=1e-6)
+    whole = sum(after[n].numel() for n, count in changed.items() if count)
+    # buffers and masks aside, tensors are written whole; a value may stay by chance
+    assert sum(changed.values()) <= receipt.entries_touched
+    if family != "stacked" and CASES[receipt.method].whole:
+        assert receipt.entries_touched >= whole
+    assert receipt.entries_touched <= sum(after[n].numel() for n in names)
+    weights = [n for n, _ in made.module.named_parameters()]
+    for norm, tensors in ((receipt.norm_before, before), (receipt.norm_after, after)):
+        flat = torch.cat([tensors[n].double().flatten() for n in weights])
+        assert norm == pytest.approx(float(flat.norm()))
 
 
-# 3. Every trainable parameter is in exactly one optimizer, and goes on training.
-
-
-@every_model_and_optimizer
-def test_trainables_are_exactly_optimizer_params(method: str, family: str, optimizer: str) -> None:
+def training_goes_on_with_exactly_the_trainable_parameters(
+    method: str, family: str, optimizer: str
+) -> None:
     made = ready(method, family, optimizer)
-    fire(method, made.network, optimizer_policy="network")
+    passports = passport(made)
+    fire(method, made.network, optimizer_policy="network", follower_policy="copy")
+    assert passport(made) == passports
+    assert_same(dict(made.module.state_dict()), dict(made.follower.state_dict()))
     held = Counter(id(p) for g in made.optimizer.param_groups for p in g["params"])
     trainable = [id(p) for p in made.module.parameters() if p.requires_grad]
     assert held == Counter(trainable)
@@ -156,108 +183,112 @@ def test_trainables_are_exactly_optimizer_params(method: str, family: str, optim
         assert moved.all(), name
 
 
-# Frozen layers and layers out of scope are left alone.
-
-
-def edited(method: str, made: Subject, **options: Any) -> set[str]:
-    """Fire; return the tensors of which a bit has changed, none of them if it is refused."""
-    before = made.snapshot()
-    try:
-        fire(method, made.network, **options)
-    except ConfigError:
-        assert_same(before, made.snapshot())
-    return {name for name, tensor in made.state().items() if not torch.equal(tensor, before[name])}
-
-
-def edits_at_once(method: str) -> bool:
-    """Whether a firing without an update before it changes weights."""
-    return CASES[method].edits_weights and not CASES[method].follows
-
-
-@pytest.mark.parametrize("method", CASES)
-def test_frozen_tensors_keep_every_bit(method: str) -> None:
-    served = 0
-    for layer, (role, policy) in product("017", (("weight", "same_edit"), ("bias", "copy"))):
-        frozen = f"{layer}.{role}"
-
-        def freeze(module: torch.nn.Module, frozen: str = frozen) -> None:
-            parameter = module.get_parameter(frozen).requires_grad_(False)
-            parameter.mul_(0.9).sub_(0.1)  # where no method would put it
-            install(method, module)
-
-        made = subject("conv_batchnorm", install=freeze)
-        changed = edited(method, made, follower_policy=policy)
-        assert frozen not in changed
-        served += not changed.isdisjoint(made.module.state_dict())
-    assert served >= 3 * edits_at_once(method)  # the others were refused
-
-
-@pytest.mark.parametrize("method", CASES)
-def test_layers_out_of_scope_keep_every_bit(method: str) -> None:
-    made = ready(method, "conv_batchnorm")
-    changed = edited(method, made, scope="sac", optimizer_policy="touched")
-    assert all(name.startswith(("7.", "target.")) for name in changed)  # the linear layer
-    of_units = "no hidden units" in CASES[method].refuses.get("residual", "")
-    served = not changed.isdisjoint(made.module.state_dict())
-    assert served is (edits_at_once(method) and not of_units)  # a head has none
-
-
-# 6. Followers obey their policy; a tied tensor is edited once.
-
-
-@every_model
-def test_follower_policy_copies_or_leaves_them(method: str, family: str) -> None:
-    made = ready(method, family)
-    before = copy.deepcopy(made.follower.state_dict())
-    receipt = fire(method, made.network, follower_policy="leave")
-    assert receipt.followers == {"target": "leave"}
-    assert_same(dict(before), dict(made.follower.state_dict()))
-    made = ready(method, family)
-    fire(method, made.network, follower_policy="copy")
-    assert_same(dict(made.module.state_dict()), dict(made.follower.state_dict()))
-
-
-@every_model
-def test_follower_policy_same_edit_edits_their_own_weights(
-    method: str, family: str, monkeypatch: pytest.MonkeyPatch
+def followers_get_the_same_edit_from_the_firings_own_stream(
+    method: str, family: str, optimizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, tape = ready(method, family), Tape(monkeypatch)
+    made, again, other = (ready(method, family, optimizer) for _ in range(3))
+    policies = {"optimizer_policy": "parameter", "follower_policy": "same_edit"}
     with torch.no_grad():  # away from θ0, where some methods would leave it
-        for param in made.follower.parameters():
+        for param in (*made.follower.parameters(), *again.follower.parameters()):
             param.mul_(1.5)
     twin = copy.deepcopy(made.follower).requires_grad_(True)
     alone = Network("net", twin, initial=made.network.initial)
-    fire(method, made.network, follower_policy="same_edit")
-    tape.rewind()  # what it reads of data is the network's
-    fire(method, alone)
+    passports = passport(made)
+    with monkeypatch.context() as patched:
+        tape = Tape(patched)
+        fire(method, made.network, seed=7, **policies)
+        tape.rewind()  # what it reads of data is the network's
+        fire(method, alone, seed=7)
+    assert passport(made) == passports
     assert_same(dict(twin.state_dict()), dict(made.follower.state_dict()))
-    untouched = ready(method, family).module.state_dict()
-    changed = any(not torch.equal(untouched[n], t) for n, t in made.module.state_dict().items())
-    assert changed is not CASES[method].follows
+
+    torch.rand(3)  # the global stream is elsewhere
+    fire(method, again.network, seed=7, **policies)
+    assert_same(made.snapshot(), again.snapshot())
+    passports = passport(other)
+    receipt = fire(method, other.network, seed=8, optimizer_policy="keep")
+    assert passport(other) == passports
+    assert receipt.followers == {"target": method_of(method).policies[1]}
+    mine, others = (m.module.state_dict() for m in (made, other))
+    assert all(torch.equal(t, others[n]) for n, t in mine.items()) is not CASES[method].draws
 
 
-def test_tied_tensor_is_edited_once() -> None:
-    made = subject("tied")
-    theta, start = made.module.get_parameter("embed.weight").clone(), made.network.initial
-    receipt = rlplast.apply("shrink_perturb", made.network, coef=0.25)
-    expected = 0.75 * theta + 0.25 * start["embed.weight"]
-    torch.testing.assert_close(made.module.get_parameter("embed.weight"), expected)
-    assert receipt.entries_touched == sum(p.numel() for p in made.module.parameters())
+def restored_hooks_continue_identically(method: str, family: str, optimizer: str) -> None:
+    whole, first = (ready(method, family, optimizer, updates=0) for _ in range(2))
+    whole_hooks, first_hooks = (
+        hooks(method, m.network, **schedule(method)) for m in (whole, first)
+    )
+    receipts: list[Any] = []
+    for update in range(1, 9):
+        if update == 4:  # a new process: new networks, saved tensors
+            saved = copy.deepcopy(first_hooks.state_dict())
+            second = ready(method, family, optimizer, updates=1)
+            with torch.no_grad():
+                for name, tensor in second.state().items():
+                    tensor.copy_(first.state()[name])
+            first, first_hooks = second, hooks(method, second.network, **schedule(method))
+            first_hooks.load_state_dict(saved)
+        for made, driven in ((whole, whole_hooks), (first, first_hooks)):
+            fired = drive(made, driven, update)
+            receipts.append([(r.sfe, r.clock, r.crossings, r.norm_after, r.units) for r in fired])
+    assert receipts[0::2] == receipts[1::2]
+    left, right = (
+        [(r.sfe, r.firings, r.log_factor, r.units) for r in h.flush(Clock(updates=8))]
+        for h in (whole_hooks, first_hooks)
+    )
+    assert left == right
+    assert any(receipts) or left
+    assert_same(whole.snapshot(), first.snapshot())
+    assert_same(*(h.hooks[0].states["net"] for h in (whole_hooks, first_hooks)))
 
 
-def test_fire_edits_a_tied_tensor_only_when_asked() -> None:
-    made = subject("tied")
-    before = made.module.get_parameter("embed.weight").clone()
-    rlplast.apply("fire", made.network)
-    assert torch.equal(before, made.module.get_parameter("head.weight"))
-    receipt = rlplast.apply("fire", made.network, include_tied=True, polynomial="exact")
-    head = made.module.get_parameter("head.weight")
-    assert receipt.entries_touched == head.numel() + made.module.get_parameter("fc.weight").numel()
-    gram = head.T @ head * (head.shape[1] / head.shape[0])  # scale √(d_out/d_in), once
-    torch.testing.assert_close(gram, torch.eye(head.shape[1]), atol=1e-5, rtol=0)
+def inside_an_update_it_does_what_a_scheduled_firing_does(
+    method: str, family: str, optimizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner, outer = (ready(method, family, optimizer) for _ in range(2))
+    inside = hooks(method, inner.network, every="1 updates").hooks[0]
+    moments = tuple(Time(update, "updates") for update in range(1, 5))
+    source = OwnSource({"net": outer.network}, outer.x, loss(outer.network))
+    outside = replace(
+        inside,
+        schedule=Schedule(at=moments),
+        networks=(outer.network,),
+        source=source,
+        states={},
+        sums={},
+    )
+    receipts, summaries = [], []
+    for update in range(1, 5):
+        clock = Clock(updates=update)
+        found = {}
+        if "activations" in method_of(method).reads:
+            found["net"] = observed(inner.network, inner.x)
+        with monkeypatch.context() as patched:
+            # There a gradient is that of the update, here that of a probe: both read the update's.
+            gradients = readings.Inside(inner.network, None, "")
+            patched.setattr(readings, "_gradients", lambda *_, read=gradients: read.gradients)
+            inside.after_update(clock, 0, found)
+            receipts += outside.fire(clock, 1, 0)
+        assert_same(inner.snapshot(), outer.snapshot())
+        assert_same(uncounted(inside.states["net"]), uncounted(outside.states["net"]))
+        inner.update()
+        outer.update()
+        if update % 2 == 0:
+            summaries += inside.flush(clock)
+    sfe, told = (sum(r.sfe for r in rows) for rows in (receipts, summaries))
+    assert told == pytest.approx(sfe, rel=1e-5)
+    assert (told > 0) is CASES[method].edits_weights
+    assert counted(summaries) == counted(receipts)
 
 
-# 8. On stacked critics = on two separate critics.
+def counted(receipts: list[Receipt]) -> Counter[str]:
+    """How many units of each group were reset."""
+    return sum((Counter(r.units or {}) for r in receipts), Counter())
+
+
+def uncounted(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A method's state without what its next receipt tells and clears."""
+    return {name: t for name, t in state.items() if not name.startswith("count/")}
 
 
 def law(block: Block, generator: torch.Generator) -> Tensor:
@@ -299,18 +330,15 @@ def separate(method: str, made: Subject, index: int, make: str) -> Subject:
     return Subject(own, network, optimizer, made.x, made.y[index])
 
 
-@pytest.mark.parametrize(
-    ("method", "optimizer"),
-    [*zip([m for m, f in ACCEPTED if f == "stacked"], cycle(OPTIMIZERS), strict=False)],
-)
-def test_stacked_critics_equal_separate_critics(
+def stacked_critics_equal_separate_critics(
     method: str, optimizer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stacked = ready(method, "stacked", optimizer)
     stacked.network.init = law
-    monkeypatch.setattr(recycling, "symmetric", hash_law)
     members = [separate(method, stacked, index, optimizer) for index in range(2)]
-    receipts = [fire(method, made.network) for made in (stacked, *members)]
+    with monkeypatch.context() as patched:
+        patched.setattr(recycling, "symmetric", hash_law)
+        receipts = [fire(method, made.network) for made in (stacked, *members)]
     shared = CASES[method].shared  # counted once, or once in each
     sfe = receipts[1].sfe + receipts[2].sfe - shared
     assert receipts[0].sfe == pytest.approx(sfe, rel=1e-4)
@@ -324,138 +352,61 @@ def test_stacked_critics_equal_separate_critics(
             torch.testing.assert_close(of_pair, tensor, rtol=1e-6, atol=1e-6, msg=name)
 
 
-# Streams, receipts, resumption.
+# Frozen layers and layers out of scope are left alone; a tied tensor is edited once.
 
 
-@every_model
-def test_draws_come_from_the_firings_own_stream_and_leave_the_others(
-    method: str, family: str
-) -> None:
-    results = []
-    for global_seed, seed in ((0, 7), (1, 7), (0, 8)):
-        made = ready(method, family)
-        torch.random.default_generator.manual_seed(global_seed)
-        random.seed(1)
-        np.random.seed(1)
-        before = (torch.get_rng_state(), random.getstate(), np.random.get_state())
-        fire(method, made.network, follower_policy="same_edit", seed=seed)
-        assert torch.equal(before[0], torch.get_rng_state())
-        assert before[1] == random.getstate()
-        after = np.random.get_state()
-        assert all(np.array_equal(a, b) for a, b in zip(before[2], after, strict=True))
-        results.append(made.snapshot())
-    assert_same(results[0], results[1])
-    same = all(torch.equal(t, results[2][n]) for n, t in results[0].items())
-    assert same is not CASES[method].draws
+def edited(method: str, made: Subject, **options: Any) -> set[str]:
+    """Fire; return the tensors of which a bit has changed, none of them if it is refused."""
+    before = made.snapshot()
+    try:
+        fire(method, made.network, **options)
+    except ConfigError:
+        assert_same(before, made.snapshot())
+    return {name for name, tensor in made.state().items() if not torch.equal(tensor, before[name])}
 
 
-@every_model
-def test_receipt_tells_what_happened(method: str, family: str) -> None:
-    made = ready(method, family)
+@pytest.mark.parametrize("method", CASES)
+def test_what_is_frozen_or_out_of_scope_keeps_every_bit(method: str) -> None:
+    case = CASES[method]
+    edits_at_once = case.edits_weights and not case.follows
+    served = 0
+    for layer, (role, policy) in product("017", (("weight", "same_edit"), ("bias", "copy"))):
+        frozen = f"{layer}.{role}"
 
-    def weights() -> dict[str, Tensor]:
-        tensors = {**dict(made.module.named_parameters()), **dict(made.module.named_buffers())}
-        return {n: t.detach().double().clone() for n, t in tensors.items()}
+        def freeze(module: torch.nn.Module, frozen: str = frozen) -> None:
+            parameter = module.get_parameter(frozen).requires_grad_(False)
+            parameter.mul_(0.9).sub_(0.1)  # where no method would put it
+            install(method, module)
 
-    def norm(of: dict[str, Tensor]) -> float:
-        names = [n for n, _ in made.module.named_parameters()]
-        return float(torch.cat([of[n].flatten() for n in names]).norm())
+        made = subject("conv_batchnorm", install=freeze)
+        changed = edited(method, made, follower_policy=policy)
+        assert frozen not in changed
+        served += not changed.isdisjoint(made.module.state_dict())
+    assert served >= 3 * edits_at_once  # the others were refused
 
-    before = weights()
-    receipt = fire(method, made.network, optimizer_policy="touched")
-    after = weights()
-    changed = {n: int((after[n] != before[n]).sum()) for n in after}
-    assert receipt.sfe == pytest.approx(
-        sum(float((after[n] - before[n]).square().sum()) for n in after), rel=1e-6
-    )
-    whole = sum(after[n].numel() for n, count in changed.items() if count)
-    # buffers and masks aside, tensors are written whole; a value may stay by chance
-    assert sum(changed.values()) <= receipt.entries_touched
-    assert receipt.entries_touched >= whole or family == "stacked" or not CASES[method].whole
-    assert receipt.entries_touched <= sum(t.numel() for t in after.values())
-    assert receipt.norm_before == pytest.approx(norm(before))
-    assert receipt.norm_after == pytest.approx(norm(after))
-    assert (receipt.method, receipt.network) == (method, "net")
-    assert receipt.optimizer_policy == "touched"
-    assert receipt.followers == {"target": method_of(method).policies[1]}
-    assert receipt.row()["time/seconds"] >= 0
+    made = ready(method, "conv_batchnorm")
+    changed = edited(method, made, scope="sac", optimizer_policy="touched")
+    assert all(name.startswith(("7.", "target.")) for name in changed)  # the linear layer
+    served = not changed.isdisjoint(made.module.state_dict())
+    assert served is (edits_at_once and not case.of_units)  # a head has none
 
 
-@every_model
-def test_saved_and_restored_hooks_continue_identically(method: str, family: str) -> None:
-    whole, first = (ready(method, family, updates=0) for _ in range(2))
-    whole_hooks, first_hooks = (
-        hooks(method, m.network, **schedule(method)) for m in (whole, first)
-    )
-    receipts: list[Any] = []
-    for update in range(1, 9):
-        if update == 4:  # a new process: new networks, saved tensors
-            saved = copy.deepcopy(first_hooks.state_dict())
-            second = ready(method, family, updates=1)
-            with torch.no_grad():
-                for name, tensor in second.state().items():
-                    tensor.copy_(first.state()[name])
-            first, first_hooks = second, hooks(method, second.network, **schedule(method))
-            first_hooks.load_state_dict(saved)
-        for made, driven in ((whole, whole_hooks), (first, first_hooks)):
-            fired = drive(made, driven, update)
-            receipts.append([(r.sfe, r.clock, r.crossings, r.norm_after, r.units) for r in fired])
-    assert receipts[0::2] == receipts[1::2]
-    left, right = (
-        [(r.sfe, r.firings, r.log_factor, r.units) for r in h.flush(Clock(updates=8))]
-        for h in (whole_hooks, first_hooks)
-    )
-    assert left == right
-    assert any(receipts) or left
-    assert_same(whole.snapshot(), first.snapshot())
-    assert_same(*(h.hooks[0].states["net"] for h in (whole_hooks, first_hooks)))
+def test_tied_tensor_is_edited_once() -> None:
+    made = subject("tied")
+    theta, start = made.module.get_parameter("embed.weight").clone(), made.network.initial
+    receipt = rlplast.apply("shrink_perturb", made.network, coef=0.25)
+    expected = 0.75 * theta + 0.25 * start["embed.weight"]
+    torch.testing.assert_close(made.module.get_parameter("embed.weight"), expected)
+    assert receipt.entries_touched == sum(p.numel() for p in made.module.parameters())
 
 
-# Inside an update.
-
-
-@pytest.mark.parametrize(("method", "family"), INSIDE)
-def test_inside_an_update_it_does_what_a_scheduled_firing_does(
-    method: str, family: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inner, outer = ready(method, family), ready(method, family)
-    # There a gradient is that of the update, here that of a probe: both read the update's.
-    monkeypatch.setattr(
-        readings,
-        "_gradients",
-        lambda *_: readings.Inside(inner.network, None, "").gradients,
-    )
-    inside = hooks(method, inner.network, every="1 updates").hooks[0]
-    moments = tuple(Time(update, "updates") for update in range(1, 5))
-    source = OwnSource({"net": outer.network}, outer.x, loss(outer.network))
-    outside = replace(
-        inside,
-        schedule=Schedule(at=moments),
-        networks=(outer.network,),
-        source=source,
-        states={},
-        sums={},
-    )
-    receipts = []
-    for update in range(1, 5):
-        clock = Clock(updates=update)
-        found = {}
-        if "activations" in method_of(method).reads:
-            found["net"] = observed(inner.network, inner.x)
-        inside.after_update(clock, 0, found)
-        receipts += outside.fire(clock, 1, 0)
-        assert_same(inner.snapshot(), outer.snapshot())
-        assert_same(uncounted(inside.states["net"]), uncounted(outside.states["net"]))
-        inner.update()
-        outer.update()
-    [summary] = inside.flush(Clock(updates=4))
-    assert summary.sfe == pytest.approx(sum(r.sfe for r in receipts), rel=1e-5)
-    assert (summary.sfe > 0) is CASES[method].edits_weights
-    units = [r.units for r in receipts]
-    total = None if units[0] is None else {n: sum(u[n] for u in units if u) for n in units[0]}
-    assert summary.units == total
-
-
-def uncounted(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A method's state without what its next receipt tells and clears."""
-    return {name: t for name, t in state.items() if not name.startswith("count/")}
+def test_fire_edits_a_tied_tensor_only_when_asked() -> None:
+    made = subject("tied")
+    before = made.module.get_parameter("embed.weight").clone()
+    rlplast.apply("fire", made.network)
+    assert torch.equal(before, made.module.get_parameter("head.weight"))
+    receipt = rlplast.apply("fire", made.network, include_tied=True, polynomial="exact")
+    head = made.module.get_parameter("head.weight")
+    assert receipt.entries_touched == head.numel() + made.module.get_parameter("fc.weight").numel()
+    gram = head.T @ head * (head.shape[1] / head.shape[0])  # scale √(d_out/d_in), once
+    torch.testing.assert_close(gram, torch.eye(head.shape[1]), atol=1e-5, rtol=0)

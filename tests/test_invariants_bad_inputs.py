@@ -15,31 +15,42 @@ from rlplast.core.errors import BadWeights, UnsupportedOptimizer
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.network.network import Network
 from rlplast.core.network.record import record
-from tests.cases import CASES, Tape, fire, install, method_of, ready
+from tests.cases import CASES, Tape, about, fire, install, method_of, ready
 from tests.models import FORMS, OPTIMIZERS, assert_same, build, data, loss_of, masters_of, subject
 
-every_method = pytest.mark.parametrize("method", CASES)
-every_inside = pytest.mark.parametrize("method", [m for m in CASES if not CASES[m].refuses_inside])
 READING_MOMENTS = [m for m in CASES if "moments" in method_of(m).reads]
-every_form = pytest.mark.parametrize("form", OPTIMIZERS | FORMS)
 
 
 def weights(module: nn.Module) -> dict[str, Tensor]:
     return {name: t.detach().clone() for name, t in module.state_dict().items()}
 
 
+def assert_finite(module: nn.Module) -> None:
+    assert all(t.isfinite().all() for t in module.state_dict().values())
+
+
+@pytest.mark.parametrize(("method", "form"), [*zip(CASES, cycle(OPTIMIZERS), strict=False)])
+def test_bad_inputs(method: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty_optimizer_state_stays_empty_and_training_goes_on(method, form)
+    an_unknown_optimizer_is_refused_before_the_first_write_or_its_state_kept(method)
+    a_zero_matrix_gives_finite_weights_or_is_named(method)
+    dead_rows_and_columns_give_finite_weights(method)
+    matrices_of_one_row_or_column_work(method)
+    for bad in (float("nan"), float("inf")):
+        weights_that_are_not_finite_are_named_or_replaced(method, bad)
+    meta_tensors_are_named(method)
+    for family in ("mlp", "conv", "stacked"):
+        with monkeypatch.context() as patched:
+            bf16_without_a_master_is_computed_in_fp32_and_rounded_once(method, family, patched)
+    if not CASES[method].refuses_inside:
+        inside_an_update_bf16_needs_a_master(method)
+        bf16_copies_follow_their_fp32_master(method)
+
+
 # Optimizers: empty state, every form, unknown ones.
 
 
-@pytest.mark.parametrize(
-    ("method", "form"),
-    [
-        *zip(CASES, cycle(OPTIMIZERS), strict=False),
-        *(("full_reset", form) for form in FORMS),
-        *zip(cycle(READING_MOMENTS), FORMS, strict=False),
-    ],
-)
-def test_empty_optimizer_state_stays_empty_and_training_goes_on(method: str, form: str) -> None:
+def empty_optimizer_state_stays_empty_and_training_goes_on(method: str, form: str) -> None:
     made = ready(method, "mlp", (OPTIMIZERS | FORMS)[form], updates=0)
     fire(method, made.network, optimizer_policy="network")
     assert not any(p in made.optimizer.state for p in made.module.parameters())
@@ -48,46 +59,40 @@ def test_empty_optimizer_state_stays_empty_and_training_goes_on(method: str, for
     assert any(not torch.equal(before[n], t) for n, t in made.module.state_dict().items())
 
 
-@pytest.mark.parametrize("policy", ["touched", "parameter", "network"])
-@every_form
-def test_state_of_every_optimizer_is_zeroed_in_place(form: str, policy: str) -> None:
-    made = subject("mlp", (OPTIMIZERS | FORMS)[form])
-    addresses = {name: t.data_ptr() for name, t in made.state().items()}
-    rlplast.apply("full_reset", made.network, optimizer_policy=policy)
-    for name, tensor in made.state().items():
-        assert tensor.data_ptr() == addresses[name]
-        entry = name.partition(":")[2]
-        if entry == "step":
-            assert float(tensor) == (3 if policy == "touched" else 0)
-        elif entry:
-            assert tensor.abs().max() == 0
-    made.update(2)
-    assert all(p.isfinite().all() for p in made.module.parameters())
+@pytest.mark.parametrize("form", OPTIMIZERS | FORMS)
+def test_state_of_every_optimizer_is_zeroed_in_place(form: str) -> None:
+    for policy in ("touched", "parameter", "network"):
+        made = subject("mlp", (OPTIMIZERS | FORMS)[form])
+        addresses = {name: t.data_ptr() for name, t in made.state().items()}
+        rlplast.apply("full_reset", made.network, optimizer_policy=policy)
+        for name, tensor in made.state().items():
+            assert tensor.data_ptr() == addresses[name]
+            entry = name.partition(":")[2]
+            if entry == "step":
+                assert float(tensor) == (3 if policy == "touched" else 0), policy
+            elif entry:
+                assert tensor.abs().max() == 0, (policy, name)
+        made.update(2)
+        assert all(p.isfinite().all() for p in made.module.parameters())
+    if form in FORMS:
+        for method in ("full_reset", *READING_MOMENTS):
+            with about(method):
+                empty_optimizer_state_stays_empty_and_training_goes_on(method, form)
 
 
-@pytest.mark.parametrize(
-    ("method", "policy"),
-    [
-        *zip(CASES, cycle(["touched", "parameter", "network"]), strict=False),
-        *((m, "keep") for m in READING_MOMENTS),
-    ],
-)
-def test_unknown_optimizer_is_refused_before_the_first_write(method: str, policy: str) -> None:
+def an_unknown_optimizer_is_refused_before_the_first_write_or_its_state_kept(method: str) -> None:
     made = ready(method, "mlp", lambda params: NAdam(params, lr=1e-2))
     before = made.snapshot()
-    with pytest.raises(UnsupportedOptimizer, match=r"NAdam has no state rule: allowed are Adam"):
-        fire(method, made.network, optimizer_policy=policy)
-    assert_same(before, made.snapshot())
-
-
-@pytest.mark.parametrize("method", [m for m in CASES if m not in READING_MOMENTS])
-def test_unknown_optimizer_is_accepted_when_its_state_is_kept(method: str) -> None:
-    made = ready(method, "mlp", lambda params: NAdam(params, lr=1e-2))
-    before = made.snapshot()
-    receipt = fire(method, made.network, optimizer_policy="keep")
-    assert (receipt.sfe > 0) is not CASES[method].follows
-    after = made.snapshot()
-    assert all(torch.equal(before[n], after[n]) for n in before if ":" in n)
+    keeps = method in READING_MOMENTS
+    for policy in ("touched", "parameter", "network", *(["keep"] if keeps else [])):
+        with pytest.raises(UnsupportedOptimizer, match="NAdam"):
+            fire(method, made.network, optimizer_policy=policy)
+        assert_same(before, made.snapshot())
+    if not keeps:
+        receipt = fire(method, made.network, optimizer_policy="keep")
+        assert (receipt.sfe > 0) is not CASES[method].follows
+        after = made.snapshot()
+        assert all(torch.equal(before[n], after[n]) for n in before if ":" in n)
 
 
 # Weights: zero, dead rows, 1 × n, not finite.
@@ -101,44 +106,39 @@ def spoil(method: str, change: Callable[[Tensor], object]) -> tuple[nn.Module, N
     return made.module, made.network
 
 
-@every_method
-def test_zero_matrix_gives_finite_weights_or_is_named(method: str) -> None:
+def a_zero_matrix_gives_finite_weights_or_is_named(method: str) -> None:
     module, network = spoil(method, lambda w: w.zero_())
     before = weights(module)
     if CASES[method].refuses_zero:
-        with pytest.raises(BadWeights, match=r"net\.2\.weight is zero"):
+        with pytest.raises(BadWeights, match=r"net\.2\.weight"):
             fire(method, network)
         assert_same(before, weights(module))
     else:
         fire(method, network)
-        assert all(t.isfinite().all() for t in weights(module).values())
+        assert_finite(module)
 
 
-@every_method
-def test_dead_rows_and_columns_give_finite_weights(method: str) -> None:
+def dead_rows_and_columns_give_finite_weights(method: str) -> None:
     def kill(weight: Tensor) -> None:
         weight[1:4] = 0
         weight[:, 2] = 0
 
     module, network = spoil(method, kill)
     receipt = fire(method, network)
-    assert all(t.isfinite().all() for t in weights(module).values())
+    assert_finite(module)
     assert receipt.sfe >= 0
 
 
-@every_method
-def test_matrices_of_one_row_or_column_work(method: str) -> None:
+def matrices_of_one_row_or_column_work(method: str) -> None:
     torch.random.default_generator.manual_seed(0)
     for d_out, d_in in ((1, 5), (5, 1), (1, 1)):
         module = nn.Sequential(nn.Linear(3, d_in), nn.ReLU(), nn.Linear(d_in, d_out))
         install(method, module)
         fire(method, Network("net", module))
-        assert all(t.isfinite().all() for t in weights(module).values())
+        assert_finite(module)
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")], ids=str)
-@every_method
-def test_weights_that_are_not_finite_are_named_or_replaced(method: str, bad: float) -> None:
+def weights_that_are_not_finite_are_named_or_replaced(method: str, bad: float) -> None:
     module, network = spoil(method, lambda w: w[0, 0].fill_(bad))
     before = weights(module)
     try:
@@ -149,11 +149,10 @@ def test_weights_that_are_not_finite_are_named_or_replaced(method: str, bad: flo
         assert_equal_with_nan(before, weights(module))
         return
     assert receipt.row()["norm_before"] is None  # JSON has no NaN
-    after = weights(module)
     if CASES[method].cures_nan:
-        assert all(t.isfinite().all() for t in after.values())
+        assert_finite(module)
     else:  # the method left that layer alone
-        assert_equal_with_nan({"2.weight": before["2.weight"]}, after)
+        assert_equal_with_nan({"2.weight": before["2.weight"]}, weights(module))
 
 
 def assert_equal_with_nan(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
@@ -166,15 +165,14 @@ def test_every_bad_tensor_of_a_plan_is_named() -> None:
     with torch.no_grad():
         made.module.get_parameter("0.bias").fill_(float("nan"))
         made.module.get_parameter("4.weight")[0, 0] = float("inf")
-    with pytest.raises(BadWeights, match=r"net\.0\.bias, net\.4\.weight; nothing was written"):
+    with pytest.raises(BadWeights, match=r"net\.0\.bias, net\.4\.weight"):
         rlplast.apply("shrink_perturb", made.network)
 
 
-@every_method
-def test_meta_tensors_are_named(method: str) -> None:
+def meta_tensors_are_named(method: str) -> None:
     with torch.device("meta"):
         module = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-    with pytest.raises(BadWeights, match=r"\d\.weight is on the meta device: load or init"):
+    with pytest.raises(BadWeights, match=r"\d\.weight .*meta"):
         install(method, module)
         rlplast.apply(method, module, initial={})
 
@@ -200,9 +198,7 @@ def low_precision_twins(method: str, family: str) -> tuple[nn.Module, Network, n
     )
 
 
-@pytest.mark.parametrize("family", ["mlp", "conv", "stacked"])
-@every_method
-def test_bf16_without_a_master_is_computed_in_fp32_and_rounded_once(
+def bf16_without_a_master_is_computed_in_fp32_and_rounded_once(
     method: str, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     low, low_network, wide, wide_network = low_precision_twins(method, family)
@@ -215,18 +211,14 @@ def test_bf16_without_a_master_is_computed_in_fp32_and_rounded_once(
     assert_same(rounded, found)
 
 
-@every_inside
-def test_every_update_method_on_bf16_without_a_master_is_refused(method: str) -> None:
+def inside_an_update_bf16_needs_a_master(method: str) -> None:
     made = subject("mlp", dtype=torch.bfloat16)
     config = {"method": method, "every": "1 updates", "params": CASES[method].params}
-    with pytest.raises(
-        BadWeights, match=r"net\.0\.weight is torch\.bfloat16 without .*pass masters="
-    ):
+    with pytest.raises(BadWeights, match=r"net\.0\.weight .*masters"):
         Hooks([config], made.network, "10 updates")
 
 
-@every_inside
-def test_bf16_copies_follow_their_fp32_master(method: str) -> None:
+def bf16_copies_follow_their_fp32_master(method: str) -> None:
     low = build("mlp").to(torch.bfloat16)
     masters = masters_of(low)
     optimizer = torch.optim.Adam(masters.values(), lr=1e-2)

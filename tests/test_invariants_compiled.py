@@ -36,7 +36,7 @@ def aot_eager() -> Any:
 
 
 @pytest.mark.parametrize("methods", TOGETHER, ids=lambda methods: methods[0])
-@pytest.mark.parametrize("family", slow_but(["mlp", "stacked"], FAMILIES))
+@pytest.mark.parametrize("family", slow_but(["mlp"], FAMILIES))
 def test_updates_with_hooks_agree_eager_and_compiled(
     family: str, methods: list[str], aot_eager: Any
 ) -> None:

@@ -11,13 +11,11 @@ from torch import Tensor
 import rlplast
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.receipt import Receipt
-from tests.cases import ACCEPTED, CASES, INSIDE, hooks, ready
+from tests.cases import ACCEPTED, CASES, about, hooks, ready
 from tests.models import FORMS, OPTIMIZERS, Subject, assert_same
 
-# The layers of each family, in forward order.
+# The layers of each family, in forward order; conv_batchnorm and stacked have all that mlp has.
 LAYERS = {
-    "mlp": ["0", "2", "4"],
-    "conv": ["0", "2", "5"],
     "conv_batchnorm": ["0", "1", "3", "4", "7"],
     "residual": ["inp", "norm", "fc", "head"],
     "tied": ["embed", "fc", "head"],
@@ -25,16 +23,13 @@ LAYERS = {
 }
 # What belongs to the units of a layer beside its own entries: norms, and weights that read them.
 BELONGS = {
-    "mlp": {"0": ["2.weight"], "2": ["4.weight"]},
-    "conv": {"0": ["2.weight"], "2": ["5.weight"]},
     "conv_batchnorm": {"0": ["1.", "3.weight"], "3": ["4.", "7.weight"]},
     "stacked": {"fc1": ["fc2.weight"], "fc2": ["head.weight"]},
 }
-OF_UNITS = ("cbp", "redo", "regrama", "snr")
 POLICIES = list(product(["network", "parameter", "touched", "keep"], ["copy", "same_edit"]))
 Tensors = dict[str, Tensor]
 
-scheduled = [(m, f) for m, f in ACCEPTED if m != "plasticity_injection"]
+SERVED = [(m, f) for m, f in ACCEPTED if f in LAYERS and m != "plasticity_injection"]
 
 
 def fired(
@@ -65,7 +60,7 @@ def changed(before: Tensors, after: Tensors) -> set[str]:
 def allowed(method: str, family: str, layers: list[str]) -> tuple[str, ...]:
     """What the names of tensors that may change begin with."""
     named = [f"{layer}." for layer in layers]
-    if method in OF_UNITS:
+    if CASES[method].of_units and not CASES[method].whole:
         named += [part for layer in layers for part in BELONGS[family].get(layer, [])]
     if family == "tied" and {"embed", "head"} & set(layers):
         named += ["embed.", "head."]
@@ -73,19 +68,32 @@ def allowed(method: str, family: str, layers: list[str]) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(
-    ("method", "family", "policies", "inside"),
-    [(*case, policies, False) for case, policies in zip(scheduled, cycle(POLICIES), strict=False)]
-    + [(*case, None, True) for case in INSIDE],
+    ("method", "family", "policies", "make"),
+    [
+        (*case, policies, optimizer)
+        for case, policies, optimizer in zip(
+            SERVED, cycle(POLICIES), cycle([*OPTIMIZERS, "trac"]), strict=False
+        )
+    ],
 )
-def test_nothing_outside_of_the_layers_changes(
-    method: str, family: str, policies: tuple[str, str] | None, inside: bool
-) -> None:
+def test_layers(method: str, family: str, policies: tuple[str, str], make: str) -> None:
+    keys: list[dict[str, Any]] = [{"optimizer": policies[0], "followers": policies[1]}]
+    keys += [] if CASES[method].refuses_inside else [{"inside": True}]
+    for options in keys:
+        with about(*options.items()):
+            nothing_outside_of_them_changes(method, family, options)
+            all_layers_are_no_layers(method, family, options, make)
+
+
+def nothing_outside_of_them_changes(method: str, family: str, keys: dict[str, Any]) -> None:
     served = 0
-    for layers in [[layer] for layer in LAYERS[family]] + [LAYERS[family][-2:]]:
+    every = LAYERS[family]
+    for layers in (
+        [every[:1], every[-2:]] if "inside" in keys else [*([e] for e in every), every[-2:]]
+    ):
         made = ready(method, family)
-        keys = dict(zip(("optimizer", "followers"), policies or (), strict=False))
         try:
-            before, after, receipts, _ = fired(made, method, inside, layers=layers, **keys)
+            before, after, receipts, _ = fired(made, method, layers=layers, **keys)
         except ConfigError as error:  # it has nothing there, or a layer after it would have to move
             assert method in str(error)
             continue
@@ -101,63 +109,41 @@ def comparable(receipt: Receipt) -> dict[str, Any]:
     return {k: v for k, v in receipt.row().items() if k not in ("layers", "time/seconds")}
 
 
-@pytest.mark.parametrize(
-    ("method", "family", "policies", "optimizer", "inside"),
-    [
-        (*case, policies, optimizer, False)
-        for case, policies, optimizer in zip(
-            scheduled, cycle(POLICIES), cycle([*OPTIMIZERS, "trac"]), strict=False
-        )
-    ]
-    + [(*case, (), "adam", True) for case in INSIDE],
-)
-def test_all_layers_are_no_layers(
-    method: str, family: str, policies: tuple[str, ...], optimizer: str, inside: bool
-) -> None:
-    keys: dict[str, Any] = dict(zip(("optimizer", "followers"), policies, strict=False))
-    make = FORMS["trac"] if optimizer == "trac" else optimizer
-    plain = fired(ready(method, family, make), method, inside, **keys)
-    for layers in (["*"],) if inside else (["*"], LAYERS[family]):
-        named = fired(ready(method, family, make), method, inside, layers=layers, **keys)
+def all_layers_are_no_layers(method: str, family: str, keys: dict[str, Any], name: str) -> None:
+    make = FORMS["trac"] if name == "trac" else name
+    plain = fired(ready(method, family, make), method, **keys)
+    for layers in (["*"],) if "inside" in keys else (["*"], LAYERS[family]):
+        named = fired(ready(method, family, make), method, layers=layers, **keys)
         for left, right in zip((plain[1], plain[3]), (named[1], named[3]), strict=True):
             assert_same(left, right)
         assert [comparable(r) for r in named[2]] == [comparable(r) for r in plain[2]]
 
 
-MEMBERS = [m for m, f in scheduled if f == "stacked" and CASES[m].edits_weights]
-
-
-@pytest.mark.parametrize("followers", ["copy", "same_edit"])
-@pytest.mark.parametrize("method", MEMBERS)
-def test_one_member_of_an_ensemble_leaves_every_bit_of_the_other(
-    method: str, followers: str
-) -> None:
+@pytest.mark.parametrize(
+    "method", [m for m, f in SERVED if f == "stacked" and CASES[m].edits_weights]
+)
+def test_one_member_of_an_ensemble_leaves_every_bit_of_the_other(method: str) -> None:
     """Compared with the members of an ensemble of which both are reset, too."""
-    keys: dict[str, Any] = {"optimizer": "touched", "followers": followers}
-    before, after, receipts, _ = fired(ready(method, "stacked"), method, layers=["[1].*"], **keys)
-    assert receipts[0].entries_touched > 0
-    assert changed(before, after)
-    for name, tensor in after.items():
-        if tensor.ndim == 0:
-            assert torch.equal(tensor, before[name])
-        else:
-            assert torch.equal(tensor[0], before[name][0]), name
-    if not CASES[method].draws:
-        _, both, _, _ = fired(ready(method, "stacked"), method, **keys)
-        pair = ({n: t[1] for n, t in found.items() if t.ndim} for found in (after, both))
-        assert_same(*pair)
+    for followers in ("copy", "same_edit"):
+        keys: dict[str, Any] = {"optimizer": "touched", "followers": followers}
+        made = ready(method, "stacked")
+        before, after, receipts, _ = fired(made, method, layers=["[1].*"], **keys)
+        assert receipts[0].entries_touched > 0
+        assert changed(before, after)
+        for name, tensor in after.items():
+            other = (tensor, before[name]) if tensor.ndim == 0 else (tensor[0], before[name][0])
+            assert torch.equal(*other), (followers, name)
+        if not CASES[method].draws:
+            _, both, _, _ = fired(ready(method, "stacked"), method, **keys)
+            pair = ({n: t[1] for n, t in found.items() if t.ndim} for found in (after, both))
+            assert_same(*pair)
 
 
 @pytest.mark.parametrize("policy", ["network", "parameter"])
 def test_state_that_members_share_is_not_reset_for_one(policy: str) -> None:
     made = ready("full_reset", "stacked")
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=r"net\[0\]\.fc1\.weight .*net\[1\]\.fc1\.weight"):
         hooks("full_reset", made.network, at="50%", layers=["[0].fc1", "head"], optimizer=policy)
-    assert str(caught.value) == (
-        "hooks[0] (full_reset).layers names net[0].fc1.weight and leaves net[1].fc1.weight, a "
-        f"part of the same tensor: optimizer {policy!r} would reset the step of both; allowed are "
-        "'touched' and 'keep', or layers that name both, such as 'fc1'"
-    )
     hooks("full_reset", made.network, at="50%", layers=["[?].fc1", "head"], optimizer=policy)
 
 

@@ -15,8 +15,7 @@ import rlplast
 from rlplast.core.network.network import Network
 from rlplast.core.registry import rows
 from rlplast.metrics.probe import IN_RUNS, OF_CURVATURE
-from tests.cases import ACCEPTED, drive, hooks, loss, probe, ready, schedule
-from tests.marks import slow
+from tests.cases import ACCEPTED, CASES, about, drive, hooks, loss, probe, ready, schedule
 from tests.methods import penalty_cases
 from tests.models import Subject, assert_same, loss_of, subject
 
@@ -71,22 +70,15 @@ def result(made: Subject, driven: rlplast.Hooks) -> dict[str, Tensor]:
     return made.snapshot() | states | evaluated
 
 
-def after_updates(method: str, family: str, moved: Move, **keys: Any) -> dict[str, Tensor]:
+def after_updates(method: str, family: str, moved: Move) -> dict[str, Tensor]:
     """Return what six updates with a hook give, if memory moves after the third."""
     made = ready(method, family, updates=0)
-    driven = hooks(method, made.network, **schedule(method), **keys)
+    driven = hooks(method, made.network, **schedule(method))
     for update in range(1, 7):
         drive(made, driven, update)
         if update == 3:
             everywhere(made, moved)
     return result(made, driven)
-
-
-@pytest.mark.parametrize(
-    ("method", "family"), [slow(m, f) if f == "conv" else (m, f) for m, f in ACCEPTED]
-)
-def test_moved_memory_changes_no_bit(method: str, family: str) -> None:
-    assert_same(after_updates(method, family, stay), after_updates(method, family, move))
 
 
 def in_float64(method: str, late: bool, **keys: Any) -> dict[str, Tensor]:
@@ -103,18 +95,25 @@ def in_float64(method: str, late: bool, **keys: Any) -> dict[str, Tensor]:
     return result(made, driven)
 
 
-@pytest.mark.parametrize("method", sorted({m for m, f in ACCEPTED if f == "conv_batchnorm"}))
-@pytest.mark.parametrize("followers", ["same_edit", "copy"])
-def test_a_module_in_another_type_is_treated_as_if_it_had_been_made_so(
-    method: str, followers: str
-) -> None:
+@pytest.mark.parametrize("method", CASES)
+def test_moved_memory(method: str) -> None:
+    for family in ("conv_batchnorm", "tied", "stacked"):
+        if (method, family) in ACCEPTED:
+            with about(family, "moved, with equal bits"):
+                assert_same(
+                    after_updates(method, family, stay), after_updates(method, family, move)
+                )
     inside = schedule(method).get("every") == "1 updates"
-    keys = {} if inside else {"followers": followers}
-    expected, found = (in_float64(method, late, **keys) for late in (False, True))
+    for keys in [{}] if inside else [{"followers": "same_edit"}, {"followers": "copy"}]:
+        with about(keys, "in another type as if made so"):
+            expected, found = (in_float64(method, late, **keys) for late in (False, True))
+            assert_close(expected, found)
+
+
+def assert_close(expected: dict[str, Tensor], found: dict[str, Tensor]) -> None:
     assert expected.keys() == found.keys()
     for name, tensor in expected.items():
-        assert found[name].dtype == tensor.dtype, name
-        torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-5, msg=name)
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -176,8 +175,7 @@ def test_terms_reach_moved_memory(penalty: str) -> None:
     expected, found = (penalised(penalty, torch.float32, stay, False, m) for m in (stay, move))
     assert_same(expected, found)
     expected, found = (penalised(penalty, torch.float64, widen, m, stay) for m in (True, False))
-    for name, tensor in expected.items():
-        torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-5)
+    assert_close(expected, found)
 
 
 def test_metrics_read_moved_memory() -> None:

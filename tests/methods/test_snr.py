@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import rlplast
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.network import Network
+from tests.cases import about
 from tests.marks import slow
 from tests.methods.unit_nets import BATCH, Trained, chains, follow, normal, table_row
 from tests.naive.snr import Snr
@@ -80,9 +81,6 @@ def compare(made: Trained, hooks: rlplast.Hooks, updates: int, **options: Any) -
     return follow(made, hooks, updates, twin_of, partial(check_books, hooks))
 
 
-# --- against the twin, in training ---------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("net", "updates"),
     [
@@ -105,21 +103,21 @@ def test_updates_of_training_reset_what_the_twin_resets(
     assert receipt.firings == updates
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"percentile": 0.5, "expansion": 1},
-        {"percentile": 1.0, "expansion": 3, "refresh": 7},
-        {"tau_init": 8, "tau_min": 1, "empty": "official", "refresh": 3},
-        {"tau_min": 20, "tau_init": 10},
-        {"eps": 0.2},
-        {"tau_max": 8, "tau_init": 8},
-    ],
-    ids=str,
-)
-def test_every_option_is_the_twins(options: dict[str, Any], tables: None) -> None:
-    made = shy("mlp")
-    assert any(compare(made, hooked(made, **options), 60, **options).values())
+OPTIONS: list[dict[str, Any]] = [
+    {"percentile": 0.5, "expansion": 1},
+    {"percentile": 1.0, "expansion": 3, "refresh": 7},
+    {"tau_init": 8, "tau_min": 1, "empty": "official", "refresh": 3},
+    {"tau_min": 20, "tau_init": 10},
+    {"eps": 0.2},
+    {"tau_max": 8, "tau_init": 8},
+]
+
+
+def test_every_option_is_the_twins(tables: None) -> None:
+    for options in OPTIONS:
+        with about(options):
+            made = shy("mlp")
+            assert any(compare(made, hooked(made, **options), 60, **options).values())
 
 
 def test_thresholds_begin_at_their_largest_and_fall_to_the_batch_size() -> None:
@@ -134,9 +132,6 @@ def test_thresholds_begin_at_their_largest_and_fall_to_the_batch_size() -> None:
     # No gap has ended at the first refreshment. At the third the gap, a reset, is no smaller than
     # the threshold, which doubles; after the reset there was none.
     assert found == [[96, 96]] * 3 + [[8, 96]] * 2 + [[16, 96]] * 3
-
-
-# --- a firing table ------------------------------------------------------------------------
 
 
 def driven(fired: Tensor, batch: int, **params: Any) -> tuple[list[list[int]], dict[str, Tensor]]:
@@ -214,18 +209,15 @@ def test_four_hundred_updates_of_a_firing_table_are_the_twins(tables: None) -> N
         torch.testing.assert_close(tensor, shadow.state_dict()[name], rtol=1e-6, atol=0)
 
 
-# --- firing --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-def test_a_channel_fires_where_any_of_its_pixels_does(memory_format: torch.memory_format) -> None:
-    made = Trained("conv")
-    hooks = hooked(made)
-    h = torch.zeros(BATCH, 4, 3, 3).contiguous(memory_format=memory_format)
-    h[5, 2, 1, 2] = 1e-30
-    rest = {"4": torch.ones(BATCH, 3, 2, 2), "8": torch.ones(BATCH, 5)}
-    hooks.step(updates=1, activations={"0": h} | rest)
-    assert hooks.hooks[0].states["net"]["age/0"].tolist() == [8, 8, 0, 8]
+def test_a_channel_fires_where_any_of_its_pixels_does() -> None:
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        made = Trained("conv")
+        hooks = hooked(made)
+        h = torch.zeros(BATCH, 4, 3, 3).contiguous(memory_format=memory_format)
+        h[5, 2, 1, 2] = 1e-30
+        rest = {"4": torch.ones(BATCH, 3, 2, 2), "8": torch.ones(BATCH, 5)}
+        hooks.step(updates=1, activations={"0": h} | rest)
+        assert hooks.hooks[0].states["net"]["age/0"].tolist() == [8, 8, 0, 8]
 
 
 def test_bf16_activations_fire_as_their_float32_values() -> None:
@@ -239,37 +231,26 @@ def test_bf16_activations_fire_as_their_float32_values() -> None:
     assert ages[0] == ages[1]
 
 
-@pytest.mark.parametrize("nonlinearity", [nn.GELU, nn.Tanh, nn.SiLU, nn.LeakyReLU])
-def test_a_nonlinearity_that_is_never_silent_needs_eps(nonlinearity: type[nn.Module]) -> None:
-    module = nn.Sequential(nn.Linear(2, 4), nonlinearity(), nn.Linear(4, 1))
-    with pytest.raises(ConfigError, match=r"net\.0 uses \w+, which is never silent: give snr\.eps"):
-        hooks_on(module)
-    hooks = hooks_on(module, eps=0.1, tau_init=8)
+def test_a_nonlinearity_that_is_never_silent_needs_eps() -> None:
+    def net(nonlinearity: nn.Module) -> nn.Module:
+        return nn.Sequential(nn.Linear(2, 4), nonlinearity, nn.Linear(4, 1))
+
+    for rectifier in (nn.ReLU(), nn.ReLU(inplace=True), nn.ReLU6(), nn.ReLU6(inplace=True)):
+        hooks_on(net(rectifier))
+    for nonlinearity in (nn.GELU(), nn.Tanh(), nn.SiLU(), nn.LeakyReLU()):
+        with pytest.raises(ConfigError, match=r"net\.0 .*eps"):
+            hooks_on(net(nonlinearity))
+    hooks = hooks_on(net(nn.Tanh()), eps=0.1, tau_init=8)
     h = torch.tensor([[0.2, -0.2, 0.05, -0.05]]).repeat(8, 1)
     hooks.step(updates=1, activations={"0": h})
     [receipt] = hooks.flush()
     assert receipt.units == {"0": 2}
 
 
-@pytest.mark.parametrize("inplace", [False, True])
-@pytest.mark.parametrize("nonlinearity", [nn.ReLU, nn.ReLU6])
-def test_rectifiers_are_known(nonlinearity: Any, inplace: bool) -> None:
-    hooks_on(nn.Sequential(nn.Linear(2, 4), nonlinearity(inplace=inplace), nn.Linear(4, 1)))
-
-
-def test_members_of_an_ensemble_are_reset_alone_and_draw_different_rows() -> None:
+def test_members_of_an_ensemble_draw_different_rows() -> None:
     made = Trained("stacked")
-    hooks = hooked(made, tau_init=8)
-    before = made.state()
-    h = torch.ones(BATCH, 6)
-    silent = h.clone()
-    silent[:, 3] = 0
-    found = {"[0].fc1": h, "[1].fc1": silent, "[0].fc2": h, "[1].fc2": h}
-    hooks.step(updates=1, activations=found)
-    [receipt] = hooks.flush()
-    assert receipt.units == {"[0].fc1": 0, "[1].fc1": 1, "[0].fc2": 0, "[1].fc2": 0}
-    changed = (made.state()["fc1.weight"] != before["fc1.weight"]).any(2).nonzero().tolist()
-    assert changed == [[1, 3]]
-    hooks.step(updates=2, activations=dict.fromkeys(found, torch.zeros(BATCH, 6)))
+    groups = [f"[{member}].{layer}" for member in range(2) for layer in ("fc1", "fc2")]
+    silent = dict.fromkeys(groups, torch.zeros(BATCH, 6))
+    hooked(made, tau_init=8).step(updates=1, activations=silent)
     weight = made.module.get_parameter("fc1.weight")
     assert not (weight[0] == weight[1]).any()
