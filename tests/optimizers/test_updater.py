@@ -254,8 +254,8 @@ def test_the_gradient_is_clipped_only_if_asked():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"name": "lion"}, "optimizer 'lion' is unknown: allowed: adam, adam_o, adamw, kron"),
-        ({"name": "adamm"}, "optimizer 'adamm' is unknown: did you mean 'adam'"),
+        ({"name": "lion"}, "optimizer.name = 'lion': allowed: adam, adam_o, adamw, kron"),
+        ({"name": "adamm"}, "optimizer.name = 'adamm': did you mean 'adam'"),
         ({"params": {"alpha": 0.9}}, "adam has no parameter 'alpha'"),
         ({"name": "rmsprop", "params": {"alpha": 1.0}}, "rmsprop.alpha = 1.0: allowed is [0, 1)"),
         ({"lr": 0.0}, "optimizer.lr = 0.0"),
