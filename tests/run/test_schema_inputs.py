@@ -37,10 +37,9 @@ SCHEMA = config_schema()
 DEFS = SCHEMA["$defs"] | {key: {"type": "object"} for key in LISTS}
 # What the schema leaves open in rows.
 OPEN: dict[str, Schema] = {
-    **dict.fromkeys(
-        ("scope", "optimizer", "followers", "on", "from", "until"), {"type": ["string", "null"]}
-    ),
-    **dict.fromkeys(("params", "when"), {"type": ["object", "null"]}),
+    **{key: {"type": ["string", "null"]} for key in ("scope", "optimizer", "followers", "on")},
+    **{key: {"type": ["string", "null"]} for key in ("from", "until")},
+    **{key: {"type": ["object", "null"]} for key in ("params", "when")},
     "networks": {"type": "array", "items": {"type": "string"}},
     "layers": {"type": ["array", "null"], "items": {"type": "string"}},
 }
