@@ -4,6 +4,7 @@ Each ends in one ConfigError of one line that names the key, the value and what 
 messages.txt has examples of what `rlplast` then says, as whole sentences.
 """
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from docs.generate import SCHEMA as SHIPPED
 from rlplast import Hooks
 from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError, shortened
@@ -25,14 +27,13 @@ from rlplast.core.network.network import Network
 from rlplast.core.registry import LISTS, rows
 from rlplast.run.config_file import read_config
 from rlplast.run.messages import visible
-from rlplast.study.schema import config_schema
 from rlplast.study.spec import StudyConfig
 from rlplast.training.kinds import kinds
 from tests.marks import slow
 from tests.models import build
 
 Schema = dict[str, Any]
-SCHEMA = config_schema()
+SCHEMA = json.loads(SHIPPED.read_text())
 # Rows are read when a run is built; what is in them is checked for itself.
 DEFS = SCHEMA["$defs"] | {key: {"type": "object"} for key in LISTS}
 # What the schema leaves open in rows.
