@@ -63,7 +63,7 @@ BASES: dict[str, dict[str, Any]] = {
 REMEDIES = ("allowed", "did you mean", "has no unit: say", "it needs", "one of", "leave")
 VALUES: tuple[Any, ...] = (
     *(None, True, 0, -1, 3, 2.5, math.nan, math.inf, 10**30, -(10**400), 1e300, "", "nan"),
-    *("a\nb", "x" * 300, "\x1b[31m", [], [[]], [None], ["a\nb"], {}, {"x": 3}),
+    *("a\nb", "x" * 300, "\x1b[31m", [], [[]], [None], ["a\nb"], {}, {"x": 3}, {"a\nb": 10**39}),
 )
 TEXT = st.text("ab\n\x1b'\"é. ", max_size=9)
 # Whatever JSON can say.
