@@ -33,19 +33,20 @@ __all__ = [
 class RlplastError(Exception):
     """Base of every error this library raises on purpose.
 
-    A message shows the beginning and the end of a value that is very long.
+    A message is one line. It shows the beginning and the end of a value that is very long.
     """
 
     exit_code = 1
 
     def __str__(self) -> str:
         """Return the message."""
-        text = _ENDLESS.sub(_cut, _VALUE.sub(_cut, super().__str__()))
+        text = super().__str__().replace("\n", "\\n")
+        text = _ENDLESS.sub(_cut, _VALUE.sub(_cut, text))
         return text if len(text) <= 1000 else f"{text[:500]}…{text[-499:]}"
 
 
 # A list or mapping in "key = value: what is allowed".
-_VALUE = re.compile(r"(?<= = )[\[{](?:(?![\]}]: [a-z]).){118,}[\]}]", re.DOTALL)
+_VALUE = re.compile(r"(?<= = )[\[{](?:(?![\]}…]: [a-z]).){118,}[\]}]", re.DOTALL)
 _ENDLESS = re.compile(r"\S{200,}")  # a word that nobody wrote
 
 

@@ -144,7 +144,7 @@ def _parsed(hint: Any, data: Any, where: str, default: Any) -> Any:
 
 
 def _is_whole(value: Any) -> bool:
-    return isinstance(value, float) and value.is_integer()
+    return isinstance(value, float) and value.is_integer() and abs(value) < 1e19
 
 
 def _with_whole(data: Any, path: tuple[Any, ...]) -> Any:
@@ -219,7 +219,8 @@ def _remedy(error: Any, place: _Place) -> str:
             return f": {did_you_mean(value, choices)}"
         return f": allowed is one of {', '.join(choices)}"
     if kind in _OUTSIDE:
-        return f": allowed is {limits(place.hint) or 'a finite number'}"
+        within = limits(place.hint) or ("a finite number" if kind == _OUTSIDE[0] else "")
+        return f": allowed is {within or _words(place.hint)}"
     unit = _unit_of(place)
     if unit is not None:
         return f" has no unit: say {str(Time(value, unit))!r}"

@@ -70,7 +70,7 @@ class OptimizerConfig(Section):
 
     def check(self) -> None:
         """Check values against their ranges and against each other."""
-        known = get("optimizers", self.name).params
+        known = get("optimizers", self.name, "optimizer.name").params
         own = {name: p["default"] for name, p in known.items()} | self.own_params()
         if own.get("nesterov") and own.get("momentum") == 0:
             raise ConfigError(
@@ -79,7 +79,7 @@ class OptimizerConfig(Section):
             )
         check_section(self, "optimizer")
         if self.first_phase is not None:
-            get("optimizers", self.first_phase)
+            get("optimizers", self.first_phase, "optimizer.first_phase")
         if self.schedule == "step" and not self.milestones:
             raise ConfigError("optimizer.schedule = 'step' needs optimizer.milestones, as [0.5]")
         if self.schedule != "step" and self.milestones:

@@ -60,7 +60,11 @@ def config_schema() -> Schema:
     sample = _define(Sample, definitions)
     sample["required"].remove("count")  # which a search says
     arm["properties"]["sample"] = _or_null(_ref(sample))
-    keys["search"] = _ref(_define(SearchConfig, definitions))
+    search = _define(SearchConfig, definitions)
+    for key, own in search["properties"].items():
+        if key not in search["required"]:
+            search["properties"][key] = _or_null(own)
+    keys["search"] = _ref(search)
     for key in keys.keys() - {"base", "arms"}:
         keys[key] = _or_null(keys[key])
     keys["baseline"]["anyOf"].append({"type": "number"})  # as the names of arms may be

@@ -103,7 +103,7 @@ class StudyConfig(Section):
             for name in names:
                 if names.count(name) > 1:
                     raise ConfigError(f"two arms are called {name!r}: give each a name of its own")
-        if "baseline" in given:
+        if isinstance(given.get("baseline"), str | int | float):
             given["baseline"] = str(given["baseline"])  # arms may be called by numbers
         study = validated(cls, given)
         study._check()

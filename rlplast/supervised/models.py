@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import BeforeValidator, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError, check_choice, did_you_mean
@@ -52,6 +52,12 @@ Shape = tuple[int, int, int]
 
 STRIDES = (1, 2, 4, 8, 16, 32)  # of EfficientNetV2-S as a whole
 ACTIVATIONS = (nn.ReLU, nn.GELU, nn.SiLU)  # whose outputs are the activations of timm's models
+
+
+def _no_bool(value: Any) -> Any:
+    if isinstance(value, bool):  # true equals 1, which is one of the choices
+        raise ValueError(f"allowed is one of {', '.join(map(str, STRIDES))}")
+    return value
 
 
 @dataclass
@@ -99,7 +105,7 @@ class ModelConfig(Section):
     width: PositiveInt | None = None
     depth: PositiveInt | None = None
     patch: PositiveInt | None = None
-    stride: Literal[1, 2, 4, 8, 16, 32] | None = None
+    stride: Annotated[Literal[1, 2, 4, 8, 16, 32], BeforeValidator(_no_bool)] | None = None
     batch_norm: bool = False
     activation: Literal["relu", "tanh"] | None = None
     init: Literal["torch", "xavier", "he", "normal"] | None = None

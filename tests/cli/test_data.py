@@ -104,38 +104,29 @@ def test_archives_are_unpacked_once_and_read(published: tuple[str, Path]):
         load_data(DataConfig(name=name, folder=str(root)), 0)
 
 
-def test_a_cut_archive_is_named_with_both_sizes(published: tuple[str, Path]):
-    name, root = published
-    path = root / SETS[name].downloads[-1].name
-    whole = path.stat().st_size
-    path.write_bytes(path.read_bytes()[: whole // 2])
-    output = not_ready(command("data", name, "--root", root))
-    assert f"{path.name} has {whole // 2:,} of {whole:,} bytes: the download was cut" in output
-    assert SETS[name].downloads[-1].url in output
-    assert not (root / SETS[name].downloads[-1].unpacked).exists()
-
-
-def test_an_altered_archive_is_named_by_its_checksum(published: tuple[str, Path]):
-    name, root = published
-    download = SETS[name].downloads[0]
-    data = bytearray((root / download.name).read_bytes())
-    data[len(data) // 2] ^= 1
-    (root / download.name).write_bytes(data)
-    output = not_ready(command("data", name, "--root", root))
-    assert f"published is {download.md5}: it is damaged" in output
-    assert not (root / download.unpacked).exists()
-
-
-def test_a_missing_archive_is_named_with_the_command_that_fetches_it(published: tuple[str, Path]):
+def test_a_cut_an_altered_and_a_missing_archive_are_named(published: tuple[str, Path]):
     name, root = published
     download = SETS[name].downloads[-1]
-    (root / download.name).unlink()
+    path, unpacked = root / download.name, root / download.unpacked
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
     output = not_ready(command("data", name, "--root", root))
-    assert f"{download.name} is not there; remedy: curl" in output
+    assert f"{path.name} has {len(whole) // 2:,} of {len(whole):,} bytes" in output
+    assert download.url in output
+    assert not unpacked.exists()
+    altered = bytearray(whole)
+    altered[len(whole) // 2] ^= 1
+    path.write_bytes(altered)
+    output = not_ready(command("data", name, "--root", root))
+    assert f"published is {download.md5}" in output
+    assert not unpacked.exists()
+    path.unlink()
+    output = not_ready(command("data", name, "--root", root))
+    assert f"{path.name} is not there; remedy: curl" in output
     assert download.url in output
 
 
-def test_another_number_of_images_is_named(published: tuple[str, Path]):
+def test_another_number_of_images_and_a_cut_file_are_named(published: tuple[str, Path]):
     name, root = published
     own = downloads.IMAGE_SETS[name]
     downloads.IMAGE_SETS[name] = replace(own, test=own.test + 1)  # the fixture puts it back
@@ -143,10 +134,7 @@ def test_another_number_of_images_is_named(published: tuple[str, Path]):
     assert f"and {own.test:,} test images" in output
     assert f"and {own.test + 1:,} test images" in output
     assert "delete" in output
-
-
-def test_an_unpacked_set_with_a_cut_file_is_named(published: tuple[str, Path]):
-    name, root = published
+    downloads.IMAGE_SETS[name] = own
     assert command("data", name, "--root", root).code == 0
     unpacked = root / SETS[name].downloads[0].unpacked
     files = [unpacked] if unpacked.is_file() else sorted(unpacked.rglob("*.*"))
@@ -157,6 +145,7 @@ def test_an_unpacked_set_with_a_cut_file_is_named(published: tuple[str, Path]):
     assert f"delete {unpacked}" in output
 
 
+@pytest.mark.parametrize("published", ["mnist", "tiny_imagenet"], indirect=True)
 def test_a_link_that_leads_nowhere_is_neither_replaced_nor_taken_for_nothing(
     published: tuple[str, Path],
 ):
@@ -246,19 +235,19 @@ def test_a_folder_that_is_not_there_yet_is_an_empty_one(tmp_path: Path):
     assert "remedy" in not_ready(command("data", "wikipedia", "--root", tmp_path / "none"))
 
 
-@pytest.mark.parametrize("name", IMAGES[:4])
-def test_a_run_without_its_data_names_the_command(tmp_path: Path, name: str):
-    words = ("train", "supervised/digits_warm_start", "--data.name", name)
-    outcome = command(*words, "--data.folder", tmp_path, "--out", tmp_path / "run")
-    assert outcome.code == 2
-    assert f"`rlplast data {name} --root {tmp_path}`" in outcome.err
-    outcome = command(*words, "--out", tmp_path / "run")
-    assert f"`rlplast data {name} --root DIR`" in outcome.err
+def test_a_run_without_its_data_names_the_command(tmp_path: Path):
+    for name in IMAGES[:4]:
+        words = ("train", "supervised/digits_warm_start", "--data.name", name)
+        outcome = command(*words, "--data.folder", tmp_path, "--out", tmp_path / "run")
+        assert outcome.code == 2
+        assert f"`rlplast data {name} --root {tmp_path}`" in outcome.err
+        outcome = command(*words, "--out", tmp_path / "run")
+        assert f"`rlplast data {name} --root DIR`" in outcome.err
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
-def test_data_that_comes_with_the_library_needs_no_file(name: str):
-    outcome = command("data", name)
-    assert (outcome.code, outcome.err) == (0, "")
-    assert "needs no file" in outcome.out
-    assert f"data.name: {name}" in outcome.out
+def test_data_that_comes_with_the_library_needs_no_file():
+    for name in BUILT_IN:
+        outcome = command("data", name)
+        assert (outcome.code, outcome.err) == (0, "")
+        assert "needs no file" in outcome.out
+        assert f"data.name: {name}" in outcome.out

@@ -47,43 +47,18 @@ def test_a_registered_row_is_what_the_registry_says():
         assert rows(family) == json.loads(json.dumps(ours))
 
 
-@pytest.mark.parametrize("words", [["list"], ["list", "methods"], ["list", "envs", "--json"]])
-def test_a_list_imports_no_torch(words: list[str]):
-    assert without_torch(*words)
+def test_a_list_imports_no_torch():
+    for words in (["list"], ["list", "envs", "--json"]):
+        assert without_torch(*words)
 
 
 def test_all_families_together_are_the_families_one_by_one():
     assert rows() == [row for family in FAMILIES for row in rows(family)]
 
 
-@pytest.mark.parametrize(
-    ("family", "name"),
-    [
-        ("interventions", "fire"),
-        ("metrics", "dfi_scaled"),
-        ("optimizers", "adamw"),
-        ("envs", "minatar/breakout"),
-        ("kinds", "supervised"),
-        ("regularisers", "label_smoothing"),
-        ("configs", "dqn/asterix"),
-    ],
-)
-def test_family_has_its_entries(family: str, name: str):
-    found = rows(family)
-    assert {row["family"] for row in found} == {family}
-    assert name in [row["name"] for row in found]
-
-
 def test_parameters_come_with_default_and_range():
     (fire,) = [row for row in rows("interventions") if row["name"] == "fire"]
     assert fire["params"]["iterations"] == {"default": 10, "range": "[1, 1000]"}
-    assert fire["params"]["polynomial"]["default"] == "cubic"
-
-
-def test_optimizers_are_those_a_config_can_name():
-    names = [row["name"] for row in rows("optimizers")]
-    ours = ["adam_o", "kron", "muon_fire", "schedule_free", "trac", "upgd"]
-    assert names == sorted(["adam", "adamw", "muon", "rmsprop", "sgd", *ours])
 
 
 def test_envs_are_those_that_can_be_made():
@@ -132,19 +107,13 @@ def test_methods_end_with_the_page_that_says_which():
     assert (ROOT / page).read_text().startswith("# How to choose a method")
 
 
-@pytest.mark.parametrize("words", [[], ["envs"], ["layers"]])
-def test_tables_in_a_pipe_stay_readable(words: list[str]):
-    lines = command("list", *words).out.splitlines()
-    assert max(map(len, lines)) <= 160
-    assert not any(line.endswith(" ") for line in lines)
-
-
-@pytest.mark.parametrize("words", [[], ["methods"], ["envs"], ["metrics"], ["configs"]])
-def test_lists_fit_a_terminal(words: list[str], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    lines = command("list", *words).out.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert not any(line.endswith(" ") for line in lines)
+def test_tables_fit_a_pipe_and_a_terminal(monkeypatch: pytest.MonkeyPatch):
+    for columns in (160, 80):
+        for words in ([], ["methods"], ["envs"], ["metrics"], ["layers"], ["configs"]):
+            lines = command("list", *words).out.splitlines()
+            assert max(map(len, lines)) <= columns, words
+            assert not any(line.endswith(" ") for line in lines), words
+        monkeypatch.setenv("COLUMNS", "80")
 
 
 def test_environments_stand_below_each_other_under_what_they_share():
@@ -165,13 +134,6 @@ def test_first_sentence_goes_over_lines_and_decimals(tmp_path: Path):
     assert _first_sentence(config) == ""
 
 
-def test_unknown_family_ends_with_a_suggestion():
-    outcome = command("list", "interventons")
-    assert outcome.code == 2
-    assert outcome.out == ""
-    assert outcome.err.rstrip().endswith("did you mean 'interventions'?")
-
-
 def test_config_is_found_by_name_and_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     shipped_file = ROOT / "configs" / "dqn" / "asterix.yaml"
     assert shipped.find_config("dqn/asterix") == shipped_file
@@ -184,14 +146,10 @@ def test_config_is_found_by_name_and_by_path(tmp_path: Path, monkeypatch: pytest
     assert shipped.find_config("dqn/asterix") == shipped_file
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [("dqn/asterx", "did you mean 'dqn/asterix'?"), ("../pyproject", "allowed: ")],
-)
-def test_unknown_config_names_the_nearest(name: str, hint: str):
-    with pytest.raises(ConfigError, match=r"neither a file nor a shipped config") as caught:
-        shipped.find_config(name)
-    assert hint in str(caught.value)
+def test_unknown_config_names_the_nearest():
+    for name, hint in (("dqn/asterx", "'dqn/asterix'"), ("../pyproject", "allowed: ")):
+        with pytest.raises(ConfigError, match=hint):
+            shipped.find_config(name)
 
 
 def test_wheel_keeps_configs_where_they_are_looked_for(

@@ -11,13 +11,17 @@ import numpy as np
 import pytest
 import yaml
 
+from rlplast.core.errors import ConfigError
 from rlplast.core.rng import numpy_stream
 from rlplast.run import api
+from rlplast.run.build import build
 from tests.cli.commands import command
-from tests.cli.runs import SMALL, jsonl, refused
+from tests.cli.runs import jsonl, refused
 from tests.marks import slow
 from tests.runs import final, status
 from tests.sac_runs import QUIET, small_sac
+
+FIRE = {"method": "fire", "at": "50%"}
 
 
 def written(folder: Path, config: dict[str, Any]) -> Path:
@@ -35,72 +39,37 @@ def refusal(folder: Path, config: dict[str, Any], *words: str) -> str:
     return message
 
 
-# Keys and values.
+RULES: list[tuple[str, Any, str]] = [
+    ("agent.critic_widht", 8, "'critic_width'"),
+    ("agent.double", True, "for kind: dqn"),
+    ("agent.hidden", [8], "at least one layer, with"),
+    ("agent.critic_subset", 3, "agent.critics = 2"),
+    ("agent.log_std_min", 2.0, "less than agent.log_std_max"),
+    ("agent.log_std_min", 5.0, "less than agent.log_std_max"),
+    ("agent.initial_steps", 120, "less than the total"),
+    ("agent.buffer_size", 2, "at least"),
+    ("hooks", [FIRE | {"networks": ["critics"]}], "'critic'"),
+    ("hooks", [FIRE | {"networks": ["q"]}], "'q'"),
+    ("hooks", [FIRE | {"networks": ["target"]}], "'target'"),
+    ("hooks", [FIRE | {"networks": ["temperature"]}], "network 'temperature'"),
+    ("hooks", [FIRE | {"networks": ["actor", "temperature"]}], "network 'temperature'"),
+    ("hooks", [FIRE | {"scope": "sacc"}], "'sac'"),
+    ("env", {"id": "gym/CartPole-v1"}, "'gym/CartPole-v1' has 2 discrete actions"),
+    ("env", {"id": "gym/Acrobot-v1"}, "use kind: dqn"),
+    ("env", {"id": "gym/Drift-v0"}, "--import MODULE"),
+    ("env", {"id": "gym/Hoper-v5"}, "'gym/Hopper-v5'"),
+    ("env", {"id": "dmc/humanoid-wlak"}, "'dmc/humanoid-walk'"),
+]
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "says"),
-    [
-        ("network", "simbaa", "agent.network = 'simbaa': did you mean 'simba'?"),
-        ("critic_widht", 8, "config.agent has an unknown key 'critic_widht': did you mean"),
-        ("double", True, "has an unknown key 'double': this key is for kind: dqn, and the"),
-        ("lr_critic", 0, "agent.lr_critic = 0: allowed is (0, inf)"),
-        ("lr_temperature", -1, "agent.lr_temperature = -1: allowed is (0, inf)"),
-        ("tau", 0, "agent.tau = 0: allowed is (0, 1]"),
-        ("gamma", 1.5, "agent.gamma = 1.5: allowed is [0, 1]"),
-        ("critics", 0, "agent.critics = 0: allowed is [1, 100]"),
-        ("critic_blocks", 0, "agent.critic_blocks = 0: allowed is [1, 100]"),
-        ("init", "orthogonla", "agent.init = 'orthogonla': did you mean 'orthogonal'?"),
-        ("activation", "rleu", "agent.activation = 'rleu': did you mean 'relu'?"),
-        ("hidden", [8], "agent.hidden = [8]: allowed are the widths of at least one layer, with"),
-        ("hidden", [0], "agent.hidden[0] = 0: allowed is [1, 1000000]"),
-        ("critic_subset", 0, "agent.critic_subset = 0: allowed is [1, 100]"),
-        ("critic_subset", 3, "agent.critic_subset = 3: allowed is at most agent.critics = 2"),
-        ("actor_every", 0, "agent.actor_every = 0: allowed is [1, 1000000]"),
-        ("initial_updates", -1, "agent.initial_updates = -1: allowed is [0, 1000000000000]"),
-        ("initial_temperature", 0, "agent.initial_temperature = 0: allowed is (0, inf)"),
-        ("log_std", "clmp", "agent.log_std = 'clmp': did you mean 'clamp'?"),
-        ("log_std_min", 2.0, "agent.log_std_min = 2.0: allowed is less than agent.log_std_max"),
-        ("log_std_min", 5.0, "agent.log_std_min = 5.0: allowed is less than agent.log_std_max"),
-        ("log_std_max", float("nan"), "agent.log_std_max = nan: allowed is [-100, 100]"),
-        ("target_entropy_scale", float("inf"), "agent.target_entropy_scale = inf"),
-        ("initial_steps", 120, "agent.initial_steps = 120: allowed is less than the total"),
-        ("buffer_size", 2, "agent.buffer_size = 2: allowed is at least"),
-        ("precision", "bf15", "agent.precision = 'bf15': did you mean 'bf16'?"),
-        ("accelerate", "fast", "agent.accelerate = 'fast': allowed"),
-        ("learn_temperature", "perhaps", "agent.learn_temperature = 'perhaps': allowed is true"),
-    ],
-)
-def test_key_value_and_what_is_allowed_are_named(key: str, value: Any, says: str, tmp_path: Path):
-    assert says in refusal(tmp_path, small_sac(agent={key: value}))
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "says"),
-    [
-        ("lr", 0, "optimizer.lr = 0: allowed is (0, inf)"),
-        ("lr", None, "optimizer.lr = null: allowed is a number"),
-        ("weight_decay", -0.1, "optimizer.weight_decay = -0.1: allowed is [0, inf)"),
-    ],
-)
-def test_values_of_the_optimizer_are_named(key: str, value: Any, says: str, tmp_path: Path):
-    assert says in refusal(tmp_path, small_sac(optimizer={key: value}))
-
-
-@pytest.mark.parametrize(
-    ("hook", "says"),
-    [
-        ({"networks": ["critics"]}, "hooks[0] (fire).networks: 'critics': did you mean 'critic'?"),
-        ({"networks": ["q"]}, "hooks[0] (fire).networks: 'q'"),
-        ({"networks": ["target"]}, "hooks[0] (fire).networks: 'target'"),
-        ({"networks": ["temperature"]}, "network 'temperature'"),
-        ({"networks": ["actor", "temperature"]}, "network 'temperature'"),
-        ({"scope": "sacc"}, "hooks[0] (fire).scope = 'sacc': did you mean 'sac'?"),
-    ],
-)
-def test_hooks_that_do_not_fit_are_named(hook: dict[str, Any], says: str, tmp_path: Path):
-    config = small_sac(hooks=[{"method": "fire", "at": "50%"} | hook])
-    assert says in refusal(tmp_path, config)
+def test_what_does_not_fit_together_is_named() -> None:
+    for key, value, word in RULES:
+        try:
+            build(api.read_config(small_sac(), {key: value}))
+            message = "accepted"
+        except ConfigError as error:
+            message = str(error)
+        assert word in message, (key, value, message)
 
 
 def test_fire_without_networks_leaves_the_temperature_out(tmp_path: Path):
@@ -122,29 +91,6 @@ def test_reset_of_a_frozen_temperature_is_refused_by_name_or_leaves_it_out(tmp_p
     assert [row["network"] for row in rows] == ["actor", "critic"]
     values = [row for row in jsonl(tmp_path / "run" / "metrics.jsonl") if "train/loss" in row]
     assert [row["train/temperature"] for row in values] == pytest.approx([0.01] * len(values))
-
-
-# Environments of the wrong kind.
-
-
-@pytest.mark.parametrize(
-    ("env", "says"),
-    [
-        ("gym/CartPole-v1", "'gym/CartPole-v1' has 2 discrete actions: kind: sac needs con"),
-        ("gym/Acrobot-v1", "use kind: dqn"),
-        ("gym/Drift-v0", "the module that registers it is imported (`rlplast --import MODULE"),
-        ("gym/Hoper-v5", "env id 'gym/Hoper-v5' is unknown: did you mean 'gym/Hopper-v5'?"),
-        ("dmc/humanoid-wlak", "did you mean 'dmc/humanoid-walk'?"),
-    ],
-)
-def test_environment_without_continuous_actions_is_refused(env: str, says: str, tmp_path: Path):
-    assert says in refusal(tmp_path, small_sac(env) | {"env": {"id": env}})
-
-
-def test_dqn_refuses_continuous_actions(tmp_path: Path):
-    message = refusal(tmp_path, SMALL | {"env": {"id": "gym/Pendulum-v1"}})
-    assert "gym/Pendulum-v1" in message
-    assert "use kind: sac" in message
 
 
 # Environments of the user's own.
@@ -228,8 +174,8 @@ def mended(name: str) -> ModuleType:
     [
         ("Unbounded", "entry 0 of the actions of env 'gym/own/Unbounded-v0' has the bounds -inf"),
         ("Half", "entry 1 of the actions of env 'gym/own/Half-v0' has the bounds -1.0 and inf"),
-        ("Pair", "observations['goal'] of env 'gym/own/Pair-v0' are Text, for which there is no f"),
-        ("NanRewad", "env id 'gym/own/NanRewad-v0' is unknown: did you mean 'gym/own/NanReward"),
+        ("Pair", "observations['goal'] of env 'gym/own/Pair-v0' are Text"),
+        ("NanRewad", "'gym/own/NanReward"),
     ],
 )
 def test_spaces_an_agent_cannot_work_with_are_refused(

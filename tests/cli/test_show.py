@@ -144,23 +144,20 @@ def test_a_study_says_what_runs_and_what_failed_and_why(
     assert [cell["name"] for cell in data["running"]] == ["seed-2/fire"]
 
 
-@pytest.mark.parametrize("name", ["run.json", "config.yaml", "metrics.jsonl", "receipts.jsonl"])
-def test_a_damaged_file_is_named(name: str, tmp_path: Path):
-    run = write_run(tmp_path / "run", metric_rows(float, [1000]))
-    (run / name).write_bytes(b"{\n{\n")
-    assert str(run / name) in refused(command("show", run), 1)
+def test_a_damaged_file_is_named(tmp_path: Path, study: Path):
+    for name in ("run.json", "config.yaml", "metrics.jsonl", "receipts.jsonl"):
+        run = write_run(tmp_path / name, metric_rows(float, [1000]))
+        (run / name).write_bytes(b"{\n{\n")
+        assert str(run / name) in refused(command("show", run), 1)
+    for name in ("journal.jsonl", "study.json"):
+        (study / name).write_bytes(b"{\n{\n")
+        assert str(study / name) in refused(command("show", study), 1)
 
 
-@pytest.mark.parametrize("name", ["study.json", "journal.jsonl"])
-def test_a_damaged_study_is_named(name: str, study: Path):
-    (study / name).write_bytes(b"{\n{\n")
-    assert str(study / name) in refused(command("show", study), 1)
-
-
-@pytest.mark.parametrize("name", ["", "none", "file"])
-def test_a_path_without_a_run_is_refused(name: str, tmp_path: Path):
+def test_a_path_without_a_run_is_refused(tmp_path: Path):
     (tmp_path / "file").write_text("")
-    assert "is no folder of a run or a study" in refused(command("show", tmp_path / name))
+    for name in ("", "none", "file"):
+        assert "is no folder of a run or a study" in refused(command("show", tmp_path / name))
 
 
 @pytest.mark.parametrize("shown_by", ["show", "evaluate"])

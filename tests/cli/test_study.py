@@ -93,17 +93,12 @@ def test_the_plan_of_a_study_that_has_run_says_what_is_left(finished: Path, tmp_
     assert re.search(r"left: \d+ of \d+ cells are done, 1 left", plan)
 
 
-@pytest.mark.parametrize(("seeds", "said"), [([1, 2, 3, 4], True), (5, False)])
-def test_a_plan_says_that_few_seeds_have_no_intervals(seeds: Any, said: bool, tmp_path: Path):
-    outcome = command("study", write_study(tmp_path, TINY, ARMS, seeds=seeds), "--plan")
-    assert ("with 4 seeds the report draws no intervals" in outcome.out) == said
-
-
-def test_names_with_brackets_are_shown_as_they_are(tmp_path: Path):
+def test_a_plan_says_that_few_seeds_have_no_intervals_and_names_are_no_markup(tmp_path: Path):
     arms = {"[bold]x[/nobody]": {"hooks": []}, "b": {"grid": {"optimizer.lr": [1, 2]}}}
-    outcome = command("study", write_study(tmp_path, TINY, arms), "--plan")
-    assert outcome.code == 0
-    assert "[bold]x[/nobody]" in outcome.out
+    for seeds, said in (([1, 2, 3, 4], True), (5, False)):
+        outcome = command("study", write_study(tmp_path, TINY, arms, seeds=seeds), "--plan")
+        assert outcome.code == 0 and "[bold]x[/nobody]" in outcome.out
+        assert ("with 4 seeds the report draws no intervals" in outcome.out) == said
 
 
 def test_folder_is_as_its_layout_says(finished: Path):

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -40,21 +41,19 @@ def drawn(names: list[str], columns: int, patch: pytest.MonkeyPatch, lines: int 
     return rows(written)
 
 
-@pytest.mark.parametrize("columns", [60, 80, 100, 160])
-@pytest.mark.parametrize(
-    "names", [["seed-1/none"], [LONG, "seed-1/fire"], ["強" * 70], [LONG] * 15]
-)
-def test_lines_fit_the_terminal(names: list[str], columns: int, monkeypatch: pytest.MonkeyPatch):
-    found = drawn(names, columns, monkeypatch)
-    assert all(cell_len(line) <= columns for line in found)
-    whole, words, *cells = found[-len(names) - 3 :]
-    assert whole.startswith("study ━") and whole.split()[-4:] == ["25%", "4", "min", "left"]
-    assert words.split("  ")[1:] == ["3 of 12 done", "1 failed", "9 running", "8 to do"]
-    assert len(cells) == len(names) + 1
-    for cell in cells[:-1]:
-        assert "50%" in cell and "80 s left" in cell
-        assert ("25 env_steps/min" in cell) == (columns >= 80)
-    assert cells[-1].split() == ["seed-1/first", cells[-1].split()[1], "starting"]
+def test_lines_fit_the_terminal(monkeypatch: pytest.MonkeyPatch):
+    lists = (["seed-1/none"], [LONG, "seed-1/fire"], ["強" * 70], [LONG] * 15)
+    for names, columns in itertools.product(lists, (60, 80, 100, 160)):
+        found = drawn(names, columns, monkeypatch)
+        assert all(cell_len(line) <= columns for line in found), (names, columns)
+        whole, words, *cells = found[-len(names) - 3 :]
+        assert whole.startswith("study ━") and whole.split()[-4:] == ["25%", "4", "min", "left"]
+        assert words.split("  ")[1:] == ["3 of 12 done", "1 failed", "9 running", "8 to do"]
+        assert len(cells) == len(names) + 1
+        for cell in cells[:-1]:
+            assert "50%" in cell and "80 s left" in cell
+            assert ("25 env_steps/min" in cell) == (columns >= 80)
+        assert cells[-1].split() == ["seed-1/first", cells[-1].split()[1], "starting"]
 
 
 def test_long_names_keep_both_ends(monkeypatch: pytest.MonkeyPatch):

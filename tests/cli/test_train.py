@@ -3,7 +3,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -86,12 +85,10 @@ def test_metrics_are_flat_lines_that_begin_with_the_clock(run: Path):
 
 def test_logs_evaluations_and_metrics_come_at_their_periods(run: Path):
     rows = jsonl(run / "metrics.jsonl")
-    for key, points in {
-        "train/epsilon": list(range(20, 201, 20)),
-        "eval/return_mean": [100, 200],
-        "metric/weight_norm/q": [100, 200],
-    }.items():
-        assert [row["env_steps"] for row in rows if key in row] == points
+    periods = {"train/epsilon": 20, "eval/return_mean": 100, "metric/weight_norm/q": 100}
+    for key, period in periods.items():
+        points = [row["env_steps"] for row in rows if key in row]
+        assert points == list(range(period, 201, period)), key
 
 
 def test_receipt_has_every_field_of_the_contract(run: Path):
@@ -184,31 +181,31 @@ def test_every_shipped_config_prints(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("words", "key", "value"),
-    [
-        (["--seed", "7"], "seed", 7),
-        (["--seed=7"], "seed", 7),
-        (["--seed", "-1"], "seed", -1),
-        (["--optimizer.lr", "1e-5"], "optimizer.lr", 1e-5),
-        (["--optimizer.lr", "1"], "optimizer.lr", 1.0),
-        (["--agent.clip_rewards", "null"], "agent.clip_rewards", None),
-        (["--agent.double", "true"], "agent.double", True),
-        (["--hooks", "[]"], "hooks", []),
-        (["--hooks.0.params.iterations=9"], "hooks.0.params.iterations", 9),
-        (["--env.options.max_episode_steps", "10"], "env.options.max_episode_steps", 10),
-        (["--env", "{id: minatar/breakout}"], "env.num_envs", 4),
-        (["--device", "cpu"], "device", "cpu"),
-        (["--seed", "5", "--seed", "6"], "seed", 6),
-    ],
-)
-def test_dotted_keys_override(tmp_path: Path, words: list[str], key: str, value: object):
-    outcome = command("train", small_config(tmp_path), "--print_config", *words)
-    assert (outcome.code, outcome.err) == (0, "")
-    found = yaml.safe_load(outcome.out)
-    for name in key.split("."):
-        found = found[int(name)] if isinstance(found, list) else found[name]
-    assert found == value
+OVERRIDES: list[tuple[str, str, object]] = [
+    ("--seed 7", "seed", 7),
+    ("--seed=7", "seed", 7),
+    ("--seed -1", "seed", -1),
+    ("--seed 5 --seed 6", "seed", 6),
+    ("--optimizer.lr 1e-5", "optimizer.lr", 1e-5),
+    ("--optimizer.lr 1", "optimizer.lr", 1.0),
+    ("--agent.clip_rewards null", "agent.clip_rewards", None),
+    ("--agent.double true", "agent.double", True),
+    ("--hooks []", "hooks", []),
+    ("--hooks.0.params.iterations=9", "hooks.0.params.iterations", 9),
+    ("--env.options.max_episode_steps 10", "env.options.max_episode_steps", 10),
+    ("--env {id:\xa0minatar/breakout}", "env.num_envs", 4),
+]
+
+
+def test_dotted_keys_override(tmp_path: Path):
+    for line, key, value in OVERRIDES:
+        words = [word.replace("\xa0", " ") for word in line.split(" ")]
+        outcome = command("train", small_config(tmp_path), "--print_config", *words)
+        assert (outcome.code, outcome.err) == (0, ""), line
+        found = yaml.safe_load(outcome.out)
+        for name in key.split("."):
+            found = found[int(name)] if isinstance(found, list) else found[name]
+        assert found == value, line
 
 
 def test_hooks_and_layers_may_lie_in_files(tmp_path: Path):
@@ -345,23 +342,23 @@ def test_units_reset_inside_updates_are_counted_at_the_end(tmp_path: Path):
     assert f"cbp in {updates} updates of q: {units} units reset" in outcome.out
 
 
-@pytest.mark.parametrize(
-    ("when", "nearest"),
-    [
-        ({"metric": "dormant_ratio", "above": 2}, max),
-        ({"metric": "metric/dormant_ratio/q", "below": -1}, min),
-        ({"metric": "eval/return_mean", "above": 1e9}, max),
-    ],
-)
-def test_a_hook_whose_condition_never_held_is_named(when: dict, nearest: Callable, tmp_path: Path):
-    other = {"metric": "dormant_ratio", "above": -1}  # an equal method, whose condition holds
-    hooks = [{"method": "redo", "when": w} for w in (other, when)]
+def test_hooks_whose_conditions_never_held_are_named(tmp_path: Path):
+    never = {
+        "dormant_ratio": ({"above": 2}, "metric/dormant_ratio/q", max),
+        "metric/dormant_ratio/q": ({"below": -1}, "metric/dormant_ratio/q", min),
+        "eval/return_mean": ({"above": 1e9}, "eval/return_mean", max),
+    }
+    whens = [{"metric": metric} | bound for metric, (bound, _, _) in never.items()]
+    held = {"metric": "dormant_ratio", "above": -1}  # an equal method, whose condition holds
+    hooks = [{"method": "redo", "when": when} for when in (held, *whens)]
     outcome = command("train", small_config(tmp_path, hooks=hooks), "--out", tmp_path / "run")
-    key = {"dormant_ratio": "metric/dormant_ratio/q"}.get(when["metric"], when["metric"])
-    values = [row[key] for row in jsonl(tmp_path / "run" / "metrics.jsonl") if key in row]
-    (line,) = [line for line in outcome.out.splitlines() if "never fired" in line]
-    assert line.startswith(f"hooks[1] (redo) never fired: {when['metric']} ")
-    assert line.endswith(f"measured {len(values)} times, the nearest was {nearest(values):.4g}")
+    rows = jsonl(tmp_path / "run" / "metrics.jsonl")
+    lines = [line for line in outcome.out.splitlines() if "never fired" in line]
+    for i, (metric, (_, key, nearest)) in enumerate(never.items(), 1):
+        values = [row[key] for row in rows if key in row]
+        (line,) = [x for x in lines if x.startswith(f"hooks[{i}] (redo) never fired: {metric} ")]
+        assert line.endswith(f"measured {len(values)} times, the nearest was {nearest(values):.4g}")
+    assert len(lines) == len(never)
 
 
 def test_the_last_evaluation_of_a_sequence_is_said_to_be_of_its_task(tmp_path: Path):

@@ -170,120 +170,75 @@ def test_samples_are_all_different():
         sample(7, x=[1, 2, 3], y=[1, 2])
 
 
-# What is refused.
+# What is refused; wrong values of single keys: tests/run/test_schema_inputs.py.
 
 
-@pytest.mark.parametrize(
-    ("data", "says"),
-    [
-        (None, "a study is a mapping, not None"),
-        ([1], r"a study is a mapping, not \[1\]"),
-        ({}, "study has no base"),
-        ({"base": "dqn/demo"}, "study has no arms"),
-        ({"base": "dqn/demo", "arms": {}}, "study has no arms"),
-        ({"kind": "dqn", "total": "5 updates"}, "the config of one run: `rlplast train`"),
-        ({"base": "dqn/demo", "arms": ARMS, "seed": 3}, "unknown key 'seed': did you mean 'seeds'"),
-        ({"base": "dqn/demo", "arms": ARMS, "tasks": {"all tasks": {}}}, "choose another name"),
-        ({"base": "dqn/demo", "arms": ARMS, 3: 4}, "unknown key '3': allowed: arms"),
-    ],
-)
-def test_studies_that_are_none_are_refused(data: Any, says: str):
-    with pytest.raises(ConfigError, match=says):
-        StudyConfig.parse(data)
+X = {"count": 2, "keys": {"x": [1]}}
 
 
-@pytest.mark.parametrize(
-    ("keys", "says"),
-    [
-        ({"base": 3}, "base = 3: allowed is"),
-        ({"seeds": 0}, "seeds = 0: allowed is how many"),
-        ({"seeds": -2}, "seeds = -2"),
-        ({"seeds": True}, "seeds = True"),
-        ({"seeds": 1.5}, "seeds = 1.5"),
-        ({"seeds": "1,2"}, "seeds = '1,2'"),
-        ({"seeds": [1, 1]}, r"seeds = \[1, 1\]"),
-        ({"seeds": [1, "2"]}, r"seeds = \[1, '2'\]"),
-        ({"seeds": [[1]]}, r"seeds = \[\[1\]\]"),
-        ({"seeds": [-1]}, r"seeds = \[-1\]"),
-        ({"threads": 0}, r"threads = 0: allowed is \[1, inf\)"),
-        ({"jobs": 1.5}, "jobs = 1.5: allowed is a whole number in"),
-        ({"retries": -1}, r"retries = -1: allowed is \[0, inf\)"),
-        ({"retries": True}, "retries = True"),
-        ({"baseline": "nome"}, "baseline = 'nome': did you mean 'none'"),
-        ({"baseline": 3}, "baseline = '3': allowed: fire, none"),
-        ({"executor": "local"}, "executor = 'local': allowed is a mapping"),
-        ({"overrides": ["x"]}, r"overrides = \['x'\]: allowed is a mapping"),
-        ({"overrides": {"seed": 3}}, "overrides.seed: seeds of a study are listed under its key"),
-        ({"tasks": {}}, "tasks is empty"),
-        ({"tasks": []}, "tasks is empty"),
-        ({"tasks": "minatar/breakout"}, "tasks = 'minatar/breakout': allowed is a mapping, a list"),
-        ({"tasks": ["a", "a"]}, "allowed is each once"),
-        ({"tasks": {"a": 3}}, "tasks.a = 3: allowed is a mapping"),
-        ({"tasks": {"a": {"seed": 3}}}, "tasks.a.seed: seeds of a study"),
-    ],
-    ids=str,
-)
-def test_key_of_a_study_is_named_with_what_is_allowed(keys: dict[str, Any], says: str):
-    with pytest.raises(ConfigError, match=says):
-        parse(**keys)
+def chosen(**choice: Any) -> dict[str, Any]:
+    return {"arms": {"a": {"sample": {"count": 2, "keys": {"x": choice}}}}}
 
 
-@pytest.mark.parametrize(
-    ("arm", "says"),
-    [
-        (3, r"arms.a = 3: allowed is a mapping \(keys: hooks, "),
-        ([], r"arms.a = \[\]: allowed is a mapping"),
-        ({"hook": []}, "arms.a has an unknown key 'hook': did you mean 'hooks'"),
-        ({1: []}, "arms.a has an unknown key '1': allowed: grid"),
-        ({"overrides": 3}, "arms.a.overrides = 3: allowed is a mapping or null"),
-        ({"overrides": {"seed": 3}}, "arms.a.overrides.seed: seeds of a study are listed"),
-        ({"grid": {"seed": [3]}}, "arms.a.grid.seed: seeds of a study are listed"),
-        ({"grid": {}}, r"arms.a.grid = {}: allowed is a mapping"),
-        ({"grid": {"x": 3}}, "arms.a.grid.x = 3: allowed is a list of anything"),
-        ({"grid": {"x": []}}, r"arms.a.grid.x = \[\]: allowed is a list of anything"),
-        ({"grid": {"x": [1]}, "sample": {"count": 1}}, "arms.a has grid and sample"),
-        ({"sample": 3}, "arms.a.sample = 3"),
-        ({"sample": {"cuont": 3}}, "unknown key 'cuont': did you mean 'count'"),
-        ({"tasks": 3}, "arms.a.tasks = 3: allowed is a mapping or null"),
-        ({"tasks": {"breakuot": {}}}, "unknown key 'breakuot': did you mean 'breakout'"),
-        ({"tasks": {"breakout": 3}}, "arms.a.tasks.breakout = 3: allowed is a mapping or null"),
-        ({"tasks": {"breakout": {"seed": 3}}}, "arms.a.tasks.breakout.seed: seeds of a study"),
-        ({"sample": {"count": 0, "keys": {"x": [1]}}}, "arms.a.sample.count = 0"),
-        ({"sample": {"count": 2}}, "arms.a.sample has no keys, which it needs"),
-        ({"sample": {"count": 2, "seed": "x", "keys": {"x": [1]}}}, "arms.a.sample.seed = 'x'"),
-        ({"sample": {"count": 2, "keys": {"seed": [1]}}}, "arms.a.sample.keys.seed: seeds"),
-    ],
-    ids=str,
-)
-def test_key_of_an_arm_is_named_with_what_is_allowed(arm: Any, says: str):
-    with pytest.raises(ConfigError, match=says):
-        parse({"none": {}, "a": arm}, tasks={"breakout": {}})
+def arm(**keys: Any) -> dict[str, Any]:
+    return {"arms": {"none": {}, "a": keys}, "tasks": {"breakout": {}}}
 
 
-@pytest.mark.parametrize(
-    ("choice", "says"),
-    [
-        (3, "keys.x = 3: allowed is a list, or a mapping with low and high"),
-        ([], r"keys.x = \[\]: allowed is a list"),
-        ({"low": 1}, "keys.x has no high, which it needs"),
-        ({"low": 2, "high": 2}, "low = 2, high = 2"),
-        ({"low": 1, "high": float("inf")}, "high = inf"),
-        ({"low": "1", "high": 2}, "low = '1'"),
-        ({"low": -1.7e308, "high": 1.7e308}, r"within 1e\+300 of 0"),
-        ({"low": 1, "high": 10**400}, r"within 1e\+300 of 0"),
-        ({"low": 1, "high": 10**30, "integer": True}, r"whole numbers.*within 1e\+18 of 0"),
-        ({"low": 1, "high": 2.5, "integer": True}, "allowed are whole numbers"),
-        ({"low": 0, "high": 2, "log": True}, "keys.x.log: allowed for numbers above 0"),
-        ({"low": 1, "high": 2, "log": True, "integer": True}, "without integer"),
-        ({"low": 1, "high": 2, "log": "yes"}, "keys.x.log = 'yes': allowed is true or false"),
-        ({"low": 1, "higth": 2}, "unknown key 'higth': did you mean 'high'"),
-        ({"low": 1, 2: 2}, "unknown key '2': allowed: high, integer, log, low"),
-    ],
-    ids=str,
-)
-def test_range_of_a_sample_is_named_with_what_is_allowed(choice: Any, says: str):
-    with pytest.raises(ConfigError, match=says):
-        parse({"a": {"sample": {"count": 2, "keys": {"x": choice}}}})
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"arms": {}}, "no arms"),
+    ({"seed": 3}, "'seeds'"),
+    ({3: 4}, "'3'"),
+    ({"tasks": {"all tasks": {}}}, "choose another name"),
+    ({"seeds": 0}, "seeds = 0"),
+    ({"seeds": -2}, "seeds = -2"),
+    ({"seeds": [1, 1]}, "each once"),
+    ({"baseline": "nome"}, "'none'"),
+    ({"baseline": 3}, "baseline = '3'"),
+    ({"overrides": {"seed": 3}}, "overrides.seed: seeds"),
+    ({"tasks": {}}, "tasks is empty"),
+    ({"tasks": ["a", "a"]}, "each once"),
+    ({"tasks": {"a": 3}}, "tasks.a = 3"),
+    ({"tasks": {"a": {"seed": 3}}}, "tasks.a.seed: seeds"),
+    (arm(overrides={"seed": 3}), "arms.a.overrides.seed: seeds"),
+    (arm(grid={"seed": [3]}), "arms.a.grid.seed: seeds"),
+    (arm(grid={}), "arms.a.grid = {}"),
+    (arm(grid={"x": 3}), "arms.a.grid.x = 3"),
+    (arm(grid={"x": []}), "arms.a.grid.x = []"),
+    (arm(grid={"x": [1]}, sample=X), "grid and sample"),
+    (arm(sample={"count": 2}), "no keys"),
+    (arm(sample={"count": 2, "keys": {"seed": [1]}}), "arms.a.sample.keys.seed: seeds"),
+    (arm(tasks={"breakuot": {}}), "'breakout'"),
+    (arm(tasks={"breakout": 3}), "arms.a.tasks.breakout = 3"),
+    (arm(tasks={"breakout": {"seed": 3}}), "arms.a.tasks.breakout.seed: seeds"),
+    (arm(sample={"count": 2, "keys": {"x": 3}}), "keys.x = 3"),
+    (arm(sample={"count": 2, "keys": {"x": []}}), "keys.x = []"),
+    (chosen(low=1), "no high"),
+    (chosen(low=2, high=2), "low = 2, high = 2"),
+    (chosen(low=1, high=float("inf")), "high = inf"),
+    (chosen(low="1", high=2), "low = '1'"),
+    (chosen(low=-1.7e308, high=1.7e308), "within 1e+300 of 0"),
+    (chosen(low=1, high=10**30, integer=True), "within 1e+18 of 0"),
+    (chosen(low=1, high=2.5, integer=True), "whole numbers"),
+    (chosen(low=0, high=2, log=True), "numbers above 0"),
+    (chosen(low=1, high=2, log=True, integer=True), "without integer"),
+    (chosen(low=1, high=2, log="yes"), "keys.x.log = 'yes'"),
+    (chosen(low=1, higth=2), "'high'"),
+]
+
+
+def test_what_does_not_fit_together_is_named() -> None:
+    for keys, word in REFUSED:
+        try:
+            StudyConfig.parse({"base": "dqn/demo", "arms": ARMS} | keys)
+            message = "accepted"
+        except ConfigError as error:
+            message = str(error)
+        assert word in message, (keys, message)
+    for data, word in ((None, "mapping"), ([1], "mapping"), ({}, "no base")):
+        with pytest.raises(ConfigError, match=word):
+            StudyConfig.parse(data)
+    with pytest.raises(ConfigError, match="`rlplast train`"):
+        StudyConfig.parse({"kind": "dqn", "total": "5 updates"})
 
 
 @pytest.mark.parametrize("name", ["", " ", "--", "…"])
