@@ -88,7 +88,7 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
      "self._strength(context, state, moved.detach())", "self._strength(context, state, moved)"),
     ("methods/plasticity_injection.py", "methods/test_plasticity_injection.py",
      "self._frozen(self.old, x) + change", "self._frozen(self.old, x) - change"),
-    ("methods/lifecycle_tick.py", "methods/test_lifecycle_tick.py methods/test_lifecycle_twin.py",
+    ("methods/lifecycle_tick.py", "methods/test_lifecycle_tick.py",
      "awake & (life <= 0)", "awake & (life < 0)"),
     ("methods/rigl.py", "methods/test_rigl.py",
      "kept = mask & new", "kept = new"),
