@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rlplast.core.network.network import Network
+from rlplast.core.network.optim_state import DRAWN, shared, zero_all
 from rlplast.optimizers.config import OptimizerConfig
 from rlplast.optimizers.updater import Updater
 from rlplast.optimizers.upgd import UPGD
@@ -120,3 +122,14 @@ def update(module: nn.Module, updater: Updater, times: int) -> list[Tensor]:
 def test_the_runs_seed_is_that_of_the_noise():
     assert not torch.equal(update(*trained(0), 1)[0], update(*trained(1), 1)[0])
     assert torch.equal(update(*trained(1), 1)[0], update(*trained(1), 1)[0])
+
+
+def test_a_reset_of_the_network_is_a_new_optimizer_that_repeats_no_noise():
+    module, updater = trained()
+    update(module, updater, 3)
+    zero_all(Network("net", module, updater.optimizers))
+    other, new = trained()
+    other.load_state_dict(module.state_dict())
+    shared(new.optimizers[0])[DRAWN].fill_(3)
+    for mine, theirs in zip(update(module, updater, 2), update(other, new, 2), strict=True):
+        assert torch.equal(mine, theirs)
