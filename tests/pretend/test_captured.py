@@ -1,11 +1,16 @@
 """Updates as CUDA graphs (``accelerate: graph``): the bits of eager updates, one launch each.
 
+The eager ones never wait for the device, but for exceptions with a reason: whatever waits in every
+update keeps a GPU idle while Python goes on. Reads of a number, copies from memory that is not
+pinned and the like are waits.
+
 `UPDATES` is 24, or what the environment variable CAPTURED_UPDATES says.
 """
 
 import copy
 import os
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,11 +33,11 @@ from tests.marks import optimizers
 from tests.methods import penalty_cases
 from tests.pretend.device import counted
 from tests.pretend.test_every_kind import DEVICE
-from tests.pretend.test_waits import AGENTS as WITH_VALUES
 from tests.runs import Killed, at_step, final, kill
 from tests.test_every_kind import LAYERS, OWN, QUIET, REFUSED_LAYERS
 
 UPDATES = int(os.environ.get("CAPTURED_UPDATES", "24"))
+ALLOCATING = 3  # updates, in which state is allocated
 AGENTS = ("dqn", "sac", "ppo")
 LONG: dict[str, dict[str, Any]] = {
     "dqn": {"total": "10k env_steps"},
@@ -64,6 +69,30 @@ EAGER_BECAUSE = {
     "persistent": "draws from a gen",
     "fp16": "skips updates, as the host decides",
 }
+# What waits for the device, and for what.
+WAITS = {
+    "kron": "its package copies numbers of the host",
+    "l2_er": "singular values are checked",
+    # Made to fire now and then, not in every update.
+    "drm": "fresh weights are drawn on the host",
+    "fire": "eigenvalues are checked, and a choice is made by them",
+    "full_reset": "fresh weights are drawn on the host",
+    "head_reset": "fresh weights are drawn on the host",
+    "redo": "fresh weights are drawn on the host",
+    "regrama": "fresh weights are drawn on the host",
+    "renew_weights": "fresh weights are drawn on the host",
+    "shrink_perturb": "fresh weights are drawn on the host",
+}
+BINS = {"bins": 7, "low": -5.0, "high": 5.0}
+WITH_VALUES = {
+    **{
+        f"dqn {k}": ("dqn", {"values": {"kind": k, **BINS}}) for k in ("hl_gauss", "two_hot", "c51")
+    },
+    "sac c51": ("sac", {"values": {"kind": "c51", **BINS}, "critics": 3, "critic_subset": 2}),
+    "simba_v2": ("sac", {"network": "simba_v2", "scale_rewards": 5, "values": {"kind": "c51"}}),
+    "bro": ("sac", {"network": "bro"}),
+    "shared trunk": ("ppo", {"shared_trunk": True}),
+}
 
 
 def tensors(of: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
@@ -82,24 +111,28 @@ def accelerated(config: dict[str, Any], how: str) -> dict[str, Any]:
     return found
 
 
-def trained(config: dict[str, Any], accelerate: str) -> tuple[dict[str, torch.Tensor], Any, int]:
-    """Return all tensors after some updates, the agent, and how many updates were replays."""
+def trained(
+    config: dict[str, Any], accelerate: str
+) -> tuple[dict[str, torch.Tensor], Counter[str], int]:
+    """Return all tensors after some updates, waits of the last, and how many were replays."""
     config = accelerated(config, accelerate)
     agent: Any
     agent, hooks = build(read_config(config, {}))
     attach(agent, hooks)
-    replays = 0
+    replays, waits = 0, Counter[str]()
     while agent.clock.updates < UPDATES:
         before = agent.clock
         with counted() as seen:
             agent.step()
-        replays += seen.graphs if agent.clock.updates > before.updates else 0
+        if agent.clock.updates > before.updates:
+            replays += seen.graphs
+            waits += seen.waits if before.updates >= ALLOCATING else Counter()
         hooks.fire(before, agent.clock)
     found: dict[str, Any] = {"trainable": agent.state_dict(), "hooks": hooks.state_dict()}
     for network in agent.networks.values():
         found |= network_tensors(network)
     agent.close()
-    return dict(tensors(found)), agent, replays
+    return dict(tensors(found)), waits, replays
 
 
 def least(kind: str, keys: int = 1) -> int:
@@ -115,7 +148,8 @@ def check(kind: str, what: str, replayed: int, corpora: dict[str, str], **change
     config = small_run(kind, corpora, **(plain | changes))
     if kind in AGENTS:
         config["agent"] = config.get("agent", {}) | own
-    eager, _, _ = trained(config, "off")
+    eager, waits, _ = trained(config, "off")
+    assert bool(waits) == (what in WAITS), waits
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         graphs, _, replays = trained(config, "graph")
@@ -188,7 +222,7 @@ def test_updates_too_rare_to_be_captured_keep_no_memory() -> None:
 
 def test_the_online_accuracy_of_tasks(corpora: dict[str, str]) -> None:
     stream = {"name": "permuted_pixels", "phases": 3, "epochs": 1 + UPDATES // 30}
-    check("supervised", "", least("supervised"), corpora, stream=stream, augment=["crop"])
+    check("supervised", "", least("supervised"), corpora, stream=stream, augment=["crop", "flip"])
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
@@ -217,8 +251,12 @@ def test_thresholds_of_snr_are_renewed_whenever_they_are_due(
     check(kind, "snr", least(kind, 2), corpora, hooks=[row])
 
 
+BETWEEN = ["hare_tortoise", "fire", "full_reset", "head_reset"]
+BETWEEN += [name for name, case in CASES.items() if case.refuses_inside]
+
+
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("method", ["hare_tortoise", "fire", "full_reset", "head_reset"])
+@pytest.mark.parametrize("method", BETWEEN)
 def test_scheduled_hooks_write_between_replays(
     kind: str, method: str, corpora: dict[str, str]
 ) -> None:
