@@ -373,7 +373,7 @@ def measure_agent(note: Notes, turn: int, pretend: bool, *key: str) -> None:
     with note.problems_of(*key):
         agent = agent_of(*key)
         measure_updates(note, agent.update, turn, pretend, *key)
-        if not pretend:  # where tests/pretend/test_waits.py counts them
+        if not pretend:  # where tests/pretend/test_captured.py counts them
             note("waits", *key, value=waits(agent, 20))
         agent.close()
 

@@ -12,7 +12,7 @@ What ends well: a config that is accepted, or refused in less than 300 character
 or the file; a damaged checkpoint that is refused, or passed over. What does not: any other
 exception, more than 20 seconds, a long or nameless refusal, a damaged state that is loaded though
 the manifest does not match. Counts are printed, and the first of each failure; exit 1 if there is
-one. A child process does the work, so that a crash or a hang is one case.
+one. `test_crash.py` beside it does so for half a minute.
 """
 
 import argparse
@@ -24,12 +24,10 @@ import os
 import random
 import re
 import resource
-import select
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
-import time
 import traceback
 import warnings
 import zlib
@@ -42,7 +40,7 @@ import yaml
 
 LIMIT = 20.0  # seconds
 LONGEST = 300  # characters of a refusal
-MEMORY = 6 << 30  # bytes a child may take
+MEMORY = 6 << 30  # bytes that the process may take
 
 BASES = (
     "dqn/demo",
@@ -294,72 +292,32 @@ def attack_checkpoint(number: int, seed: int, runs: Path, folder: Path) -> tuple
     return ended, f"{name} {way}{', manifest matching' if sealed else ''}: {text or messages}"
 
 
-# --- the child and its keeper ----------------------------------------------------------------
+# --- all of them -----------------------------------------------------------------------------
 
 
-def child(kind: str, first: int, last: int, seed: int, runs: Path) -> None:
-    """Try cases, a line of JSON for each."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    import torch
-
-    torch.set_num_threads(1)
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        os.chdir(folder)
-        for number in range(first, last):
-            if kind == "configs":
-                ended, text = attack_config(number, seed, folder)
-            else:
-                ended, text = attack_checkpoint(number, seed, runs, folder)
-            print(json.dumps([number, ended, text]), file=out, flush=True)
+class Hang(BaseException):
+    """Raised in a case that takes too long."""
 
 
-def keep(kind: str, count: int, seed: int, runs: Path) -> tuple[Counter[str], dict[str, str]]:
-    """Run the cases in children; one that dies or hangs is a case, and the next takes over."""
-    counts: Counter[str] = Counter()
-    firsts: dict[str, str] = {}
+def timed(case: Callable[[], tuple[str, str]]) -> tuple[str, str]:
+    """Return what came of a case, or that it hung."""
 
-    def note(number: int, ended: str, text: str) -> None:
-        counts[ended] += 1
-        firsts.setdefault(ended, f"{kind} case {number}: {text}")
+    def end(*of: object) -> None:
+        raise Hang
 
-    at_ = 0
-    while at_ < count:
-        words = [kind, str(at_), str(count), str(seed), str(runs)]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.attack", "--child", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            bufsize=1,
-        )
-        assert process.stdout is not None
-        grace = 60.0  # to start
-        while at_ < count:
-            started = time.monotonic()
-            ready, _, _ = select.select([process.stdout], [], [], grace)
-            line = process.stdout.readline() if ready else ""
-            if line:
-                number, ended, text = json.loads(line)
-                slow = time.monotonic() - started > LIMIT and grace == LIMIT
-                note(number, "hang" if slow else ended, text)
-                at_, grace = number + 1, LIMIT
-                continue
-            process.kill()
-            note(at_, "hang" if not ready else "crash", f"exit {process.wait()}")
-            at_ += 1
-            break
-        process.kill()
-        process.wait()
-    return counts, firsts
+    signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT)
+    try:
+        return case()
+    except Hang:
+        return "hang", traceback.format_exc()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 FAILURES = (
     "traceback",
     "hang",
-    "crash",
     "long refusal",
     "nameless refusal",
     "altered state loaded",
@@ -367,38 +325,40 @@ FAILURES = (
 )
 
 
-def main() -> int:
+def main(words: list[str] | None = None) -> int:
     """Attack, and print what came of it."""
+    from rlplast.run import api
+
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--configs", type=int, default=5000)
     parser.add_argument("--corruptions", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--child", nargs=5, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.child:
-        kind, first, last, seed, runs = args.child
-        child(kind, int(first), int(last), int(seed), Path(runs))
-        return 0
-    failed = False
-    with tempfile.TemporaryDirectory() as temporary:
-        runs = Path(temporary)
-        if args.corruptions:
-            from rlplast.run import api
-
-            for name, config in RUNS.items():
-                api.train(
-                    {**config, **COMMON, "checkpoint": {"every": "25%", "keep": 9}}, runs / name
-                )
-                info = json.loads((runs / name / "run.json").read_text())
-                (runs / name / "run.json").write_text(json.dumps(info | {"status": "running"}))
-        for kind, count in (("configs", args.configs), ("corruptions", args.corruptions)):
-            counts, firsts = keep(kind, count, args.seed, runs)
-            print(f"{kind}: " + ", ".join(f"{n} {e}" for e, n in counts.most_common()))
-            for ended in FAILURES:
-                if counts[ended]:
-                    failed = True
-                    print(f"--- {counts[ended]} × {ended}, the first: {firsts[ended]}")
-    return int(failed)
+    args = parser.parse_args(words)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    counts: Counter[str] = Counter()
+    firsts: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as temporary, contextlib.chdir(temporary):
+        folder, runs = Path(temporary), Path(temporary) / "runs"
+        for name, config in RUNS.items() if args.corruptions else ():
+            keys = config | COMMON | {"checkpoint": {"every": "25%", "keep": 9}}
+            api.train(keys, runs / name, report=lambda text: None)
+            info = json.loads((runs / name / "run.json").read_text())
+            (runs / name / "run.json").write_text(json.dumps(info | {"status": "running"}))
+        cases = [("config", number) for number in range(args.configs)]
+        cases += [("corruption", number) for number in range(args.corruptions)]
+        for kind, number in cases:
+            print(f"\r{kind} {number} ", end="", file=sys.stderr, flush=True)
+            if kind == "config":
+                ended, text = timed(lambda n=number: attack_config(n, args.seed, folder))
+            else:
+                ended, text = timed(lambda n=number: attack_checkpoint(n, args.seed, runs, folder))
+            counts[f"{kind} {ended}"] += 1
+            firsts.setdefault(ended, f"{kind} {number}: {text}")
+    print("", *(f"{count:6} {ended}" for ended, count in counts.most_common()), sep="\n")
+    failed = [ended for ended in FAILURES if ended in firsts]
+    for ended in failed:
+        print(f"--- the first {ended}: {firsts[ended]}")
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

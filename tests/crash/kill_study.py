@@ -7,8 +7,8 @@ the study alone, whose cells have to end by themselves, or to one of its cells, 
 to start again. A study that was killed is started anew, half of the times at once, while its cells
 may still be saving. Metrics and receipts of every arm (wall-clock keys aside), and the last
 checkpoint's tensors, state and replay, have to be equal bit for bit; otherwise the exit code is 1
-and the first difference is named. It is 1 too if no kill hit a cell that had begun. Four kills of
-five wait until a cell is there. Reads Linux's /proc.
+and the first difference is named. It is 2 if no kill hit a cell that had begun. Four kills of five
+wait until a cell is there. Reads Linux's /proc.
 """
 
 import argparse
@@ -37,7 +37,7 @@ START_SECONDS = 8.0  # imports, plan and building, before the first cell trains
 GRACE = 60.0  # seconds that cells may take to save when their study is gone
 
 
-def main() -> int:
+def main(words: list[str] | None = None) -> int:
     """Run the comparison; returns the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("study", help="file or shipped name")
@@ -50,7 +50,7 @@ def main() -> int:
     parser.add_argument("--total", help="length of each run; default: kill_resume's")
     parser.add_argument("--jobs", type=int, default=2, help="cells at once, default 2")
     parser.add_argument("--out", type=Path, help="new folder; default: a temporary one")
-    args = parser.parse_args()
+    args = parser.parse_args(words)
     out = args.out or Path(tempfile.mkdtemp(prefix="kill-study-"))
     out.mkdir(parents=True, exist_ok=True)
     config = out / "study.yaml"
@@ -75,7 +75,7 @@ def main() -> int:
     print(f"EQUAL bit for bit after {kills} kills, seed {args.seed}: {count} arms")
     if hits == 0:
         print(f"but none of them hit a cell that had begun; see {out}")
-        return 1
+        return 2
     if args.out is None:
         shutil.rmtree(out)
     return 0

@@ -69,7 +69,7 @@ def arm(study: Path, name: str) -> Path:
 
 @pytest.mark.slow
 def test_cells_are_the_runs_of_torchrun(tmp_path: Path) -> None:
-    study = study_of(tmp_path, GPT, none={"hooks": []}, fire=FIRE)
+    study = study_of(tmp_path, GPT, fire=FIRE)
     assert rlplast("study", study, "--out", tmp_path / "study").wait(300) == 0
     (tmp_path / "fire.yaml").write_text(yaml.safe_dump(GPT | FIRE | {"seed": 1}))
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
@@ -83,7 +83,7 @@ def test_cells_are_the_runs_of_torchrun(tmp_path: Path) -> None:
 def longer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study's file; beside it, the study that went through."""
     folder = tmp_path_factory.mktemp("longer")
-    config = GPT | {"phases": [{"updates": 400, "mixture": {"source": 1}}]}
+    config = GPT | {"phases": [{"updates": 200, "mixture": {"source": 1}}]}
     study = study_of(folder, config, none={"hooks": []})
     assert rlplast("study", study, "--out", folder / "whole").wait(300) == 0
     return study
