@@ -73,6 +73,7 @@ EAGER_BECAUSE = {
 WAITS = {
     "kron": "its package copies numbers of the host",
     "l2_er": "singular values are checked",
+    "permuted_pixels": "the pixels of a task are sent where it begins",
     # Made to fire now and then, not in every update.
     "drm": "fresh weights are drawn on the host",
     "fire": "eigenvalues are checked, and a choice is made by them",
@@ -140,14 +141,20 @@ def least(kind: str, keys: int = 1) -> int:
     return UPDATES - EAGER * keys * KEYS.get(kind, 1)
 
 
-def check(kind: str, what: str, replayed: int, corpora: dict[str, str], **changes: Any) -> None:
-    """Check that graphs change no bit, and that at least so many updates were replays."""
-    plain: dict[str, Any] = {"hooks": [], "penalties": [], **DEVICE[kind], **QUIET, **LONG[kind]}
-    plain |= {"optimizer": {"schedule": "linear", "warmup": 0.001}}
+def plain(kind: str, corpora: dict[str, str], **changes: Any) -> dict[str, Any]:
+    """Return the config of a run without hooks, with changes."""
+    keys: dict[str, Any] = {"hooks": [], "penalties": [], **DEVICE[kind], **QUIET, **LONG[kind]}
+    keys |= {"optimizer": {"schedule": "linear", "warmup": 0.001}}
     own = changes.pop("agent", {})
-    config = small_run(kind, corpora, **(plain | changes))
+    config = small_run(kind, corpora, **(keys | changes))
     if kind in AGENTS:
         config["agent"] = config.get("agent", {}) | own
+    return config
+
+
+def check(kind: str, what: str, replayed: int, corpora: dict[str, str], **changes: Any) -> None:
+    """Check that graphs change no bit, and that at least so many updates were replays."""
+    config = plain(kind, corpora, **changes)
     eager, waits, _ = trained(config, "off")
     assert bool(waits) == (what in WAITS), waits
     with warnings.catch_warnings(record=True) as warned:
@@ -222,7 +229,8 @@ def test_updates_too_rare_to_be_captured_keep_no_memory() -> None:
 
 def test_the_online_accuracy_of_tasks(corpora: dict[str, str]) -> None:
     stream = {"name": "permuted_pixels", "phases": 3, "epochs": 1 + UPDATES // 30}
-    check("supervised", "", least("supervised"), corpora, stream=stream, augment=["crop", "flip"])
+    changes = {"stream": stream, "augment": ["crop", "flip"]}
+    check("supervised", "permuted_pixels", least("supervised"), corpora, **changes)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
@@ -251,12 +259,8 @@ def test_thresholds_of_snr_are_renewed_whenever_they_are_due(
     check(kind, "snr", least(kind, 2), corpora, hooks=[row])
 
 
-BETWEEN = ["hare_tortoise", "fire", "full_reset", "head_reset"]
-BETWEEN += [name for name, case in CASES.items() if case.refuses_inside]
-
-
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("method", BETWEEN)
+@pytest.mark.parametrize("method", ["hare_tortoise", "fire", "full_reset", "head_reset"])
 def test_scheduled_hooks_write_between_replays(
     kind: str, method: str, corpora: dict[str, str]
 ) -> None:
@@ -265,6 +269,16 @@ def test_scheduled_hooks_write_between_replays(
     params = dict(CASES[method].params) | OWN.get(method, {})
     row = {"method": method, "params": params, "every": "9 updates"}
     check(kind, "", least(kind), corpora, hooks=[row])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_updates_after_a_firing_wait_for_nothing(kind: str, corpora: dict[str, str]) -> None:
+    for method, case in CASES.items():
+        if case.refuses_inside and kind not in case.refuses:
+            params = dict(case.params) | OWN.get(method, {})
+            row = {"method": method, "params": params, "at": "2 updates"}
+            _, waits, _ = trained(plain(kind, corpora, hooks=[row]), "off")
+            assert not waits, method
 
 
 @pytest.mark.parametrize(
