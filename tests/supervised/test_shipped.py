@@ -38,17 +38,18 @@ def test_fires_classifiers_warm_up_and_are_evaluated_as_in_its_code(
     assert [hook["scope"] for hook in found.hooks] == [scope]
 
 
-@pytest.mark.parametrize(
-    "name", ["mnist_mlp", "cifar10_cnn", "cifar100_cnn", "cifar100_cnn_bn", "tiny_imagenet_vgg16"]
-)
-def test_swrs_classifiers_are_evaluated_after_each_epoch(name: str) -> None:
-    assert config(f"swr_{name}").evaluate.every == "1 epochs"
-
-
-@pytest.mark.parametrize("name", ["full_reset", "head_reset"])
-def test_resets_of_classifiers_return_to_the_stored_weights(name: str) -> None:
-    (row,) = read_yaml(HOOKS / f"{name}.yaml")
-    assert row["params"]["init"] == "stored"
+def test_swrs_classifiers_are_evaluated_after_each_epoch_and_resets_return_to_the_start() -> None:
+    for name in (
+        "mnist_mlp",
+        "cifar10_cnn",
+        "cifar100_cnn",
+        "cifar100_cnn_bn",
+        "tiny_imagenet_vgg16",
+    ):
+        assert config(f"swr_{name}").evaluate.every == "1 epochs", name
+    for name in ("full_reset", "head_reset"):
+        (row,) = read_yaml(HOOKS / f"{name}.yaml")
+        assert row["params"]["init"] == "stored"
 
 
 @pytest.mark.parametrize(

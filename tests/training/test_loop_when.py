@@ -141,6 +141,10 @@ def test_scheduled_hooks_come_first_then_what_is_measured_then_conditions_then_t
     tensors, state = checkpoint.load(tmp_path / "checkpoints" / "step-8")
     assert state["clock"]["updates"] == 4
     assert torch.equal(tensors["net.0.weight"], tensors["net.0.weight@initial"])
+    left = final(tmp_path)
+    (measured,) = (m[NORM] for m in left["metrics"] if NORM in m and m["updates"] == 4)
+    by_method = {r["method"]: r for r in left["receipts"]}
+    assert by_method["head_reset"]["norm_before"] == pytest.approx(measured)  # fired before it
 
 
 def test_hook_that_never_fires_equals_no_hook(tmp_path: Path) -> None:
