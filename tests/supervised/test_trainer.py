@@ -78,6 +78,17 @@ def test_fewest_images_are_those_of_the_smallest_part_of_a_batch(sizes, batch_si
         assert position(phase, batch_size, 0).batches == len(batch_slices(n, batch_size))
 
 
+def test_an_epoch_is_every_image_once_and_a_last_one_alone_joins_the_batch_before():
+    stream = {"name": "warm_start", "fraction": 0.1, "epochs": 1}
+    trainer = trainable(**PLAIN, batch_size=67, stream=stream)
+    phase, batches = trainer.stream[0].train, []
+    while not trainer.clock.epochs:
+        batches.append(trainer._chosen(trainer.here()))
+        trainer.step()
+    assert len(phase) == 2 * 67 + 1 and [len(b) for b in batches] == [67, 68]
+    assert torch.equal(torch.cat(batches).sort()[0], phase)
+
+
 @pytest.mark.parametrize("size", [7, 50])
 def test_micro_batches_add_up_to_the_batch(size: int):
     penalties = [{"method": "l2", "params": {"coef": 0.1}}]

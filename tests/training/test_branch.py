@@ -76,7 +76,7 @@ def test_branch_may_be_branched_where_it_stops_at_once(prefix: Path, through: di
 
 def test_a_branch_says_where_it_comes_from_and_has_the_lines_up_to_there(prefix: Path):
     whole = (prefix / "metrics.jsonl").read_bytes()
-    (prefix / "metrics.jsonl").write_bytes(whole + b'{"written": "after it')
+    (prefix / "metrics.jsonl").write_bytes(whole + b'{"written": "after it"}\n{"half')
     arm = branch(prefix, "deep/er/arm", host="here")
     assert (arm / "metrics.jsonl").read_bytes() == whole
     info = json.loads((arm / "run.json").read_text())
