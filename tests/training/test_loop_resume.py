@@ -77,25 +77,17 @@ def test_signal_saves_at_the_end_of_the_step_and_resume_equals(
         assert final(tmp_path / str(step)) == through, step
 
 
-def test_run_stopped_in_any_or_every_evaluation_equals(
-    tmp_path: Path, through: dict[str, Any]
-) -> None:
-    for evaluation in (1, 2, 3):
-        folder = tmp_path / str(evaluation)
-        stopped_in_evaluation(loop(folder), evaluation)
-        run(loop(folder))
-        assert final(folder) == through, evaluation
-    every = tmp_path / "every"
+def test_run_stopped_in_every_evaluation_equals(tmp_path: Path, through: dict[str, Any]) -> None:
     for _ in range(3):
-        stopped_in_evaluation(loop(every), 1)
-        stopped_in_evaluation(loop(every), 1)
-        run_until = loop(every)
+        stopped_in_evaluation(loop(tmp_path), 1)
+        stopped_in_evaluation(loop(tmp_path), 1)
+        run_until = loop(tmp_path)
         run_until.observer = at_step(1, stop)
         with contextlib.suppress(Interrupted):
             run(run_until)
-    run(loop(every))
-    assert final(every) == through
-    names = {path.name for path in (every / "checkpoints").iterdir()}
+    run(loop(tmp_path))
+    assert final(tmp_path) == through
+    names = {path.name for path in (tmp_path / "checkpoints").iterdir()}
     assert not any(name.startswith("branch-") for name in names)
 
 

@@ -177,7 +177,7 @@ def test_best_checkpoint_is_what_was_evaluated_before_a_hook_changed_it(tmp_path
     assert fired == [1, 2, 3, 4, 5, 6, 7]
 
 
-@pytest.mark.parametrize(("best", "evaluations"), [(None, [2]), ("score", [1, 4])])
+@pytest.mark.parametrize(("best", "evaluations"), [(None, [2]), ("score", [1, 3, 4])])
 def test_conditions_see_what_they_would_after_a_signal_in_an_evaluation(
     best: str | None, evaluations: list[int], tmp_path: Path
 ) -> None:
