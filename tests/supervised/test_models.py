@@ -330,7 +330,7 @@ def test_timms_models_are_built_for_the_size_of_the_images() -> None:
 @torch.no_grad()
 def test_models_adapt_to_the_images() -> None:
     for name in ("mlp", "cnn", "cnn_bn", "vgg16", "resnet18", "vit_tiny", "vit_tiny_fire"):
-        config = ModelConfig(name, **SMALL[name].keys)
+        config = ModelConfig(name, **SMALL[name][1])
         for shape in ((1, 8, 8), (3, 24, 16), (3, 64, 64)):
             made = build_model(config, shape, 7)
             assert made(torch.zeros(2, *shape)).shape == (2, 7), (name, shape)

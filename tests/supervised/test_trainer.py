@@ -1,5 +1,6 @@
 """The supervised trainer: its place in the stream, its updates, and exact resume."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -35,47 +36,33 @@ def steps(trainer: Any, number: int) -> None:
         trainer.step()
 
 
-@settings(max_examples=40)
+@settings(max_examples=60)
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 4)), min_size=1, max_size=4),
     batch_size=st.integers(1, 50),
-)
-def test_position_is_where_a_plain_loop_would_be(sizes, batch_size):
-    stream = [Phase(torch.arange(n), torch.arange(1), epochs) for n, epochs in sizes]
-    for number, (n, epochs) in enumerate(sizes):
-        in_phase = 0
-        for epoch in range(epochs):
-            starts = list(range(0, n, batch_size))
-            if len(starts) > 1 and n - starts[-1] == 1 < batch_size:
-                starts.pop()
-            for batch in range(len(starts)):
-                here = position(stream[number], batch_size, in_phase)
-                assert (here.epoch, here.batch) == (epoch, batch)
-                assert (here.batches, here.updates) == (len(starts), in_phase)
-                in_phase += 1
-        assert position(stream[number], batch_size, in_phase).epoch == epochs
-
-
-@settings(max_examples=40)
-@given(
-    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=4),
-    batch_size=st.integers(1, 50),
     micro_batch=st.none() | st.integers(1, 50),
 )
-def test_fewest_images_are_those_of_the_smallest_part_of_a_batch(sizes, batch_size, micro_batch):
-    stream = [Phase(torch.arange(n), torch.arange(1), 1) for n in sizes]
-    parts = [
-        part
-        for n in sizes
-        for batch in batch_slices(n, batch_size)
-        for chosen in [torch.arange(n)[batch]]
-        for part in chosen.tensor_split(-(-len(chosen) // (micro_batch or len(chosen))))
-    ]
+def test_position_and_fewest_images_are_those_of_a_plain_loop(sizes, batch_size, micro_batch):
+    stream = [Phase(torch.arange(n), torch.arange(1), epochs) for n, epochs in sizes]
+    smallest = []
+    for phase, (n, epochs) in zip(stream, sizes, strict=True):
+        starts = [*range(0, n, batch_size)]
+        if len(starts) > 1 and n - starts[-1] == 1 < batch_size:
+            starts.pop()  # a single one joins the batch before
+        slices = [slice(*pair) for pair in pairwise([*starts, n])]
+        assert batch_slices(n, batch_size) == slices
+        batches = [torch.arange(n)[chosen] for chosen in slices]
+        for batch in batches:
+            parts = batch.tensor_split(-(-len(batch) // (micro_batch or len(batch))))
+            smallest.append(min(map(len, parts)))
+        for updates in range(epochs * len(batches)):
+            here = position(phase, batch_size, updates)
+            assert (here.epoch, here.batch) == divmod(updates, len(batches))
+            assert (here.batches, here.updates) == (len(batches), updates)
+        assert position(phase, batch_size, epochs * len(batches)).epoch == epochs
     fewest = fewest_images(stream, batch_size, micro_batch)
-    assert (fewest == 1) == (min(map(len, parts)) == 1)
-    assert fewest <= min(map(len, parts))
-    for n, phase in zip(sizes, stream, strict=True):
-        assert position(phase, batch_size, 0).batches == len(batch_slices(n, batch_size))
+    assert (fewest == 1) == (min(smallest) == 1)
+    assert fewest <= min(smallest)
 
 
 def test_an_epoch_is_every_image_once_and_a_last_one_alone_joins_the_batch_before():
