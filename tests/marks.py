@@ -8,7 +8,7 @@ import pytest
 
 from rlplast.core.registry import rows
 
-__all__ = ["every_step", "optimizers", "slow", "slow_but"]
+__all__ = ["optimizers", "slow", "slow_but"]
 
 
 def slow(*values: Any) -> Any:
@@ -20,12 +20,6 @@ def slow_but(fast: Iterable[Any], values: Iterable[Any]) -> list[Any]:
     """All values, of which those in `fast` alone are tried in `make test`."""
     fast = list(fast)
     return [value if value in fast else slow(value) for value in values]
-
-
-def every_step(steps: int) -> Any:
-    """Parametrise over the steps 1 to `steps` of a run, every fourth of them in `make test`."""
-    numbers = range(1, steps + 1)
-    return pytest.mark.parametrize("step", slow_but(numbers[::4], numbers))
 
 
 def optimizers(fast: Iterable[str] | None = None) -> list[Any]:

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from rlplast.core.method.hooks import Hooks
 from rlplast.gpt.config import GPTConfig
 from rlplast.gpt.trainer import GPTTrainer
 from rlplast.metrics.probe import measure_run
+from rlplast.run.build import build
 from rlplast.run.config_file import read_config
 from rlplast.training import checkpoint, distributed
 from rlplast.training.loop import Loop
@@ -77,18 +76,8 @@ def plain(corpora: dict[str, str]) -> dict[str, Any]:
 
 def loop(config: GPTConfig, path: Path, observer: Callable[[Loop], None] | None = None) -> Loop:
     """Return the loop of a run, resumed from what is in its folder."""
-    torch.set_num_threads(config.threads)
     resumed = any((path / "checkpoints").glob("*-*"))
-    config.check()
-    trainer = GPTTrainer(config.to_resume() if resumed else config, torch.device("cpu"))
-    hooks = Hooks(
-        config.hooks,
-        trainer.networks,
-        config.reference_time(),
-        config.seed,
-        trainer.units,
-        config.horizon(),
-    )
+    trainer, hooks = build(config.to_resume() if resumed else config)
     made = Loop(
         trainable=trainer,
         hooks=hooks,

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
 import torch
 
 from rlplast.gpt.trainer import GPTTrainer
@@ -61,40 +60,29 @@ def test_two_processes_follow_one(two: Path, alone: tuple[Path, GPTTrainer]) -> 
     assert len(rows(two / "plain", "train/loss")) == 20
     assert fired(two / "plain") == fired(alone[0])
     assert {"fire", "shrink_perturb"} <= {method for method, _ in fired(two / "plain")}
-
-
-def test_weights_end_where_those_of_one_process_do(
-    two: Path, alone: tuple[Path, GPTTrainer]
-) -> None:
-    tensors = {
-        path: safetensors.torch.load_file(
-            checkpoint.newest(path / "checkpoints")[0] / "tensors.safetensors"
-        )
+    mine, theirs = (
+        checkpoint.load(checkpoint.newest(path / "checkpoints")[0])[0]
         for path in (alone[0], two / "plain")
-    }
-    for name, value in tensors[alone[0]].items():
+    )
+    for name, value in mine.items():
         if name.startswith("gpt."):
-            torch.testing.assert_close(tensors[two / "plain"][name], value, rtol=0, atol=1e-4)
+            torch.testing.assert_close(theirs[name], value, rtol=0, atol=1e-4)
 
 
-def test_ranks_hold_identical_weights_after_every_step(two: Path) -> None:
-    first, second = (results_of(two, rank)["digests"] for rank in (0, 1))
-    assert first == second
-    assert len(set(first)) == len(first) == 21  # 20 updates, and the start of a phase
-
-
-def test_ranks_know_the_scores_of_all(two: Path) -> None:
-    assert results_of(two, 0)["scores"] == results_of(two, 1)["scores"]
+def test_ranks_hold_identical_weights_and_know_all_scores_and_drop_out_other_entries(
+    two: Path,
+) -> None:
+    first, second = (results_of(two, rank) for rank in (0, 1))
+    assert first["digests"] == second["digests"]
+    assert len(set(first["digests"])) == len(first["digests"]) == 21  # and the start of a phase
+    assert first["scores"] == second["scores"]
+    assert first["dropout"] != second["dropout"]
 
 
 def test_signal_to_one_process_stops_all_and_resume_equals_with_dropout(two: Path) -> None:
     for rank in (0, 1):
         assert "stopped by SIGTERM; checkpoint saved" in results_of(two, rank)["interrupted"]
     assert final(two / "interrupted") == final(two / "dropout")
-
-
-def test_ranks_drop_out_other_entries(two: Path) -> None:
-    assert results_of(two, 0)["dropout"] != results_of(two, 1)["dropout"]
 
 
 def test_ranks_out_of_step_stop_at_the_next_hook_naming_the_tensor(two: Path) -> None:

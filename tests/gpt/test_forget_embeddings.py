@@ -12,25 +12,18 @@ from rlplast.core.network.optim_state import optimizer_tensors
 from rlplast.run import api
 from rlplast.run.build import build
 from rlplast.run.config_file import read_config
-from tests.gpt.runs import plain, write_corpora
-from tests.runs import check_resumes, lines
+from tests.gpt.runs import plain
+from tests.runs import check_resumes
 
 EVERY = 4
 
 
-@pytest.fixture(scope="module")
-def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return write_corpora(tmp_path_factory.mktemp("corpora"))
-
-
-def config_of(corpora: dict[str, str]) -> Any:
+def config_of(corpora: dict[str, str]) -> dict[str, Any]:
     """A small run with the shipped list, which fires sooner."""
-    overrides = {"hooks": "gpt/hooks/forget_embeddings"}
-    config = read_config(plain(corpora) | {"metrics": {"every": None}}, overrides)
-    (row,) = config.hooks
+    own = plain(corpora) | {"metrics": {"every": None}, "evaluate": {"every": None}}
+    (row,) = read_config(own, {"hooks": "gpt/hooks/forget_embeddings"}).hooks
     assert (row["method"], row["every"], row["layers"]) == ("full_reset", "1000 updates", ["wte"])
-    row["every"] = f"{EVERY} updates"
-    return config
+    return own | {"hooks": [dict(row) | {"every": f"{EVERY} updates"}]}
 
 
 def state(network: Network) -> dict[str, Tensor]:
@@ -40,7 +33,7 @@ def state(network: Network) -> dict[str, Tensor]:
 
 
 def test_a_firing_renews_embedding_and_tied_head_and_nothing_else(corpora: dict[str, str]) -> None:
-    trainer, hooks = build(config_of(corpora))
+    trainer, hooks = build(api.read_config(config_of(corpora)))
     network = trainer.networks["gpt"]
     module: Any = network.module
     fired, previous = [], trainer.clock
@@ -64,11 +57,7 @@ def test_a_firing_renews_embedding_and_tied_head_and_nothing_else(corpora: dict[
 def test_draws_of_firings_differ_and_a_killed_run_resumes(
     corpora: dict[str, str], tmp_path: Path
 ) -> None:
-    config = plain(corpora) | {"metrics": {"every": None}, "evaluate": {"every": None}}
-    config["hooks"] = config_of(corpora).hooks
-    check_resumes(config, tmp_path)
-    api.train(config, tmp_path / "whole")
-    receipts = lines(tmp_path / "whole", "receipts")
+    receipts = check_resumes(config_of(corpora), tmp_path)["receipts"]
     assert len(receipts) == 20 // EVERY - 1
     assert {r["network"] for r in receipts} == {"gpt"}
     assert len({r["norm_after"] for r in receipts}) == len(receipts)

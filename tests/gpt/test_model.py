@@ -60,22 +60,22 @@ def twin(model: GPT, sequence: Tensor) -> tuple[Tensor, list[Tensor]]:
     return norm(x, "ln_f") @ w["wte.weight"].T, activations
 
 
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("length", [1, 5, 7])
-@pytest.mark.parametrize("gelu", ["tanh", "exact"])
+@pytest.mark.parametrize(("bias", "gelu"), [(False, "exact"), (True, "tanh")])
 @torch.no_grad()
-def test_logits_and_taps_are_those_of_a_slow_twin(bias: bool, length: int, gelu: str):
-    model, x = drawn(bias=bias, gelu=gelu), tokens(length=length)
-    logits, taps = model.forward_activations(x)
-    assert torch.equal(logits, model(x))
-    assert list(taps) == ["h.0.mlp.c_fc", "h.1.mlp.c_fc"]
-    for row, sequence in enumerate(x):
-        expected, activations = twin(model, sequence)
-        torch.testing.assert_close(logits[row], expected, rtol=1e-10, atol=1e-10)
-        own = slice(row * length, (row + 1) * length)  # (batch·time, 4·width)
-        for tap, activation in zip(taps.values(), activations, strict=True):
-            assert tap.shape == (3 * length, 48)
-            torch.testing.assert_close(tap[own], activation, rtol=1e-10, atol=1e-10)
+def test_logits_and_taps_are_those_of_a_slow_twin(bias: bool, gelu: str):
+    model = drawn(bias=bias, gelu=gelu)
+    for length in (1, 5, 7):
+        x = tokens(length=length)
+        logits, taps = model.forward_activations(x)
+        assert torch.equal(logits, model(x))
+        assert list(taps) == ["h.0.mlp.c_fc", "h.1.mlp.c_fc"]
+        for row, sequence in enumerate(x):
+            expected, activations = twin(model, sequence)
+            torch.testing.assert_close(logits[row], expected, rtol=1e-10, atol=1e-10)
+            own = slice(row * length, (row + 1) * length)  # (batch·time, 4·width)
+            for tap, activation in zip(taps.values(), activations, strict=True):
+                assert tap.shape == (3 * length, 48)
+                torch.testing.assert_close(tap[own], activation, rtol=1e-10, atol=1e-10)
 
 
 @torch.no_grad()
@@ -94,9 +94,8 @@ def test_defaults_are_gpt_0_1b():
     assert sum(p.numel() for p in model.parameters()) == expected == 124_373_760
 
 
-@pytest.mark.parametrize("bias", [False, True])
-def test_initial_weights_follow_gpt_2s_law(bias: bool):
-    config = GPTModelConfig(layers=8, heads=2, width=64, context=64, vocab_size=256, bias=bias)
+def test_initial_weights_follow_gpt_2s_law():
+    config = GPTModelConfig(layers=8, heads=2, width=64, context=64, vocab_size=256, bias=True)
     network = Network("gpt", GPT(config))
     network.initialise(torch_stream(0, "init"))
     weights = dict(network.module.named_parameters())
@@ -110,7 +109,7 @@ def test_initial_weights_follow_gpt_2s_law(bias: bool):
             std = 0.02 / 4 if name.endswith("c_proj.weight") else 0.02
             assert weight.std().item() == pytest.approx(std, rel=0.05)
             assert abs(weight.mean().item()) < 4 * std / math.sqrt(weight.numel())
-    assert sum(name.endswith(".bias") for name in weights) == (8 * 6 + 1 if bias else 0)
+    assert sum(name.endswith(".bias") for name in weights) == 8 * 6 + 1
 
 
 @torch.no_grad()
@@ -143,22 +142,8 @@ def test_dropout_is_after_the_embedding_in_attention_and_on_what_is_added(
     assert seen == [0.25] * (1 + 2 * 3)
 
 
-@pytest.mark.parametrize(
-    ("config", "says"),
-    [
-        ({"layers": 0}, r"model\.layers = 0: allowed is \[1, inf\)"),
-        ({"vocab_size": -3}, r"model\.vocab_size = -3"),
-        ({"context": 0}, r"model\.context = 0"),
-        ({"heads": 5}, r"model\.width = 12 with model\.heads = 5: allowed is a multiple"),
-        ({"dropout": 1.0}, r"model\.dropout = 1\.0: allowed is \[0, 1\)"),
-        ({"dropout": math.nan}, r"model\.dropout = nan"),
-    ],
-)
-def test_sizes_that_do_not_fit_are_refused_by_name(config: dict, says: str):
-    with pytest.raises(ConfigError, match=says):
-        GPT(GPTModelConfig(**(SMALL | config)))
-
-
-def test_more_tokens_than_the_context_are_refused():
-    with pytest.raises(ConfigError, match="8 tokens in a sequence: this GPT's context has 7"):
+def test_heads_that_do_not_divide_the_width_and_too_many_tokens_are_refused():
+    with pytest.raises(ConfigError, match=r"model\.width = 12 with model\.heads = 5"):
+        GPT(GPTModelConfig(**(SMALL | {"heads": 5})))
+    with pytest.raises(ConfigError, match="8 tokens in a sequence"):
         drawn()(tokens(length=8))

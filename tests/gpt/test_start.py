@@ -1,5 +1,6 @@
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from rlplast.gpt.trainer import GPTTrainer
 from rlplast.run import api
 from rlplast.training import checkpoint
 from tests.gpt.runs import MODEL, rows, run, tiny
-from tests.runs import Killed, at_step, final
+from tests.refused import check_refused
+from tests.runs import Killed, at_step, final, kill
 
 CPU = torch.device("cpu")
 
@@ -59,31 +61,26 @@ def best_name(first: Path) -> str:
     return f"step-{at}" if at == 6 else f"best-{at}"
 
 
-@pytest.mark.parametrize("which", ["newest", "best", "step-6", "step-0"])
 def test_weights_and_initial_weights_are_those_of_the_checkpoint(
-    which: str, corpora: dict[str, str], first: Path
-) -> None:
-    name = {"newest": "step-12", "best": best_name(first)}.get(which, which)
-    saved = tensors(first / "checkpoints" / name)
-    config = second(corpora, first, which)
-    trainer = GPTTrainer(config, CPU)
-    network = trainer.networks["gpt"]
-    for block in network.blocks:
-        assert torch.equal(block.view, saved[network.qualified(block)])
-        assert torch.equal(network.initial[block.name], saved[f"gpt.{block.name}@initial"])
-    assert trainer.clock == Clock() and not trainer.updater.optimizers[0].state
-    assert config.start.checkpoint == name  # what config.yaml will say
-
-
-def test_seed_in_the_runs_name_is_this_runs(
     corpora: dict[str, str], first: Path, tmp_path: Path
 ) -> None:
-    shutil.copytree(first, tmp_path / "seed-8")
-    config = second(corpora, tmp_path / "seed-{seed}", "step-6")
-    trainer = GPTTrainer(config, CPU)
-    saved = tensors(first / "checkpoints" / "step-6")
-    assert torch.equal(trainer.gpt.wte.weight, saved["gpt.wte.weight"])
-    assert config.start.run == str(tmp_path / "seed-8")
+    by_loss = {value: at for at, value in rows(first, "eval/high/loss")}
+    best = by_loss[min(by_loss)]
+    assert 0 < best < 12
+    names = {"newest": "step-12", "best": f"step-{best}" if best == 6 else f"best-{best}"}
+    shutil.copytree(first, tmp_path / "seed-8")  # this run's seed
+    for which in ("newest", "best", "step-6", "step-0"):
+        name = names.get(which, which)
+        saved = tensors(first / "checkpoints" / name)
+        config = second(corpora, tmp_path / "seed-{seed}", which)
+        trainer = GPTTrainer(config, CPU)
+        network = trainer.networks["gpt"]
+        for block in network.blocks:
+            assert torch.equal(block.view, saved[network.qualified(block)]), which
+            assert torch.equal(network.initial[block.name], saved[f"gpt.{block.name}@initial"])
+        assert trainer.clock == Clock() and not trainer.updater.optimizers[0].state
+        # what config.yaml will say
+        assert (config.start.run, config.start.checkpoint) == (str(tmp_path / "seed-8"), name)
 
 
 def test_hook_at_the_start_edits_what_was_loaded(
@@ -105,70 +102,48 @@ def test_hook_at_the_start_edits_what_was_loaded(
     assert receipt["sfe"] == pytest.approx(0.25**2 * moved, rel=1e-4)
 
 
-def test_resume_does_not_need_the_run_it_started_from(
+def test_resume_does_not_need_the_run_it_started_from_unless_there_is_no_checkpoint(
     corpora: dict[str, str], first: Path, tmp_path: Path
 ) -> None:
-    run(second(corpora, first, "best"), tmp_path / "through")
     shutil.copytree(first, tmp_path / "first")
     config = second(corpora, tmp_path / "first", "best")
-
-    def kill() -> None:
-        raise Killed
-
-    with pytest.raises(Killed):
-        run(config, tmp_path / "run", at_step(3, kill))
-    shutil.rmtree(tmp_path / "first")
-    run(config, tmp_path / "run")
-    assert final(tmp_path / "run") == final(tmp_path / "through")
-
-
-def test_a_run_killed_before_its_first_checkpoint_starts_from_the_other_run_again(
-    corpora: dict[str, str], first: Path, tmp_path: Path
-) -> None:
-    config = second(corpora, first, "best")
     api.train(config, tmp_path / "through")
-    api.train(config, tmp_path / "run")
-    shutil.rmtree(tmp_path / "run" / "checkpoints")
-    info = json.loads((tmp_path / "run" / "run.json").read_text())
-    (tmp_path / "run" / "run.json").write_text(json.dumps(info | {"status": "running"}))
-    api.resume(tmp_path / "run")
-    assert final(tmp_path / "run") == final(tmp_path / "through")
+    run = tmp_path / "run"
+    api.train(config, run)
+    shutil.rmtree(run / "checkpoints")  # killed before the first one
+    info = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(info | {"status": "running"}))
+    with pytest.raises(Killed):
+        api.resume(run, observer=at_step(3, kill))
+    shutil.rmtree(tmp_path / "first")
+    api.resume(run)
+    assert final(run) == final(tmp_path / "through")
 
 
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ({"width": 8}, r"gpt\.wte\.weight is of shape \(256, 16\), this run's is of .* \(256, 8"),
-        ({"context": 4}, r"gpt\.wpe\.weight is of shape \(8, 16\), this run's is of .* \(4, 16\)"),
-        ({"layers": 3}, r"gpt\.h\.2\.ln_1\.weight is absent"),
-        ({"layers": 1}, r"has gpt\.h\.1\.attn\.c_attn\.k\.weight, 8 tensors in all"),
-        ({"bias": True}, r"gpt\.h\.0\.ln_1\.bias is absent"),
-    ],
-    ids=str,
-)
-def test_another_model_is_refused_by_the_first_tensor_that_differs(
-    model: dict[str, Any], message: str, corpora: dict[str, str], first: Path
-) -> None:
-    config = second(corpora, first, "newest", model=MODEL | model)
-    with pytest.raises(ConfigError, match=message + r".*model: and layers:"):
-        GPTTrainer(config, CPU)
-
-
-def test_runs_and_checkpoints_that_are_not_there_are_refused(
+def test_models_runs_and_checkpoints_that_do_not_fit_are_refused(
     corpora: dict[str, str], first: Path, tmp_path: Path
 ) -> None:
+    models = [
+        ({"width": 8}, "gpt.wte.weight is of shape (256, 16)"),
+        ({"context": 4}, "gpt.wpe.weight is of shape (8, 16)"),
+        ({"layers": 3}, "gpt.h.2.ln_1.weight is absent"),
+        ({"layers": 1}, "has gpt.h.1.attn.c_attn.k.weight, 8 tensors in all"),
+        ({"bias": True}, "gpt.h.0.ln_1.bias is absent"),
+    ]
+    newest = partial(second, corpora, first, "newest")
+    check_refused(lambda own: GPTTrainer(newest(model=MODEL | own), CPU), models)
     damaged = tmp_path / "first"
     shutil.copytree(first, damaged)
     (damaged / "checkpoints" / "best.json").unlink()
     (damaged / "checkpoints" / "step-6" / "tensors.safetensors").write_bytes(b"")
-    for source, name, error, message in (
-        (tmp_path, "newest", ConfigError, r"is no run's folder: it has no checkpoints"),
-        (first, "step-7", ConfigError, r"start\.checkpoint = 'step-7' is not in"),
-        (damaged, "best", ConfigError, "has no best checkpoint"),
-        (damaged, "step-6", DamagedFile, r"step-6/tensors\.safetensors has 0 bytes"),
-    ):
-        with pytest.raises(error, match=message):
-            GPTTrainer(second(corpora, source, name), CPU)
+    start = lambda where: GPTTrainer(second(corpora, *where), CPU)  # noqa: E731
+    runs = [
+        ((tmp_path, "newest"), "is no run's folder"),
+        ((first, "step-7"), "start.checkpoint = 'step-7'"),
+        ((damaged, "best"), "has no best checkpoint"),
+    ]
+    check_refused(start, runs)
+    check_refused(start, [((damaged, "step-6"), "step-6/tensors.safetensors")], DamagedFile)
 
 
 def test_gpt2_of_hugging_face_is_a_start_whose_initial_weights_are_its_own(
@@ -184,5 +159,5 @@ def test_gpt2_of_hugging_face_is_a_start_whose_initial_weights_are_its_own(
         assert torch.equal(network.initial[block.name], other.view)
     for key, theirs, ours in (("heads", 2, 4), ("gelu", "tanh", "exact")):
         wrong = second(corpora, first, "", model=MODEL | {key: ours}, start=start)
-        with pytest.raises(ConfigError, match=rf"has model\.{key} = {theirs}: .* same, not {ours}"):
+        with pytest.raises(ConfigError, match=rf"model\.{key} = {theirs}"):
             GPTTrainer(wrong, CPU)

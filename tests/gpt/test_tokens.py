@@ -1,9 +1,11 @@
 import hashlib
 import sys
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.gpt import tokens
 from rlplast.gpt.corpus import open_corpus
 from rlplast.gpt.tokens import text_files, write_corpus
+from tests.refused import check_refused
 
 regex = pytest.importorskip("regex")  # knows \p{L}, as GPT-2's pattern needs
 
@@ -50,6 +53,13 @@ def read(folder: Path) -> tuple[bytes, bytes]:
     return train, validation
 
 
+def spy(monkeypatch: pytest.MonkeyPatch, see: Callable[[str], None]) -> None:
+    """Let something see each piece of text before it becomes bytes."""
+    plain = tokens.TOKENIZERS["bytes"]()
+    made = replace(plain, encode=lambda text: (see(text), plain.encode(text))[1])
+    monkeypatch.setitem(tokens.TOKENIZERS, "bytes", lambda: made)
+
+
 def test_the_last_share_of_the_text_is_for_validation(tmp_path: Path):
     files = put(tmp_path, {"a": "one two\r\n", "b": "three four five\n", "c": "six"})
     about = write_corpus(files, tmp_path / "out", validation=0.5)
@@ -64,18 +74,12 @@ def test_the_last_share_of_the_text_is_for_validation(tmp_path: Path):
     assert open_corpus("mine", tmp_path / "out").bytes_per_token == 14 / 16
 
 
-@pytest.mark.parametrize(
-    ("share", "train"),
-    [(0.25, "aaaa bbbb cccc"), (0.45, "aaaa bbbb cccc"), (0.55, "aaaa bbbb"), (0.95, "aaaa")],
-)
-def test_a_file_is_cut_before_the_next_blank(tmp_path: Path, share: float, train: str):
+def test_a_file_is_cut_before_the_next_blank_and_whole_files_are_not_cut(tmp_path: Path):
     text = "aaaa bbbb cccc dddd"
-    write_corpus(put(tmp_path, {"a": text}), tmp_path / "out", validation=share)
-    rest = text.removeprefix(train)
-    assert read(tmp_path / "out") == (f"{train}\0".encode(), f"{rest}\0".encode())
-
-
-def test_whole_files_are_not_cut(tmp_path: Path):
+    for share, train in ((0.25, text[:14]), (0.45, text[:14]), (0.55, text[:9]), (0.95, text[:4])):
+        write_corpus(put(tmp_path, {"a": text}), tmp_path / str(share), validation=share)
+        rest = text.removeprefix(train)
+        assert read(tmp_path / str(share)) == (f"{train}\0".encode(), f"{rest}\0".encode())
     files = put(tmp_path, {f"{i}": "no cut here" for i in range(10)})
     write_corpus(files, tmp_path / "out", validation=0.2)
     assert read(tmp_path / "out") == (b"no cut here\0" * 8, b"no cut here\0" * 2)
@@ -97,51 +101,43 @@ def test_text_in_both_parts_is_refused(tmp_path: Path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_that_is_meant_twice_counts_once_where_it_is_first(tmp_path: Path):
-    b, a = put(tmp_path, {"d/b.txt": "b", "d/a.txt": "a"})
-    (tmp_path / "d" / "c.txt").symlink_to(b)
-    again = tmp_path / "d" / ".." / "d" / "b.txt"
-    assert text_files([b, tmp_path / "d", again]) == [b, a]
-    (held_out,) = put(tmp_path, {"v": "v"})
-    write_corpus([b, tmp_path / "d", b], tmp_path / "out", validation=held_out)
-    assert read(tmp_path / "out") == (b"b\0a\0", b"v\0")
-
-
 def test_two_runs_into_one_folder_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     files, out = put(tmp_path, {"a": "some text here"}), tmp_path / "out"
-    plain = tokens.TOKENIZERS["bytes"]()
-    runs = []
+    runs: list[str] = []
 
-    def encode(text: str) -> np.ndarray:
+    def encode(text: str) -> None:
         if not runs:  # the first run is amid its work when a second one begins and ends
             runs.append("second")
             write_corpus(files, out, validation=0.5)
-        return plain.encode(text)
 
-    made = replace(plain, encode=encode)
-    monkeypatch.setitem(tokens.TOKENIZERS, "bytes", lambda: made)
+    spy(monkeypatch, encode)
     with pytest.raises(RlplastError, match=r"out could not be written .*not empty"):
         write_corpus(files, out, validation=0.5)
     assert read(out) == (b"some text\0", b" here\0")
     assert {path.name for path in tmp_path.iterdir()} == {"a", "out"}
 
 
-def test_others_may_read_what_is_written_as_the_umask_has_it(tmp_path: Path):
-    write_corpus(put(tmp_path, {"a": "some text here"}), tmp_path / "out", validation=0.5)
-    (tmp_path / "plain").mkdir()
-    assert (tmp_path / "out").stat().st_mode == (tmp_path / "plain").stat().st_mode
-
-
-def test_a_folder_stands_for_its_txt_files_by_name(tmp_path: Path):
-    put(tmp_path, {"d/b.txt": "", "d/a/z.txt": "", "d/c.md": "", "d/a.txt/in.txt": "", "e.md": ""})
+def test_a_folder_stands_for_its_txt_files_by_name_and_a_file_meant_twice_counts_once(
+    tmp_path: Path,
+):
+    put(
+        tmp_path, {"d/b.txt": "b", "d/a/z.txt": "z", "d/c.md": "", "d/a.txt/in.txt": "", "e.md": ""}
+    )
     found = text_files([tmp_path / "e.md", tmp_path / "d"])
     names = [path.relative_to(tmp_path).as_posix() for path in found]
     assert names == ["e.md", "d/a/z.txt", "d/a.txt/in.txt", "d/b.txt"]
-    with pytest.raises(ConfigError, match=r"nothing does not exist: allowed are text files"):
-        text_files([tmp_path / "nothing"])
     (tmp_path / "f").mkdir()
-    with pytest.raises(ConfigError, match=r"f has no \*\.txt file"):
-        text_files([tmp_path / "f"])
+    check_refused(
+        lambda path: text_files([path]),
+        [(tmp_path / "nothing", "nothing does not exist"), (tmp_path / "f", "f has no *.txt file")],
+    )
+    b, z = tmp_path / "d" / "b.txt", tmp_path / "d" / "a" / "z.txt"
+    (z.parent / "y.txt").symlink_to(b)
+    assert text_files([b, z.parent, tmp_path / "d" / ".." / "d" / "b.txt"]) == [b, z]
+    (held_out,) = put(tmp_path, {"v": "v"})
+    write_corpus([b, z.parent, b], tmp_path / "out", validation=held_out)
+    assert read(tmp_path / "out") == (b"b\0z\0", b"v\0")
+    assert (tmp_path / "out").stat().st_mode == (tmp_path / "d").stat().st_mode  # by the umask
 
 
 @given(texts=st.lists(TEXTS, min_size=1, max_size=3), chunk=st.integers(1, 40))
@@ -163,43 +159,27 @@ def test_streamed_pieces_meet_where_no_token_reaches_across(
 
 
 def test_long_texts_come_in_pieces_of_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(tokens, "CHUNK", 100)
+    monkeypatch.setattr(tokens, "CHUNK", 101)
     (path,) = put(tmp_path, {"a": "some words\n" * 1000})
     texts = list(tokens._text(tokens._Span(path, 0, 11_000), lambda read: None))
-    assert max(map(len, tokens._pieces(texts))) <= 110
+    assert max(map(len, tokens._pieces(texts))) <= 111
+    sizes: list[int] = []
+    spy(monkeypatch, lambda piece: sizes.append(len(piece.encode())))
+    for text in ("x" * 2000, " " * 2000, "é" * 1000):
+        train, held_out = put(tmp_path, {"a": text, "b": "v"})
+        write_corpus([train], tmp_path / text[0], validation=held_out)
+        assert read(tmp_path / text[0]) == (text.encode() + b"\0", b"v\0")
+    assert max(sizes) <= 102  # a character may end in the next chunk
 
 
 def test_text_without_blanks_is_read_once_not_again_for_every_chunk(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    seen = []
-
-    class Spy:
-        def match(self, text: str) -> None:
-            seen.append(len(text))
-
-    monkeypatch.setattr(tokens, "_WHOLE_TOKENS", Spy())
+    seen: list[int] = []
+    whole = SimpleNamespace(match=lambda text: seen.append(len(text)))
+    monkeypatch.setattr(tokens, "_WHOLE_TOKENS", whole)
     assert list(tokens._pieces("x" * 10 for _ in range(500))) == ["x" * 5000]
     assert sum(seen) <= 2 * 5000
-
-
-@pytest.mark.parametrize("text", ["x" * 2000, " " * 2000, "é" * 1000])
-def test_bytes_are_written_as_they_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
-):
-    monkeypatch.setattr(tokens, "CHUNK", 101)
-    sizes = []
-    plain = tokens.TOKENIZERS["bytes"]()
-
-    def encode(piece: str) -> np.ndarray:
-        sizes.append(len(piece.encode()))
-        return plain.encode(piece)
-
-    monkeypatch.setitem(tokens.TOKENIZERS, "bytes", lambda: replace(plain, encode=encode))
-    train, held_out = put(tmp_path, {"a": text, "b": "v"})
-    write_corpus([train], tmp_path / "out", validation=held_out)
-    assert read(tmp_path / "out") == (text.encode() + b"\0", b"v\0")
-    assert max(sizes) <= 102  # a character may end in the next chunk
 
 
 @pytest.mark.usefixtures("gpt2")
@@ -220,48 +200,42 @@ def test_gpt2_writes_its_ids_and_a_separator_after_each_document(
 def test_gpt2_without_tiktoken_or_its_vocabulary_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    files = put(tmp_path, {"a": "some text here"})
-    monkeypatch.setitem(sys.modules, "tiktoken", None)
-    with pytest.raises(ConfigError, match=r'needs tiktoken: pip install "rlplast\[tokens\]"'):
-        write_corpus(files, tmp_path / "out", "gpt2", validation=0.5)
-
     def offline(name: str) -> None:
         raise ConnectionError("no route")
 
-    monkeypatch.setitem(sys.modules, "tiktoken", SimpleNamespace(get_encoding=offline))
-    with pytest.raises(ConfigError, match=r"\(no route\): .* set TIKTOKEN_CACHE_DIR"):
-        write_corpus(files, tmp_path / "out", "gpt2", validation=0.5)
+    files = put(tmp_path, {"a": "some text here"})
+    for module, words in (
+        (None, r"rlplast\[tokens\]"),
+        (SimpleNamespace(get_encoding=offline), r"no route.* TIKTOKEN_CACHE_DIR"),
+    ):
+        monkeypatch.setitem(sys.modules, "tiktoken", module)
+        with pytest.raises(ConfigError, match=words):
+            write_corpus(files, tmp_path / "out", "gpt2", validation=0.5)
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1 << 20])
-@pytest.mark.parametrize(
-    ("raw", "at"), [(b"fine \xff then", 5), (b"cut \xe4\xb8", 4), ("é ö".encode("latin-1"), 0)]
-)
 def test_text_that_is_not_utf8_names_file_and_byte(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raw: bytes, at: int, chunk: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ):
     monkeypatch.setattr(tokens, "CHUNK", chunk)
-    bad, good = put(tmp_path, {"bad": raw, "good": "x"})
-    with pytest.raises(ConfigError, match=rf"bad is no UTF-8 text: byte {at} "):
-        write_corpus([bad], tmp_path / "out", validation=good)
+    for raw, at in ((b"fine \xff then", 5), (b"cut \xe4\xb8", 4), ("é ö".encode("latin-1"), 0)):
+        bad, good = put(tmp_path, {"bad": raw, "good": "x"})
+        with pytest.raises(ConfigError, match=rf"bad is no UTF-8 text: byte {at} "):
+            write_corpus([bad], tmp_path / "out", validation=good)
     assert {path.name for path in tmp_path.iterdir()} == {"bad", "good"}
 
 
-@pytest.mark.parametrize("validation", [0.0, 1.0, -0.1, 2.0, float("nan")])
-def test_a_share_outside_its_range_is_refused(tmp_path: Path, validation: float):
-    files = put(tmp_path, {"a": "some text"})
-    with pytest.raises(ConfigError, match=r"allowed is a share in \(0, 1\), or a path"):
-        write_corpus(files, tmp_path / "out", validation=validation)
+def test_shares_that_leave_no_text_are_refused(tmp_path: Path):
+    def write(given: tuple[str, Any]) -> None:
+        text, share = given
+        write_corpus(put(tmp_path, {"a": text}), tmp_path / "out", **share)
 
-
-@pytest.mark.parametrize(
-    ("text", "part"), [("", "train"), ("nothingtocut", "validation"), (" x", "validation")]
-)
-def test_too_little_text_is_refused(tmp_path: Path, text: str, part: str):
-    files = put(tmp_path, {"a": text})
-    with pytest.raises(ConfigError, match=f"no text is left for the {part} part"):
-        write_corpus(files, tmp_path / "out")
+    shares = (0.0, 1.0, -0.1, 2.0, float("nan"))
+    texts = {"": "train", "nothingtocut": "validation", " x": "validation"}
+    rows = [(("some text", {"validation": share}), "a share in (0, 1)") for share in shares]
+    rows += [((text, {}), f"no text is left for the {part} part") for text, part in texts.items()]
+    check_refused(write, rows)
     assert not (tmp_path / "out").exists()
 
 
@@ -272,7 +246,7 @@ def test_what_is_there_stays_and_an_empty_folder_is_used(tmp_path: Path):
     write_corpus(files, out, validation=0.4)
     before = read(out)
     for taken in (out, files[0]):
-        with pytest.raises(ConfigError, match="exists already: choose another folder"):
+        with pytest.raises(ConfigError, match="exists already"):
             write_corpus(put(tmp_path, {"b": "other text"}), taken, validation=0.4)
     assert read(out) == before
 

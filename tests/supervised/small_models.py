@@ -1,6 +1,5 @@
 """Every model, small, with images it can read."""
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -16,27 +15,20 @@ from rlplast.supervised.models import ModelConfig, build_model
 CLASSES = 5
 
 
-@dataclass(frozen=True)
-class Small:
-    """A small version of a model: the keys of its config, and the images it reads."""
-
-    shape: tuple[int, int, int]
-    keys: dict[str, Any] = field(default_factory=dict)
-
-
-SMALL = {
-    "mlp": Small((1, 8, 8), {"hidden": [12, 9]}),
-    "cnn": Small((1, 12, 12), {"width": 4, "hidden": [9]}),
-    "cnn_bn": Small((1, 12, 12), {"width": 4, "hidden": [9]}),
-    "lenet5": Small((3, 10, 10)),
-    "alexnet": Small((3, 8, 8), {"hidden": [7]}),
-    "vgg16": Small((3, 32, 32), {"width": 3, "hidden": [11, 9]}),
-    "resnet18": Small((3, 8, 8), {"width": 3, "hidden": [7]}),
-    "vit_tiny": Small((3, 8, 8), {"width": 12, "depth": 2}),
-    "deit_tiny": Small((1, 12, 8), {"width": 6, "depth": 1}),
-    "vit_tiny_fire": Small((3, 8, 8), {"width": 12, "depth": 2}),
-    "efficientnetv2_s": Small((3, 16, 16)),
-    "timm": Small((3, 32, 32), {"timm": "resnet10t"}),
+# A small version of every model: the images it reads, and the keys of its config.
+SMALL: dict[str, tuple[tuple[int, int, int], dict[str, Any]]] = {
+    "mlp": ((1, 8, 8), {"hidden": [12, 9]}),
+    "cnn": ((1, 12, 12), {"width": 4, "hidden": [9]}),
+    "cnn_bn": ((1, 12, 12), {"width": 4, "hidden": [9]}),
+    "lenet5": ((3, 10, 10), {}),
+    "alexnet": ((3, 8, 8), {"hidden": [7]}),
+    "vgg16": ((3, 32, 32), {"width": 3, "hidden": [11, 9]}),
+    "resnet18": ((3, 8, 8), {"width": 3, "hidden": [7]}),
+    "vit_tiny": ((3, 8, 8), {"width": 12, "depth": 2}),
+    "deit_tiny": ((1, 12, 8), {"width": 6, "depth": 1}),
+    "vit_tiny_fire": ((3, 8, 8), {"width": 12, "depth": 2}),
+    "efficientnetv2_s": ((3, 16, 16), {}),
+    "timm": ((3, 32, 32), {"timm": "resnet10t"}),
 }
 TIMMS = ("efficientnetv2_s", "timm")  # need the library
 OURS = [name for name in SMALL if name not in TIMMS]
@@ -54,8 +46,8 @@ def build(name: str, **keys: Any) -> nn.Module:
     """Return a small model, or one with other keys."""
     if name in TIMMS:
         library("timm")
-    config = ModelConfig(name, **{**SMALL[name].keys, **keys})
-    return build_model(config, SMALL[name].shape, CLASSES)
+    shape, own = SMALL[name]
+    return build_model(ModelConfig(name, **(own | keys)), shape, CLASSES)
 
 
 def network(module: nn.Module, seed: int = 1) -> rlplast.Network:
@@ -68,4 +60,4 @@ def network(module: nn.Module, seed: int = 1) -> rlplast.Network:
 def images(name: str, n: int = 4, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return random images for a model."""
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(n, *SMALL[name].shape, generator=generator).to(dtype)
+    return torch.randn(n, *SMALL[name][0], generator=generator).to(dtype)

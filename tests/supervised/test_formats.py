@@ -11,6 +11,7 @@ import pytest
 
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.supervised.data import DataConfig, Dataset, load_data
+from tests.refused import check_refused
 from tests.supervised.published import (
     ARCHIVES,
     FOLDERS,
@@ -46,86 +47,48 @@ def test_mnist_is_read_as_documented(tmp_path: Path, packed: bool):
             assert images.x[i, 0, row, column] == raw[16 + i * 784 + row * 28 + column]
         labels = (tmp_path / "plain" / f"{part}-labels-idx1-ubyte").read_bytes()
         assert images.y.tolist() == list(labels[8:])
-    assert data.input_shape == (1, 28, 28)
-    assert (data.num_classes, data.scale) == (10, 255)
+    assert (data.input_shape, data.num_classes, data.scale) == ((1, 28, 28), 10, 255)
 
 
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("change", [-1, 1])
-def test_idx_file_of_another_length_is_refused_with_both_lengths(
-    tmp_path: Path, packed: bool, change: int
-):
-    write_mnist(tmp_path, packed=packed)
-    whole = idx(np.zeros((20, 28, 28), np.uint8))
-    bad = whole[:-1] if change < 0 else whole + b"\0"
-    path = tmp_path / (TRAIN_IMAGES + ".gz" * packed)
-    path.write_bytes(gzip.compress(bad) if packed else bad)
-    with pytest.raises(DamagedFile, match=f"{path.name} has {len(bad)} bytes.*needs {len(whole)}"):
+IMAGES, LABELS = idx(np.zeros((20, 28, 28), np.uint8)), idx(np.zeros(20, np.uint8))
+NO_LABELS = f"{TRAIN_LABELS} begins with"
+MNIST: list[tuple[tuple[str, bytes], str]] = [
+    (
+        (TRAIN_IMAGES, IMAGES[:-1]),
+        f"{len(IMAGES) - 1} bytes; its header, shape [20, 28, 28], needs",
+    ),
+    ((TRAIN_IMAGES, IMAGES + b"\0"), f"{TRAIN_IMAGES} has {len(IMAGES) + 1} bytes"),
+    ((f"{TRAIN_IMAGES}.gz", gzip.compress(IMAGES[:-1])), f"gz has {len(IMAGES) - 1} bytes"),
+    ((f"{TRAIN_IMAGES}.gz", gzip.compress(IMAGES)[:-20]), f"{TRAIN_IMAGES}.gz cannot be read"),
+    ((TRAIN_LABELS, b""), NO_LABELS),
+    ((TRAIN_LABELS, LABELS[:7]), NO_LABELS),
+    ((TRAIN_LABELS, IMAGES), NO_LABELS),
+    ((TRAIN_LABELS, b"\0\0\x0d\x01" + LABELS[4:]), NO_LABELS),  # floats
+    ((TRAIN_LABELS, gzip.compress(LABELS)), NO_LABELS),
+    ((TRAIN_LABELS, idx(np.zeros(19, np.uint8))), "20 images and 19 labels"),
+    ((TRAIN_LABELS, idx(np.full(20, 10, np.uint8))), "image 0 has label 10"),
+    ((TRAIN_IMAGES, idx(np.zeros((20, 0, 28), np.uint8))), "no side of 0"),
+    ((TRAIN_IMAGES, idx(np.zeros((20, 14, 28), np.uint8))), "(1, 14, 28)"),
+    (("t10k-images-idx3-ubyte", idx(np.zeros((10, 28, 14), np.uint8))), "(1, 28, 14)"),
+]
+
+
+def test_mnist_files_that_are_damaged_or_do_not_fit_are_named(tmp_path: Path):
+    def load_with(changed: tuple[str, bytes]) -> None:
+        name, content = changed
+        write_mnist(tmp_path)
+        if name.endswith(".gz"):
+            (tmp_path / name.removesuffix(".gz")).unlink()
+        (tmp_path / name).write_bytes(content)
         load("mnist", tmp_path)
 
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        idx(np.zeros(20, np.uint8))[:7],
-        idx(np.zeros((20, 28, 28), np.uint8)),
-        b"\0\0\x0d\x01" + idx(np.zeros(20, np.uint8))[4:],
-        gzip.compress(idx(np.zeros(20, np.uint8))),
-    ],
-    ids=["empty", "half a header", "images", "floats", "gzip under the plain name"],
-)
-def test_file_that_is_no_idx_file_of_labels_is_refused(tmp_path: Path, content: bytes):
-    write_mnist(tmp_path)
-    (tmp_path / TRAIN_LABELS).write_bytes(content)
-    with pytest.raises(DamagedFile, match=f"{TRAIN_LABELS} begins with .* 00000801 "):
-        load("mnist", tmp_path)
-
-
-def test_gzip_that_is_cut_is_refused(tmp_path: Path):
-    write_mnist(tmp_path, packed=True)
-    path = tmp_path / f"{TRAIN_IMAGES}.gz"
-    path.write_bytes(path.read_bytes()[:-20])
-    message = f"{path.name} cannot be read, {path.stat().st_size} .*`rlplast data` says from where"
-    with pytest.raises(DamagedFile, match=message):
-        load("mnist", tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("train", "labels", "message"),
-    [
-        (20, np.zeros(19, np.uint8), "20 images and 19 labels"),
-        (20, np.full(20, 10, np.uint8), "image 0 has label 10; allowed is 0 to 9"),
-        (0, np.zeros(0, np.uint8), "at least one image"),
-    ],
-)
-def test_labels_that_do_not_fit_are_refused(
-    tmp_path: Path, train: int, labels: np.ndarray, message: str
-):
-    write_mnist(tmp_path, train=train)
-    (tmp_path / TRAIN_LABELS).write_bytes(idx(labels))
-    with pytest.raises(DamagedFile, match=message):
-        load("mnist", tmp_path)
-
-
-def test_missing_mnist_file_is_named_with_its_source(tmp_path: Path):
-    write_mnist(tmp_path)
-    (tmp_path / TRAIN_LABELS).unlink()
+    check_refused(load_with, MNIST, DamagedFile)
+    write_mnist(tmp_path / "none", train=0)
+    with pytest.raises(DamagedFile, match="at least one image"):
+        load("mnist", tmp_path / "none")
+    (tmp_path / "none" / TRAIN_LABELS).unlink()
     with pytest.raises(ConfigError, match=f"{TRAIN_LABELS} .*not there.*https://.*{TRAIN_LABELS}"):
-        load("mnist", tmp_path)
-
-
-@pytest.mark.parametrize("part", ["train", "t10k"])
-@pytest.mark.parametrize("shape", [(14, 28), (28, 14), (0, 28)])
-def test_mnist_pictures_of_another_size_are_refused(
-    tmp_path: Path, part: str, shape: tuple[int, int]
-):
-    write_mnist(tmp_path)
-    count = 20 if part == "train" else 10
-    (tmp_path / f"{part}-images-idx3-ubyte").write_bytes(idx(np.zeros((count, *shape), np.uint8)))
-    what = rf"{part}.*no side of 0" if 0 in shape else rf"{part[:5]}.*\(1, {shape[0]}, {shape[1]}\)"
-    with pytest.raises(DamagedFile, match=what):
-        load("mnist", tmp_path)
+        load("mnist", tmp_path / "none")
 
 
 # CIFAR.
@@ -162,63 +125,33 @@ def test_cifar_is_read_as_documented(tmp_path: Path, name: str, layout: str):
 
 
 @pytest.mark.parametrize("name", CIFARS)
-@pytest.mark.parametrize("size", [0, 1, 5000])
-def test_cifar_file_cut_inside_a_record_is_refused_with_both_lengths(
-    tmp_path: Path, name: str, size: int
-):
+def test_cifar_files_that_are_cut_or_altered_or_absent_are_named(tmp_path: Path, name: str):
     label_bytes, _, files = SHAPES[name]
-    write_cifar(tmp_path, name, each=3)
-    (tmp_path / files[0]).write_bytes(b"\0" * size)
-    record = label_bytes + 3072
-    needed = max(1, -(-size // record)) * record
-    with pytest.raises(DamagedFile, match=rf"{files[0]} has {size} bytes; .*{record}.*{needed}"):
+    first, last, record = files[0], files[-1], label_bytes + 3072
+    raw = cifar_files(name, each=3)
+
+    def load_with(changed: tuple[str, bytes]) -> None:
+        write_cifar(tmp_path, name, each=3)
+        (tmp_path / changed[0]).write_bytes(changed[1])
         load(name, tmp_path)
 
-
-def test_cifar_file_cut_between_records_is_refused(tmp_path: Path):
-    write_cifar(tmp_path, "cifar10", each=3)
-    path = tmp_path / "data_batch_4.bin"
-    path.write_bytes(path.read_bytes()[: 2 * 3073])
-    with pytest.raises(DamagedFile, match=r"'data_batch_4.bin': 2"):
-        load("cifar10", tmp_path)
-
-
-@pytest.mark.parametrize("change", [-1, 1])
-@pytest.mark.parametrize(
-    ("name", "file", "at"),
-    [("cifar10", "test_batch.bin", 0), ("cifar100", "test.bin", 0), ("cifar100", "train.bin", 1)],
-)
-def test_cifar_with_another_share_of_test_images_is_refused(
-    tmp_path: Path, name: str, file: str, at: int, change: int
-):
-    write_cifar(tmp_path, name, each=3)
-    path, record = tmp_path / file, SHAPES[name][0] + 3072
-    data = path.read_bytes()
-    path.write_bytes(data[:-record] if change < 0 else data + data[:record])
-    train, test = (15 + change, 3) if at else (15, 3 + change)
-    with pytest.raises(DamagedFile, match=rf"{train} training images and {test} in test"):
-        load(name, tmp_path)
-
-
-def test_cifar_label_out_of_range_is_refused(tmp_path: Path):
-    write_cifar(tmp_path, "cifar10", each=3)
-    path = tmp_path / "test_batch.bin"
-    data = bytearray(path.read_bytes())
-    data[3073] = 10
-    path.write_bytes(data)
-    with pytest.raises(DamagedFile, match="image 1 has label 10; allowed is 0 to 9"):
-        load("cifar10", tmp_path)
-
-
-@pytest.mark.parametrize("name", CIFARS)
-def test_missing_cifar_file_is_named_with_its_source(tmp_path: Path, name: str):
-    archive = ARCHIVES[name]
-    with pytest.raises(ConfigError, match=f"{archive} is not there; .*https://.*{archive}"):
-        load(name, tmp_path)
-    write_cifar(tmp_path, name, each=3)
-    last = SHAPES[name][2][-1]
+    lone = name == "cifar100"  # of several training files, one of another length is named
+    label = bytearray(raw[last])
+    label[record + label_bytes - 1] = 100
+    rows = [
+        ((first, b"\0" * size), f"{first} has {size} bytes; needed are {record} for each image")
+        for size in (0, 1, 5000)
+    ]
+    rows += [
+        ((first, raw[first][:-record]), "14 training images" if lone else f"'{first}': 2"),
+        ((first, raw[first] + raw[first][:record]), "16 training" if lone else f"'{first}': 4"),
+        ((last, raw[last][:-record]), "15 training images and 2 in test"),
+        ((last, raw[last] + raw[last][:record]), "15 training images and 4 in test"),
+        ((last, bytes(label)), "image 1 has label 100"),
+    ]
+    check_refused(load_with, rows, DamagedFile)
     (tmp_path / last).unlink()
-    with pytest.raises(ConfigError, match=f"{last} is not there; .*https://.*{archive}"):
+    with pytest.raises(ConfigError, match=f"{last} is not there; .*https://.*{ARCHIVES[name]}"):
         load(name, tmp_path)
 
 
@@ -252,24 +185,17 @@ def test_archive_that_is_cut_or_altered_is_refused(tmp_path: Path):
             load("cifar100", tmp_path)
 
 
-def test_archive_without_one_of_its_files_is_refused(tmp_path: Path):
-    path = cifar_archive(tmp_path, "cifar10", each=3, leave_out="data_batch_3.bin")
-    with pytest.raises(DamagedFile, match=rf"{path.name} holds no data_batch_3.bin"):
-        load("cifar10", tmp_path)
-
-
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
-@pytest.mark.parametrize("target", ["nowhere", "test.bin"])
-def test_archive_with_a_link_in_place_of_a_file_is_refused(
-    tmp_path: Path, kind: bytes, target: str
+@pytest.mark.parametrize("kind", [None, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
+def test_archive_with_a_link_in_place_of_a_file_or_nothing_is_refused(
+    tmp_path: Path, kind: bytes | None
 ):
     path = cifar_archive(tmp_path, "cifar100", each=3, leave_out="test.bin")
-    with gzip.open(path) as packed:
-        raw = io.BytesIO(packed.read())
-    with tarfile.open(fileobj=raw, mode="a") as tar:
-        link = tarfile.TarInfo("cifar-100-binary/test.bin")
-        link.type, link.linkname = kind, f"cifar-100-binary/{target}"
-        tar.addfile(link)
-    path.write_bytes(gzip.compress(raw.getvalue()))
+    for target in ("nowhere", "test.bin", "train.bin") if kind else ():
+        raw = io.BytesIO(gzip.decompress(path.read_bytes()))
+        with tarfile.open(fileobj=raw, mode="a") as tar:
+            link = tarfile.TarInfo("cifar-100-binary/test.bin")
+            link.type, link.linkname = kind, f"cifar-100-binary/{target}"
+            tar.addfile(link)
+        path.write_bytes(gzip.compress(raw.getvalue()))
     with pytest.raises(DamagedFile, match=rf"{path.name} holds no test.bin"):
         load("cifar100", tmp_path)

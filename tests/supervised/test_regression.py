@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.core.errors import DamagedFile
 from rlplast.run import api
 from rlplast.supervised.data import DataConfig
 from rlplast.supervised.regression import ThresholdNet, bit_flipping, curve, load_regression
 from tests.naive.threshold_net import threshold_output
+from tests.refused import check_refused
+from tests.supervised.test_trainer import PLAIN
 from tests.supervised_runs import small_supervised
 
 
@@ -39,22 +41,20 @@ def test_a_task_keeps_its_first_bits_and_is_tested_on_all_it_may_have():
     ends = [tuple(map(int, row)) for row in test.x[:, 0, 0, 15:].tolist()]
     assert sorted(ends) == sorted(itertools.product((0, 1), repeat=5))
     assert {tuple(row) for row in train.x[:, 0, 0, 15:].int().tolist()} == set(ends)
-
-
-def slow_bits(seed: int, number: int, flip: str) -> list[float]:
-    return bit_flipping(seed, number, 1, flip)[0].x[0, 0, 0, :15].tolist()
+    fast = [bit_flipping(3, task, 50, "one")[0].x[:, 0, 0, 15:] for task in (0, 1)]
+    assert not fast[0].equal(fast[1])  # drawn anew
 
 
 def test_one_bit_flips_or_all_are_redrawn():
-    steps = [slow_bits(1, k, "one") for k in range(40)]
-    differing = [
-        sum(a != b for a, b in zip(*pair, strict=True)) for pair in itertools.pairwise(steps)
-    ]
-    assert differing == [1] * 39
-    redrawn = [slow_bits(1, k, "all") for k in range(40)]
-    pairs = itertools.pairwise(redrawn)
-    mean = sum(sum(a != b for a, b in zip(*pair, strict=True)) for pair in pairs) / 39
-    assert redrawn[0] == steps[0] and 6.3 < mean < 8.7  # 7.5 expected, 0.3 standard deviation
+    def slow_bits(flip: str) -> np.ndarray:
+        tasks = [bit_flipping(1, number, 1, flip)[0].x[0, 0, 0, :15] for number in range(40)]
+        return np.stack(tasks)
+
+    one, redrawn = slow_bits("one"), slow_bits("all")
+    assert (np.abs(np.diff(one, axis=0)).sum(1) == 1).all()
+    mean = np.abs(np.diff(redrawn, axis=0)).sum(1).mean()
+    assert (redrawn[0] == one[0]).all()
+    assert 6.3 < mean < 8.7  # 7.5 expected, 0.3 standard deviation
 
 
 def test_a_curve_is_learned_at_points_and_tested_between_them():
@@ -87,88 +87,61 @@ def test_a_table_is_split_the_same_way_for_every_seed(kind: str, tmp_path: Path)
     assert data.test.x.equal(found[1].test.x)
 
 
-def damaged(folder: Path) -> dict[str, str]:
-    """Files that hold no table, each with what is said of it."""
-    (folder / "text.npz").write_text("no zip")
-    np.savez(folder / "lacks.npz", x=np.ones((3, 2)))
-    np.savez(folder / "object.npz", x=np.array([{}, {}]), y=np.ones(2))
-    np.savez(folder / "shapes.npz", x=np.ones((3, 2)), y=np.ones(2))
-    np.savez(folder / "nan.npz", x=np.ones((3, 2)), y=np.array([1, np.nan, 2]))
-    (folder / "words.csv").write_text("a,b\n1,2\n")
-    (folder / "ragged.csv").write_text("1,2\n3\n")
-    (folder / "narrow.csv").write_text("1\n2\n")
-    (folder / "empty.csv").write_text("")
-    return {
-        "text.npz": "holds no arrays x and y",
+def test_tables_that_are_damaged_or_too_small_and_keys_that_do_not_fit_are_named(tmp_path: Path):
+    np.savez(tmp_path / "lacks.npz", x=np.ones((3, 2)))
+    np.savez(tmp_path / "object.npz", x=np.array([{}, {}]), y=np.ones(2))
+    np.savez(tmp_path / "shapes.npz", x=np.ones((3, 2)), y=np.ones(2))
+    np.savez(tmp_path / "nan.npz", x=np.ones((3, 2)), y=np.array([1, np.nan, 2]))
+    texts = {
+        "text.npz": ("no zip", "holds no arrays x and y"),
+        "words.csv": ("a,b\n1,2\n", "expected are rows of equally many numbers"),
+        "ragged.csv": ("1,2\n3\n", "expected are rows of equally many numbers"),
+        "narrow.csv": ("1\n2\n", "x has shape (2, 0)"),
+        "empty.csv": ("", "x has shape (1, 0)"),
+        "one.csv": ("1,2\n", "data.test = 0.25 holds 0 of the 1 rows"),
+    }
+    for name, (text, _) in texts.items():
+        (tmp_path / name).write_text(text)
+    says = {name: words for name, (_, words) in texts.items()} | {
         "lacks.npz": "holds no arrays x and y",
         "object.npz": "holds no arrays x and y",
-        "shapes.npz": r"x has shape \(3, 2\) and y \(2, 1\)",
+        "shapes.npz": "x has shape (3, 2) and y (2, 1)",
         "nan.npz": "no finite number",
-        "words.csv": "expected are rows of equally many numbers",
-        "ragged.csv": "expected are rows of equally many numbers",
-        "narrow.csv": r"x has shape \(2, 0\)",
-        "empty.csv": r"x has shape \(1, 0\)",
     }
-
-
-def test_files_that_hold_no_table_are_named(tmp_path: Path):
-    for name, words in damaged(tmp_path).items():
-        with pytest.raises(DamagedFile, match=f"{name}.*{words}"):
-            load_regression(DataConfig("table", file=str(tmp_path / name)), 0)
-
-
-@pytest.mark.parametrize(
-    ("keys", "words"),
-    [
-        ({"name": "table"}, "data.file is not set: give a .npz file"),
-        ({"name": "table", "file": "x.xlsx"}, "data.file = 'x.xlsx': allowed is a file ending"),
-        ({"name": "table", "file": "none.csv"}, "data.file = 'none.csv': no such file"),
-        ({"name": "curve", "examples": 1}, "data.examples = 1: allowed is at least 2 for a curve"),
-        ({"name": "curve", "validation": 0.1}, "data.validation = 0.1: curve has test examples"),
-        ({"name": "curve", "folder": "x"}, "data.folder = 'x': curve does not read it"),
-        ({"name": "bit_flipping", "examples": 0}, r"data.examples = 0: allowed is \[1, inf\)"),
-    ],
-)
-def test_bad_values_are_named(keys: dict[str, Any], words: str):
-    with pytest.raises(ConfigError, match=words):
-        load_regression(DataConfig(**keys), 0)
-
-
-def test_a_table_too_small_to_be_split_is_refused(tmp_path: Path):
-    (tmp_path / "one.csv").write_text("1,2\n")
-    with pytest.raises(ConfigError, match=r"data.test = 0.25 holds 0 of the 1 rows"):
-        load_regression(DataConfig("table", file=str(tmp_path / "one.csv")), 0)
+    small = [({"name": "table", "file": str(tmp_path / "one.csv")}, says.pop("one.csv"))]
+    tables = [({"name": "table", "file": str(tmp_path / n)}, says[n]) for n in says]
+    keys: list[tuple[dict[str, Any], str]] = [
+        ({"name": "table"}, "data.file is not set"),
+        ({"name": "table", "file": "x.xlsx"}, "data.file = 'x.xlsx'"),
+        ({"name": "table", "file": "none.csv"}, "data.file = 'none.csv'"),
+        ({"name": "curve", "examples": 1}, "data.examples = 1"),
+        ({"name": "curve", "validation": 0.1}, "data.validation = 0.1"),
+        ({"name": "curve", "folder": "x"}, "data.folder = 'x'"),
+    ]
+    read = lambda keys: load_regression(DataConfig(**keys), 0)  # noqa: E731
+    check_refused(read, tables, DamagedFile)
+    check_refused(read, keys + small)
 
 
 def test_a_linear_model_finds_the_least_squares(tmp_path: Path):
     x = torch.linspace(-1, 1, 40)[:, None] ** torch.arange(1, 3)
     y = x @ torch.tensor([[2.0], [-1.0]]) + 0.5
     np.savez(tmp_path / "table.npz", x=x.numpy(), y=y.numpy())
-    run = api.train(
-        small_supervised(
-            data={"name": "table", "file": str(tmp_path / "table.npz")},
-            model={"name": "mlp", "hidden": []},
-            stream={"name": "single_task", "epochs": 60},
-            optimizer={"name": "sgd", "lr": 0.3},
-            hooks=[],
-            penalties=[],
-            augment=[],
-            label_smoothing=0.0,
-            batch_size=10,
-            log={"every": "60 epochs"},
-            metrics={"every": None},
-            checkpoint={"every": "100%"},
-        ),
-        tmp_path / "run",
+    config = small_supervised(
+        **PLAIN,
+        data={"name": "table", "file": str(tmp_path / "table.npz")},
+        model={"name": "mlp", "hidden": []},
+        stream={"name": "single_task", "epochs": 60},
+        optimizer={"name": "sgd", "lr": 0.3},
+        batch_size=10,
+        log={"every": "60 epochs"},
+        metrics={"every": None},
+        checkpoint={"every": "100%"},
     )
+    run = api.train(config, tmp_path / "run")
     last = {key: value for line in run.lines() for key, value in line.items()}
     assert last["eval/loss"] < 1e-6
     assert "train/accuracy" not in last and "eval/accuracy" not in last
     model = run.agent().model
     assert model.head.weight.flatten().tolist() == pytest.approx([2, -1], abs=1e-2)
     assert model.head.bias.item() == pytest.approx(0.5, abs=1e-2)
-
-
-def test_every_task_draws_its_last_bits_anew():
-    fast = [bit_flipping(3, task, 50, "one")[0].x[:, 0, 0, 15:] for task in (0, 1)]
-    assert not fast[0].equal(fast[1])

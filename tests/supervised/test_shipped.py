@@ -1,15 +1,14 @@
-"""Shipped configs say what the papers' codes do."""
+"""Shipped configs, in what tests/study/test_paper_studies.py leaves out."""
 
 from pathlib import Path
 
-import pytest
-
-from rlplast.optimizers.config import lr_at
 from rlplast.run.config_file import read_config
 from rlplast.supervised.config import SupervisedConfig
 from rlplast.training.config import read_yaml
 
 HOOKS = Path(__file__).parents[2] / "configs" / "supervised" / "hooks"
+FIRE = ("fire_cifar10_resnet18", "fire_cifar100_vit", "fire_tiny_imagenet_vgg16")
+SWR = ("mnist_mlp", "cifar10_cnn", "cifar100_cnn", "cifar100_cnn_bn", "tiny_imagenet_vgg16")
 
 
 def config(name: str) -> SupervisedConfig:
@@ -18,47 +17,20 @@ def config(name: str) -> SupervisedConfig:
     return found
 
 
-@pytest.mark.parametrize(
-    ("name", "model", "scope"),
-    [
-        ("fire_cifar10_resnet18", "resnet18", "resnet"),
-        ("fire_cifar100_vit", "vit_tiny_fire", "vit"),
-        ("fire_tiny_imagenet_vgg16", "vgg16", "vgg"),
-    ],
-)
-def test_fires_classifiers_warm_up_and_are_evaluated_as_in_its_code(
-    name: str, model: str, scope: str
-) -> None:
-    found = config(name)
-    rates = [lr_at(found.optimizer, epoch, 100) for epoch in range(12)]
-    assert rates == pytest.approx([1e-3 * min(1.0, (e + 1) / 10) for e in range(12)])
-    assert lr_at(found.optimizer, 99, 1000) == pytest.approx(1e-3)
-    assert found.evaluate.every == "1 epochs"
-    assert found.model.name == model
-    assert [hook["scope"] for hook in found.hooks] == [scope]
+def test_classifiers_are_evaluated_after_each_epoch_or_at_each_tasks_end() -> None:
+    for name in (*FIRE, *(f"swr_{pair}" for pair in SWR)):
+        assert config(name).evaluate.every == "1 epochs", name
+    for name, tasks in {
+        "random_labels": 30,
+        "permuted_pixels": 400,
+        "changing_regression": 20,
+    }.items():
+        epochs = config(name).stream.epochs_of_phases()
+        assert len(epochs) == tasks and len(set(epochs)) == 1, name
+        assert config(name).evaluate.every == f"{epochs[0]} epochs", name
 
 
-@pytest.mark.parametrize(
-    "name", ["mnist_mlp", "cifar10_cnn", "cifar100_cnn", "cifar100_cnn_bn", "tiny_imagenet_vgg16"]
-)
-def test_swrs_classifiers_are_evaluated_after_each_epoch(name: str) -> None:
-    assert config(f"swr_{name}").evaluate.every == "1 epochs"
-
-
-@pytest.mark.parametrize("name", ["full_reset", "head_reset"])
-def test_resets_of_classifiers_return_to_the_stored_weights(name: str) -> None:
-    (row,) = read_yaml(HOOKS / f"{name}.yaml")
-    assert row["params"]["init"] == "stored"
-
-
-@pytest.mark.parametrize(
-    ("name", "tasks"),
-    [("random_labels", 30), ("permuted_pixels", 400), ("changing_regression", 20)],
-)
-def test_settings_that_lose_plasticity_are_evaluated_at_each_tasks_end(
-    name: str, tasks: int
-) -> None:
-    found = config(name)
-    epochs = found.stream.epochs_of_phases()
-    assert len(epochs) == tasks and len(set(epochs)) == 1
-    assert found.evaluate.every == f"{epochs[0]} epochs"
+def test_resets_of_classifiers_return_to_the_stored_weights() -> None:
+    for name in ("full_reset", "head_reset"):
+        (row,) = read_yaml(HOOKS / f"{name}.yaml")
+        assert row["params"]["init"] == "stored"

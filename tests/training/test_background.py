@@ -9,7 +9,7 @@ def fail() -> None:
     raise OSError("disk full")
 
 
-def test_job_runs_beside_the_caller() -> None:
+def test_jobs_run_beside_the_caller_one_after_the_other() -> None:
     may_end, done = threading.Event(), []
     with Background() as jobs:
         jobs.start(lambda: done.append(may_end.wait(10)))
@@ -17,16 +17,9 @@ def test_job_runs_beside_the_caller() -> None:
         jobs.check()  # does not wait
         assert not done
         may_end.set()
-    assert done == [True] and not jobs.busy
-
-
-def test_next_job_waits_for_the_one_before() -> None:
-    order = []
-    pause = threading.Event()
-    with Background() as jobs:
         for number in range(20):
-            jobs.start(lambda n=number: (pause.wait(0.001), order.append(n)))
-    assert order == list(range(20))
+            jobs.start(lambda n=number: (threading.Event().wait(0.001), done.append(n)))
+    assert done == [True, *range(20)] and not jobs.busy
 
 
 def test_error_of_a_job_is_raised_once_at_the_next_call_or_the_end_of_the_block() -> None:
@@ -45,11 +38,7 @@ def test_error_of_a_job_is_raised_once_at_the_next_call_or_the_end_of_the_block(
         jobs.wait()
     with pytest.raises(OSError, match="disk full"), Background() as jobs:
         jobs.start(fail)
-
-
-def test_error_of_the_block_comes_before_that_of_its_job() -> None:
-    jobs = Background()
-    with pytest.raises(KeyError), jobs:
+    with pytest.raises(KeyError), jobs:  # the block's own comes first
         jobs.start(fail)
         raise KeyError
     jobs.wait()  # it has been told, or hidden, once and for all

@@ -1,11 +1,17 @@
+import dataclasses
 import json
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.training import checkpoint
 from rlplast.training.best import Best, best_checkpoint, improved, write_best
+from rlplast.training.loop import Loop
+from tests.core.toy import loop, run
+from tests.runs import Killed, at_step, final
 
 
 def test_losses_are_best_when_low_and_all_else_when_high() -> None:
@@ -28,33 +34,97 @@ def test_losses_are_best_when_low_and_all_else_when_high() -> None:
         assert found == (Best(metric, value) if expected else None)
 
 
-def test_score_that_no_evaluation_has_is_refused_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="'accurcy'"):
-        improved(None, "accurcy", {"accuracy": 0.5, "loss": 1.0})
-
-
-def test_best_checkpoint_is_the_one_written_last(tmp_path: Path) -> None:
+def test_best_checkpoint_is_the_one_written_last_or_there_is_none_or_it_is_damaged(
+    tmp_path: Path,
+) -> None:
     for name in ("step-1", "best-2"):
         checkpoint.save(tmp_path / name, (1,), {}, {})
         write_best(tmp_path, Best("loss", 2.0, name))
     assert best_checkpoint(tmp_path) == tmp_path / "best-2"
-    assert json.loads((tmp_path / "best.json").read_text()) == {
-        "metric": "loss",
-        "value": 2.0,
-        "checkpoint": "best-2",
-        "clock": {},
-    }
     write_best(tmp_path, None)
     write_best(tmp_path, None)
     with pytest.raises(ConfigError, match=r"checkpoint\.best"):
         best_checkpoint(tmp_path)
-
-
-def test_unreadable_file_or_lost_checkpoint_is_damaged(tmp_path: Path) -> None:
+    write_best(tmp_path, Best("loss", 2.0, "step-7"))
+    with pytest.raises(DamagedFile, match="step-7"):
+        best_checkpoint(tmp_path)
     for text in ("{", "[]", "{}", '{"checkpoint": 3}'):
         (tmp_path / "best.json").write_text(text)
         with pytest.raises(DamagedFile, match=r"best\.json"):
             best_checkpoint(tmp_path)
-    write_best(tmp_path, Best("loss", 2.0, "step-7"))
-    with pytest.raises(DamagedFile, match="step-7"):
-        best_checkpoint(tmp_path)
+
+
+# In a run of 12 env_steps and 6 updates, one evaluation each; test_loop_resume.py kills such runs.
+
+SCORES = {1: 5.0, 2: 3.0, 3: 4.0, 4: 2.0, 5: 2.0, 6: float("nan")}
+
+
+def best_loop(folder: Path, best: str | None = "loss", save: str = "3 env_steps") -> Loop:
+    made = loop(folder, total="12 env_steps", evaluate="1 updates", metrics=None, save=save)
+    made.intervals = dataclasses.replace(made.intervals, best=best)
+    toy: Any = made.trainable
+    toy.evaluate = lambda number, episodes: {"loss": SCORES[toy.clock.updates]}
+    return made
+
+
+def kept(folder: Path) -> dict[str, int]:
+    """Return the updates of every checkpoint there is."""
+    found = checkpoint.complete(folder / "checkpoints")
+    return {path.name: checkpoint.load(path)[1]["clock"]["updates"] for path in found}
+
+
+def about(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "checkpoints" / "best.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def through(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("through")
+    run(best_loop(folder))
+    return folder
+
+
+def test_best_moment_is_kept_beside_the_newest(through: Path, tmp_path: Path) -> None:
+    assert kept(through) == {"step-12": 6, "step-9": 4, "best-8": 4}
+    when = {"env_steps": 8, "updates": 4}
+    expected = {"metric": "loss", "value": 2.0, "checkpoint": "best-8", "clock": when}
+    assert about(through) == expected
+    assert best_checkpoint(through / "checkpoints").name == "best-8"
+    run(best_loop(tmp_path, save="2 env_steps"))
+    # At 8 env_steps one is saved before the update that is owed, and one after it.
+    assert kept(tmp_path)[about(tmp_path)["checkpoint"]] == 4
+
+
+def test_keeping_the_best_changes_nothing_in_training(through: Path, tmp_path: Path) -> None:
+    run(best_loop(tmp_path, best=None))
+    assert not (tmp_path / "checkpoints" / "best.json").exists()
+    assert set(kept(tmp_path)) == {"step-12", "step-9"}
+    without, having = final(tmp_path), final(through)
+    assert without["state.json"] == having["state.json"] | {"best": None}
+    for name in ("metrics", "receipts", "tensors.safetensors", "points.npy"):
+        assert without[name] == having[name]
+
+
+def test_damaged_best_is_found_again(through: Path, tmp_path: Path) -> None:
+    def damage() -> None:
+        while made.saving:
+            time.sleep(0.001)
+        newest, _ = checkpoint.newest(tmp_path / "checkpoints")
+        assert newest.name == "best-8"
+        (newest / "state.json").write_text("{}")
+        raise Killed
+
+    made = best_loop(tmp_path)
+    made.observer = at_step(12, damage)
+    with pytest.raises(Killed):
+        run(made)
+    made = best_loop(tmp_path)
+    assert about(tmp_path)["value"] == 3.0  # what was the best up to the checkpoint before
+    run(made)
+    assert final(tmp_path) == final(through)
+    assert about(tmp_path) == about(through)
+
+
+def test_score_that_no_evaluation_has_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"checkpoint\.best = 'los'"):
+        run(best_loop(tmp_path, best="los"))

@@ -17,14 +17,14 @@ from rlplast.training.branch import branch_run
 from tests.core.toy import HOOKS, loop, run
 from tests.runs import final, flip
 
-AT = Time(8, "env_steps")  # half of the run
 EARLY = HOOKS[1:]  # without the hook at half of the run
 
 
 @pytest.fixture
 def prefix(tmp_path: Path) -> Path:
+    """A run that stopped at its half."""
     made = loop(tmp_path / "prefix", hooks=EARLY)
-    made.until = (AT,)
+    made.until = (Time(8, "env_steps"),)
     run(made)
     return made.folder.path
 
@@ -47,9 +47,7 @@ def go_on(folder: Path, hooks: tuple[dict[str, Any], ...] = HOOKS) -> dict[str, 
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {
-        p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()
-    }
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 def test_branches_end_as_the_whole_run_and_leave_their_prefix_and_each_other_alone(
@@ -76,8 +74,11 @@ def test_branch_may_be_branched_where_it_stops_at_once(prefix: Path, through: di
     assert go_on(branch(first, "second")) == through
 
 
-def test_run_json_says_where_it_comes_from(prefix: Path):
+def test_a_branch_says_where_it_comes_from_and_has_the_lines_up_to_there(prefix: Path):
+    whole = (prefix / "metrics.jsonl").read_bytes()
+    (prefix / "metrics.jsonl").write_bytes(whole + b'{"written": "after it"}\n{"half')
     arm = branch(prefix, "deep/er/arm", host="here")
+    assert (arm / "metrics.jsonl").read_bytes() == whole
     info = json.loads((arm / "run.json").read_text())
     origin = info.pop("branched_from")
     assert info == {"seed": 0, "host": "here", "status": "interrupted"}
@@ -97,14 +98,6 @@ def test_arms_take_the_disk_of_one_or_are_copies_without_hard_links(
     assert inodes(branch(prefix)) == inodes(prefix)
     request.getfixturevalue("no_hard_links")
     assert go_on(branch(prefix, "copied")) == through
-
-
-def test_lines_are_those_up_to_the_checkpoint(prefix: Path):
-    with (prefix / "metrics.jsonl").open("a") as lines:
-        lines.write('{"written": "after it')
-    arm = branch(prefix)
-    whole = (prefix / "metrics.jsonl").read_text()
-    assert (arm / "metrics.jsonl").read_text() == whole.removesuffix('{"written": "after it')
 
 
 DAMAGE: dict[str, Callable[[Path], Any]] = {
@@ -135,19 +128,17 @@ def test_lost_end_of_a_prefix_is_not_taken_for_an_earlier_one(prefix: Path, tmp_
     assert not (prefix.parent / "arm").exists()
 
 
-def test_disk_that_is_full_leaves_nothing_behind(prefix: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_full_disk_leaves_nothing_behind_and_what_a_killed_branching_left_is_replaced(
+    prefix: Path, tmp_path: Path, through: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
     def full(*paths: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "rename", full)
-    with pytest.raises(RlplastError, match="No space left"):
-        branch(prefix)
-    assert [p.name for p in prefix.parent.iterdir()] == ["prefix"]
-
-
-def test_what_a_branching_that_was_killed_left_is_replaced(
-    prefix: Path, tmp_path: Path, through: dict[str, Any]
-):
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", full)
+        with pytest.raises(RlplastError, match="No space left"):
+            branch(prefix)
+    assert [p.name for p in tmp_path.iterdir()] == ["prefix"]
     for leftover in (".arm.tmp", "arm"):
         (tmp_path / leftover / "checkpoints" / "step-8").mkdir(parents=True)
         (tmp_path / leftover / ".lock").touch()

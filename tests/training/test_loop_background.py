@@ -14,7 +14,7 @@ import pytest
 from rlplast.core.errors import Interrupted, RlplastError
 from rlplast.training import checkpoint
 from tests.core.toy import STEPS, loop, run
-from tests.runs import Killed, at_step, final
+from tests.runs import Killed, at_step, final, kill, stop
 
 
 def before_write(
@@ -22,12 +22,7 @@ def before_write(
 ) -> None:
     """Let something happen in the writing thread just before a checkpoint is written."""
     write = checkpoint.write
-
-    def acting(taken: checkpoint.Snapshot) -> None:
-        act(taken)
-        write(taken)
-
-    monkeypatch.setattr(checkpoint, "write", acting)
+    monkeypatch.setattr(checkpoint, "write", lambda taken: (act(taken), write(taken)))
 
 
 def slow(taken: checkpoint.Snapshot) -> None:
@@ -62,17 +57,8 @@ def test_steps_are_taken_while_a_checkpoint_is_written(
     assert final(tmp_path) == through
 
 
-def test_slow_disk_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, through: dict[str, Any]
-) -> None:
-    before_write(monkeypatch, slow)
-    run(loop(tmp_path, save="1 env_steps"))
-    assert final(tmp_path)["tensors.safetensors"] == through["tensors.safetensors"]
-    assert final(tmp_path)["metrics"] == through["metrics"]
-
-
 def test_next_checkpoint_waits_and_old_ones_go_only_once_the_new_one_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, through: dict[str, Any]
 ) -> None:
     events: list[Any] = []
     before_write(monkeypatch, slow)
@@ -84,25 +70,22 @@ def test_next_checkpoint_waits_and_old_ones_go_only_once_the_new_one_is_there(
         prune(root, keep, best)
 
     monkeypatch.setattr(checkpoint, "prune", noted)
-    run(loop(tmp_path, total="8 env_steps", save="2 env_steps", keep=1))
-    pairs = [(f"step-{n}", {f"step-{max(n - 2, 0)}", f"step-{n}"}) for n in range(0, 9, 2)]
+    run(loop(tmp_path, save="2 env_steps", keep=1))
+    pairs = [(f"step-{n}", {f"step-{max(n - 2, 0)}", f"step-{n}"}) for n in range(0, 17, 2)]
     assert events == [event for pair in pairs for event in pair]
-    assert names(tmp_path) == {"step-8"}
+    assert names(tmp_path) == {"step-16"}
+    assert final(tmp_path) == through  # a slow disk changes nothing
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_while_a_checkpoint_is_written_waits_for_it_and_for_its_own(
-    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before_write(monkeypatch, slow)
     made = loop(tmp_path)
     writing: list[bool] = []
-
-    def stop() -> None:
-        writing.append(made.saving)
-        os.kill(os.getpid(), number)
-
-    made.observer = at_step(12, stop)  # the update owed at 8 env_steps, just after step-8
+    made.observer = at_step(  # the update owed at 8 env_steps, just after step-8
+        12, lambda: (writing.append(made.saving), os.kill(os.getpid(), signal.SIGINT))
+    )
     with pytest.raises(Interrupted, match="checkpoint saved"):
         run(made)
     assert writing == [True]
@@ -112,14 +95,13 @@ def test_signal_while_a_checkpoint_is_written_waits_for_it_and_for_its_own(
     assert checkpoint.load(newest)[1]["clock"] == vars(made.trainable.clock)
 
 
-def full(taken: checkpoint.Snapshot) -> None:
-    if taken.position[0] >= 8:
-        (taken.temporary / "tensors.safetensors").mkdir()  # in the way of the file
-
-
 def test_error_of_a_write_ends_the_run_and_the_checkpoint_before_is_the_newest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, through: dict[str, Any]
 ) -> None:
+    def full(taken: checkpoint.Snapshot) -> None:
+        if taken.position[0] >= 8:
+            (taken.temporary / "tensors.safetensors").mkdir()  # in the way of the file
+
     with monkeypatch.context() as patch:
         before_write(patch, full)
         made = loop(tmp_path)
@@ -159,31 +141,23 @@ def test_checkpoints_at_multiples_of_keep_every_are_made_and_stay(
         state = checkpoint.load(more / "checkpoints" / name)[1]
         assert name == f"step-{state['clock']['env_steps']}"
     assert final(more) == through
-
-
-def test_multiple_at_the_end_of_the_run_stays_too(tmp_path: Path) -> None:
     options: dict[str, Any] = {"hooks": (), "keep_every": "6 env_steps", "keep": 1}
-    for total in ("12 env_steps", "16 env_steps"):
+    for total in ("12 env_steps", "16 env_steps"):  # a multiple at the end stays too
         run(loop(tmp_path / total, total=total, save="4 env_steps", **options))
         run(loop(tmp_path / total, total="17 env_steps", save="17 env_steps", **options))
         assert names(tmp_path / total) == {"step-6", "step-12", "step-17"}
 
 
-@pytest.mark.parametrize(("error", "step"), [(Interrupted, 1), (Killed, 7)])
+@pytest.mark.parametrize(
+    ("error", "act", "step"), [(Interrupted, stop, 1), (Killed, kill, 7)], ids=["signal", "killed"]
+)
 def test_run_interrupted_again_and_again_keeps_the_same_ones(
-    error: type[BaseException], step: int, tmp_path: Path
+    error: type[BaseException], act: Callable[[], None], step: int, tmp_path: Path
 ) -> None:
-    options: dict[str, Any] = {"save": "4 env_steps", "keep_every": "3 env_steps", "keep": 1}
-
-    def stop() -> None:
-        if error is Killed:
-            raise Killed
-        os.kill(os.getpid(), signal.SIGTERM)
-
     interrupted = 0
     for _ in range(STEPS):
-        made = loop(tmp_path, **options)
-        made.observer = at_step(step, stop)
+        made = loop(tmp_path, save="4 env_steps", keep_every="3 env_steps", keep=1)
+        made.observer = at_step(step, act)
         try:
             run(made)
             break

@@ -3,7 +3,7 @@ import errno
 import os
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,61 +22,72 @@ from tests.core.toy import (
     run,
     stopped_in_evaluation,
 )
-from tests.marks import every_step
+from tests.marks import slow
 from tests.runs import Killed, at_step, final, flip, stop
+from tests.training.test_best import about, kept
+from tests.training.test_loop_when import reset_loop, when_loop
+
+every_step = pytest.mark.parametrize(
+    "steps", [range(1, STEPS, 4), slow(range(1, STEPS))], ids=["some", "all"]
+)
+every_loop = pytest.mark.parametrize("make", [when_loop, reset_loop])
 
 
-@every_step(STEPS)
+@every_step
+@every_loop
 def test_run_killed_after_any_step_and_resumed_equals_the_uninterrupted_one(
-    step: int, tmp_path: Path, through: dict[str, Any]
+    make: Callable[..., Any], steps: Iterable[int], tmp_path: Path
 ) -> None:
-    killed_and_resumed(lambda: loop(tmp_path), step)
-    assert final(tmp_path) == through
+    through = tmp_path / "through"
+    run(make(through))
+    for step in (*steps, STEPS):
+        folder = tmp_path / str(step)
+        killed_and_resumed(lambda folder=folder: make(folder), step)
+        assert final(folder) == final(through), step
+        assert kept(folder) == kept(through), step
+        assert make is when_loop or about(folder) == about(through), step
 
 
-@every_step(STEPS - 1)
+@every_loop
+def test_run_interrupted_at_every_step_equals_the_uninterrupted_one(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
+    run(make(tmp_path / "through"))
+    folder = tmp_path / "run"
+    interrupted_and_resumed(lambda: make(folder), STEPS - 1)
+    assert final(folder) == final(tmp_path / "through")
+    assert make is when_loop or kept(folder)[about(folder)["checkpoint"]] == 4
+
+
+@every_step
 def test_signal_saves_at_the_end_of_the_step_and_resume_equals(
-    step: int, tmp_path: Path, through: dict[str, Any]
+    steps: Iterable[int], tmp_path: Path, through: dict[str, Any]
 ) -> None:
-    number = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)[step % 3]
-    before = signal.getsignal(number)
-    made = loop(tmp_path)
-    made.observer = at_step(step, lambda: os.kill(os.getpid(), number))
-    with pytest.raises(Interrupted, match=f"{number.name}; checkpoint saved"):
-        run(made)
-    assert signal.getsignal(number) is before
-    resumed = loop(tmp_path)
-    assert resumed.trainable.clock == made.trainable.clock
-    run(resumed)
-    assert final(tmp_path) == through
+    for step in steps:
+        number = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)[step % 3]
+        before = signal.getsignal(number)
+        made = loop(tmp_path / str(step))
+        made.observer = at_step(step, lambda number=number: os.kill(os.getpid(), number))
+        with pytest.raises(Interrupted, match=f"{number.name}; checkpoint saved"):
+            run(made)
+        assert signal.getsignal(number) is before
+        resumed = loop(tmp_path / str(step))
+        assert resumed.trainable.clock == made.trainable.clock
+        run(resumed)
+        assert final(tmp_path / str(step)) == through, step
 
 
-def test_run_interrupted_at_every_single_step_equals(
-    tmp_path: Path, through: dict[str, Any]
-) -> None:
-    interrupted_and_resumed(lambda: loop(tmp_path), STEPS - 1)
-    assert final(tmp_path) == through
-
-
-def test_run_stopped_in_any_or_every_evaluation_equals(
-    tmp_path: Path, through: dict[str, Any]
-) -> None:
-    for evaluation in (1, 2, 3):
-        folder = tmp_path / str(evaluation)
-        stopped_in_evaluation(loop(folder), evaluation)
-        run(loop(folder))
-        assert final(folder) == through, evaluation
-    every = tmp_path / "every"
+def test_run_stopped_in_every_evaluation_equals(tmp_path: Path, through: dict[str, Any]) -> None:
     for _ in range(3):
-        stopped_in_evaluation(loop(every), 1)
-        stopped_in_evaluation(loop(every), 1)
-        run_until = loop(every)
+        stopped_in_evaluation(loop(tmp_path), 1)
+        stopped_in_evaluation(loop(tmp_path), 1)
+        run_until = loop(tmp_path)
         run_until.observer = at_step(1, stop)
         with contextlib.suppress(Interrupted):
             run(run_until)
-    run(loop(every))
-    assert final(every) == through
-    names = {path.name for path in (every / "checkpoints").iterdir()}
+    run(loop(tmp_path))
+    assert final(tmp_path) == through
+    names = {path.name for path in (tmp_path / "checkpoints").iterdir()}
     assert not any(name.startswith("branch-") for name in names)
 
 
@@ -112,6 +123,8 @@ def test_total_in_updates_is_saved_at_every_env_step_it_is_interrupted_at(tmp_pa
         assert state["clock"]["updates"] + state["clock"]["env_steps"] == steps
 
 
+# Every file operation.
+
 WRITING = [
     (os, "fsync"),
     (os, "rename"),
@@ -120,21 +133,12 @@ WRITING = [
     (safetensors.torch, "save_file"),
 ]
 DELETING = [(os, "unlink"), (os, "rmdir"), (shutil, "rmtree")]
-SHORT: dict[str, Any] = {
-    "total": "6 env_steps",
-    "hooks": HOOKS[:1],
-    "save": "3 env_steps",
-    "metrics": None,
-}
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def fail_after(
-    monkeypatch: pytest.MonkeyPatch,
-    operations: int,
-    where: list[tuple[Any, str]],
-    error: Callable[[], BaseException],
-) -> Callable[[], bool]:
-    """Let every file operation after so many of them fail; says whether one did."""
+@contextlib.contextmanager
+def failing_after(operations: int, where: list[tuple[Any, str]], error: BaseException) -> Any:
+    """Let every file operation after so many of them fail; yields what says whether one did."""
     left = operations
 
     def failing(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -142,57 +146,45 @@ def fail_after(
             nonlocal left
             left -= 1
             if left < 0:
-                raise error()
+                raise error
             return original(*args, **kwargs)
 
         return call
 
-    for owner, name in where:
-        monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
-    return lambda: left < 0
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in where:
+            patch.setattr(owner, name, failing(getattr(owner, name)))
+        yield lambda: left < 0
 
 
-def disk_full() -> OSError:
-    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def test_run_killed_at_any_file_operation_and_resumed_equals(tmp_path: Path) -> None:
-    run(loop(tmp_path / "through", **SHORT))
+@pytest.mark.parametrize("stride", [3, slow(1)])
+@pytest.mark.parametrize("dies", [True, False], ids=["killed", "disk full"])
+def test_run_that_fails_at_any_file_operation_is_resumed_and_equals(
+    dies: bool, stride: int, tmp_path: Path
+) -> None:
+    short: dict[str, Any] = {"total": "6 env_steps", "hooks": HOOKS[:1], "save": "3 env_steps"}
+    run(loop(tmp_path / "through", metrics=None, **short))
+    where, error = (WRITING + DELETING, Killed()) if dies else (WRITING, FULL)
     reached, operations = True, 0
     while reached:
         folder = tmp_path / str(operations)
-        made = loop(folder, **SHORT)
-        with pytest.MonkeyPatch.context() as patch:
-            dead = fail_after(patch, operations, WRITING + DELETING, Killed)
-            with contextlib.suppress(Killed):
-                run(made)
-            reached = dead()
-        run(loop(folder, **SHORT))
-        assert final(folder) == final(tmp_path / "through"), f"killed at {operations}"
-        assert len(list((folder / "checkpoints").iterdir())) == 2
-        operations += 1
-    assert operations > 50
-
-
-def test_disk_full_at_any_write_is_an_error_that_leaves_a_run_to_resume(tmp_path: Path) -> None:
-    run(loop(tmp_path / "through", **SHORT))
-    reached, operations = True, 0
-    while reached:
-        folder = tmp_path / str(operations)
-        made = loop(folder, **SHORT)
-        with pytest.MonkeyPatch.context() as patch:
-            failed = fail_after(patch, operations, WRITING, disk_full)
+        made = loop(folder, metrics=None, **short)
+        with failing_after(operations, where, error) as failed:
             try:
                 run(made)
-            except RlplastError as error:
-                message = str(error)
-                assert "No space left on device" in message and "rlplast resume" in message
+            except Killed:
+                assert dies
+            except RlplastError as raised:
+                assert not dies and "rlplast resume" in str(raised)
+                assert "No space left on device" in str(raised)
             reached = failed()
-        assert not list((folder / "checkpoints").glob(".*"))  # half of one takes space too
-        run(loop(folder, **SHORT))
-        assert final(folder) == final(tmp_path / "through"), f"disk full at {operations}"
-        operations += 2
-    assert operations > 30
+        if not dies:  # half of one takes space too
+            assert not list((folder / "checkpoints").glob(".*"))
+        run(loop(folder, metrics=None, **short))
+        assert final(folder) == final(tmp_path / "through"), operations
+        assert len(list((folder / "checkpoints").iterdir())) == 2
+        operations += stride
+    assert operations > (50 if dies else 30)
 
 
 def test_damaged_checkpoint_is_written_anew_and_its_lines_are_not_missed(

@@ -1,10 +1,10 @@
-"""Hooks with a condition, in a whole run."""
+"""Hooks with a condition, in a whole run; test_loop_resume.py kills such runs."""
 
 import dataclasses
 import itertools
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,36 +14,24 @@ import torch
 from rlplast.core.errors import ConfigError
 from rlplast.training import checkpoint
 from rlplast.training.loop import Loop
-from tests.core.toy import (
-    HOOKS,
-    STEPS,
-    Toy,
-    assert_same_training,
-    interrupted_and_resumed,
-    killed_and_resumed,
-    loop,
-    run,
-    stopped_in_evaluation,
-)
-from tests.marks import every_step
+from tests.core.toy import HOOKS, Toy, assert_same_training, loop, run, stopped_in_evaluation
 from tests.runs import final
 
-FRESH = {"init": "fresh"}
+FRESH, STORED = ({"params": {"init": init}} for init in ("fresh", "stored"))
 NORM = "metric/weight_norm/net"
-WHEN: tuple[dict[str, Any], ...] = (
-    {
-        "method": "head_reset",
-        "when": {"metric": "weight_norm", "above": 0, "cooldown": "6 env_steps"},
-        "params": FRESH,
-    },
-    {"method": "shrink_perturb", "when": {"metric": "eval/score", "above": 0}, "params": FRESH},
-    {
-        "method": "full_reset",
-        "when": {"metric": "train/loss", "above": 0, "cooldown": "2 updates"},
-        "from": "5 env_steps",
-        "until": "12 env_steps",
-        "params": FRESH,
-    },
+
+
+def row(method: str, metric: str, above: float = 0, **more: Any) -> dict[str, Any]:
+    """A hook that fires while a value is above a bound."""
+    cooldown = {"cooldown": more.pop("cooldown")} if "cooldown" in more else {}
+    return {"method": method, "when": {"metric": metric, "above": above} | cooldown} | more
+
+
+WHEN = (
+    row("head_reset", "weight_norm", cooldown="6 env_steps", **FRESH),
+    row("shrink_perturb", "eval/score", **FRESH),
+    row("full_reset", "train/loss", cooldown="2 updates", until="12 env_steps", **FRESH)
+    | {"from": "5 env_steps"},
 )
 
 
@@ -59,6 +47,19 @@ def when_loop(
     made.measure = lambda t, number: {
         NORM: math.sqrt(sum(float(b.view.square().sum()) for b in net.trainable()))
     }
+    return made
+
+
+SCORES = {1: 5.0, 2: 3.0, 3: 4.0, 4: 2.0, 5: 2.5, 6: 3.0, 7: 3.0, 8: 3.0}
+
+
+def reset_loop(folder: Path) -> Loop:
+    """A run that is put back to its start at each evaluation, also at the best ones."""
+    hook = row("full_reset", "eval/loss", **STORED)
+    made = when_loop(folder, (hook,), best="loss", evaluate="1 updates", save="5 env_steps")
+    toy = made.trainable
+    assert isinstance(toy, Toy)
+    toy.evaluate = lambda number, episodes: {"loss": SCORES[toy.clock.updates]}
     return made
 
 
@@ -98,8 +99,7 @@ def test_each_value_is_read_once_when_it_is_measured(tmp_path: Path) -> None:
     left = final(tmp_path)
     fired = firings(left["receipts"])
     assert fired == due_by_hand(left["metrics"])
-    counts = [sum(f[0] == hook["method"] for f in fired) for hook in WHEN]
-    assert counts == [3, 3, 2]
+    assert [sum(f[0] == hook["method"] for f in fired) for hook in WHEN] == [3, 3, 2]
     ends = WHEN[:2]  # nothing fires on what is measured at the end
     run(when_loop(tmp_path / "end", ends, metrics="16 env_steps", evaluate="8 updates"))
     left = final(tmp_path / "end")
@@ -107,18 +107,30 @@ def test_each_value_is_read_once_when_it_is_measured(tmp_path: Path) -> None:
     assert (left["receipts"], left["state.json"]["unread"]) == ([], {})
 
 
+def note(folder: Any, name: str, events: list[str]) -> None:
+    """Let a folder's method say what it writes, in one word."""
+    write = getattr(folder, name)
+
+    def noted(*args: Any) -> None:
+        written = args[-1]
+        receipt = name == "receipt"
+        events.append(written["method"] if receipt else next(iter(written)).split("/")[0])
+        write(*args)
+
+    setattr(folder, name, noted)
+
+
 def test_scheduled_hooks_come_first_then_what_is_measured_then_conditions_then_the_checkpoint(
     tmp_path: Path,
 ) -> None:
-    stored = {"params": {"init": "stored"}}
     hooks = (
-        {"method": "head_reset", "when": {"metric": "train/loss", "above": -1}},
-        {"method": "shrink_perturb", "when": {"metric": "weight_norm", "above": -1}},
-        {"method": "full_reset", "when": {"metric": "eval/score", "above": -1}} | stored,
+        row("head_reset", "train/loss", -1),
+        row("shrink_perturb", "weight_norm", -1),
+        row("full_reset", "eval/score", -1, **STORED),
         {"method": "swr", "every": "1 updates"},
         {"method": "fire", "at": "4 updates"},
     )
-    every = {key: "4 updates" for key in ("log", "save", "evaluate", "metrics")}
+    every = dict.fromkeys(("log", "save", "evaluate", "metrics"), "4 updates")
     made = when_loop(tmp_path, hooks, keep=9, **every)
     events: list[str] = []
     for name in ("metrics", "receipt"):
@@ -129,57 +141,33 @@ def test_scheduled_hooks_come_first_then_what_is_measured_then_conditions_then_t
     tensors, state = checkpoint.load(tmp_path / "checkpoints" / "step-8")
     assert state["clock"]["updates"] == 4
     assert torch.equal(tensors["net.0.weight"], tensors["net.0.weight@initial"])
+    left = final(tmp_path)
+    (measured,) = (m[NORM] for m in left["metrics"] if NORM in m and m["updates"] == 4)
+    by_method = {r["method"]: r for r in left["receipts"]}
+    assert by_method["head_reset"]["norm_before"] == pytest.approx(measured)  # fired before it
 
 
-def note(folder: Any, name: str, events: list[str]) -> None:
-    """Let a folder's method say what it writes, in one word."""
-    write = getattr(folder, name)
-
-    def noted(*args: Any) -> None:
-        row = args[-1]
-        events.append(row["method"] if name == "receipt" else next(iter(row)).split("/")[0])
-        write(*args)
-
-    setattr(folder, name, noted)
-
-
-def test_condition_that_never_holds_equals_no_hook(tmp_path: Path) -> None:
+def test_hook_that_never_fires_equals_no_hook(tmp_path: Path) -> None:
     run(when_loop(tmp_path / "without", HOOKS))
-    never = [
+    never: list[dict[str, Any]] = [
         {"method": "full_reset", "when": {"metric": metric, "below": -1}}
         for metric in ("weight_norm", "eval/score", "train/loss", "train/other")
     ]
+    never.append(dict.fromkeys(("from", "until"), "9 updates"))
+    never[-1] |= {"method": "head_reset", "every": "1 updates"}
     run(when_loop(tmp_path / "never", (*never, *HOOKS)))
     assert_same_training(final(tmp_path / "never"), final(tmp_path / "without"))
 
 
 def test_score_that_no_evaluation_has_ends_the_run_at_the_first_one(tmp_path: Path) -> None:
-    hook = {"method": "fire", "when": {"metric": "eval/scor", "above": 0}}
     with pytest.raises(ConfigError, match=r"hooks\[1\].*'eval/scor'"):
-        run(when_loop(tmp_path, (HOOKS[0], hook)))
+        run(when_loop(tmp_path, (HOOKS[0], row("fire", "eval/scor"))))
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert sum("eval/score" in json.loads(line) for line in lines) == 1
 
 
-SCORES = {1: 5.0, 2: 3.0, 3: 4.0, 4: 2.0, 5: 2.5, 6: 3.0, 7: 3.0, 8: 3.0}
-
-
-def best_loop(folder: Path) -> Loop:
-    """A run that is put back to its start at each evaluation, also at the best ones."""
-    hook = {
-        "method": "full_reset",
-        "when": {"metric": "eval/loss", "above": 0},
-        "params": {"init": "stored"},
-    }
-    made = when_loop(folder, (hook,), best="loss", evaluate="1 updates", save="5 env_steps")
-    toy = made.trainable
-    assert isinstance(toy, Toy)
-    toy.evaluate = lambda number, episodes: {"loss": SCORES[toy.clock.updates]}
-    return made
-
-
 def test_best_checkpoint_is_what_was_evaluated_before_a_hook_changed_it(tmp_path: Path) -> None:
-    run(best_loop(tmp_path))
+    run(reset_loop(tmp_path))
     about = json.loads((tmp_path / "checkpoints" / "best.json").read_text())
     tensors, state = checkpoint.load(tmp_path / "checkpoints" / about["checkpoint"])
     assert state["clock"]["updates"] == 4
@@ -189,43 +177,14 @@ def test_best_checkpoint_is_what_was_evaluated_before_a_hook_changed_it(tmp_path
     assert fired == [1, 2, 3, 4, 5, 6, 7]
 
 
-@pytest.mark.parametrize("best", [None, "score"])
+@pytest.mark.parametrize(("best", "evaluations"), [(None, [2]), ("score", [1, 3, 4])])
 def test_conditions_see_what_they_would_after_a_signal_in_an_evaluation(
-    best: str | None, tmp_path: Path
+    best: str | None, evaluations: list[int], tmp_path: Path
 ) -> None:
     options: dict[str, Any] = {"metrics": "2 updates", "evaluate": "2 updates", "best": best}
     run(when_loop(tmp_path / "through", **options))
-    for evaluation in range(1, 5):
+    for evaluation in evaluations:
         folder = tmp_path / str(evaluation)
         stopped_in_evaluation(when_loop(folder, **options), evaluation)
         run(when_loop(folder, **options))
         assert final(folder) == final(tmp_path / "through"), evaluation
-
-
-Uninterrupted = tuple[Callable[[Path], Loop], dict[str, Any]]
-
-
-@pytest.fixture(scope="module", params=[when_loop, best_loop])
-def through(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Uninterrupted:
-    folder = tmp_path_factory.mktemp("through")
-    run(request.param(folder))
-    return request.param, final(folder)
-
-
-@every_step(STEPS)
-def test_run_killed_after_any_step_and_resumed_equals_the_uninterrupted_one(
-    step: int, tmp_path: Path, through: Uninterrupted
-) -> None:
-    make, expected = through
-    killed_and_resumed(lambda: make(tmp_path), step)
-    assert final(tmp_path) == expected
-
-
-def test_run_interrupted_at_every_step_equals_the_uninterrupted_one(
-    tmp_path: Path, through: Uninterrupted
-) -> None:
-    make, expected = through
-    interrupted_and_resumed(lambda: make(tmp_path), STEPS - 1)
-    assert final(tmp_path) == expected
-    method = "head_reset" if make is when_loop else "full_reset"  # cooldowns; the best moments
-    assert sum(name == method for name, _, _ in firings(expected["receipts"])) >= 2

@@ -26,6 +26,16 @@ def rows(folder: RunFolder, name: str = "metrics") -> list[dict[str, Any]]:
     return [json.loads(x) for x in (folder.path / f"{name}.jsonl").read_text().splitlines()]
 
 
+def fill(folder: RunFolder, first: int, last: int) -> None:
+    for count in range(first, last):
+        folder.metrics({"updates": count}, {"x": float(count)})
+        folder.receipt({"number": count})
+
+
+def full(*args: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def test_folder_has_both_files_and_one_writer(folder: RunFolder) -> None:
     assert rows(folder) == rows(folder, "receipts") == []
     with pytest.raises(ConfigError, match="in use"):
@@ -53,28 +63,24 @@ def test_lines_are_flat_exact_and_readable_after_a_flush(folder: RunFolder) -> N
     assert (receipt["clock"], receipt["sfe"]) == ({"updates": 3, "frames": 36}, None)
 
 
-def fill(folder: RunFolder, first: int, last: int) -> None:
-    for count in range(first, last):
-        folder.metrics({"updates": count}, {"x": float(count)})
-        folder.receipt({"number": count})
-
-
 @pytest.mark.parametrize("leftover", [b"", b'{"updates": 9, "x"', b"\xff\xfe"])
 def test_lines_after_a_checkpoint_are_cut_whole_or_half(folder: RunFolder, leftover: bytes) -> None:
     fill(folder, 0, 5)
-    lengths = folder.lengths()
-    assert lengths == {
-        name: (folder.path / name).stat().st_size for name in ("metrics.jsonl", "receipts.jsonl")
-    }
+    lengths, checksums = folder.lengths(), folder.checksums()
+    for name, size in lengths.items():
+        data = (folder.path / name).read_bytes()
+        assert size == len(data) and checksums[name] == [(5, len(data), zlib.crc32(data))]
     fill(folder, 5, 9)
     folder.close()
     with (folder.path / "metrics.jsonl").open("ab") as file:
         file.write(leftover)  # a killed process's last write
     again = RunFolder(folder.path)
-    again.cut(lengths, {})
+    again.cut(lengths, checksums)
     assert again.lost == {"metrics": 4, "receipts": 4}  # whole ones
     fill(again, 5, 7)
+    again.cut(again.lengths(), again.checksums())
     again.close()
+    assert again.altered == {}
     assert [r["updates"] for r in rows(folder)] == list(range(7))
     assert [r["number"] for r in rows(folder, "receipts")] == list(range(7))
 
@@ -83,75 +89,54 @@ def test_file_that_lacks_lines_of_its_checkpoint_is_refused(folder: RunFolder) -
     fill(folder, 0, 5)
     lengths, checksums = folder.lengths(), folder.checksums()
     path = folder.path / "receipts.jsonl"
-    whole = path.read_bytes()
-    path.write_bytes(b"".join(whole.splitlines(keepends=True)[1:]))
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[1:]))
     with pytest.raises(DamagedFile, match="4 lines"):
         folder.cut(lengths, checksums)
     os.truncate(path, 5)
-    with pytest.raises(DamagedFile, match=r"receipts\.jsonl has 5 bytes"):
+    with pytest.raises(DamagedFile, match="5 bytes"):
         folder.cut(lengths, {})
 
 
-def flip(path: Path, line: int) -> None:
-    """Flip one bit of a digit in a line, counted from 1: it stays JSON of the same length."""
-    lines = path.read_bytes().splitlines(keepends=True)
-    text = bytearray(lines[line - 1])
+def flip(text: bytes) -> bytes:
+    """Flip one bit of a digit: the line stays JSON of the same length."""
     place = next(i for i, letter in enumerate(text) if chr(letter).isdigit())
-    text[place] ^= 1
-    lines[line - 1] = bytes(text)
-    path.write_bytes(b"".join(lines))
+    return text[:place] + bytes([text[place] ^ 1]) + text[place + 1 :]
 
 
-def longer(path: Path, line: int) -> None:
-    """Put blanks behind a line, which JSON does not mind."""
-    lines = path.read_bytes().splitlines()
-    lines[line - 1] += b"     "
-    path.write_bytes(b"".join(text + b"\n" for text in lines))
+ALTERED: list[Callable[[bytes], bytes]] = [
+    flip,
+    lambda line: line + b"     ",  # blanks, which JSON does not mind
+    lambda line: line.replace(b" ", b""),
+]
 
 
-def shorter(path: Path, line: int) -> None:
-    """Take the blanks out of a line."""
-    lines = path.read_bytes().splitlines()
-    lines[line - 1] = lines[line - 1].replace(b" ", b"")
-    path.write_bytes(b"".join(text + b"\n" for text in lines))
-
-
-@pytest.mark.parametrize("alter", [flip, longer, shorter])
 @pytest.mark.parametrize(("line", "between"), [(1, (1, 3)), (3, (1, 3)), (4, (4, 6)), (9, (7, 9))])
 def test_altered_line_is_found_between_two_checkpoints(
-    folder: RunFolder, line: int, between: tuple[int, int], alter: Callable[[Path, int], None]
+    line: int, between: tuple[int, int], tmp_path: Path
 ) -> None:
-    for last in (3, 6, 9):
-        fill(folder, last - 3, last)
-        lengths, checksums = folder.lengths(), folder.checksums()
-    fill(folder, 9, 12)
-    folder.close()
-    alter(folder.path / "receipts.jsonl", line)
-    again = RunFolder(folder.path)
-    again.cut(lengths, json.loads(json.dumps(checksums)))
-    assert again.altered == {"receipts.jsonl": between}
-    assert len(rows(again)) == len(rows(again, "receipts")) == 9
-    assert again.lost == {"metrics": 3, "receipts": 3}
-    fill(again, 9, 10)  # what follows is compared with the file as it is now
-    lengths, checksums = again.lengths(), again.checksums()
-    again.close()
-    third = RunFolder(folder.path)
-    third.cut(lengths, checksums)
-    assert third.altered == {}
-    third.close()
-
-
-def test_lines_as_they_were_written_are_not_called_altered(folder: RunFolder) -> None:
-    fill(folder, 0, 5)
-    lengths, checksums = folder.lengths(), folder.checksums()
-    for name in lengths:
-        data = (folder.path / name).read_bytes()
-        assert checksums[name] == [(5, len(data), zlib.crc32(data))]
-    fill(folder, 5, 9)
-    folder.cut(lengths, checksums)
-    fill(folder, 5, 9)
-    folder.cut(folder.lengths(), folder.checksums())
-    assert folder.altered == {}
+    for number, alter in enumerate(ALTERED):
+        folder = RunFolder(tmp_path / str(number))
+        for last in (3, 6, 9):
+            fill(folder, last - 3, last)
+            lengths, checksums = folder.lengths(), folder.checksums()
+        fill(folder, 9, 12)
+        folder.close()
+        path = folder.path / "receipts.jsonl"
+        lines = path.read_bytes().splitlines()
+        lines[line - 1] = alter(lines[line - 1])
+        path.write_bytes(b"".join(text + b"\n" for text in lines))
+        again = RunFolder(folder.path)
+        again.cut(lengths, json.loads(json.dumps(checksums)))
+        assert again.altered == {"receipts.jsonl": between}, number
+        assert len(rows(again)) == len(rows(again, "receipts")) == 9
+        assert again.lost == {"metrics": 3, "receipts": 3}
+        fill(again, 9, 10)  # what follows is compared with the file as it is now
+        lengths, checksums = again.lengths(), again.checksums()
+        again.close()
+        third = RunFolder(folder.path)
+        third.cut(lengths, checksums)
+        assert third.altered == {}
+        third.close()
 
 
 def test_a_long_run_keeps_few_checksums_spread_over_all_lines(folder: RunFolder) -> None:
@@ -167,8 +152,7 @@ def test_a_long_run_keeps_few_checksums_spread_over_all_lines(folder: RunFolder)
 def test_lines_that_do_not_fit_are_an_error_and_cutting_back_works(folder: RunFolder) -> None:
     fill(folder, 0, 5)
     lengths = folder.lengths()
-    stored = r"metrics\.jsonl could not be written .*free space"
-    with files_up_to(8192), pytest.raises(RlplastError, match=stored):
+    with files_up_to(8192), pytest.raises(RlplastError, match=r"metrics\.jsonl .*free space"):
         for count in range(100):
             folder.metrics({"updates": count}, {"words" * 20: 1.0})
             folder.flush()
@@ -180,25 +164,18 @@ def test_lines_that_do_not_fit_are_an_error_and_cutting_back_works(folder: RunFo
 
 
 @pytest.mark.parametrize("method", ["flush", "sync"])
-def test_error_of_the_disk_says_what_to_do(
+def test_disk_that_fails_is_an_error_and_the_folder_is_free_again(
     folder: RunFolder, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*args: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    class Full:
-        flush = full
-        close = full
-
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         if method == "flush":
-            patch.setitem(folder._files, "metrics.jsonl", Full())
-        stored = r"metrics\.jsonl could not be written .*No space left"
-        with pytest.raises(RlplastError, match=stored):
+            file = type("Full", (), {"flush": full, "close": full})
+            patch.setitem(folder._files, "metrics.jsonl", file())
+        with pytest.raises(RlplastError, match=r"metrics\.jsonl .*No space left"):
             getattr(folder, method)()
         folder.close()
-    RunFolder(folder.path).close()  # unlocked in spite of it
+    RunFolder(folder.path).close()
 
 
 def test_json_is_written_whole_or_not_at_all(
@@ -206,12 +183,7 @@ def test_json_is_written_whole_or_not_at_all(
 ) -> None:
     path = tmp_path / "run.json"
     write_json(path, {"status": "running", "path": tmp_path})
-    assert json.loads(path.read_text()) == {"status": "running", "path": str(tmp_path)}
-
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(RlplastError, match=r"run\.json"):
         write_text(path, "x")
-    assert json.loads(path.read_text())["status"] == "running"
+    assert json.loads(path.read_text()) == {"status": "running", "path": str(tmp_path)}

@@ -11,7 +11,6 @@ from rlplast.core.errors import Interrupted
 from rlplast.training.signals import noted_signals
 
 ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-FORCING = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 
 
 @pytest.fixture(autouse=True)
@@ -28,16 +27,21 @@ def send(*numbers: int) -> None:
         os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize("number", ALL)
-def test_one_is_noted_and_handlers_are_put_back(number: signal.Signals):
+def test_one_is_noted_and_handlers_are_put_back():
     before = [signal.getsignal(own) for own in ALL]
+    for number in ALL:
+        with noted_signals() as noted:
+            send(number)
+            assert noted == [number]
+        assert [signal.getsignal(own) for own in ALL] == before
+    with pytest.raises(KeyboardInterrupt), noted_signals():  # no second signal
+        raise KeyboardInterrupt
+
+
+def test_hang_ups_only_ask_however_often_they_come_and_stay_ignored_under_nohup():
     with noted_signals() as noted:
-        send(number)
-        assert noted == [number]
-    assert [signal.getsignal(own) for own in ALL] == before
-
-
-def test_a_hang_up_that_nohup_ignores_stays_ignored():
+        send(signal.SIGHUP, signal.SIGHUP, signal.SIGTERM, signal.SIGHUP)
+        assert len(noted) == 4
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with noted_signals() as noted:
         send(signal.SIGHUP)
@@ -45,13 +49,7 @@ def test_a_hang_up_that_nohup_ignores_stays_ignored():
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 
 
-def test_hang_ups_only_ask_however_often_they_come():
-    with noted_signals() as noted:
-        send(signal.SIGHUP, signal.SIGHUP, signal.SIGTERM, signal.SIGHUP)
-        assert len(noted) == 4
-
-
-@FORCING
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_one_ends_a_wait_and_a_third_would_end_the_process(number: signal.Signals):
     before = signal.getsignal(number)
     with pytest.raises(Interrupted, match=number.name):
@@ -65,8 +63,3 @@ def test_a_second_one_ends_a_wait_and_a_third_would_end_the_process(number: sign
             finally:
                 assert signal.getsignal(number) == signal.SIG_DFL
     assert signal.getsignal(number) == before
-
-
-def test_an_interrupt_that_is_no_second_signal_is_passed_on():
-    with pytest.raises(KeyboardInterrupt), noted_signals():
-        raise KeyboardInterrupt
