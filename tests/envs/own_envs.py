@@ -15,11 +15,8 @@ FAULTS = ("raises", "exits", "halts", "interrupts", "leaves", "hangs")
 FAULTS += ("signals", "none", "array", "unsaved")
 
 
-class Forgetful(gymnasium.Env):
-    """A random walk in the plane that an action pushes; ends when it has left the unit square.
-
-    It has no state methods.
-    """
+class Walk(gymnasium.Env):
+    """A random walk in the plane that an action pushes; ends when it has left the unit square."""
 
     metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 30}
 
@@ -29,16 +26,14 @@ class Forgetful(gymnasium.Env):
         low, high = np.array([[-0.1], [0.0]], np.float32), np.array([[0.1], [0.3]], np.float32)
         box, four = spaces.Box(low, high, dtype=np.float32), spaces.Discrete(4, start=3)
         self.action_space = box if actions == "box" else four
-        self.place = np.zeros(2)
-        self.history: list[float] = []
+        self.place, self.history = np.zeros(2), list[float]()
 
     def _obs(self) -> np.ndarray:
         return np.array([self.place, [len(self.history), 1.0]])
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
-        self.place = self.np_random.uniform(-0.5, 0.5, 2)
-        self.history = []
+        self.place, self.history = self.np_random.uniform(-0.5, 0.5, 2), list[float]()
         return self._obs(), {}
 
     def step(self, action: Any) -> Any:
@@ -52,8 +47,6 @@ class Forgetful(gymnasium.Env):
     def render(self) -> np.ndarray:
         return np.full((4, 6, 3), 7, np.uint8)
 
-
-class Walk(Forgetful):
     def state_dict(self) -> dict[str, Any]:
         return {"place": self.place, "history": self.history}
 
@@ -80,11 +73,6 @@ class Blind(Walk):
 
     def __init__(self) -> None:
         super().__init__()
-
-
-class Liar(Walk):
-    def _obs(self) -> np.ndarray:
-        return np.zeros(3)
 
 
 class TupleState(Walk):
@@ -152,11 +140,11 @@ def with_statistics() -> gymnasium.Env:
 
 _AWARE = gymnasium.wrappers.TimeAwareObservation.wrapper_spec(flatten=True, normalize_time=True)
 _TABLE: dict[str, tuple[str, int | None, dict[str, Any]]] = {
-    **{name: (name, 50, {}) for name in ("Walk", "Forgetful", "SelfTruncating", "Blind")},
-    **{name: (name, 50, {}) for name in ("Liar", "TupleState")},
+    **{name: (name, 50, {}) for name in ("Walk", "SelfTruncating", "Blind", "TupleState")},
     "WalkDiscrete": ("Walk", None, {"actions": "discrete"}),
     "Normalised": ("with_statistics", 40, {}),
     "Aware": ("Still", 10, {}),
+    "Still": ("Still", 10, {}),
     "Flattened": ("with_dict", 40, {}),
     **{f"Faulty-{fault}": ("Faulty", 9, {"fault": fault}) for fault in FAULTS},
 }

@@ -8,7 +8,7 @@ from ale_py import roms
 
 from rlplast import envs
 from rlplast.envs import atari
-from rlplast.envs.atari import MINIMAL_ACTIONS, AtariSimulator
+from rlplast.envs.atari import MINIMAL_ACTIONS
 from rlplast.run import api
 from tests.envs.checks import assert_continues_after_restore, generator, random_actions
 from tests.marks import slow, slow_but
@@ -129,45 +129,6 @@ def test_configs_of_fire_equal_its_wrappers_observation_by_observation(
     assert differing < 1e-3 * steps * expected.size
 
 
-class ActionRecorder:
-    """Passes everything on to ALE and keeps the actions it executed."""
-
-    def __init__(self, ale: Any) -> None:
-        self.ale = ale
-        self.actions: list[int] = []
-
-    def act(self, action: Any) -> int:
-        self.actions.append(int(action.value))
-        return self.ale.act(action)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.ale, name)
-
-
-@pytest.mark.parametrize("sticky", [0.25, slow(0.0), slow(0.6)])
-@pytest.mark.parametrize("whole_steps", [False, True])
-def test_frames_or_steps_repeat_the_executed_action_with_the_sticky_probability(
-    whole_steps: bool, sticky: float
-) -> None:
-    simulator = AtariSimulator("pong", generator(0), 4, sticky, True, sticky_steps=whole_steps)
-    simulator.reset()
-    simulator._ale = recorder = ActionRecorder(simulator._ale)
-    chosen = np.arange(700) % 18  # less than a whole game
-    for action in chosen.tolist():
-        simulator.step(action)
-    executed = np.array(recorder.actions).reshape(-1, 4)
-    previous = np.concatenate([[0], executed.ravel()[:-1]]).reshape(-1, 4)
-    asked = chosen[:, None]
-    # Not once was an action executed that is neither the chosen nor the previous one.
-    assert ((executed == asked) | (executed == previous)).all()
-    if whole_steps:
-        assert (executed == executed[:, :1]).all()
-    # A new action starts late by k frames with probability sticky ** k.
-    for late in range(3):
-        fraction = np.mean(executed[1:, late] != asked[1:, 0])
-        assert fraction == pytest.approx(sticky ** (1 if whole_steps else late + 1), abs=0.04)
-
-
 SHORT = {"max_episode_steps": 100}
 
 
@@ -209,39 +170,6 @@ def test_every_game_has_the_actions_of_the_tables_and_continues_bit_for_bit(rom:
 def test_the_table_lists_what_ale_can_play() -> None:
     no_game_for_one = {"combat", "joust", "maze_craze", "warlords"}
     assert set(MINIMAL_ACTIONS) == set(roms.get_all_rom_ids()) - no_game_for_one
-
-
-def test_a_state_of_another_game_is_refused() -> None:
-    env = envs.make("atari/Pong", generator(0))
-    state = envs.make("atari/Breakout", generator(0)).state_dict()
-    with pytest.raises(ValueError, match="cannot continue 'atari/Pong'"):
-        env.load_state_dict(state)
-
-
-def test_an_episode_is_a_whole_game_with_unclipped_rewards() -> None:
-    env = envs.make("atari/Asterix", generator(0))
-    ale = env._simulator._ale  # type: ignore[attr-defined]
-    env.reset()
-    lives, rewards, terminated = [ale.lives()], [], False
-    for action in random_actions("atari/Asterix", 1000, seed=0):
-        _, reward, terminated, truncated = env.step(action)
-        assert not truncated
-        rewards.append(reward)
-        lives.append(ale.lives())
-        if terminated:
-            break
-    assert terminated
-    assert lives[0] == 3 and lives[-1] == 0  # lost lives ended nothing
-    assert set(rewards) == {0.0, 50.0}  # the game's own points
-
-
-def test_the_limit_truncates_and_the_next_step_needs_a_reset() -> None:
-    env = envs.make("atari/Pong", generator(0), max_episode_steps=3)
-    env.reset()
-    flags = [env.step(0)[2:] for _ in range(3)]
-    assert flags == [(False, False), (False, False), (False, True)]
-    with pytest.raises(RuntimeError, match=r"call reset\(\) first"):
-        env.step(0)
 
 
 def test_observations_match_their_description_and_nothing_is_printed(

@@ -41,6 +41,8 @@ def test_what_terminates_at_the_limit_has_terminated() -> None:
         for step in range(1, 600):
             _, _, *ends = env.step(1)
             if any(ends):
+                with pytest.raises(RuntimeError, match="no episode running"):
+                    env.step(1)
                 return step, *ends
         raise AssertionError("no end")
 

@@ -9,6 +9,7 @@ from rlplast import envs
 from rlplast.envs.base import checked_actions
 from rlplast.envs.control import ControlSimulator, control_options, control_spec, step_limit
 from rlplast.envs.options import resolve_options
+from tests.envs import own_envs
 from tests.envs.checks import assert_steps_equal_gymnasium, generator, through_files
 
 
@@ -94,38 +95,22 @@ def test_an_action_goes_into_its_range_or_is_refused() -> None:
     assert (checked.tolist(), checked.dtype) == ([[1.0, -1.0, 0.25]], np.float32)
 
 
-class Table(gymnasium.Env):
-    """Reads a table of 31 rows, a row a step; registered with the limit that this needs."""
-
-    observation_space = gymnasium.spaces.Box(0, 31, (1,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.row = 0
-        return np.arange(31, dtype=np.float32)[[self.row]], {}
-
-    def step(self, action: Any) -> Any:
-        self.row += 1
-        return np.arange(31, dtype=np.float32)[[self.row]], 1.0, False, False, {}
-
-
-LIMITS = {"Pendulum-v1": 200, "Pusher-v5": 100, "Table-v0": 30}
-LIMITS = {f"gym/{name}": limit for name, limit in LIMITS.items()} | {"dmc/pendulum-swingup": 1000}
+LIMITS = {"gym/Pendulum-v1": 200, "gym/Pusher-v5": 100, "dmc/pendulum-swingup": 1000}
+LIMITS |= {f"gym/{own_envs.PREFIX}Still-v0": 10}
 
 
 @pytest.mark.parametrize("env_id", LIMITS)
 def test_a_repeat_ends_at_the_tasks_own_limit(env_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gymnasium, "registry", dict(gymnasium.registry))
     monkeypatch.setattr("gymnasium.envs.registration.registry", gymnasium.registry)
-    gymnasium.register("Table-v0", Table, max_episode_steps=30)
+    own_envs.register()
     limit, repeat = LIMITS[env_id], 7
     env, later = (envs.make(env_id, generator(0), action_repeat=repeat) for _ in range(2))
     zero: Any = 0 if env.spec.action_dim is None else np.zeros(env.spec.action_dim, np.float32)
     env.reset()
     frames, steps, truncated = 0, 0, False
     while not truncated:
-        if steps == 2 and env.state_dict()["running"]:  # a resume knows how far it is
+        if steps == 1 and env.state_dict()["running"]:  # a resume knows how far it is
             later.load_state_dict(through_files(env.state_dict()))
             env = later
         _, _, terminated, truncated = env.step(zero)
