@@ -40,7 +40,6 @@ from rlplast.metrics.probe import check_names, measure_run, weights_of
 from rlplast.run import api
 from rlplast.run.build import build
 from rlplast.run.config_file import read_config
-from tests import restless
 from tests.adapters.hosts import sb3_model
 from tests.cases import CASES
 from tests.every_kind import small_run
@@ -48,7 +47,74 @@ from tests.gpt.runs import MODEL, write_corpora
 from tests.marks import slow_but
 from tests.runs import check_resumes, final
 
-OWN = "tests.restless"
+
+class Restless(nn.Module):
+    """Counts its calls, in a buffer and beside it, and adds noise that grows with their number."""
+
+    calls: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+        self.passes = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += 1
+        self.calls.add_(1)
+        return x + 1e-3 * self.calls * torch.randn(())
+
+
+class Unsaved(nn.Module):
+    """Puts another tensor into its buffer, keeps its input, and draws where nothing is saved."""
+
+    calls: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()), persistent=False)
+        self.last: Any = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls, self.last = self.calls + 1, x
+        return x + 1e-3 * np.random.rand() + 1e-3 * random.random()
+
+
+def layers(size: int, *ends: nn.Module) -> nn.Sequential:
+    hidden = [nn.Linear(size, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2)]
+    return nn.Sequential(Restless(), *hidden, nn.Linear(8, 8), nn.ReLU(), *ends)
+
+
+class Joined(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.layers = layers(size)
+
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        return self.layers(torch.cat([obs, action], 1))
+
+
+def of_dqn(obs_shape: tuple[int, ...], num_actions: int) -> nn.Module:
+    return layers(obs_shape[0], nn.Linear(8, num_actions))
+
+
+def of_sac(obs_shape: tuple[int, ...], action_dim: int) -> tuple[nn.Module, nn.Module]:
+    return layers(obs_shape[0]), Joined(obs_shape[0] + action_dim)
+
+
+def of_ppo(obs_shape: tuple[int, ...]) -> tuple[nn.Module, nn.Module]:
+    return layers(obs_shape[0]), layers(obs_shape[0])
+
+
+def of_ppo_shared(obs_shape: tuple[int, ...]) -> nn.Module:
+    return layers(obs_shape[0])
+
+
+def of_pictures(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    size = int(np.prod(input_shape))
+    return nn.Sequential(nn.Flatten(), layers(size, nn.Linear(8, num_classes)))
+
+
+OWN = __name__
 CART = {"id": "gym/CartPole-v1", "num_envs": 2, "options": {"max_episode_steps": 15}}
 REPLAY = {"batch_size": 8, "buffer_size": 80, "initial_steps": 20}
 ROLLOUT = {"rollout_steps": 10, "batch_size": 10, "epochs": 2}
@@ -64,7 +130,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "gpt": {"model": MODEL | {"dropout": 0.2}},
 }
 AGENTS = ("dqn", "sac", "ppo", "ppo shared")
-OTHERS = ("loop", "sb3 SAC", "sb3 PPO", "hf")  # Lightning reads as Hugging Face does
+OTHERS = ("loop", "sb3 SAC", "hf")  # Lightning reads as Hugging Face does
 READERS = {
     *("c_chain", "cbp", "dash", "distill", "drm", "infer", "l2_er", "pfo"),
     *("redo", "regrama", "renew_weights", "sigreg", "snr"),
@@ -96,10 +162,10 @@ def extractor() -> Any:
     class Extractor(FlattenExtractor):
         def __init__(self, space: Any) -> None:
             super().__init__(space)
-            self.restless, self.norm = restless.Restless(), nn.BatchNorm1d(self.features_dim)
+            self.restless = nn.Sequential(Restless(), nn.BatchNorm1d(self.features_dim))
 
         def forward(self, observations: Tensor) -> Tensor:
-            return self.norm(self.restless(super().forward(observations)))
+            return self.restless(super().forward(observations))
 
     return Extractor
 
@@ -112,15 +178,12 @@ def source_of(of: str, corpora: dict[str, str]) -> Any:
         while trainer.clock.updates < 5:
             trainer.step()
         return trainer
-    if of.startswith("sb3"):
+    if of == "sb3 SAC":
         policy = {"net_arch": [8, 8], "features_extractor_class": extractor()}
-        policy["activation_fn"] = nn.ReLU
-        model = sb3_model(of.split()[1], policy_kwargs=policy)
+        model = sb3_model("SAC", policy_kwargs=policy | {"activation_fn": nn.ReLU})
         model.learn(40)
-        source = Experience(model, find_networks(model), 0)
-        source.rollout = torch.randn(16, 64)  # which a callback keeps
-        return source
-    module = restless.layers(5, nn.Linear(8, 3))
+        return Experience(model, find_networks(model), 0)
+    module = layers(5, nn.Linear(8, 3))
     networks = {"model": Network("model", module, torch.optim.Adam(module.parameters()))}
     x = torch.randn(9, 5, generator=torch.Generator().manual_seed(0))
     if of == "loop":
@@ -249,7 +312,7 @@ def every_method_that_reads(source: Any, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_loss_in_training_mode_leaves_the_mode_of_its_target() -> None:
-    net, target = (restless.layers(5, nn.Linear(8, 3)) for _ in range(2))
+    net, target = (layers(5, nn.Linear(8, 3)) for _ in range(2))
     for module in (net, target):
         module.eval()
     seen: list[bool] = []
@@ -275,7 +338,7 @@ def test_diagnosis_of_a_module() -> None:
 
 @pytest.mark.parametrize("train", [True, False])
 def test_what_looks_at_a_module_leaves_it_as_it_is_also_after_an_error(train: bool) -> None:
-    module = nn.Sequential(restless.Unsaved(), restless.layers(5, nn.Linear(8, 3)))
+    module = nn.Sequential(Unsaved(), layers(5, nn.Linear(8, 3)))
     module.train(train)
     module.get_submodule("1.2").eval()  # a frozen part
     network = Network("net", module)
@@ -302,7 +365,7 @@ def test_what_looks_at_a_module_leaves_it_as_it_is_also_after_an_error(train: bo
 
 def test_a_module_of_a_function_begins_as_the_function_made_it() -> None:
     def factory(size: int) -> nn.Module:
-        return nn.Sequential(restless.Restless(), nn.LazyLinear(4), nn.Linear(4, size))
+        return nn.Sequential(Restless(), nn.LazyLinear(4), nn.Linear(4, size))
 
     inputs = (torch.zeros(2, 5),)
     module = made("model", factory, 0, inputs, size=3)

@@ -150,8 +150,20 @@ def hides(name: str, hidden: Any, begins_with: Any = dict) -> type:
     return type(name, (Plain,), {"hidden": hidden, "begin": begin, "__module__": __name__})
 
 
+def counted() -> float:
+    MEMORY["count"] += 1
+    return MEMORY["count"]
+
+
+def drawn_from_torch(env: Any) -> float:
+    import torch  # here, as it takes workers long
+
+    return float(torch.rand(()))
+
+
 GlobalNumpy = hides("GlobalNumpy", lambda env: float(np.random.random()))
 GlobalPython = hides("GlobalPython", lambda env: random.random())
+GlobalTorch = hides("GlobalTorch", drawn_from_torch)
 # Draws from a global generator, and shows it only later than anyone looks.
 GlobalQuiet = hides("GlobalQuiet", lambda env: float(np.random.random() > 2))
 Clock = hides("Clock", lambda env: float(time.perf_counter_ns() % 2**40))
@@ -159,26 +171,9 @@ Clock = hides("Clock", lambda env: float(time.perf_counter_ns() % 2**40))
 FreshEntropy = hides(
     "FreshEntropy", lambda env: float(env.rng.normal()), lambda: {"rng": np.random.default_rng()}
 )
-
-
-class GlobalTorch(Plain):
-    def hidden(self) -> float:
-        import torch  # here, as it takes workers long
-
-        return float(torch.rand(()))
-
-
-class ModuleMemory(Plain):
-    def hidden(self) -> float:
-        MEMORY["count"] += 1
-        return MEMORY["count"]
-
-
-class Late(ModuleMemory):
-    """Shows what it hides after more steps than anyone looks at."""
-
-    def hidden(self) -> float:
-        return super().hidden() if self.count > 10**6 else 0.0
+ModuleMemory = hides("ModuleMemory", lambda env: counted())
+# Shows what it hides after more steps than anyone looks at.
+Late = hides("Late", lambda env: counted() if env.count > 10**6 else 0.0)
 
 
 class ModuleWeather(Plain):

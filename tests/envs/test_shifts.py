@@ -24,21 +24,6 @@ def vector(spec: envs.EnvSpec, shift: envs.Shift, n: int = 2, **options: Any) ->
     return envs.TaskVector(made, spec, shift)
 
 
-def test_permuted_coordinates_are_a_signed_permutation():
-    shift = draw_shift("permuted_observations", CARTPOLE, rng())
-    obs = np.random.default_rng(1).normal(size=(5, 4)).astype(np.float32)
-    seen = shift.seen(obs)
-    matrix = np.linalg.lstsq(obs, seen, rcond=None)[0].round(4)
-    assert (np.abs(matrix).sum(0) == 1).all()
-    assert (np.abs(matrix).sum(1) == 1).all()
-    assert set(np.unique(matrix)) <= {-1.0, 0.0, 1.0}
-    assert seen.dtype == np.float32
-    drawn = [draw_shift("permuted_observations", CARTPOLE, rng(i)) for i in range(9)]
-    assert len({tuple(s.seen(obs)[0]) for s in drawn}) > 5
-    signs = np.array([s.seen(np.ones((1, 4), np.float32)) for s in drawn])
-    assert 0.2 < (signs == -1).mean() < 0.8
-
-
 def test_permuted_channels_and_permuted_pixels_hold_the_same_values():
     planes = rng(1).integers(2, size=(3, 4, 10, 10)).astype(np.uint8)
     seen = draw_shift("permuted_observations", BREAKOUT, rng(0)).seen(planes)
@@ -70,12 +55,12 @@ def test_a_permutation_is_never_the_identity_and_all_others_are_as_likely():
         assert max(abs(n - expected) for n in counts.values()) < 4.5 * expected**0.5
 
 
-def test_a_first_draw_that_is_not_the_identity_stands():
+def test_permuted_coordinates_are_a_signed_permutation_and_the_first_that_is_drawn():
     obs = rng(1).normal(size=(5, 4)).astype(np.float32)
     for seed in range(9):
         stream, shift = rng(seed), draw_shift("permuted_observations", CARTPOLE, rng(seed))
         expected = obs[:, stream.permutation(4)] * stream.choice([-1, 1], 4)
-        assert np.array_equal(shift.seen(obs), expected)
+        np.testing.assert_array_equal(shift.seen(obs), expected.astype("f4"), strict=True)
 
 
 def test_shifted_observations_are_moved_by_a_constant():
@@ -144,9 +129,6 @@ def test_shift_that_does_not_go_with_an_environment_is_refused():
         params = {key: default for key, (default, _) in envs.SHIFTS[name].items()}
         with pytest.raises(ValueError, match=says):
             draw_shift(name, spec, rng(), **params)
-
-
-# The constants.
 
 
 def moved(env_id: str, steps: int = 20, **options: Any) -> np.ndarray:
