@@ -129,6 +129,13 @@ class CState(Plain):
         return float(self.hash.digest()[0])
 
 
+class IgnoresSeed(CState):
+    """Draws from the generator that it has, whatever the seed of a reset."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return super().reset()
+
+
 class ReadOnly(Plain):
     """Has a generator of its own under Gymnasium's name."""
 
@@ -247,7 +254,7 @@ class Ends(Plain):
 
 
 EXACT = (Saved, with_doubled)
-REPLAYED = (Plain, CState, ReadOnly, Forgets, Unsaved, with_limit, with_frames, Late)
+REPLAYED = (Plain, CState, IgnoresSeed, ReadOnly, Forgets, Unsaved, with_limit, with_frames, Late)
 RESTARTED = (GlobalNumpy, GlobalPython, GlobalTorch, GlobalQuiet, Clock, FreshEntropy, ModuleMemory)
 RESTARTED += (ModuleWeather, Worn, Port, Refuses, with_statistics)
 
