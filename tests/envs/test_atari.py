@@ -136,7 +136,7 @@ SHORT = {"max_episode_steps": 100}
     ("game", "before", "after", "options"),
     [
         ("Asterix", 77, 120, {"sticky": 0.6, "max_episode_steps": 50} | FIRE),
-        ("Asterix", 211, 500, {}),
+        slow("Asterix", 211, 500, {}),
         ("Breakout", 137, 300, {}),
         slow("Breakout", 137, 300, SHORT | {"frame_skip": 1}),
         slow("YarsRevenge", 137, 300, SHORT),

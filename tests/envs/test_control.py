@@ -1,7 +1,6 @@
 from typing import Any
 from unittest.mock import Mock
 
-import gymnasium
 import numpy as np
 import pytest
 
@@ -100,10 +99,7 @@ LIMITS |= {f"gym/{own_envs.PREFIX}Still-v0": 10}
 
 
 @pytest.mark.parametrize("env_id", LIMITS)
-def test_a_repeat_ends_at_the_tasks_own_limit(env_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gymnasium, "registry", dict(gymnasium.registry))
-    monkeypatch.setattr("gymnasium.envs.registration.registry", gymnasium.registry)
-    own_envs.register()
+def test_a_repeat_ends_at_the_tasks_own_limit(env_id: str) -> None:
     limit, repeat = LIMITS[env_id], 7
     env, later = (envs.make(env_id, generator(0), action_repeat=repeat) for _ in range(2))
     zero: Any = 0 if env.spec.action_dim is None else np.zeros(env.spec.action_dim, np.float32)

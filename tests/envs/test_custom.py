@@ -1,7 +1,7 @@
 import dataclasses
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +35,6 @@ import gymnasium
 from tests.envs.own_envs import Walk
 gymnasium.register("{id}", "{module}:Walk", max_episode_steps=9)
 """
-
-
-@pytest.fixture(autouse=True)
-def _registered() -> Iterator[None]:
-    before = dict(gymnasium.registry)
-    own_envs.register()
-    yield
-    gymnasium.registry.clear()
-    gymnasium.registry.update(before)
 
 
 def test_a_registered_environment_is_described_by_its_spaces() -> None:

@@ -2,7 +2,6 @@
 
 import pickle
 import random
-from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -15,15 +14,6 @@ from rlplast import envs
 from rlplast.envs import levels, registry, workers
 from tests.envs import hiding
 from tests.envs.checks import generator, through_files
-
-
-@pytest.fixture(autouse=True)
-def _registered() -> Iterator[None]:
-    before = dict(gymnasium.registry)
-    hiding.register()
-    yield
-    gymnasium.registry.clear()
-    gymnasium.registry.update(before)
 
 
 def named(kind: Any) -> str:
