@@ -245,38 +245,37 @@ def test_a_run_acts_in_the_form_of_its_environment(tmp_path: Path) -> None:
     run.close()
 
 
-def fickle_run(name: str = "Fickle", n_step: int = 2, num_envs: int = 3, **env: Any) -> Any:
-    keys = config(f"gym/{name}-v0", num_envs=num_envs, **env)
+def fickle_run(name: str = "Fickle", n_step: int = 2, **env: Any) -> dict[str, Any]:
+    keys = config(f"gym/{name}-v0", **env | {"num_envs": 3})
     keys |= {"hooks": [], "evaluate": {"every": None}, "total": "240 env_steps"}
     return keys | {"agent": DQN["agent"] | {"n_step": n_step}}
 
 
-def check_replay(loop: Any, num_envs: int = 3, n_step: int = 2) -> None:
+def check_replay(loop: Any, n_step: int = 2) -> None:
     """Check that transitions are those that an environment made, each once, none lost."""
     replay = loop.trainable.experience.replay
     (batch,) = replay.batches(None, 10_000, np.random.default_rng(0))
     (number, episode), (number_next, episode_next) = batch.obs.numpy().T, batch.obs_next.numpy().T
     pairs = set(zip(number, episode, strict=True))
-    assert len(pairs) == len(number) >= 240 - (n_step - 1) * num_envs
+    assert len(pairs) == len(number) >= 240 - (n_step - 1) * 3
     assert (episode == episode_next)[batch.discount.numpy() > 0].all()
     same = episode == episode_next
     np.testing.assert_array_equal((number_next - number)[same], batch.reward.numpy()[same].round())
 
 
-@pytest.mark.parametrize(("num_envs", "n_step"), [(1, 3), (3, 1)])
 def test_a_restart_loses_doubles_and_joins_nothing(
-    num_envs: int, n_step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(envs, "find_resume", lambda *_, **__: envs.Level("restarted", "of a test"))
     with pytest.raises(ConfigError, match=r"env\.resume = 'exact'"):
         api.train(fickle_run(resume="exact"), tmp_path / "exact")
-    keys = fickle_run("Fickle", n_step, num_envs)
+    keys = fickle_run(n_step=3)
     with pytest.raises(Killed):
         api.train(keys, tmp_path / "run", observer=at_step(60, kill))
     loops, messages = list[Any](), list[str]()
     api.resume(tmp_path / "run", observer=loops.append, report=messages.append)
     assert "restarted" in messages[0]
-    check_replay(loops[0], num_envs, n_step)
+    check_replay(loops[0], n_step=3)
 
 
 @pytest.mark.parametrize("level", envs.LEVELS)

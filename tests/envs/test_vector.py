@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -127,38 +126,6 @@ def test_bad_actions_are_refused_before_anything_moves() -> None:
         assert_same_states(vector.state_dict(), before)
 
 
-class BlowUp:
-    """A pendulum of which one thing is not finite at the second step of its episode."""
-
-    def __init__(self, what: str, value: float, rng: np.random.Generator) -> None:
-        self.env = envs.make("gym/Pendulum-v1", rng, max_episode_steps=5)
-        self.what, self.value, self.count = what, value, 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.env, name)
-
-    def reset(self) -> np.ndarray:
-        return self._spoiled(self.env.reset(), self.what == ("reset" if self.count else "start"))
-
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
-        self.count += 1
-        now = self.what if self.count == (5 if self.what == "final" else 2) else ""
-        if now == "raise":
-            raise envs.NotFinite("the simulation diverged")
-        obs, reward, terminated, truncated = self.env.step(action)
-        obs = self._spoiled(obs, now in ("final", "observation"))
-        return obs, self.value if now == "reward" else reward, terminated, truncated
-
-    def _spoiled(self, obs: np.ndarray, spoil: bool) -> np.ndarray:
-        return np.array([obs[0], self.value, obs[2]], np.float32) if spoil else obs
-
-
-def blow_up_second(what: str, value: float, rng: np.random.Generator) -> Any:
-    """Build a sound pendulum for the first generator, else one that blows up."""
-    first = rng.bit_generator.state == generator(0).bit_generator.state
-    return BlowUp("nothing" if first else what, value, rng)
-
-
 BLOW_UPS = [
     ("start", np.inf, 0, "step 0: entry 1 of the first observation is inf"),
     ("reward", np.nan, 2, "step 2: the reward is nan"),
@@ -170,19 +137,47 @@ BLOW_UPS = [
 ]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_what_is_not_finite_stops_the_run_and_says_where(workers: int) -> None:
-    spec = envs.spec("gym/Pendulum-v1", max_episode_steps=5)
-    for what, value, steps, message in BLOW_UPS[-1:] if workers else BLOW_UPS:
-        make_env, taken = partial(blow_up_second, what, value), 0
-        vector = envs.VectorEnv(spec, make_env, generators(2), workers)
+def spoil(env: Any, what: str, value: float) -> None:
+    """Let one thing not be finite at the second step of an episode, at its end, or at a reset."""
+    reset, step, count = env.reset, env.step, [0]
+
+    def spoiled(obs: np.ndarray, now: bool) -> np.ndarray:
+        return np.array([obs[0], value, obs[2]], np.float32) if now else obs
+
+    def spoiled_step(action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
+        count[0] += 1
+        now = what if count[0] == (5 if what == "final" else 2) else ""
+        if now == "raise":
+            raise envs.NotFinite("the simulation diverged")
+        obs, reward, *ends = step(action)
+        obs = spoiled(obs, now in ("final", "observation"))
+        return obs, value if now == "reward" else reward, *ends
+
+    env.step = spoiled_step
+    env.reset = lambda: spoiled(reset(), what == ("reset" if count[0] else "start"))
+
+
+def test_what_is_not_finite_stops_the_run_and_says_where() -> None:
+    for what, value, steps, message in BLOW_UPS:
+        vector: Any = envs.make_vector("gym/Pendulum-v1", generators(2), max_episode_steps=5)
+        spoil(vector._groups._envs[1], what, value)
+        taken = 0
         message = rf"^environment 1 of 'gym/Pendulum-v1', (episode )?{message}"
-        with pytest.raises(envs.NotFinite, match=message), contextlib.closing(vector):
+        with pytest.raises(envs.NotFinite, match=message):
             vector.reset()
             for _ in range(6):
                 taken += 1
                 vector.step(np.zeros((2, 1), np.float32))
         assert taken == steps, what
+
+
+def not_finite() -> None:
+    raise envs.NotFinite("the simulation diverged")
+
+
+def test_what_is_not_finite_in_a_worker_stays_that() -> None:
+    with pytest.raises(envs.NotFinite, match="diverged"):
+        WorkerGroups(not_finite, [()])
 
 
 class OneArray:
