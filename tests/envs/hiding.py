@@ -4,7 +4,6 @@ import hashlib
 import os
 import random
 import signal
-import sys
 import time
 from typing import Any, ClassVar
 
@@ -45,8 +44,6 @@ class Plain(gymnasium.Env):
 
 
 class Saved(Plain):
-    """Has the two methods."""
-
     def state_dict(self) -> dict[str, Any]:
         return {"count": self.count, "place": np.array(self.place, ">f8")}
 
@@ -111,8 +108,6 @@ def with_statistics() -> gymnasium.Env:
 
 
 class Forgets(Plain):
-    """Has the two methods, and forgets its place."""
-
     def state_dict(self) -> dict[str, Any]:
         return {"count": self.count}
 
@@ -121,8 +116,6 @@ class Forgets(Plain):
 
 
 class Unsaved(Saved):
-    """Cannot give its state."""
-
     def state_dict(self) -> dict[str, Any]:
         raise KeyError("wheel")
 
@@ -136,18 +129,11 @@ class CState(Plain):
         return float(self.hash.digest()[0])
 
 
-class Macro(CState):
-    """Begins and steps itself again, more than once."""
+class IgnoresSeed(CState):
+    """Draws from the generator that it has, whatever the seed of a reset."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        found = super().reset(seed=seed)
-        return self.reset() if self.place < -1 else found
-
-    def step(self, action: int) -> Any:
-        if action:
-            super().step(1)
-            return self.step(0)
-        return super().step(0)
+        return super().reset()
 
 
 class ReadOnly(Plain):
@@ -165,30 +151,26 @@ class ReadOnly(Plain):
         return self.obs(), {}
 
 
-class Paired(gymnasium.ActionWrapper):
-    """Gives actions of several parts to what it wraps."""
-
-    def action(self, action: int) -> Any:
-        return int(action), np.array([0.5, action])
-
-
-class Pairs(CState):
-    def step(self, action: Any) -> Any:
-        return super().step(action[0])
-
-
-def with_pairs() -> gymnasium.Env:
-    return Paired(Pairs())
-
-
 def hides(name: str, hidden: Any, begins_with: Any = dict) -> type:
     """Return an environment that shows `hidden`; an episode begins with some attributes."""
     begin = lambda env: vars(env).update(begins_with())  # noqa: E731
     return type(name, (Plain,), {"hidden": hidden, "begin": begin, "__module__": __name__})
 
 
+def counted() -> float:
+    MEMORY["count"] += 1
+    return MEMORY["count"]
+
+
+def drawn_from_torch(env: Any) -> float:
+    import torch  # here, as it takes workers long
+
+    return float(torch.rand(()))
+
+
 GlobalNumpy = hides("GlobalNumpy", lambda env: float(np.random.random()))
 GlobalPython = hides("GlobalPython", lambda env: random.random())
+GlobalTorch = hides("GlobalTorch", drawn_from_torch)
 # Draws from a global generator, and shows it only later than anyone looks.
 GlobalQuiet = hides("GlobalQuiet", lambda env: float(np.random.random() > 2))
 Clock = hides("Clock", lambda env: float(time.perf_counter_ns() % 2**40))
@@ -196,19 +178,9 @@ Clock = hides("Clock", lambda env: float(time.perf_counter_ns() % 2**40))
 FreshEntropy = hides(
     "FreshEntropy", lambda env: float(env.rng.normal()), lambda: {"rng": np.random.default_rng()}
 )
-
-
-class GlobalTorch(Plain):
-    def hidden(self) -> float:
-        import torch  # here, as it takes workers long
-
-        return float(torch.rand(()))
-
-
-class ModuleMemory(Plain):
-    def hidden(self) -> float:
-        MEMORY["count"] += 1
-        return MEMORY["count"]
+ModuleMemory = hides("ModuleMemory", lambda env: counted())
+# Shows what it hides after more steps than anyone looks at.
+Late = hides("Late", lambda env: counted() if env.count > 10**6 else 0.0)
 
 
 class ModuleWeather(Plain):
@@ -219,14 +191,6 @@ class ModuleWeather(Plain):
 
     def hidden(self) -> float:
         return MEMORY["weather"]
-
-
-class ClassCounter(Plain):
-    steps: ClassVar[int] = 0
-
-    def hidden(self) -> float:
-        type(self).steps += 1
-        return float(self.steps)
 
 
 class Worn(Plain):
@@ -240,29 +204,6 @@ class Worn(Plain):
 
     def hidden(self) -> float:
         return float(self.hash.digest()[0])
-
-
-class Harder(gymnasium.Wrapper):
-    """Tells its environment at a reset how hard the episode is."""
-
-    count = 0
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        self.count += 1
-        return self.env.reset(seed=seed, options={"bonus": float(self.count)})
-
-
-class Bonus(Plain):
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        self.bonus = (options or {}).get("bonus", 0.0)
-        return super().reset(seed=seed)
-
-    def hidden(self) -> float:
-        return self.bonus
-
-
-def with_options() -> gymnasium.Env:
-    return Harder(Bonus())
 
 
 class Port(Plain):
@@ -290,20 +231,12 @@ class Refuses(Plain):
         return super().reset(**options)
 
 
-class Late(Plain):
-    """Shows what it hides after more steps than anyone looks at."""
-
-    def hidden(self) -> float:
-        MEMORY["count"] += 1
-        return MEMORY["count"] if self.count > 10**6 else 0.0
-
-
 class Stop(BaseException):
     """As a framework may end itself."""
 
 
 class Ends(Plain):
-    """Ends at its third step, with `how`; the process only if it is the only one there may be."""
+    """Ends at its third step, with `how`."""
 
     def __init__(self, how: str) -> None:
         self.how = how
@@ -317,39 +250,18 @@ class Ends(Plain):
             os.kill(os.getpid(), signal.SIGSEGV)
         if self.how == "hangs":
             time.sleep(600)
-        if self.how == "leaves":
-            sys.exit("the wheel\ncame off")
-        raise Stop("the wheel\ncame off")
+        raise (SystemExit if self.how == "leaves" else Stop)("the wheel\ncame off")
 
 
 EXACT = (Saved, with_doubled)
-REPLAYED = (Plain, CState, Macro, ReadOnly, Forgets, Unsaved, with_pairs, with_limit, with_frames)
-RESTARTED = (
-    GlobalNumpy,
-    GlobalPython,
-    GlobalTorch,
-    GlobalQuiet,
-    Clock,
-    FreshEntropy,
-    ModuleMemory,
-    ModuleWeather,
-    ClassCounter,
-    Worn,
-    Port,
-    Refuses,
-    with_options,
-    with_statistics,
-)
+REPLAYED = (Plain, CState, IgnoresSeed, ReadOnly, Forgets, Unsaved, with_limit, with_frames, Late)
+RESTARTED = (GlobalNumpy, GlobalPython, GlobalTorch, GlobalQuiet, Clock, FreshEntropy, ModuleMemory)
+RESTARTED += (ModuleWeather, Worn, Port, Refuses, with_statistics)
 
 
 def register() -> None:
-    for kind in (*EXACT, *REPLAYED, *RESTARTED, Late):
-        name = f"{PREFIX}{kind.__name__}-v0"
-        if name not in gymnasium.registry:
-            gymnasium.register(name, f"tests.envs.hiding:{kind.__name__}")
-    if f"{PREFIX}ForgetsCount-v0" not in gymnasium.registry:
-        gymnasium.register(f"{PREFIX}ForgetsCount-v0", "tests.envs.hiding:ForgetsCount")
-    for how in ENDS:
-        name = f"{PREFIX}{how}-v0"
-        if name not in gymnasium.registry:
-            gymnasium.register(name, "tests.envs.hiding:Ends", kwargs={"how": how})
+    entries = {kind.__name__: {} for kind in (*EXACT, *REPLAYED, *RESTARTED, ForgetsCount)}
+    for name, kwargs in (entries | {how: {"how": how} for how in ENDS}).items():
+        if f"{PREFIX}{name}-v0" not in gymnasium.registry:
+            entry_point = f"tests.envs.hiding:{'Ends' if kwargs else name}"
+            gymnasium.register(f"{PREFIX}{name}-v0", entry_point, kwargs=kwargs)

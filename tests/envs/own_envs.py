@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import signal
-import sys
 import time
 from typing import Any, ClassVar
 
@@ -16,11 +15,8 @@ FAULTS = ("raises", "exits", "halts", "interrupts", "leaves", "hangs")
 FAULTS += ("signals", "none", "array", "unsaved")
 
 
-class Forgetful(gymnasium.Env):
-    """A random walk in the plane that an action pushes; ends when it has left the unit square.
-
-    It has no state methods.
-    """
+class Walk(gymnasium.Env):
+    """A random walk in the plane that an action pushes; ends when it has left the unit square."""
 
     metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 30}
 
@@ -28,21 +24,16 @@ class Forgetful(gymnasium.Env):
         self.render_mode = render_mode
         self.observation_space = spaces.Box(-np.inf, np.inf, (2, 2), np.float64)
         low, high = np.array([[-0.1], [0.0]], np.float32), np.array([[0.1], [0.3]], np.float32)
-        self.action_space = (
-            spaces.Box(low, high, dtype=np.float32)
-            if actions == "box"
-            else spaces.Discrete(4, start=3)
-        )
-        self.place = np.zeros(2)
-        self.history: list[float] = []
+        box, four = spaces.Box(low, high, dtype=np.float32), spaces.Discrete(4, start=3)
+        self.action_space = box if actions == "box" else four
+        self.place, self.history = np.zeros(2), list[float]()
 
     def _obs(self) -> np.ndarray:
         return np.array([self.place, [len(self.history), 1.0]])
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         super().reset(seed=seed)
-        self.place = self.np_random.uniform(-0.5, 0.5, 2)
-        self.history = []
+        self.place, self.history = self.np_random.uniform(-0.5, 0.5, 2), list[float]()
         return self._obs(), {}
 
     def step(self, action: Any) -> Any:
@@ -56,10 +47,6 @@ class Forgetful(gymnasium.Env):
     def render(self) -> np.ndarray:
         return np.full((4, 6, 3), 7, np.uint8)
 
-
-class Walk(Forgetful):
-    """It has them."""
-
     def state_dict(self) -> dict[str, Any]:
         return {"place": self.place, "history": self.history}
 
@@ -68,11 +55,17 @@ class Walk(Forgetful):
 
 
 class Still(Walk):
-    """Never ends."""
+    """Ends by a step limit of its own alone, if it has one."""
+
+    limit = 0
 
     def step(self, action: Any) -> Any:
         obs, reward, _, _, info = super().step(action)
-        return obs, reward, False, False, info
+        return obs, reward, False, len(self.history) == self.limit, info
+
+
+class SelfTruncating(Still):
+    limit = 3
 
 
 class Blind(Walk):
@@ -82,24 +75,7 @@ class Blind(Walk):
         super().__init__()
 
 
-class SelfTruncating(Walk):
-    """Keeps a step limit of its own."""
-
-    def step(self, action: Any) -> Any:
-        obs, reward, _, _, info = super().step(action)
-        return obs, reward, False, len(self.history) == 3, info
-
-
-class Liar(Walk):
-    """Returns other observations than it says."""
-
-    def _obs(self) -> np.ndarray:
-        return np.zeros(3)
-
-
 class TupleState(Walk):
-    """Its state holds what files cannot."""
-
     def state_dict(self) -> dict[str, Any]:
         return {"place": (1, 2)}
 
@@ -114,14 +90,10 @@ class Faulty(Walk):
     def step(self, action: Any) -> Any:
         obs, reward, terminated, truncated, info = super().step(action)
         if len(self.history) == 3:
-            if self.fault == "raises":
-                raise KeyError("wheel")
-            if self.fault == "exits":
-                sys.exit(3)
-            if self.fault == "halts":
-                raise GeneratorExit("the wheel\ncame off")
-            if self.fault == "interrupts":
-                raise KeyboardInterrupt
+            errors = {"raises": KeyError("wheel"), "halts": GeneratorExit("the wheel\ncame off")}
+            errors |= {"exits": SystemExit(3), "interrupts": KeyboardInterrupt()}
+            if self.fault in errors:
+                raise errors[self.fault]
             if self.fault == "leaves":
                 os._exit(0)
             if self.fault == "signals":
@@ -142,9 +114,7 @@ class Faulty(Walk):
 class Counting(gymnasium.RewardWrapper):
     """A wrapper with a state: doubles the reward of every third step."""
 
-    def __init__(self, env: gymnasium.Env) -> None:
-        super().__init__(env)
-        self.count = 0
+    count = 0
 
     def reward(self, reward: Any) -> float:
         self.count += 1
@@ -159,11 +129,8 @@ class Counting(gymnasium.RewardWrapper):
 
 def with_dict() -> gymnasium.Env:
     """A walk with Dict observations, flattened again, and a wrapper that counts."""
-    inside = gymnasium.wrappers.TransformObservation(
-        Walk(),
-        lambda obs: {"walk": obs},
-        spaces.Dict({"walk": Walk().observation_space}),
-    )
+    space = spaces.Dict({"walk": Walk().observation_space})
+    inside = gymnasium.wrappers.TransformObservation(Walk(), lambda obs: {"walk": obs}, space)
     return Counting(gymnasium.wrappers.FlattenObservation(inside))
 
 
@@ -171,32 +138,27 @@ def with_statistics() -> gymnasium.Env:
     return gymnasium.wrappers.NormalizeObservation(Walk())
 
 
-_MODULE = "tests.envs.own_envs"
 _AWARE = gymnasium.wrappers.TimeAwareObservation.wrapper_spec(flatten=True, normalize_time=True)
+_TABLE: dict[str, tuple[str, int | None, dict[str, Any]]] = {
+    **{name: (name, 50, {}) for name in ("Walk", "SelfTruncating", "Blind", "TupleState")},
+    "WalkDiscrete": ("Walk", None, {"actions": "discrete"}),
+    "Normalised": ("with_statistics", 40, {}),
+    "Aware": ("Still", 10, {}),
+    "Still": ("Still", 10, {}),
+    "Flattened": ("with_dict", 40, {}),
+    **{f"Faulty-{fault}": ("Faulty", 9, {"fault": fault}) for fault in FAULTS},
+}
 
 
 def register() -> None:
     """What a user's module does when it is imported."""
-    for name, entry_point, kwargs, limit in (
-        ("Walk-v0", "Walk", {}, 50),
-        ("WalkDiscrete-v0", "Walk", {"actions": "discrete"}, None),
-        ("Forgetful-v0", "Forgetful", {}, 50),
-        ("SelfTruncating-v0", "SelfTruncating", {}, 50),
-        ("Blind-v0", "Blind", {}, 50),
-        ("Liar-v0", "Liar", {}, 50),
-        ("TupleState-v0", "TupleState", {}, 50),
-        ("Normalised-v0", "with_statistics", {}, 40),
-        ("Aware-v0", "Still", {}, 10),
-        ("Flattened-v0", "with_dict", {}, 40),
-        *((f"Faulty-{f}-v0", "Faulty", {"fault": f}, 9) for f in FAULTS),
-    ):
-        if PREFIX + name in gymnasium.registry:
-            continue
-        wrappers = (_AWARE,) if name.startswith("Aware") else ()
-        gymnasium.register(
-            PREFIX + name,
-            f"{_MODULE}:{entry_point}",
-            max_episode_steps=limit,
-            kwargs=kwargs,
-            additional_wrappers=wrappers,
-        )
+    for name, (entry_point, limit, kwargs) in _TABLE.items():
+        env_id = f"{PREFIX}{name}-v0"
+        if env_id not in gymnasium.registry:
+            gymnasium.register(
+                env_id,
+                f"tests.envs.own_envs:{entry_point}",
+                max_episode_steps=limit,
+                kwargs=kwargs,
+                additional_wrappers=(_AWARE,) if name == "Aware" else (),
+            )

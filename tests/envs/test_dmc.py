@@ -12,13 +12,9 @@ import pytest
 from rlplast import envs
 from rlplast.envs import dmc
 from tests.envs.checks import (
-    Step,
     assert_continues_after_restore,
     assert_same_states,
-    assert_same_steps,
-    ends,
     generator,
-    play,
     random_actions,
     through_files,
 )
@@ -39,8 +35,6 @@ FAST = [
 LAST = {env_id.partition("-")[0]: env_id for env_id in ALL}  # a task of each domain
 EVERY_DOMAIN = slow_but(FAST, [x for x in ALL if x in FAST or x in LAST.values()])
 LIMIT = 15
-
-needs_gl = pytest.mark.skipif(ctypes.util.find_library("EGL") is None, reason="needs libEGL")
 
 
 def make(env_id: str, seed: int, **options: Any) -> envs.Env:
@@ -105,73 +99,43 @@ def test_steps_equal_dm_control_itself(env_id: str) -> None:
 
 @pytest.mark.parametrize("env_id", EVERY_DOMAIN)
 def test_restored_tasks_continue_bit_for_bit(env_id: str) -> None:
-    env = make(env_id, 1)
-    used = make(env_id, 2)
-    used.reset()
-    play(used, random_actions(env_id, 2 * LIMIT + 11, seed=0))
-    unreset = make(env_id, 1)
-    states = [through_files(unreset.state_dict())]
-    expected: list[list[Step]] = [continue_from(unreset, env_id, reset=True)]
-    env.reset()
-    for steps in (0, 1, LIMIT - 2):  # at 0, 1 and LIMIT - 1 steps of the first episode
-        play(env, random_actions(env_id, steps, seed=steps))
-        states.append(through_files(env.state_dict()))
-        expected.append(continue_from(env, env_id))
-        env.load_state_dict(states[-1])
-    env.step(random_actions(env_id, 1, seed=9)[0])  # the last step: no episode is running
-    states.append(through_files(env.state_dict()))
-    expected.append(continue_from(env, env_id, reset=True))
-    for index, (state, steps) in enumerate(zip(states, expected, strict=True)):
-        assert ends(steps) >= 1
-        for other in (used, make(env_id, 3)) if index == 3 else (used,):
-            other.load_state_dict(state)
-            assert_same_states(other.state_dict(), state)
-            assert_same_steps(continue_from(other, env_id, index in (0, 4)), steps)
+    options = {"max_episode_steps": LIMIT}
+    assert_continues_after_restore(env_id, LIMIT - 2, LIMIT + 5, min_ends=1, **options)
 
 
-def continue_from(env: envs.Env, env_id: str, reset: bool = False) -> list[Step]:
-    first = [(env.reset(), 0.0, False, False, 0)] if reset else []
-    return first + play(env, random_actions(env_id, LIMIT + 5, seed=4))
-
-
-@pytest.mark.parametrize("env_id", ["dmc/humanoid-walk", "dmc/manipulator-insert_peg"])
+@pytest.mark.parametrize("env_id", ["dmc/humanoid-walk", slow("dmc/manipulator-insert_peg")])
 def test_a_restored_task_stays_on_its_path(env_id: str) -> None:
-    assert_continues_after_restore(env_id, 120, 200, min_ends=1, max_episode_steps=200)
+    assert_continues_after_restore(env_id, 120, 200, 1, False, max_episode_steps=200)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", ALL)
 def test_no_array_of_the_model_changes_that_is_not_saved(env_id: str) -> None:
     twins = [load_twin(env_id, seed) for seed in (0, 1)]
-    before = [model_arrays(twin.physics.model.ptr) for twin in twins]
+    before, other = (model_arrays(twin.physics.model.ptr) for twin in twins)
     for action in random_actions(env_id, 10, seed=0):
         twins[0].step(action)
     after = model_arrays(twins[0].physics.model.ptr)
     changed = {
         name
-        for name in before[0]
-        if not np.array_equal(before[0][name], before[1][name], equal_nan=name != "signature")
-        or not np.array_equal(before[0][name], after[name])
+        for name, value in before.items()
+        if not np.array_equal(value, other[name], equal_nan=name != "signature")
+        or not np.array_equal(value, after[name])
     }
     saved = make(env_id, 0).state_dict()["simulator"]["model"]
     assert changed <= set(saved)
     # By task, not by domain: what one of them leaves alone another one edits.
-    assert changed or not saved or env_id in UNEDITED
+    unedited = env_id == "dmc/point_mass-easy" or env_id.startswith("dmc/quadruped")
+    assert changed or not saved or (unedited and env_id != "dmc/quadruped-escape")
 
 
-UNEDITED = {
-    "dmc/point_mass-easy",
-    *(env_id for env_id in ALL if env_id.startswith("dmc/quadruped")),
-} - {"dmc/quadruped-escape"}
-
-
-@pytest.mark.parametrize("env_id", ["dmc/reacher-easy", "dmc/hopper-stand"])
-def test_a_state_holds_all_the_members_of_the_task(env_id: str) -> None:
-    env = make(env_id, 0)
-    env.reset()
-    members = set(vars(inside(env)._task)) - {"_random"}
-    assert set(env.state_dict()["simulator"]["task"]) == members
-    assert members & {"_timeout_progress", "_target_size"}
+def test_a_state_holds_all_the_members_of_the_task() -> None:
+    for env_id in ("dmc/reacher-easy", "dmc/hopper-stand"):
+        env = make(env_id, 0)
+        env.reset()
+        members = set(vars(inside(env)._task)) - {"_random"}
+        assert set(env.state_dict()["simulator"]["task"]) == members
+        assert members & {"_timeout_progress", "_target_size"}
 
 
 def test_the_half_of_a_pair_of_normal_numbers_is_restored() -> None:
@@ -200,7 +164,7 @@ def test_a_simulation_that_blows_up_says_so() -> None:
     env = make("dmc/cartpole-swingup", 0)
     env.reset()
     inside(env)._physics.data.qvel[:] = np.nan
-    with pytest.raises(envs.NotFinite, match=r"env 'dmc/cartpole-swingup': .*mjWARN_BADQVEL"):
+    with pytest.raises(envs.NotFinite, match="mjWARN_BADQVEL"):
         env.step(np.zeros(1, dtype=np.float32))
     assert np.isfinite(env.reset()).all()
 
@@ -216,31 +180,26 @@ env.load_state_dict(env.state_dict())
 env.reset()
 print("MUJOCO_GL" in os.environ, "OpenGL" in sys.modules)
 """
-    environment = {name: value for name, value in os.environ.items() if name != "MUJOCO_GL"}
+    env = {name: value for name, value in os.environ.items() if name != "MUJOCO_GL"}
     command = [sys.executable, "-W", "error", "-c", program]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.stdout.split() == ["False", "False"], done.stderr
 
 
-@needs_gl
-@pytest.mark.parametrize(
-    "env_id",
-    ["dmc/cartpole-swingup", slow("dmc/quadruped-escape")],
-)
+@pytest.mark.skipif(ctypes.util.find_library("EGL") is None, reason="needs libEGL")
+@pytest.mark.parametrize("env_id", ["dmc/cartpole-swingup", slow("dmc/quadruped-escape")])
 def test_drawing_changes_nothing_and_shows_what_was_restored(env_id: str) -> None:
     env, other = make(env_id, 0), make(env_id, 1)
-    env.reset()
-    other.reset()
+    env.reset(), other.reset()
     state = env.state_dict()
-    picture, other_picture = env.render(), other.render()
+    picture = env.render()
     assert picture.shape == (240, 320, 3) and picture.dtype == np.uint8
     assert_same_states(env.state_dict(), state)
-    assert not np.array_equal(picture, other_picture)
+    assert not np.array_equal(picture, other.render())
     other.load_state_dict(state)
-    np.testing.assert_array_equal(other.render(), picture)
-    np.testing.assert_array_equal(env.render(), picture)
-    env.close()
-    other.close()
+    for each in (other, env):
+        np.testing.assert_array_equal(each.render(), picture)
+        each.close()
 
 
 def test_building_says_nothing_of_the_suites_own_models(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,5 +223,5 @@ def test_a_machine_without_opengl_is_told_what_to_install(monkeypatch: pytest.Mo
         raise ImportError("no such library")
 
     monkeypatch.setattr(type(inside(env)._physics), "_make_rendering_contexts", fail)
-    with pytest.raises(envs.MissingPackage, match=r"MuJoCo cannot draw .*no such library"):
+    with pytest.raises(envs.MissingPackage, match="no such library"):
         env.render()

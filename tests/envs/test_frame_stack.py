@@ -1,5 +1,3 @@
-"""Stacks of frames."""
-
 from collections import deque
 
 import numpy as np

@@ -6,7 +6,7 @@ from importlib import util
 
 import pytest
 
-from tests.marks import slow
+from rlplast.envs import gl
 
 pytestmark = [
     pytest.mark.skipif(ctypes.util.find_library("EGL") is None, reason="needs libEGL"),
@@ -24,12 +24,21 @@ print("loaded")
 """
 
 
+def test_the_compiler_is_loaded_before_opengl_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(gl.importlib, "import_module", loaded.append)
+        gl.choose_gl()
+    assert loaded == ["triton"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("env_id", "backend"),
     [
         ("dmc/cartpole-balance", None),
-        slow("gym/Reacher-v5", "egl"),
-        slow("gym/gymnasium:Pusher-v5", None),
+        ("gym/Reacher-v5", "egl"),
+        ("gym/gymnasium:Pusher-v5", None),
     ],
 )
 def test_what_compiles_may_be_loaded_after_a_picture(env_id: str, backend: str | None) -> None:

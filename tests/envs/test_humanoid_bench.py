@@ -55,31 +55,19 @@ def parts(env: envs.Env) -> Any:
     return env._simulator._task  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(
-    ("name", "obs_size", "action_dim", "success_return", "control_steps"),
-    [  # counted with the package itself
+def test_an_environment_is_described_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "humanoid_bench", None)
+    for name, *expected in (  # counted with the package itself
         ("h1-walk", 51, 19, 700, 1000),
-        ("h1-balance_simple", 64, 19, 800, 1000),
-        ("h1-run", 51, 19, 700, 1000),
         ("h1-push", 63, 19, 700, 500),
         ("h1hand-kitchen", 97, 61, 4, 500),
         ("h1strong-highbar_hard", 151, 61, 750, 1000),
         ("h1simplehand-stand", 103, 45, 800, 1000),
         ("g1-window", 107, 37, 650, 1000),
-    ],
-)
-def test_an_environment_is_described_without_its_package(
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    obs_size: int,
-    action_dim: int,
-    success_return: float,
-    control_steps: int,
-) -> None:
-    monkeypatch.setitem(sys.modules, "humanoid_bench", None)
-    spec = envs.spec(f"humanoid_bench/{name}-v0")
-    assert (spec.obs_shape, spec.action_dim) == ((obs_size,), action_dim)
-    assert (spec.success_return, spec.max_episode_steps) == (success_return, control_steps)
+    ):
+        spec = envs.spec(f"humanoid_bench/{name}-v0")
+        found = [*spec.obs_shape, spec.action_dim, spec.success_return, spec.max_episode_steps]
+        assert found == expected, name
 
 
 def test_every_robot_is_listed_with_the_tasks_it_has_a_model_for() -> None:
@@ -87,44 +75,26 @@ def test_every_robot_is_listed_with_the_tasks_it_has_a_model_for() -> None:
     assert counts == {"h1": 20, "h1hand": 30, "h1simplehand": 1, "h1strong": 1, "g1": 29}
 
 
-def test_images_and_touch_are_refused() -> None:
-    with pytest.raises(envs.UnknownEnv, match=r"did you mean 'humanoid_bench/h1.*-push-v0'"):
-        envs.spec("humanoid_bench/h1touch-push-v0")
-
-
-def test_a_missing_package_names_the_command(
-    monkeypatch: pytest.MonkeyPatch, fresh_import: None
-) -> None:
-    monkeypatch.setitem(sys.modules, "humanoid_bench", None)
-    monkeypatch.setitem(sys.modules, "mujoco", ModuleType("mujoco"))
-    script = "scripts/install_humanoid_bench.sh"
-    with pytest.raises(envs.MissingPackage, match=f"'humanoid_bench' is not .* `bash {script}`"):
-        envs.make(WALK, generator(0))
+def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, fresh_import: None) -> None:
+    mujoco, script = ModuleType("mujoco"), "scripts/install_humanoid_bench.sh"
     assert (Path(__file__).parents[2] / script).is_file()
-
-
-def test_a_newer_mujoco_is_refused_by_name(
-    monkeypatch: pytest.MonkeyPatch, fresh_import: None
-) -> None:
-    mujoco = ModuleType("mujoco")
-    mujoco.__version__ = "3.17.0"  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "mujoco", mujoco)
+    monkeypatch.setitem(sys.modules, "humanoid_bench", None)
+    with pytest.raises(envs.MissingPackage, match=f"`bash {script}`"):
+        envs.make(WALK, generator(0))
+
+    mujoco.__version__ = "3.17.0"  # type: ignore[attr-defined]
     for name in ("humanoid_bench", "humanoid_bench.env"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    message = r"needs mujoco 3\.1\.6, installed is 3\.17\.0: run"
-    with pytest.raises(envs.MissingPackage, match=message):
+    with pytest.raises(envs.MissingPackage, match=r"mujoco 3\.1\.6, installed is 3\.17\.0"):
         envs.make(WALK, generator(0))
 
-
-def test_a_missing_opengl_names_its_debian_package(
-    monkeypatch: pytest.MonkeyPatch, fresh_import: None
-) -> None:
     def fail(name: str) -> ModuleType:
         raise AttributeError("'NoneType' object has no attribute 'glGetError'")  # as mujoco does
 
     monkeypatch.setenv("MUJOCO_GL", "osmesa")
     monkeypatch.setattr(humanoid_bench.importlib, "import_module", fail)
-    with pytest.raises(envs.MissingPackage, match=r"MUJOCO_GL=osmesa .* Debian's 'libosmesa6'"):
+    with pytest.raises(envs.MissingPackage, match="'libosmesa6'"):
         envs.make(WALK, generator(0))
 
 
@@ -168,62 +138,37 @@ def test_the_table_is_the_packages_own() -> None:
     assert importlib.import_module("mujoco").__version__ == "3.1.6"
 
 
-def seen_in_steps(name: str, count: int) -> tuple[list[Any], list[Any]]:
-    """What our environment and the package's own one give for the same actions."""
-    package: Any = importlib.import_module("humanoid_bench.env")
-    env = envs.make(f"humanoid_bench/{name}-v0", generator(7))
-    robot, task = name.split("-")
-    twin = package.HumanoidEnv(robot=robot, control="pos", task=task, render_mode=None)
-    rng = generator(7)
-    twin.np_random = rng
-    ours, theirs = [(env.reset(), 0.0, False)], []
-    before = np.random.get_bit_generator()  # type: ignore[attr-defined]
-    np.random.set_bit_generator(rng.bit_generator)  # type: ignore[attr-defined]
-    try:
-        theirs.append((twin.reset()[0].astype(np.float32), 0.0, False))
-        for action in random_actions(env.spec.id, count, seed=1):
-            ours.append(env.step(action)[:3])
-            obs, reward, terminated, _, _ = twin.step(action)
-            theirs.append((obs.astype(np.float32), reward, terminated))
-            if terminated:
-                ours.append((env.reset(), 0.0, False))
-                theirs.append((twin.reset()[0].astype(np.float32), 0.0, False))
-    finally:
-        np.random.set_bit_generator(before)  # type: ignore[attr-defined]
-    return ours, theirs
-
-
 @needs_package
 @pytest.mark.parametrize("name", ["h1-walk", "h1-push", "h1-balance_simple"])
 def test_steps_equal_the_package_itself(name: str) -> None:
-    ours, theirs = seen_in_steps(name, 150)
-    for our, their in zip(ours, theirs, strict=True):
-        np.testing.assert_array_equal(our[0], their[0])
-        assert our[1:] == their[1:]
+    package: Any = importlib.import_module("humanoid_bench.env")
+    env = envs.make(f"humanoid_bench/{name}-v0", generator(7))
+    actions = random_actions(env.spec.id, 150, seed=1)
+    steps = iter(play(env, actions))
+    robot, task = name.split("-")
+    twin = package.HumanoidEnv(robot=robot, control="pos", task=task, render_mode=None)
+    twin.np_random = rng = generator(7)
+    before = np.random.get_bit_generator()  # type: ignore[attr-defined]
+    np.random.set_bit_generator(rng.bit_generator)  # type: ignore[attr-defined]
+    try:
+        np.testing.assert_array_equal(next(steps)[0], twin.reset()[0].astype(np.float32))
+        for action in actions:
+            obs, *ours = next(steps)
+            theirs = twin.step(action)
+            np.testing.assert_array_equal(obs, theirs[0].astype(np.float32))
+            assert ours[:2] == list(theirs[1:3])
+            if theirs[2]:
+                np.testing.assert_array_equal(next(steps)[0], twin.reset()[0].astype(np.float32))
+    finally:
+        np.random.set_bit_generator(before)  # type: ignore[attr-defined]
 
 
 @needs_package
-@pytest.mark.parametrize("used", [False, True])
 @pytest.mark.parametrize("name", [*TASKS, *map(slow, SLOW_TASKS)])
-def test_restored_tasks_continue_bit_for_bit(name: str, used: bool) -> None:
-    assert_continues_after_restore(
-        f"humanoid_bench/{name}-v0", 50, 200, min_ends=3, used=used, max_episode_steps=60
-    )
-
-
-@needs_package
-@pytest.mark.parametrize("name", ["h1-walk", "h1-highbar_simple", "h1-truck", "h1-maze"])
-def test_a_state_from_before_the_first_reset_continues(name: str) -> None:
+def test_restored_tasks_continue_bit_for_bit(name: str) -> None:
     env_id = f"humanoid_bench/{name}-v0"
-    env, other = envs.make(env_id, generator(1)), envs.make(env_id, generator(2))
-    state = env.state_dict()
-    other.reset()
-    play(other, random_actions(env_id, 5, seed=1))
-    other.load_state_dict(state)
-    assert_same_states(other.state_dict(), state)
-    np.testing.assert_array_equal(other.reset(), env.reset())
-    actions = random_actions(env_id, 40, seed=2)
-    assert_same_steps(play(other, actions), play(env, actions))
+    everywhere = name in ("h1-walk", "h1-maze", "h1-truck", "h1-highbar_simple")
+    assert_continues_after_restore(env_id, 50, 130, 2, everywhere, max_episode_steps=60)
 
 
 @needs_package
@@ -243,15 +188,11 @@ def test_nothing_of_numpys_global_generator_leaks_in_or_out() -> None:
 
 @needs_package
 def test_the_robot_g1_changes_nobody_elses_rewards() -> None:
-    actions = random_actions(WALK, 60, seed=1)
-    alone = envs.make(WALK, generator(1))
-    alone.reset()
-    expected = play(alone, actions)
-    beside = envs.make(WALK, generator(1))
+    alone, beside = envs.make(WALK, generator(1)), envs.make(WALK, generator(1))
     g1 = envs.make("humanoid_bench/g1-walk-v0", generator(1))
-    beside.reset()
-    g1.reset()
-    steps = []
+    alone.reset(), beside.reset(), g1.reset()
+    actions, steps = random_actions(WALK, 60, seed=1), []
+    expected = play(alone, actions)
     for action in actions:
         play(g1, np.zeros((1, 37), np.float32))
         steps += play(beside, action[None])  # type: ignore[index]
@@ -306,17 +247,14 @@ def test_building_again_shares_no_model_and_opens_no_file() -> None:
 def test_drawing_leaves_the_trajectory_alone() -> None:
     actions = random_actions(WALK, 60, seed=0)
     env, drawn = envs.make(WALK, generator(0)), envs.make(WALK, generator(0))
-    env.reset()
-    drawn.reset()
+    env.reset(), drawn.reset()
     try:
         picture = drawn.render()
     except envs.MissingPackage as error:
         pytest.skip(str(error))
     assert picture.shape == (256, 256, 3) and picture.dtype == np.uint8 and picture.std() > 1
-    steps = []
-    for start in range(0, 60, 30):
-        steps += play(drawn, actions[start : start + 30])
-        drawn.render()
-    assert_same_steps(steps, play(env, actions))
+    steps = play(drawn, actions[:30])
+    drawn.render()
+    assert_same_steps(steps + play(drawn, actions[30:]), play(env, actions))
     assert_same_states(drawn.state_dict(), env.state_dict())
     drawn.close()

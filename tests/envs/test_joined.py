@@ -29,35 +29,24 @@ def test_union_is_as_wide_as_the_widest():
     assert envs.join_specs([ANT, ANT]) == ANT
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "says"),
-    [
-        (CARTPOLE, BREAKOUT, r"shapes \(4,\) and \(4, 10, 10\) of observations; allowed are"),
-        (CARTPOLE, HOPPER, "the actions of one are integers, those of the other vectors"),
-        (
-            ASTERIX,
-            dataclasses.replace(ASTERIX, id="x", obs_shape=(96, 96)),
-            r"\(84, 84\) and \(96, 96\)",
-        ),
-        (
-            ASTERIX,
-            dataclasses.replace(ASTERIX, id="x", obs_shape=(96, 84)),  # rows are no channels
-            r"\(84, 84\) and \(96, 84\)",
-        ),
-        (ASTERIX, dataclasses.replace(ASTERIX, id="x", frame_stack=2), "frame_stack is 4 and 2"),
-        (
-            BREAKOUT,
-            dataclasses.replace(BREAKOUT, id="x", obs_dtype="float32"),
-            "obs_dtype is uint8",
-        ),
-        (BREAKOUT, dataclasses.replace(BREAKOUT, id="x", clip_rewards=True), "clip_rewards is"),
-        (BREAKOUT, dataclasses.replace(BREAKOUT, id="x", obs_scale=0.5), "obs_scale is 1.0 and"),
-        (ASTERIX, envs.spec("atari/Pong", repeat_first=True), "repeat_first is False and True"),
-    ],
-)
-def test_what_cannot_be_joined_is_refused_by_name(one: Any, other: Any, says: str):
-    with pytest.raises(ValueError, match=rf"envs '{one.id}' and '{other.id}' cannot .*: .*{says}"):
-        envs.join_specs([one, one, other])
+def test_what_cannot_be_joined_is_refused_by_name():
+    def changed(spec: envs.EnvSpec, **changes: Any) -> envs.EnvSpec:
+        return dataclasses.replace(spec, id="x", **changes)
+
+    for one, other, says in (
+        (CARTPOLE, BREAKOUT, r"\(4,\) and \(4, 10, 10\)"),
+        (CARTPOLE, HOPPER, "actions"),
+        (ASTERIX, changed(ASTERIX, obs_shape=(96, 96)), r"\(84, 84\) and \(96, 96\)"),
+        # Rows are no channels.
+        (ASTERIX, changed(ASTERIX, obs_shape=(96, 84)), r"\(84, 84\) and \(96, 84\)"),
+        (ASTERIX, changed(ASTERIX, frame_stack=2), "frame_stack is 4 and 2"),
+        (BREAKOUT, changed(BREAKOUT, obs_dtype="float32"), "obs_dtype"),
+        (BREAKOUT, changed(BREAKOUT, clip_rewards=True), "clip_rewards"),
+        (BREAKOUT, changed(BREAKOUT, obs_scale=0.5), "obs_scale is 1.0 and"),
+        (ASTERIX, envs.spec("atari/Pong", repeat_first=True), "repeat_first"),
+    ):
+        with pytest.raises(ValueError, match=rf"'{one.id}' and '{other.id}' cannot .*: .*{says}"):
+            envs.join_specs([one, one, other])
 
 
 def test_missing_coordinates_and_channels_are_zero_and_the_others_as_they_are():
@@ -79,26 +68,21 @@ def test_missing_coordinates_and_channels_are_zero_and_the_others_as_they_are():
             seen, obs = one.obs, two.obs
 
 
-def test_action_that_a_task_lacks_is_action_0():
-    joined = envs.join_specs([CARTPOLE, ACROBOT])
-    wide = envs.TaskVector(envs.make_vector(CARTPOLE.id, rngs(2)), joined, envs.NO_SHIFT)
-    plain = envs.make_vector(CARTPOLE.id, rngs(2))
-    wide.reset()
-    plain.reset()
+def test_actions_and_entries_that_a_task_lacks_are_action_0_and_ignored():
+    def both(spec: envs.EnvSpec, joined: envs.EnvSpec) -> tuple[Any, Any]:
+        plain, wide = (envs.make_vector(spec.id, rngs(2)) for _ in range(2))
+        wide = envs.TaskVector(wide, joined, envs.NO_SHIFT)
+        wide.reset(), plain.reset()
+        return wide, plain
+
+    wide, plain = both(CARTPOLE, envs.join_specs([CARTPOLE, ACROBOT]))
     for step in range(8):
         padded, known = np.array([2, step % 2]), np.array([0, step % 2])
         assert np.array_equal(wide.step(padded).obs[:, :4], plain.step(known).obs)
-
-
-def test_entries_of_a_vector_that_a_task_lacks_are_ignored():
     pendulum = envs.spec("gym/Pendulum-v1")
-    joined = dataclasses.replace(pendulum, action_dim=3)
-    wide = envs.TaskVector(envs.make_vector(pendulum.id, rngs(1)), joined, envs.NO_SHIFT)
-    plain = envs.make_vector(pendulum.id, rngs(1))
-    wide.reset()
-    plain.reset()
+    wide, plain = both(pendulum, dataclasses.replace(pendulum, action_dim=3))
     for entry in (0.5, -1.0, 0.2):
-        padded = np.array([[entry, 0.9, -0.3]], np.float32)
+        padded = np.array([[entry, 0.9, -0.3], [-entry, 0.9, -0.3]], np.float32)
         assert np.array_equal(wide.step(padded).obs, plain.step(padded[:, :1]).obs)
 
 

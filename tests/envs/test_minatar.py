@@ -31,22 +31,14 @@ def test_steps_equal_minatar_itself(game: str) -> None:
 
 
 @pytest.mark.parametrize("game", GAMES)
-@pytest.mark.parametrize("used", [False, True])
-def test_restored_games_continue_bit_for_bit(game: str, used: bool) -> None:
-    # The limit is for Freeway, whose own is 2500 steps.
-    assert_continues_after_restore(
-        f"minatar/{game}", 173, 900, min_ends=2, used=used, max_episode_steps=400
-    )
-
-
-@pytest.mark.parametrize("game", GAMES)
-def test_every_step_can_be_restored(game: str) -> None:
-    env = envs.make(f"minatar/{game}", generator(0))
+def test_restored_games_continue_bit_for_bit_from_every_step(game: str) -> None:
+    env_id = f"minatar/{game}"
+    assert_continues_after_restore(env_id, 173, 450, min_ends=2, max_episode_steps=200)
+    env, other = envs.make(env_id, generator(0)), envs.make(env_id, generator(9))
     env.reset()
-    for action in random_actions(env.spec.id, 60, seed=3):
+    for action in random_actions(env_id, 60, seed=3):
         if any(env.step(action)[2:]):
             env.reset()
-        other = envs.make(env.spec.id, generator(9))
         other.load_state_dict(through_files(env.state_dict()))
         np.testing.assert_array_equal(other.render(), env.render())
 
@@ -60,22 +52,21 @@ def test_a_state_with_other_attributes_is_refused() -> None:
 
 
 @pytest.mark.parametrize("game", GAMES)
-@pytest.mark.parametrize("full", [False, True])
-def test_observations_match_their_description(game: str, full: bool) -> None:
-    env = envs.make(f"minatar/{game}", generator(0), full_action_space=full)
-    obs = env.reset()
+def test_observations_match_their_description(game: str) -> None:
     twin = minatar.Environment(game)
-    assert obs.shape == env.spec.obs_shape == (twin.n_channels, 10, 10)
-    assert str(obs.dtype) == env.spec.obs_dtype == "uint8"
-    assert set(np.unique(obs)) == {0, 1}
-    assert env.spec.num_actions == (6 if full else len(twin.minimal_action_set()))
-    assert (env.spec.frame_stack, env.spec.frames_per_step) == (1, 1)
-    assert env.render().shape == (160, 160, 3) and env.render().dtype == np.uint8
+    for full, actions in ((False, len(twin.minimal_action_set())), (True, 6)):
+        env = envs.make(f"minatar/{game}", generator(0), full_action_space=full)
+        obs = env.reset()
+        assert (env.spec.obs_shape, env.spec.obs_dtype) == ((twin.n_channels, 10, 10), "uint8")
+        assert set(np.unique(obs)) == {0, 1}
+        assert env.spec.num_actions == actions
+        assert (env.spec.frame_stack, env.spec.frames_per_step) == (1, 1)
+        assert env.render().shape == (160, 160, 3) and env.render().dtype == np.uint8
 
 
-@pytest.mark.parametrize(("ramping", "ramp_timer"), [(True, 99), (False, 100)])
-def test_the_difficulty_rises_only_when_ramping(ramping: bool, ramp_timer: int) -> None:
-    env = envs.make("minatar/asterix", generator(0), ramping=ramping)
-    env.reset()
-    env.step(0)
-    assert env.state_dict()["simulator"]["game"]["ramp_timer"] == ramp_timer
+def test_the_difficulty_rises_only_when_ramping() -> None:
+    for ramping, ramp_timer in ((True, 99), (False, 100)):
+        env = envs.make("minatar/asterix", generator(0), ramping=ramping)
+        env.reset()
+        env.step(0)
+        assert env.state_dict()["simulator"]["game"]["ramp_timer"] == ramp_timer

@@ -12,10 +12,9 @@ from rlplast.envs import gl, mjdata, mujoco
 from tests.envs.checks import (
     assert_continues_after_restore,
     assert_same_states,
+    assert_steps_equal_gymnasium,
     generator,
-    play,
     random_actions,
-    through_files,
 )
 from tests.marks import slow_but
 
@@ -48,19 +47,12 @@ def test_the_table_lists_all_of_gymnasiums_tasks_with_their_sizes() -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_steps_equal_gymnasium_itself_in_its_own_units(task: str) -> None:
-    twin = raw_task(task)
-    twin.np_random = generator(7)
-    env = envs.make(f"gym/{task}", generator(7), max_episode_steps=70)
-    np.testing.assert_array_equal(env.reset(), twin.reset()[0].astype(np.float32))
-    high = twin.action_space.high
-    for action in random_actions(env.spec.id, 120, seed=1):
-        obs, reward, terminated, truncated = env.step(action)
-        obs_twin, reward_twin, terminated_twin, *_ = twin.step(high * action)
-        np.testing.assert_array_equal(obs, obs_twin.astype(np.float32))
-        assert (reward, terminated) == (reward_twin, terminated_twin)
-        assert env.step_frames == 1
-        if terminated or truncated:
-            np.testing.assert_array_equal(env.reset(), twin.reset()[0].astype(np.float32))
+    assert sum(assert_steps_equal_gymnasium(task, 120, max_episode_steps=70))
+
+
+def _model_arrays(model: Any) -> dict[str, np.ndarray]:
+    names = [name for name in dir(model) if not name.startswith("_")]
+    return {n: np.copy(v) for n in names if isinstance(v := getattr(model, n), np.ndarray)}
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -68,77 +60,24 @@ def test_what_an_episode_changes_beside_mujocos_data_is_listed(task: str) -> Non
     raw = raw_task(task)
     raw.np_random = generator(0)
     ignored = {"data", "_np_random", "mujoco_renderer", "model", "_ezpickle_args"}
+    ignored |= {"action_space", "observation_space"}
     raw.reset()
-    before = {name: copy.deepcopy(v) for name, v in vars(raw).items() if name not in ignored}
-    model = {name: np.copy(v) for name, v in _model_arrays(raw.model).items()}
-    for episode in range(2):
+    before = copy.deepcopy({k: v for k, v in vars(raw).items() if k not in ignored})
+    arrays = _model_arrays(raw.model)
+    for sign in (1, -1):
         for _ in range(30):
-            raw.step(raw.action_space.high * (1 - 2 * (episode % 2)))
+            raw.step(raw.action_space.high * sign)
         raw.reset()
-    after = {name: value for name, value in vars(raw).items() if name not in ignored}
-    changed = {
-        name
-        for name in before.keys() | after.keys()
-        if not np.array_equal(before.get(name), after.get(name))
-        if name not in ("action_space", "observation_space")
-    }
+    after = {k: v for k, v in vars(raw).items() if k not in ignored}
+    names = before.keys() | after.keys()
+    changed = {k for k in names if not np.array_equal(before.get(k), after.get(k))}
     assert changed <= set(mujoco._TASKS[task].state_names)
-    for name, value in _model_arrays(raw.model).items():
-        np.testing.assert_array_equal(value, model[name], err_msg=name)
-
-
-def _model_arrays(model: Any) -> dict[str, np.ndarray]:
-    names = [name for name in dir(model) if not name.startswith("_")]
-    return {n: v for n in names if isinstance(v := getattr(model, n), np.ndarray)}
+    assert_same_states(_model_arrays(raw.model), arrays)
 
 
 @pytest.mark.parametrize("task", slow_but(["Ant-v5", "Hopper-v5", "Pusher-v5"], TASKS))
 def test_restored_tasks_continue_bit_for_bit_from_any_point(task: str) -> None:
-    env_id, options = f"gym/{task}", {"max_episode_steps": 50}  # so that all of them end
-    env = envs.make(env_id, generator(1), **options)
-    actions = random_actions(env_id, 200, seed=2)
-    starts: list[np.ndarray] = []  # first observation of every episode
-    truth: list[tuple[np.ndarray, float, bool, bool]] = []
-    states = {"before the first reset": (0, 0, env.state_dict())}
-    starts.append(env.reset())
-    states["after the first reset"] = (0, 1, env.state_dict())
-    for count, action in enumerate(actions, start=1):
-        truth.append(env.step(action))
-        if count in (30, 120):
-            states[f"after step {count}"] = (count, len(starts), env.state_dict())
-        if any(truth[-1][2:]):
-            states.setdefault("at an end", (count, len(starts), env.state_dict()))
-            starts.append(env.reset())
-            states.setdefault("after a reset", (count, len(starts), env.state_dict()))
-    assert len(states) == 6
-
-    used = envs.make(env_id, generator(3), **options)
-    used.reset()
-    play(used, random_actions(env_id, 40, seed=5))
-    for begin, episode, state in states.values():
-        fresh = envs.make(env_id, generator(6), **options)
-        for other in (fresh, used):
-            other.load_state_dict(through_files(state))
-            assert_same_states(other.state_dict(), state)
-            _assert_goes_on(other, actions[begin:], truth[begin : begin + 80], starts[episode:])
-
-
-def _assert_goes_on(env: Any, actions: Any, truth: list[Any], starts: list[np.ndarray]) -> None:
-    """The episode goes on, or starts, as in the uninterrupted run; then so do the next ones."""
-    starts = list(starts)
-    if not env.state_dict()["running"]:
-        np.testing.assert_array_equal(env.reset(), starts.pop(0))
-    for action, (obs, *rest) in zip(actions, truth, strict=False):
-        ours, *our_rest = env.step(action)
-        np.testing.assert_array_equal(ours, obs)
-        assert our_rest == rest
-        if any(rest[1:]):
-            np.testing.assert_array_equal(env.reset(), starts.pop(0))
-
-
-def test_an_uninterrupted_run_and_a_restored_one_agree() -> None:
-    options = {"max_episode_steps": 60, "action_repeat": 2}
-    assert_continues_after_restore("gym/Hopper-v5", 101, 200, min_ends=3, used=True, **options)
+    assert_continues_after_restore(f"gym/{task}", 30, 80, 1, max_episode_steps=50)
 
 
 def test_arrays_that_lag_behind_the_positions_are_stored_and_not_recomputed() -> None:
@@ -182,7 +121,7 @@ def test_every_array_of_the_buffer_is_stored() -> None:
 def test_a_state_of_another_task_is_refused() -> None:
     hopper, walker = (envs.make(f"gym/{t}", generator(0)) for t in ("Hopper-v5", "Walker2d-v5"))
     state = hopper.state_dict() | {"id": "gym/Walker2d-v5"}
-    with pytest.raises(ValueError, match="another model, or was taken with another version"):
+    with pytest.raises(ValueError, match="another model"):
         walker.load_state_dict(state)
 
 
@@ -190,8 +129,7 @@ def test_building_a_task_prints_nothing_and_writes_no_log(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     envs.make("gym/HalfCheetah-v5", generator(0))
-    assert capfd.readouterr() == ("", "")
-    assert list(tmp_path.iterdir()) == []
+    assert capfd.readouterr() == ("", "") and list(tmp_path.iterdir()) == []
 
 
 def _can_draw() -> bool:
@@ -205,9 +143,8 @@ def test_pictures_show_the_state_and_change_nothing() -> None:
     other = envs.make("gym/Reacher-v5", generator(0))  # another OpenGL context of this process
     for each in (env, twin, other):
         each.reset()
-    first = env.render()
+    first, before = env.render(), env.state_dict()
     assert first.shape == (480, 480, 3) and first.dtype == np.uint8 and first.std() > 10
-    before = env.state_dict()
     assert (other.render() != first).any()
     np.testing.assert_array_equal(env.render(), first)
     assert_same_states(env.state_dict(), before)
@@ -227,32 +164,28 @@ def test_without_opengl_the_error_names_debians_package(monkeypatch: pytest.Monk
         raise ImportError("no such library")
 
     monkeypatch.setattr(task.mujoco_renderer, "render", fail)
-    for value, packages in (("egl", "libegl1"), ("osmesa", "libosmesa6"), ("", "libegl1 .* or ")):
+    monkeypatch.setenv("DISPLAY", ":0")
+    for value, package in (("egl", "libegl1"), ("osmesa", "libosmesa6"), ("", "libegl1 .* or ")):
         monkeypatch.setenv("MUJOCO_GL", value)
-        monkeypatch.setenv("DISPLAY", ":0")
-        with pytest.raises(envs.MissingPackage, match=f"no such library.*: install .*{packages}"):
+        with pytest.raises(envs.MissingPackage, match=f"no such library.*{package}"):
             env.render()
 
 
-@pytest.mark.parametrize(
-    ("given", "libraries", "chosen"),
-    [
+def test_opengl_is_chosen_only_where_nothing_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gl.sys, "platform", "linux")
+    for given, libraries, chosen in (
         ({}, {"EGL", "OSMesa"}, "egl"),
         ({}, {"OSMesa"}, "osmesa"),
         ({}, set(), None),
         ({"MUJOCO_GL": "osmesa"}, {"EGL"}, "osmesa"),
         ({"DISPLAY": ":1"}, {"EGL"}, None),
         ({"WAYLAND_DISPLAY": "w"}, {"EGL"}, None),
-    ],
-)
-def test_opengl_is_chosen_only_where_nothing_says_which(
-    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], libraries: set[str], chosen: str | None
-) -> None:
-    for name in ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(gl.ctypes.util, "find_library", lambda name: name in libraries or None)
-    monkeypatch.setattr(gl.sys, "platform", "linux")
-    gl.choose_gl()
-    assert os.environ.get("MUJOCO_GL") == chosen
+    ):
+        for name in ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"):
+            monkeypatch.delenv(name, raising=False)
+            if name in given:
+                monkeypatch.setenv(name, given[name])
+        found = dict.fromkeys(libraries, "lib").get
+        monkeypatch.setattr(gl.ctypes.util, "find_library", found)
+        gl.choose_gl()
+        assert os.environ.get("MUJOCO_GL") == chosen, (given, libraries)

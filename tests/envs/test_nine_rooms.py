@@ -52,26 +52,29 @@ def ways(goal: tuple[int, int]) -> dict[tuple[int, int], int]:
 
 @pytest.mark.parametrize("seed", [0, 123])
 def test_moves_rewards_and_ends_are_those_of_a_walk_over_the_drawing(seed: int):
-    env = envs.make(ROOMS, generator(0), goal_seed=seed, goal_every=300)
+    # By `make_vector`, which says at an end whether the episode reached its goal.
+    env = envs.make_vector(ROOMS, [generator(0)], goal_seed=seed, goal_every=300)
     rng, seen, steps, total = generator(seed), set(), 0, 0
-    obs, cell = env.reset(), (7, 7)
+    obs, cell = env.reset()[0], (7, 7)
     for number in range(2000):
         goal = goals(seed, number // 300 + 1)[-1]
-        assert np.flatnonzero(obs).tolist() == [15 * cell[0] + cell[1]]
-        assert obs.sum() == 1
+        assert np.flatnonzero(obs).tolist() == [15 * cell[0] + cell[1]] and obs.sum() == 1
         nearest = min(range(4), key=lambda action: ways(goal)[moved(cell, action)])
         action = nearest if rng.random() < 0.3 else int(rng.integers(4))
-        obs, reward, terminated, truncated = env.step(action)
+        step = env.step(np.array([action]))
+        obs, terminated, truncated = step.obs[0], step.terminated[0], step.truncated[0]
         steps += 1
-        assert reward == pytest.approx(3.0 * (cell == goal) - 0.01 * ways(goal)[cell])
+        expected = 3.0 * (cell == goal) - 0.01 * ways(goal)[cell]
+        assert step.reward[0] == pytest.approx(expected)
         assert terminated == (cell == goal)
         changes = (number + 1) % 300 == 0
         assert truncated == ((steps == 100 or changes) and not terminated)
         cell = moved(cell, action)
         if terminated or truncated:
             seen.add("goal" if terminated else "change" if changes else "limit")
+            assert step.success[0] == float(terminated)
             total += terminated
-            obs, cell, steps = env.reset(), (7, 7), 0
+            cell, steps = (7, 7), 0
     assert seen == {"goal", "change", "limit"}
     assert total > 10
 
@@ -86,11 +89,10 @@ def test_goals_are_those_of_the_published_code():
     assert np.max(drawn, 0).tolist() == [14, 14]
 
 
-@pytest.mark.parametrize("goal_every", [None, 37])
-def test_it_continues_after_a_restore(goal_every: int | None):
-    assert_continues_after_restore(
-        ROOMS, 200, 200, min_ends=10, goal_every=goal_every, max_episode_steps=9
-    )
+def test_it_continues_after_a_restore():
+    for goal_every in (None, 37):
+        options: dict[str, int | None] = {"goal_every": goal_every, "max_episode_steps": 9}
+        assert_continues_after_restore(ROOMS, 200, 200, min_ends=10, **options)
 
 
 def test_a_picture_shows_walls_goal_and_agent():
@@ -122,20 +124,5 @@ def test_every_task_has_a_goal_of_its_own_which_the_seed_decides():
     env.reset()
     cell, goal = (7, 7), goals(seeds[7], 1)[0]
     assert env.step(np.array([0])).reward[0] == pytest.approx(-0.01 * ways(goal)[cell])
-    with pytest.raises(ConfigError, match="'gym/CartPole-v1' has no hidden goal"):
+    with pytest.raises(ConfigError, match="no hidden goal"):
         tasks(1, id="gym/CartPole-v1")
-
-
-def test_an_episode_that_reaches_its_goal_is_a_success():
-    env = envs.make_vector(ROOMS, [generator(0)], goal_seed=123, max_episode_steps=60)
-    goal, cell = goals(123, 1)[0], (7, 7)
-    env.reset()
-    flags = []
-    for number in range(200):
-        action = min(range(4), key=lambda action: ways(goal)[moved(cell, action)])
-        step = env.step(np.array([action if number < 100 else 0]))
-        cell = moved(cell, action if number < 100 else 0)
-        if step.terminated[0] or step.truncated[0]:
-            flags.append((bool(step.terminated[0]), float(step.success[0])))
-            cell = (7, 7)
-    assert set(flags) == {(True, 1.0), (False, 0.0)}

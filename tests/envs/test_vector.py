@@ -4,9 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -73,15 +72,10 @@ def test_steps_equal_single_environments_reset_by_hand(
         assert step.frames == frames
         assert vector.obs is step.obs
     assert len(flags) >= 2
-
-
-def test_arrays_have_the_documented_types() -> None:
-    vector = envs.make_vector("gym/CartPole-v1", generators(2))
-    vector.reset()
-    step = vars(vector.step(np.array([0, 1])))
-    kinds = [str(value.dtype) for name, value in step.items() if name != "frames"]
-    assert kinds == ["float32"] * 3 + ["bool"] * 2 + ["float64", "int64", "float64"]
-    assert type(step["frames"]) is int
+    kinds = [str(value.dtype) for name, value in vars(step).items() if name != "frames"]
+    assert kinds[2:] == ["float32", "bool", "bool", "float64", "int64", "float64"]
+    assert {*kinds[:2]} == {vector.spec.obs_dtype}
+    assert type(step.frames) is int
 
 
 @pytest.mark.parametrize(("env_id", "options"), FEW)
@@ -93,122 +87,97 @@ def test_workers_change_nothing_and_take_over_a_state(env_id: str, options: dict
     actions = all_actions(env_id, 70, 3)
     for row in actions[:25]:
         assert_same_step(there.step(row), here.step(row))
-    assert_same_states(there.state_dict(), here.state_dict())
+    states = there.state_dict(), here.state_dict()
+    assert_same_states(*states)
+    saved = through_files(states[0])
     other = envs.make_vector(env_id, generators(3, first=50), **options)
-    other.load_state_dict(through_files(there.state_dict()))
-    there.load_state_dict(through_files(here.state_dict()))
+    other.load_state_dict(states[0])
+    there.load_state_dict(states[1])
     np.testing.assert_array_equal(other.obs, here.obs)
     for row in actions[25:]:
         expected = here.step(row)
         assert_same_step(there.step(row), expected)
         assert_same_step(other.step(row), expected)
     there.close()
+    for state in states:  # a copy, which no step has changed
+        assert_same_states(state, saved)
 
 
-def test_a_state_is_a_copy() -> None:
-    vector = envs.make_vector("minatar/breakout", generators(2))
-    vector.reset()
-    state = vector.state_dict()
-    before = through_files(state)
-    for row in all_actions("minatar/breakout", 20, 2):
-        vector.step(row)
-    assert_same_states(state, before)
-    vector.load_state_dict(state)
-    for row in all_actions("minatar/breakout", 20, 2):
-        vector.step(row)
-    assert_same_states(state, before)
+BAD_ACTIONS: list[tuple[str, Any, str]] = [
+    ("CartPole-v1", np.zeros(3, int), "allowed are 2 integers"),
+    ("CartPole-v1", np.zeros(2), "float64 of shape"),
+    ("CartPole-v1", np.array([0, 2]), "allowed are 0 to 1"),
+    ("CartPole-v1", np.array([-1, 0]), "allowed are 0 to 1"),
+    ("Pendulum-v1", np.zeros((3, 1)), r"allowed are floats of shape \(2, 1\)"),
+    ("Pendulum-v1", np.zeros(2), r"shape \(2,\)"),
+    ("Pendulum-v1", np.zeros((2, 1), int), "int64"),
+    ("Pendulum-v1", np.array([[0.0], [1.01]]), r"1.01 at \[1, 0\]"),
+    ("Pendulum-v1", np.array([[np.nan], [0.0]]), r"nan at \[0, 0\]"),
+]
 
 
-@pytest.mark.parametrize(
-    ("task", "actions", "message"),
-    [
-        ("CartPole-v1", np.zeros(3, int), r"int64 of shape \(3,\): allowed are 2 integers"),
-        ("CartPole-v1", np.zeros(2), "float64 of shape"),
-        ("CartPole-v1", np.array([0, 2]), r"\[0, 2\] .* allowed are 0 to 1"),
-        ("CartPole-v1", np.array([-1, 0]), r"\[-1, 0\] .* allowed are 0 to 1"),
-        ("Pendulum-v1", np.zeros((3, 1)), r"shape \(3, 1\): allowed are floats of shape \(2, 1\)"),
-        ("Pendulum-v1", np.zeros(2), r"float64 of shape \(2,\)"),
-        ("Pendulum-v1", np.zeros((2, 1), int), r"int64 of shape \(2, 1\)"),
-        ("Pendulum-v1", np.array([[0.0], [1.01]]), r"range or not finite: 1.01 at \[1, 0\]"),
-        ("Pendulum-v1", np.array([[np.nan], [0.0]]), r"not finite: nan at \[0, 0\]"),
-    ],
-)
-def test_bad_actions_are_refused_before_anything_moves(
-    task: str, actions: np.ndarray, message: str
-) -> None:
-    vector = envs.make_vector(f"gym/{task}", generators(2))
-    vector.reset()
-    before = vector.state_dict()
-    with pytest.raises(ValueError, match=message):
-        vector.step(actions)
-    assert_same_states(vector.state_dict(), before)
-
-
-class BlowUp:
-    """A pendulum of which one thing is not finite at the second step of its episode."""
-
-    def __init__(self, what: str, value: float, rng: np.random.Generator) -> None:
-        self.env = envs.make("gym/Pendulum-v1", rng, max_episode_steps=5)
-        self.what, self.value, self.count = what, value, 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.env, name)
-
-    def reset(self) -> np.ndarray:
-        obs = self.env.reset()
-        return self._spoil(obs) if self.what == ("reset" if self.count else "start") else obs
-
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
-        self.count += 1
-        obs, reward, terminated, truncated = self.env.step(action)
-        last = self.count == 5
-        if (self.what == "observation" and self.count == 2) or (self.what == "final" and last):
-            obs = self._spoil(obs)
-        if self.what == "reward" and self.count == 2:
-            reward = self.value
-        if self.what == "raise" and self.count == 2:
-            raise envs.NotFinite("the simulation diverged")
-        return obs, reward, terminated, truncated
-
-    def _spoil(self, obs: np.ndarray) -> np.ndarray:
-        obs = obs.copy()
-        obs[1] = self.value
-        return obs
-
-
-def blow_up_second(what: str, value: float, rng: np.random.Generator) -> Any:
-    """Build a sound pendulum for the first generator, else one that blows up."""
-    first = rng.bit_generator.state == generator(0).bit_generator.state
-    return BlowUp("nothing" if first else what, value, rng)
-
-
-@pytest.mark.parametrize(
-    ("what", "value", "steps", "message", "workers"),
-    [
-        ("start", np.inf, 0, "^{place} step 0: entry 1 of the first observation is inf", 0),
-        ("reward", np.nan, 2, "^{place} step 2: the reward is nan, not a finite number", 0),
-        ("reward", 1e39, 2, "^{place} step 2: the reward is inf", 0),  # in float32
-        ("observation", -np.inf, 2, "^{place} step 2: entry 1 of the observation is -inf", 2),
-        ("final", np.nan, 5, "^{place} step 5: entry 1 of the observation is nan", 0),
-        ("reset", np.nan, 5, "^{place} step 0: entry 1 of the first observation is nan", 0),
-        ("raise", 0.0, 2, "^environment 1 of .gym/Pendulum-v1., the simulation diverged", 0),
-        ("raise", 0.0, 2, "^environment 1 of .gym/Pendulum-v1., the simulation diverged", 2),
-    ],
-)
-def test_what_is_not_finite_stops_the_run_and_says_where(
-    what: str, value: float, steps: int, message: str, workers: int
-) -> None:
-    spec = envs.spec("gym/Pendulum-v1", max_episode_steps=5)
-    vector = envs.VectorEnv(spec, partial(blow_up_second, what, value), generators(2), workers)
-    taken = 0
-    place = "environment 1 of 'gym/Pendulum-v1', episode"
-    with pytest.raises(envs.NotFinite, match=message.format(place=place)):
+def test_bad_actions_are_refused_before_anything_moves() -> None:
+    for task, actions, message in BAD_ACTIONS:
+        vector = envs.make_vector(f"gym/{task}", generators(2))
         vector.reset()
-        for _ in range(6):
-            taken += 1
-            vector.step(np.zeros((2, 1), np.float32))
-    assert taken == steps
-    vector.close()
+        before = vector.state_dict()
+        with pytest.raises(ValueError, match=message):
+            vector.step(actions)
+        assert_same_states(vector.state_dict(), before)
+
+
+BLOW_UPS = [
+    ("start", np.inf, 0, "step 0: entry 1 of the first observation is inf"),
+    ("reward", np.nan, 2, "step 2: the reward is nan"),
+    ("reward", 1e39, 2, "step 2: the reward is inf"),  # in float32
+    ("observation", -np.inf, 2, "step 2: entry 1 of the observation is -inf"),
+    ("final", np.nan, 5, "step 5: entry 1 of the observation is nan"),
+    ("reset", np.nan, 5, "step 0: entry 1 of the first observation is nan"),
+    ("raise", 0.0, 2, "the simulation diverged"),
+]
+
+
+def spoil(env: Any, what: str, value: float) -> None:
+    """Let one thing not be finite at the second step of an episode, at its end, or at a reset."""
+    reset, step, count = env.reset, env.step, [0]
+
+    def spoiled(obs: np.ndarray, now: bool) -> np.ndarray:
+        return np.array([obs[0], value, obs[2]], np.float32) if now else obs
+
+    def spoiled_step(action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
+        count[0] += 1
+        now = what if count[0] == (5 if what == "final" else 2) else ""
+        if now == "raise":
+            raise envs.NotFinite("the simulation diverged")
+        obs, reward, *ends = step(action)
+        obs = spoiled(obs, now in ("final", "observation"))
+        return obs, value if now == "reward" else reward, *ends
+
+    env.step = spoiled_step
+    env.reset = lambda: spoiled(reset(), what == ("reset" if count[0] else "start"))
+
+
+def test_what_is_not_finite_stops_the_run_and_says_where() -> None:
+    for what, value, steps, message in BLOW_UPS:
+        vector: Any = envs.make_vector("gym/Pendulum-v1", generators(2), max_episode_steps=5)
+        spoil(vector._groups._envs[1], what, value)
+        taken = 0
+        message = rf"^environment 1 of 'gym/Pendulum-v1', (episode )?{message}"
+        with pytest.raises(envs.NotFinite, match=message):
+            vector.reset()
+            for _ in range(6):
+                taken += 1
+                vector.step(np.zeros((2, 1), np.float32))
+        assert taken == steps, what
+
+
+def not_finite() -> None:
+    raise envs.NotFinite("the simulation diverged")
+
+
+def test_what_is_not_finite_in_a_worker_stays_that() -> None:
+    with pytest.raises(envs.NotFinite, match="diverged"):
+        WorkerGroups(not_finite, [()])
 
 
 class OneArray:
@@ -228,119 +197,81 @@ class OneArray:
         self.obs += 1
         return self.obs, 0.0, bool(self.obs >= 3), False
 
-    def render(self) -> np.ndarray:
-        return np.zeros((1, 1, 3), np.uint8)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-    def close(self) -> None: ...
-
-
-@pytest.mark.parametrize("wrong", [{"obs_shape": (2,)}, {"obs_dtype": "uint8"}])
-def test_observations_that_are_not_as_the_spec_says_are_refused(wrong: dict[str, Any]) -> None:
-    rng = generator(0)
-    spec = dataclasses.replace(OneArray(rng).spec, **wrong)
-    with pytest.raises(envs.EnvFailed, match=r"returned float32 of shape \(1,\): allowed is"):
-        envs.VectorEnv(spec, OneArray, [rng]).reset()
-
 
 def test_the_last_observation_of_an_episode_outlives_the_next_ones_first() -> None:
-    rng = generator(0)
-    vector = envs.VectorEnv(OneArray(rng).spec, OneArray, [rng])
+    rng, one_array = generator(0), cast("Any", OneArray)
+    spec = one_array(rng).spec
+    vector = envs.VectorEnv(spec, one_array, [rng])
     vector.reset()
     steps = [vector.step(np.array([0])) for _ in range(4)]
     assert [float(step.obs_final[0, 0]) for step in steps] == [1, 2, 3, 1]
     assert [float(step.obs[0, 0]) for step in steps] == [1, 2, 0, 1]
+    for wrong in ({"obs_shape": (2,)}, {"obs_dtype": "uint8"}):
+        other = dataclasses.replace(spec, **wrong)
+        with pytest.raises(envs.EnvFailed, match="returned float32 of shape"):
+            envs.VectorEnv(other, one_array, [rng]).reset()
 
 
-def test_a_step_before_the_first_reset_is_refused() -> None:
-    vector = envs.make_vector("gym/CartPole-v1", generators(1))
+def test_what_does_not_go_together_is_refused() -> None:
+    vector, shared = envs.make_vector("gym/CartPole-v1", generators(2)), generator(0)
     with pytest.raises(RuntimeError, match=r"call reset\(\) or load_state_dict\(\) first"):
-        vector.step(np.array([0]))
-
-
-def test_generators_and_worker_counts_are_checked() -> None:
-    shared = generator(0)
-    for rngs in ([], [shared, shared]):
-        with pytest.raises(ValueError, match="needs one of its own"):
-            envs.make_vector("gym/CartPole-v1", rngs)
-    for workers in (-1, 3):
-        with pytest.raises(ValueError, match=f"workers is {workers}: allowed are 0 to"):
-            envs.make_vector("gym/CartPole-v1", generators(2), workers=workers)
-
-
-def test_a_state_of_another_size_is_refused() -> None:
-    vector = envs.make_vector("gym/CartPole-v1", generators(2))
+        vector.step(np.array([0, 0]))
+    for rngs, workers, message in (
+        ([], 0, "one of its own"),
+        ([shared, shared], 0, "one of its own"),
+        (generators(2), -1, "workers is -1"),
+        (generators(2), 3, "workers is 3"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            envs.make_vector("gym/CartPole-v1", rngs, workers=workers)
     vector.reset()
-    other = envs.make_vector("gym/CartPole-v1", generators(3))
-    with pytest.raises(ValueError, match="a state of 2 environments cannot fill 3"):
-        other.load_state_dict(vector.state_dict())
+    with pytest.raises(ValueError, match="2 environments cannot fill 3"):
+        envs.make_vector("gym/CartPole-v1", generators(3)).load_state_dict(vector.state_dict())
 
 
-def test_an_error_in_a_worker_is_raised_here_and_a_dead_worker_is_reported() -> None:
+def test_an_error_in_a_worker_is_raised_here_and_dead_or_silent_ones_are_reported() -> None:
     vector = envs.make_vector("gym/CartPole-v1", generators(2), workers=2)
-    vector.reset()
-    state = vector.state_dict()
-    bad = through_files(state)
-    bad["envs"][1]["id"] = "gym/Acrobot-v1"
-    with pytest.raises(ValueError, match="cannot continue") as caught:
-        vector.load_state_dict(bad)
-    assert "in environment worker 1" in caught.value.__notes__[0]
-    vector.load_state_dict(state)
-    vector.step(np.array([0, 1]))  # the workers still answer
-    assert isinstance(vector._groups, WorkerGroups)
-    pid = vector._groups._processes[0].pid
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
-    with pytest.raises(RuntimeError, match=r"worker 0 .* exit code -9$"):
-        vector.step(np.array([0, 1]))
-    vector.close()
-    vector.close()
-
-
-def test_a_worker_that_does_not_answer_is_ended_by_name() -> None:
-    made = envs.make_vector("gym/CartPole-v1", generators(1), workers=1)
-    with contextlib.closing(made) as vector:
+    with contextlib.closing(vector):
         vector.reset()
+        state = vector.state_dict()
+        bad = through_files(state)
+        bad["envs"][1]["id"] = "gym/Acrobot-v1"
+        with pytest.raises(ValueError, match="cannot continue") as caught:
+            vector.load_state_dict(bad)
+        assert "in environment worker 1" in caught.value.__notes__[0]
+        vector.load_state_dict(state)
+        vector.step(np.array([0, 1]))  # the workers still answer
         assert isinstance(vector._groups, WorkerGroups)
         vector._groups._timeout = 0.2
-        (process,) = vector._groups._processes
+        process = vector._groups._processes[0]
         assert process.pid is not None
         os.kill(process.pid, signal.SIGSTOP)
         with pytest.raises(envs.WorkerDied, match=r"worker 0 .* for 0.2 s .* env.timeout"):
-            vector.step(np.array([0]))
+            vector.step(np.array([0, 1]))
         process.join(10)
-        assert process.exitcode == -signal.SIGKILL
+        with pytest.raises(envs.WorkerDied, match=r"worker 0 .* exit code -9$"):
+            vector.step(np.array([0, 1]))
+    vector.close()
 
 
 @pytest.mark.parametrize("ending", ["pass", "os.kill(os.getpid(), signal.SIGKILL)"])
 def test_workers_end_with_their_parent(tmp_path: Path, ending: str) -> None:
     script = tmp_path / "parent.py"
-    script.write_text(
-        "import os, signal\n"
-        "import numpy as np\n"
-        "import envs\n"
-        "if __name__ == '__main__':\n"
-        "    rngs = [np.random.default_rng(0)]\n"
-        "    vector = envs.make_vector('gym/CartPole-v1', rngs, workers=1)\n"
-        "    vector.reset()\n"
-        "    os.kill(vector._groups._processes[0].pid, signal.SIGTERM)\n"
-        "    vector.step(np.array([0]))\n"
-        "    print('stepped', flush=True)\n"
-        f"    {ending}\n"
-    )
+    script.write_text(f"""
+import os, signal
+import numpy as np
+from rlplast import envs
+if __name__ == "__main__":
+    vector = envs.make_vector("gym/CartPole-v1", [np.random.default_rng(0)], workers=1)
+    vector.reset()
+    os.kill(vector._groups._processes[0].pid, signal.SIGTERM)
+    vector.step(np.array([0]))
+    print("stepped", flush=True)
+    {ending}
+""")
     # The worker holds the output open: this returns only when it has ended too.
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert done.stdout == "stepped\n"
-    assert done.stderr == ""
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
+    assert (done.stdout, done.stderr) == ("stepped\n", "")
     assert done.returncode == (0 if ending == "pass" else -signal.SIGKILL)
