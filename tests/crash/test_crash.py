@@ -11,18 +11,17 @@ from tests.crash import kill_resume, kill_study
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("config", ["dqn/minatar_breakout", "supervised/digits_warm_start"])
-def test_a_run_that_is_killed_goes_on(config: str, tmp_path: Path) -> None:
-    words = ["--config", config, "--kills", "4", "--out", str(tmp_path / "runs")]
+def test_a_run_that_is_killed_goes_on(tmp_path: Path) -> None:
+    words = ["--config", "dqn/minatar_breakout", "--kills", "4", "--out", str(tmp_path / "runs")]
     assert kill_resume.main(words) != 1
 
 
 def test_a_study_that_is_killed_goes_on(tmp_path: Path) -> None:
-    words = ["study/minatar_when", "--kills", "3", "--out", str(tmp_path / "studies")]
+    words = ["study/minatar_when", "--kills", "2", "--out", str(tmp_path / "studies")]
     assert kill_study.main([*words, "--total", "600 env_steps"]) != 1
 
 
 def test_what_is_hostile_is_refused_in_a_line_that_names_it() -> None:
-    words = ["--configs", "300", "--corruptions", "60"]
+    words = ["--configs", "200", "--corruptions", "40"]
     root = Path(__file__).parents[2]
     subprocess.run([sys.executable, "-m", "tests.crash.attack", *words], check=True, cwd=root)
