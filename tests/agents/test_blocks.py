@@ -71,9 +71,7 @@ RUNS |= SLOW
 
 
 @pytest.mark.parametrize("name", [slow(name) if name in SLOW else name for name in RUNS])
-def test_blocks_are_what_single_updates_are_and_may_be_interrupted(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_equal_single_updates(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     trace_alone(monkeypatch)
     config, sizes = RUNS[name] | SCHEDULES, []
     if config["kind"] != "dqn":  # no method is the same for all its networks
@@ -99,9 +97,7 @@ def test_blocks_are_what_single_updates_are_and_may_be_interrupted(
         assert final(tmp_path / "interrupted") == expected
 
 
-def test_what_a_module_puts_into_its_attributes_is_there_in_a_block_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_attributes_that_a_module_sets_hold_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     class Whole(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -164,23 +164,6 @@ def test_a_sacs_losses_are_those_of_a_loop(kind: str, options: dict[str, Any], s
 # What agents do with them.
 
 
-def test_a_dqn_acts_by_the_means_and_says_them():
-    agent = dqn(network="mlp_small", **values("hl_gauss"))
-    assert agent.online.head.out_features == 2 * 7
-    with torch.no_grad():
-        for parameter in agent.online.parameters():
-            parameter.zero_()
-        agent.online.head.bias[6] = 30.0  # of the first action all in the highest bin
-    obs = np.zeros((3, 4), np.float32)
-    assert agent.act(obs).tolist() == [0] * 3
-    highest, flat = agent.categorical.centres[-1], agent.categorical.centres.mean()
-    np.testing.assert_allclose(agent._q(obs, np.zeros(3, np.int64)), float(highest), rtol=1e-5)
-    np.testing.assert_allclose(agent._q(obs, np.ones(3, np.int64)), float(flat), rtol=1e-5)
-    with torch.no_grad():
-        agent.online.head.bias[0] = 31.0
-    assert agent.act(obs).tolist() == [1] * 3
-
-
 def test_outputs_are_means_and_log_lines_have_both_scales(make: Callable[..., Any]):
     agent = advanced(make(**values("c51")), 3)
     batch = agent.sample(5, 1)
@@ -213,6 +196,7 @@ def test_a_dqn_learns_what_two_actions_pay(monkeypatch: pytest.MonkeyPatch):
     # Paid are 5, -30 and 0.5, and 5 ever after: 5 / (1 - 0.5) = 10.
     assert found == pytest.approx([10, -25, 5.5], abs=2)
     assert agent.act(obs).tolist() == [0]
+    assert agent.online.head.out_features == 3 * 31
 
 
 def test_what_does_not_go_together_is_refused():

@@ -89,9 +89,7 @@ for method in ("lifecycle", "normalize_project", "rigl"):
 @pytest.mark.slow
 @pytest.mark.usefixtures("aot_eager")
 @pytest.mark.parametrize("name", WHOLE)
-def test_an_update_compiles_as_a_whole_and_does_what_eager_code_does(
-    name: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_whole_updates_do_what_eager_code_does(name: str, monkeypatch: pytest.MonkeyPatch):
     make, options, tolerance = WHOLE[name]
     if "env" not in options:
         use_slide(monkeypatch)
@@ -108,9 +106,7 @@ def test_an_update_compiles_as_a_whole_and_does_what_eager_code_does(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("aot_eager")
-def test_a_learning_rate_that_falls_compiles_nothing_anew_for_any_number_of_agents(
-    agent: Callable[..., Any],
-):
+def test_a_falling_learning_rate_compiles_nothing_anew(agent: Callable[..., Any]):
     options = CARTPOLE | {"network": "mlp_small", "schedule": "linear", "lr": 0.01}
     with torch._dynamo.config.patch(recompile_limit=2):
         eager, *compiled = (agent(5, accelerate=how, **options) for how in ("off", *AGENTS))
@@ -122,9 +118,7 @@ def test_a_learning_rate_that_falls_compiles_nothing_anew_for_any_number_of_agen
 
 
 @pytest.mark.usefixtures("aot_eager")
-def test_compiling_is_announced_and_goes_on_from_state_that_is_loaded_later(
-    agent: Callable[..., Any],
-):
+def test_compiling_is_announced_and_reads_state_loaded_later(agent: Callable[..., Any]):
     options = CARTPOLE | {"network": "mlp_small", "accelerate": "compile"}
     made = agent(0, **options)
     while not made.owes():
@@ -144,9 +138,7 @@ def test_compiling_is_announced_and_goes_on_from_state_that_is_loaded_later(
 
 
 @pytest.mark.usefixtures("aot_eager")
-def test_an_update_that_does_not_compile_is_an_error_with_a_remedy(
-    monkeypatch: pytest.MonkeyPatch, agent: Callable[..., Any]
-):
+def test_no_compiler_is_an_error(monkeypatch: pytest.MonkeyPatch, agent: Callable[..., Any]):
     trace_alone(monkeypatch, no_compiler)
     with pytest.raises(ConfigError, match=r"no g\+\+"):
         agent(1, accelerate="compile", **CARTPOLE)
@@ -196,9 +188,7 @@ def test_auto_is_what_pays_for_a_run_on_its_device(config: str, monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("own_methods")
-def test_on_a_gpu_what_a_user_wrote_runs_eagerly_after_a_prefix_of_graphs_too(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_on_a_gpu_what_a_user_wrote_runs_eagerly(monkeypatch: pytest.MonkeyPatch):
     name, _ = spy(lambda context: None)
     own = {"hooks": [{"method": name, "every": "1 updates", "from": "50%"}]}
     prefix, arm = (read_config("sac/pendulum", ON_A_GPU | keys) for keys in ({}, own))
@@ -209,7 +199,7 @@ def test_on_a_gpu_what_a_user_wrote_runs_eagerly_after_a_prefix_of_graphs_too(
 
 
 @pytest.mark.usefixtures("aot_eager")
-def test_what_cannot_be_compiled_keeps_the_update_eager(
+def test_what_does_not_compile_stays_eager(
     agent: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ):
     for why in ("a penalty", "an optimizer", "gradients read", "torch"):

@@ -12,16 +12,7 @@ from rlplast.core.rng import numpy_stream
 from rlplast.run.build import build_trainable
 from rlplast.run.config_file import read_config
 from tests.agents.toy_control import recorded
-from tests.agents.toy_env import (
-    ROUND,
-    SPEC,
-    Wheel,
-    advanced,
-    dqn,
-    exploration_state,
-    same,
-    use_toy,
-)
+from tests.agents.toy_env import ROUND, SPEC, Wheel, advanced, dqn, exploration_state, same, use_toy
 from tests.naive.dqn import HandWrittenUpdate, epsilon_twin, syncs_twin
 
 
@@ -34,7 +25,7 @@ from tests.naive.dqn import HandWrittenUpdate, epsilon_twin, syncs_twin
         {"output": "softmax", "target_every": 1, "tau": 0.01},
     ],
 )
-def test_training_is_a_hand_written_update_on_the_same_batches(
+def test_updates_are_hand_written_ones(
     options: dict[str, Any], wheel: None, monkeypatch: pytest.MonkeyPatch
 ):
     agent = dqn(num_envs=3, **options)
@@ -63,9 +54,7 @@ def test_training_is_a_hand_written_update_on_the_same_batches(
 
 
 @pytest.mark.parametrize(("num_envs", "every"), [(1, 10), (3, 2), (4, 25)])
-def test_target_follows_where_a_multiple_of_its_period_is_crossed(
-    num_envs: int, every: int, wheel: None
-):
+def test_target_follows_where_its_period_is_crossed(num_envs: int, every: int, wheel: None):
     agent = dqn(num_envs, target_every=every, lr=0.01, initial_steps=9)
     steps = 0
     while agent.clock.env_steps < 100:
@@ -82,9 +71,7 @@ def test_target_follows_where_a_multiple_of_its_period_is_crossed(
 
 
 @pytest.mark.parametrize(("num_envs", "every"), [(1, 3), (4, 1), (8, 3)])
-def test_target_moves_as_often_for_any_number_of_environments(
-    num_envs: int, every: int, wheel: None
-):
+def test_target_moves_as_often_for_any_num_envs(num_envs: int, every: int, wheel: None):
     agent = dqn(num_envs, target_every=every, tau=0.1, initial_steps=100)
     with torch.no_grad():
         for parameter in agent.target.parameters():
@@ -140,9 +127,7 @@ def test_first_steps_are_random_whatever_epsilon(exploration: str, wheel: None):
 @pytest.mark.parametrize(
     ("exploration", "evaluating"), [("each", False), ("shared", False), ("shared", True)]
 )
-def test_environments_explore_each_by_itself_or_together(
-    exploration: str, evaluating: bool, wheel: None
-):
+def test_environments_explore_alone_or_together(exploration: str, evaluating: bool, wheel: None):
     agent = dqn(num_envs=4, exploration=exploration, epsilon_eval=0.5)
     always_action_zero(agent)
     mine, twin = numpy_stream(0, "a"), numpy_stream(0, "a")
@@ -213,9 +198,7 @@ def test_only_the_agent_sees_clipped_rewards(
 
 
 @pytest.mark.parametrize("repeat_first", [False, True])
-def test_the_replay_stacks_frames_as_acting_saw_them(
-    repeat_first: bool, monkeypatch: pytest.MonkeyPatch
-):
+def test_replay_stacks_what_acting_saw(repeat_first: bool, monkeypatch: pytest.MonkeyPatch):
     spec = dataclasses.replace(SPEC, frame_stack=4, repeat_first=repeat_first)
     use_toy(monkeypatch, spec, Wheel)
     agent = dqn(num_envs=2, network="mlp", initial_steps=100, batch_size=300)

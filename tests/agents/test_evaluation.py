@@ -86,9 +86,7 @@ def shared(*args: Any, **keys: Any) -> Any:
 
 
 @pytest.mark.parametrize("make", [toy_env.dqn, toy_control.sac, toy_env.ppo, shared])
-def test_evaluation_metrics_probes_and_acting_leave_training_bit_identical(
-    make: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_looking_leaves_training_bit_identical(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if make is not toy_env.dqn:
         toy_control.use_slide(monkeypatch)
     options = {"env": "minatar/breakout"} if make is toy_env.dqn else {"normalize_obs": True}
@@ -133,9 +131,7 @@ def naive_value(kind: str, agent: Any, obs: np.ndarray, action: Any) -> float:
 
 
 @pytest.mark.parametrize("kind", ["dqn", "sac"])
-def test_agents_are_measured_as_the_slow_twin_does(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_overestimation_is_that_of_the_twin(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if kind == "sac":
         toy_control.use_slide(monkeypatch)
         agent: Any = toy_control.trained(20, num_envs=2)

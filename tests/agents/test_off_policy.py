@@ -91,23 +91,18 @@ def check_counts(agent: Any, rows: Rows, first: int, extra: int, end: int) -> No
     assert agent.clock.frames == 2 * agent.clock.env_steps
 
 
+CHANGES = [{"value": 0.25}, {"from": "40 env_steps", "value": 3}, {"from": "50%", "value": 1}]
+
+
 @pytest.mark.parametrize(
-    ("ratio", "num_envs"), [(0.1, 1), (0.25, 4), (0.5, 3), (1, 3), (2.5, 4), (32, 2)]
+    ("ratio", "num_envs", "extra"),
+    [(0.1, 1, 0), (0.25, 4, 0), (2.5, 4, 0), (32, 2, 0), (0.5, 3, 40), (CHANGES, 3, 0)],
 )
-def test_updates_are_the_ratio_of_transitions_after_the_initial_ones(
-    ratio: float, num_envs: int, make: Make
-):
-    agent = make(num_envs, ratio, initial_steps=25)
-    check_counts(agent, [(0, Fraction(str(ratio)))], 25, 0, 90)
-
-
-@pytest.mark.parametrize("num_envs", [1, 3])
-def test_initial_updates_and_changed_ratios_hold_from_their_time_on(num_envs: int, make: Make):
-    agent = make(num_envs, 0.5, initial_steps=25, initial_updates=40)
-    check_counts(agent, [(0, Fraction(1, 2))], 25, 40, 90)
-    ratios = [{"value": 0.25}, {"from": "40 env_steps", "value": 3}, {"from": "50%", "value": 1}]
-    rows = [(0, Fraction(1, 4)), (40, Fraction(3)), (200, Fraction(1))]
-    check_counts(make(num_envs, ratios, initial_steps=25), rows, 25, 0, 330)
+def test_updates_are_those_of_the_ratio(ratio: Any, num_envs: int, extra: int, make: Make):
+    agent = make(num_envs, ratio, initial_steps=25, initial_updates=extra)
+    changing = [(0, Fraction(1, 4)), (40, Fraction(3)), (200, Fraction(1))]
+    rows = changing if ratio is CHANGES else [(0, Fraction(str(ratio)))]
+    check_counts(agent, rows, 25, extra, 330 if ratio is CHANGES else 90)
 
 
 def test_rows_that_do_not_go_together_are_named():
@@ -151,9 +146,7 @@ def test_evaluations_repeat_by_number_and_probe_batches_need_data(make: Make):
 
 
 @pytest.mark.parametrize(("num_envs", "n_step"), [(1, 4), (3, 1)])
-def test_smallest_buffer_that_is_allowed_always_has_something_to_sample(
-    n_step: int, num_envs: int, make: Make
-):
+def test_smallest_buffer_has_something_to_sample(n_step: int, num_envs: int, make: Make):
     least = num_envs * (1 + n_step + 1)
     with pytest.raises(ConfigError, match=rf"agent\.buffer_size = {least - 1}: .*= {least}"):
         make(num_envs, n_step=n_step, buffer_size=least - 1)

@@ -54,9 +54,7 @@ def test_an_epoch_reads_every_transition_once_in_an_order_of_its_own(toy: str):
     assert orders[0] != orders[1] != orders[2] != orders[0]
 
 
-def test_truncated_episodes_are_worth_their_last_observation_and_terminated_ones_nothing(
-    toy: str,
-):
+def test_truncated_episodes_are_worth_their_last_observation(toy: str):
     agent = ppo(gamma=0.9, rollout_steps=40)
     with recorded(agent) as steps:
         for _ in range(40):
@@ -72,9 +70,7 @@ def test_truncated_episodes_are_worth_their_last_observation_and_terminated_ones
     assert kinds == {(False, False), (True, False), (False, True)}
 
 
-def test_values_of_a_rollout_are_those_of_the_critic_as_it_is_when_the_rollout_is_full(
-    toy: str, tmp_path: Path
-):
+def test_values_are_those_of_the_critic_when_the_rollout_is_full(toy: str, tmp_path: Path):
     agent = ppo(gamma=0.9, gae_lambda=0.0, rollout_steps=30)
     with torch.no_grad():
         agent.critic.head.bias.fill_(100.0)

@@ -125,7 +125,7 @@ def by_environment(rows: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("env_id", "shared"), [("CartPole-v1", True), ("Pendulum-v1", False)])
-def test_ten_updates_and_more_equal_stable_baselines3s(
+def test_updates_equal_stable_baselines3s(
     env_id: str, shared: bool, monkeypatch: pytest.MonkeyPatch
 ):
     model, agent = theirs(env_id, shared), ours(env_id, shared)

@@ -112,7 +112,7 @@ def test_one_transition_in_a_thousand_rows_is_found() -> None:
 
 
 @pytest.mark.parametrize("sampling", [None, SampleWeightDecay(decay=5, min=0.5)])
-def test_a_draw_that_never_succeeds_ends_and_names_what_the_replay_holds(
+def test_a_draw_that_never_succeeds_is_an_error(
     sampling: SampleWeightDecay | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replay = filled(rows=20, num_envs=2, n_step=2, frame_stack=3, sampling=sampling)

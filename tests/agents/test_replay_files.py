@@ -200,9 +200,7 @@ def test_rows_are_overwritten_only_once_they_are_on_disk(tmp_path: Path) -> None
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_files_and_folder_are_synced_and_a_save_that_fails_lets_training_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_saves_are_synced_and_may_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced, folder = set(), tmp_path / "old"
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.add(os.fstat(descriptor).st_ino))
     replay, episodes = saved(folder, steps=20)
@@ -224,9 +222,7 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
 }
 
 
-def test_damaged_segments_and_memories_of_another_layout_are_refused_by_name(
-    tmp_path: Path,
-) -> None:
+def test_damage_and_other_layouts_are_refused_by_name(tmp_path: Path) -> None:
     for number, (kind, damage) in enumerate(itertools.product(KINDS, DAMAGE)):
         folder = tmp_path / str(number)
         replay, _ = saved(folder, steps=20)

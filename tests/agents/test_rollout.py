@@ -68,20 +68,21 @@ def finished(made: Rollout, seed: int = 1) -> Rollout:
 def test_data_are_the_transitions_step_by_step_and_stay_while_the_next_are_played():
     made = played(rollout(), STEPS)
     assert made.full
-    action, log_prob, reward, ended = (
-        array.copy() for array in (made.action, made.log_prob, made.reward, made.ended)
+    action, log_prob, reward, ended = copy.deepcopy(
+        (made.action, made.log_prob, made.reward, made.ended)
     )
     finished(made)
     value = np.random.default_rng(1).standard_normal((STEPS + 1, ENVS)).astype(np.float32)
     expected = advantages(reward, value[:-1], value[-1], ended, 0.9, 0.99)
     found = [data.numpy() for data in made.data]
+    arrays = (action.reshape(-1, 2), log_prob, expected, expected + value[:-1])
+    names = ("action", "log_prob", "advantage", "returns")
+    for name, array in zip(names, arrays, strict=True):
+        data = getattr(made.data, name).numpy()
+        assert same(data, array.reshape(data.shape)), name
     assert same(made.data.obs[:, 0].numpy(), np.arange(STEPS * ENVS, dtype=np.float32))
-    assert same(made.data.action.numpy(), action.reshape(-1, 2))
-    assert same(made.data.log_prob.numpy(), log_prob.reshape(-1))
-    assert same(made.data.advantage.numpy(), expected.reshape(-1))
-    assert same(made.data.returns.numpy(), (expected + value[:-1]).reshape(-1))
     assert (made.position, made.filled) == (0, True)
-    before = [array.copy() for array in found]
+    before = copy.deepcopy(found)
     played(made, STEPS - 1, seed=2)
     assert same(found, before)
     finished(played(made, 1, seed=2))

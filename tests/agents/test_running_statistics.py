@@ -127,9 +127,7 @@ AGENTS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("normalised", [True, False])
 @pytest.mark.parametrize("agent", AGENTS)
-def test_bytes_are_normalised_once(
-    agent: str, normalised: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bytes_are_normalised_once(agent: str, normalised: bool, monkeypatch: pytest.MonkeyPatch):
     use_toy(monkeypatch, dataclasses.replace(SPEC, obs_dtype="uint8", obs_scale=1 / 255), Bytes)
     make, options = AGENTS[agent]
     made: Agent = make(normalize_obs=normalised, num_envs=2, **options)
@@ -152,9 +150,7 @@ def test_bytes_are_normalised_once(
             assert obs.min() >= 0 and obs.max() <= 1, name
 
 
-def test_statistics_of_a_ppo_are_those_of_what_its_networks_are_shown(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_statistics_of_a_ppo_are_of_what_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     use_slide(monkeypatch)
     agent = ppo(normalize_obs=True)
     with recorded(agent) as steps:

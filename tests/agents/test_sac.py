@@ -1,3 +1,5 @@
+import copy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +14,7 @@ from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.core.rng import numpy_stream
 from rlplast.metrics.probe import measure_run
 from rlplast.run import api
-from tests.agents.toy_control import (
-    ACTION_DIM,
-    OBS_DIM,
-    ROUND,
-    recorded,
-    sac,
-    trained,
-    use_slide,
-)
+from tests.agents.toy_control import ACTION_DIM, OBS_DIM, ROUND, recorded, sac, trained, use_slide
 from tests.agents.toy_env import look_at, same
 from tests.marks import slow
 from tests.naive.sac import SACTwin, transition_twin
@@ -156,9 +150,7 @@ def test_resumed_run_equals_an_uninterrupted_one(
 
 
 @pytest.mark.parametrize("method", ["cbp", "snr"])
-def test_a_method_that_reads_activations_rests_in_updates_without_those_of_the_actor(
-    method: str, tmp_path: Path
-):
+def test_readers_of_activations_rest_without_the_actors(method: str, tmp_path: Path):
     row = {"method": method, "every": "1 updates", "from": "4 updates"}
     agent = {"agent": {"actor_every": 3}, "total": "60 env_steps", "hooks": [row]}
     run = api.train(small_sac(**agent), tmp_path)
@@ -174,16 +166,36 @@ SB3 = {"network": "mlp", "log_std": "clamp", "log_std_min": -20.0, "initial_temp
 SHORT = {"log_std_min": -0.2, "log_std_max": 0.2}  # a part of the batch is cut
 
 
-def copies(batch: SACBatch) -> SACBatch:
-    transitions = type(batch.transitions)(*(t.clone() for t in batch.transitions))
-    members = None if batch.members is None else batch.members.clone()
-    return SACBatch(transitions, batch.noise.clone(), members)
-
-
 def critic_weights(agent: SAC, module: torch.nn.Module) -> list[dict[str, torch.Tensor]]:
     state = module.state_dict()
     members = agent.config.agent.critics
     return [{name: tensor[i] for name, tensor in state.items()} for i in range(members)]
+
+
+def updates_of(agent: SAC, count: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Train; yield of each update its batch, the steps, and statistics of what was acted on."""
+    batches, batch_of = [], agent._batch
+
+    def noted(drawn: Batch) -> SACBatch:
+        batches.append(copy.deepcopy(batch := batch_of(drawn)))
+        return batch
+
+    monkeypatch.setattr(agent, "_batch", noted)
+    with recorded(agent) as seen:
+        while agent.clock.updates < count:
+            agent.step()
+            if batches:
+                acted_on = np.concatenate([obs for obs, _, _ in seen]).astype(np.float64)
+                yield batches.pop(), seen, (acted_on.mean(0), acted_on.var(0))
+
+
+def check_weights(agent: SAC, twin: Any, tolerance: float) -> None:
+    pairs = [(agent.actor.state_dict(), twin.actor)]
+    pairs += zip(critic_weights(agent, agent.critic), twin.critics, strict=True)
+    pairs += zip(critic_weights(agent, agent.target), twin.targets, strict=True)
+    for mine, theirs in [*pairs, (agent.temperature.state_dict(), twin.temperature)]:
+        expected = {name: tensor.detach().float() for name, tensor in theirs.items()}
+        torch.testing.assert_close(dict(mine), expected, atol=tolerance, rtol=tolerance)
 
 
 def twin_of(agent: SAC) -> SACTwin:
@@ -217,13 +229,6 @@ def moments(agent: SAC, network: str) -> list[dict[str, dict[str, torch.Tensor]]
     ]
 
 
-def close(mine: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor], **tolerance: float):
-    assert mine.keys() == theirs.keys()
-    for name, tensor in mine.items():
-        expected = theirs[name].detach().float()
-        torch.testing.assert_close(tensor.detach(), expected, **tolerance)
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -235,46 +240,25 @@ def close(mine: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor], **tole
     ],
     ids=lambda options: ",".join(f"{k}={v}" for k, v in options.items())[:60],
 )
-def test_training_is_a_hand_written_update_on_the_same_batches(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-):
+def test_updates_are_hand_written_ones(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
     agent = sac(num_envs=2, **(ROUGH | options))
-    twin, batches, losses, subsets = twin_of(agent), [], [], set()
-    batch_of = agent._batch
-
-    def noted(drawn: Batch) -> SACBatch:
-        batches.append(copies(batch := batch_of(drawn)))
-        return batch
-
-    monkeypatch.setattr(agent, "_batch", noted)
-    with recorded(agent) as seen:
-        while agent.clock.updates < OF_CRITICS:
-            agent.step()
-            if batches:
-                acted_on = np.concatenate([obs for obs, _, _ in seen]).astype(np.float64)
-                statistics = (acted_on.mean(0), acted_on.var(0))
-                batch = batches.pop()
-                raw, every = not agent.config.agent.normalize_obs, agent.config.agent.actor_every
-                whole = agent.clock.updates % every == 0
-                members = None if batch.members is None else batch.members.tolist()
-                subsets.add(tuple(sorted(members or ())))
-                seen_by_twin = batch.transitions, batch.noise, None if raw else statistics
-                found = twin.update(*seen_by_twin, members, whole)
-                of_actor = ("train/loss_actor", "train/entropy")
-                losses.append({k: v for k, v in found.items() if whole or k not in of_actor})
-    tight = {"atol": 2e-5, "rtol": 2e-5}  # of weights that have moved by up to 0.06
-    close(dict(agent.actor.state_dict()), twin.actor, **tight)
-    for i, (critic, target) in enumerate(zip(twin.critics, twin.targets, strict=True)):
-        close(critic_weights(agent, agent.critic)[i], critic, **tight)
-        close(critic_weights(agent, agent.target)[i], target, **tight)
-    close(dict(agent.temperature.state_dict()), twin.temperature, atol=1e-6, rtol=1e-5)
+    twin, losses, subsets = twin_of(agent), [], set()
+    raw, every = not agent.config.agent.normalize_obs, agent.config.agent.actor_every
+    for batch, _, statistics in updates_of(agent, OF_CRITICS, monkeypatch):
+        whole = agent.clock.updates % every == 0
+        members = None if batch.members is None else batch.members.tolist()
+        subsets.add(tuple(sorted(members or ())))
+        seen_by_twin = batch.transitions, batch.noise, None if raw else statistics
+        found = twin.update(*seen_by_twin, members, whole)
+        of_actor = ("train/loss_actor", "train/entropy")
+        losses.append({k: v for k, v in found.items() if whole or k not in of_actor})
+    check_weights(agent, twin, 2e-5)  # that have moved by up to 0.06
     adams = {"actor": [twin.actor_adam], "critic": twin.critic_adams}
     if agent.config.agent.learn_temperature:
         adams["temperature"] = [twin.temperature_adam]
     for network, theirs in adams.items():
         for state, adam in zip(moments(agent, network), theirs, strict=True):
-            every = 1 if network == "critic" else agent.config.agent.actor_every
-            steps = OF_CRITICS // every
+            steps = OF_CRITICS // (1 if network == "critic" else every)
             assert {float(own["step"]) for own in state.values()} == {steps} == {adam.step}
             for name, own in state.items():
                 for key, expected in (("exp_avg", adam.m[name]), ("exp_avg_sq", adam.v[name])):
@@ -294,7 +278,7 @@ def test_training_is_a_hand_written_update_on_the_same_batches(
 
 
 @pytest.mark.parametrize(("n_step", "terminates"), [(1, False), (3, True)])
-def test_batches_are_transitions_that_happened_and_only_terminated_cuts_the_bootstrap(
+def test_batches_are_transitions_that_happened(
     n_step: int, terminates: bool, monkeypatch: pytest.MonkeyPatch
 ):
     use_slide(monkeypatch, terminates)

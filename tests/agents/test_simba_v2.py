@@ -8,8 +8,8 @@ import torch
 from rlplast.agents.categorical import ValuesConfig
 from rlplast.agents.running_statistics import ReturnScale
 from rlplast.agents.sac import SAC
-from tests.agents.test_sac import close, copies, critic_weights
-from tests.agents.toy_control import ACTION_DIM, recorded, sac
+from tests.agents.test_sac import check_weights, critic_weights, updates_of
+from tests.agents.toy_control import ACTION_DIM, sac
 from tests.agents.toy_env import advanced, everything, hooked, same
 from tests.naive.simba_v2 import SimbaV2Twin, reward_divisor_twin
 from tests.runs import check_resumes
@@ -41,7 +41,7 @@ def rows_of(module: torch.nn.Module) -> torch.Tensor:
 
 
 def test_training_is_the_update_of_the_official_code(monkeypatch: pytest.MonkeyPatch):
-    agent, batches, updates = simba_v2(lr=1e-3), [], 0
+    agent = simba_v2(lr=1e-3)
     settings = {
         "lr": 1e-3,
         "tau": 0.1,
@@ -51,41 +51,14 @@ def test_training_is_the_update_of_the_official_code(monkeypatch: pytest.MonkeyP
         "bound": 5.0,
     }
     twin = SimbaV2Twin(agent.actor.state_dict(), critic_weights(agent, agent.critic), settings)
-    batch_of = agent._batch
-
-    def noted(drawn: Any) -> Any:
-        batches.append(copies(batch := batch_of(drawn)))
-        return batch
-
-    monkeypatch.setattr(agent, "_batch", noted)
-    with recorded(agent) as seen:
-        while agent.clock.updates < UPDATES:
-            agent.step()
-            if batches:
-                acted_on = np.concatenate([obs for obs, _, _ in seen]).astype(np.float64)
-                steps = [
-                    (s.reward.tolist(), (s.terminated | s.truncated).tolist()) for *_, s in seen
-                ]
-                divisor = reward_divisor_twin(steps, 0.99, 5.0)
-                assert float(agent.return_scale.factor) == pytest.approx(1 / divisor, rel=1e-6)
-                batch = batches.pop()
-                statistics = acted_on.mean(0), acted_on.var(0)
-                twin.update(batch.transitions, batch.noise, statistics, divisor)
-                updates += 1
-                if updates == 1:
-                    check(agent, twin, 1e-5)
-    check(agent, twin, 1e-4)
+    for batch, seen, statistics in updates_of(agent, UPDATES, monkeypatch):
+        steps = [(s.reward.tolist(), (s.terminated | s.truncated).tolist()) for *_, s in seen]
+        divisor = reward_divisor_twin(steps, 0.99, 5.0)
+        assert float(agent.return_scale.factor) == pytest.approx(1 / divisor, rel=1e-6)
+        twin.update(batch.transitions, batch.noise, statistics, divisor)
+        check_weights(agent, twin, 1e-5 if agent.clock.updates == 1 else 1e-4)
     moved = everything(agent)["critic"]["head.fc2.bias"]
     assert moved.abs().max() > 0.004
-
-
-def check(agent: SAC, twin: SimbaV2Twin, tolerance: float) -> None:
-    tight = {"atol": tolerance, "rtol": tolerance}
-    close(dict(agent.actor.state_dict()), twin.actor, **tight)
-    for i, (critic, target) in enumerate(zip(twin.critics, twin.targets, strict=True)):
-        close(critic_weights(agent, agent.critic)[i], critic, **tight)
-        close(critic_weights(agent, agent.target)[i], target, **tight)
-    close(dict(agent.temperature.state_dict()), twin.temperature, **tight)
 
 
 def test_rows_have_length_one_from_the_start_on_and_after_resets_and_updates():
