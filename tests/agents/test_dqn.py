@@ -199,9 +199,10 @@ def test_only_the_agent_sees_clipped_rewards(
 
 @pytest.mark.parametrize("repeat_first", [False, True])
 def test_replay_stacks_what_acting_saw(repeat_first: bool, monkeypatch: pytest.MonkeyPatch):
-    spec = dataclasses.replace(SPEC, frame_stack=4, repeat_first=repeat_first)
+    spec = dataclasses.replace(SPEC, frame_stack=4, repeat_first=repeat_first, obs_scale=0.5)
     use_toy(monkeypatch, spec, Wheel)
     agent = dqn(num_envs=2, network="mlp", initial_steps=100, batch_size=300)
+    assert agent.online.obs_scale == agent.target.obs_scale == 0.5
     seen = set()
     for _ in range(40):
         seen |= {obs.tobytes() for obs in agent.experience.obs()}

@@ -268,14 +268,11 @@ def test_frequencies_are_the_weights_of_what_can_be_sampled(
     rows, decay, least = 24, 30, 0.25
     options: dict[str, Any] = {"batch_size": 100_000, "sampling": SampleWeightDecay(decay, least)}
     replay = make(rows, num_envs, frame_stack=frame_stack, n_step=n_step, **options)
-    naive = NaiveReplay(rows, num_envs, frame_stack, n_step, 0.9)
-    episodes = Episodes(num_envs, 5)
+    naive: Any = NaiveReplay(rows, num_envs, frame_stack, n_step, 0.9)
     for memory in (replay, naive):
+        episodes = Episodes(num_envs, 5)
         memory.start(episodes.start())
-    for _ in range(steps):
-        transition = episodes.step()
-        replay.add(*transition)
-        naive.add(*transition)
+        fill(memory, episodes, steps)
     expected = {}
     for ring in naive.rings:
         for at, row in enumerate(ring.rows):
@@ -293,17 +290,8 @@ def test_frequencies_are_the_weights_of_what_can_be_sampled(
     assert ((counts - uniform) ** 2 / uniform).sum() > 1000  # the weights are seen
 
 
-def both() -> tuple[Replay, Replay]:
-    made = make(seed=3), make(seed=3, sampling=SampleWeightDecay(10, 0.1))
-    for replay in made:
-        episodes = Episodes(1, 5)
-        replay.start(episodes.start())
-        fill(replay, episodes, 50)
-    return made
-
-
 def test_probes_and_passes_stay_uniform_and_draws_go_on_after_loading(tmp_path: Path) -> None:
-    plain, decayed = both()
+    plain, decayed = (filled(seed=3, sampling=how) for how in (None, SampleWeightDecay(10, 0.1)))
     left, right = (r.sample_from(30, np.random.default_rng(1)) for r in (plain, decayed))
     assert_equal(left, right)
     left, right = (r.batches(None, 100, np.random.default_rng(1)) for r in (plain, decayed))
