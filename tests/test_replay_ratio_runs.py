@@ -15,7 +15,6 @@ from rlplast.core.errors import ConfigError
 from rlplast.run import api
 from rlplast.run.config_file import read_config
 from rlplast.training.loop import Loop
-from tests.marks import slow
 from tests.runs import TINY, final, kill_at, lines
 from tests.sac_runs import small_sac
 
@@ -24,23 +23,13 @@ PRIMED = {"initial_steps": 30, "initial_updates": 20}
 HOOKS = [{"method": "full_reset", "at": "20 updates", "params": {"init": "fresh"}}]
 ANNEAL = {"anneal": {"every": 25, "updates": 15, "n_step": 4, "gamma": 0.5}}
 DQN = TINY | CHANGES | {"hooks": HOOKS, "agent": TINY["agent"] | PRIMED | ANNEAL}
-REDQ = {"network": "mlp", "critics": 4, "critic_subset": 2, "actor_every": 3}
-SAC = small_sac(agent=PRIMED | REDQ, hooks=HOOKS, **CHANGES)
-LAKE = {
-    "kind": "dqn",
-    "threads": 1,
-    "device": "cpu",
+LAKE = TINY | {
     "total": "90 episodes",
     "env": {"id": "toy/switching_frozen_lake", "num_envs": 2, "options": {"switch_after": 20}},
     "replay_ratio": 1,
     "agent": {
-        "hidden": [8],
-        "output": "softmax",
-        "batch_size": 8,
-        "initial_steps": 20,
-        "buffer_size": 500,
-        "target_every": 2,
-        "tau": 0.5,
+        **{"hidden": [8], "output": "softmax", "batch_size": 8, "initial_steps": 20},
+        **{"buffer_size": 500, "target_every": 2, "tau": 0.5},
     },
     "hooks": [{"method": "full_reset", "every": "30 episodes", "params": {"init": "fresh"}}],
     "log": {"every": "7 episodes", "to": []},
@@ -49,10 +38,10 @@ LAKE = {
     "checkpoint": {"every": "25%"},
 }
 ENDLESS = "rlplast-tests/Endless-v0"
-RUNS = {"dqn": DQN, "sac": SAC, "lake": LAKE}
+RUNS = {"dqn": DQN, "lake": LAKE}
 
 
-@pytest.fixture(scope="module", params=["dqn", slow("sac"), "lake"])
+@pytest.fixture(scope="module", params=RUNS)
 def through(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[dict[str, Any], Path]:
@@ -81,27 +70,18 @@ def test_killed_and_resumed_equals(through: tuple[dict[str, Any], Path], tmp_pat
     assert final(tmp_path / "run") == final(uninterrupted)
 
 
-def test_counts_of_a_run_are_those_of_its_config(through: tuple[dict[str, Any], Path]) -> None:
+def test_counts_and_firings_are_those_of_the_config(through: tuple[dict[str, Any], Path]) -> None:
     config_file, folder = through
     config: Any = read_config(config_file)
     last = lines(folder, "metrics")[-1]
-    if config.total_time().unit == "episodes":
-        assert 90 <= last["episodes"] < 90 + 2  # both environments may end one at once
-    else:
-        assert last["env_steps"] == 120
-        assert config.horizon()["updates"] == last["updates"]
     assert last["updates"] == config.updates_at(last["env_steps"])
-
-
-def test_hooks_fire_at_the_end_of_the_priming_or_of_episodes(
-    through: tuple[dict[str, Any], Path],
-) -> None:
-    config, folder = through
     clocks = [row["clock"] for row in lines(folder, "receipts")]
-    if config is LAKE:
+    if config_file is LAKE:
+        assert 90 <= last["episodes"] < 90 + 2  # both environments may end one at once
         assert [clock["episodes"] // 30 for clock in clocks] == [1, 2]
         assert all("episodes" in row for row in lines(folder, "metrics"))
-    else:  # before the next env_step
+    else:  # hooks at the end of the priming, before the next env_step
+        assert (last["env_steps"], last["updates"]) == (120, config.horizon()["updates"])
         assert {(clock["env_steps"], clock["updates"]) for clock in clocks} == {(30, 20)}
         assert not any("episodes" in row for row in lines(folder, "metrics"))
 
@@ -122,9 +102,11 @@ def fire(**when: str) -> dict[str, Any]:
     return {"hooks": [{"method": "fire"} | when]}
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_what_could_never_be_due_is_refused_in_any_unit(tmp_path: Path) -> None:
+    if ENDLESS not in gymnasium.registry:
+        gymnasium.register(ENDLESS, entry_point="tests.envs.own_envs:Walk")
+    short = {"total": "50 env_steps", "metrics": {"every": None}}
+    for changes, message in (
         ({"env": {"id": f"gym/{ENDLESS}"}}, "total"),
         ({"total": "0 episodes"}, "total"),
         ({"total": "5 episodes"}, "initial_steps"),
@@ -133,23 +115,14 @@ def fire(**when: str) -> dict[str, Any]:
         (fire(every="181 env_steps"), "longer than the run"),
         ({"evaluate": {"every": "10%"}}, "evaluate.every"),
         ({"evaluate": {"overestimation": True, "every": None}}, "measured in evaluations"),
-        (
-            {"total": "50 env_steps", "metrics": {"every": None}} | fire(at="51 episodes"),
-            "51 episodes",
-        ),
-    ],
-)
-def test_what_could_never_be_due_is_refused_in_any_unit(
-    changes: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    if ENDLESS not in gymnasium.registry:
-        gymnasium.register(ENDLESS, entry_point="tests.envs.own_envs:Walk")
-    with pytest.raises(ConfigError, match=message):
-        api.train(LAKE | changes, tmp_path / "run")
+        (short | fire(at="51 episodes"), "51 episodes"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            api.train(LAKE | changes, tmp_path / "run")
 
 
 def test_lines_without_an_update_of_the_actor_say_nothing_of_it(tmp_path: Path) -> None:
-    config = small_sac(agent=REDQ | {"actor_every": 20}, log={"every": "4 env_steps"})
+    config = small_sac(agent={"actor_every": 20}, log={"every": "4 env_steps"})
     api.train(config, tmp_path / "run")
     rows = [row for row in lines(tmp_path / "run", "metrics") if "train/loss" in row]
     counts = [row["updates"] for row in rows if "train/loss_actor" in row]

@@ -12,27 +12,29 @@ def layers(size: int) -> nn.Module:
     return nn.Sequential(nn.Linear(size, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh())
 
 
+def one(obs_shape: tuple[int, ...]) -> Any:
+    return layers(obs_shape[0])
+
+
 def mlp(obs_shape: tuple[int, ...]) -> Pair:
     return layers(obs_shape[0]), layers(obs_shape[0])
 
 
+def one_of_pictures(obs_shape: tuple[int, ...]) -> Any:
+    convs = [nn.Conv2d(obs_shape[0], 4, 3), nn.ReLU(), nn.Flatten()]
+    return nn.Sequential(*convs, nn.LazyLinear(8), nn.ReLU())
+
+
 def pictures(obs_shape: tuple[int, ...]) -> Pair:
-    def one() -> nn.Module:
-        convs = [nn.Conv2d(obs_shape[0], 4, 3), nn.ReLU(), nn.Flatten()]
-        return nn.Sequential(*convs, nn.LazyLinear(8), nn.ReLU())
-
-    return one(), one()
-
-
-def batch_norm(obs_shape: tuple[int, ...]) -> Pair:
-    def one() -> nn.Module:
-        return nn.Sequential(nn.Linear(obs_shape[0], 8), nn.BatchNorm1d(8), nn.ReLU())
-
-    return one(), one()
+    return one_of_pictures(obs_shape), one_of_pictures(obs_shape)
 
 
 def one_batch_norm(obs_shape: tuple[int, ...]) -> Any:
-    return batch_norm(obs_shape)[0]
+    return nn.Sequential(nn.Linear(obs_shape[0], 8), nn.BatchNorm1d(8), nn.ReLU())
+
+
+def batch_norm(obs_shape: tuple[int, ...]) -> Pair:
+    return one_batch_norm(obs_shape), one_batch_norm(obs_shape)
 
 
 class Noisy(nn.Module):
@@ -54,22 +56,6 @@ def noisy(obs_shape: tuple[int, ...]) -> Pair:
     return Noisy(obs_shape[0]), Noisy(obs_shape[0])
 
 
-def one(obs_shape: tuple[int, ...]) -> Any:
-    return layers(obs_shape[0])
-
-
-BODY = nn.Linear(4, 4)
-
-
-def kept_body(obs_shape: tuple[int, ...]) -> Pair:
-    return nn.Sequential(BODY, layers(4)), layers(4)
-
-
-def shared_body(obs_shape: tuple[int, ...]) -> Pair:
-    body = nn.Linear(obs_shape[0], 4)
-    return nn.Sequential(body, layers(4)), nn.Sequential(body, layers(4))
-
-
-def frozen_body(obs_shape: tuple[int, ...]) -> Pair:
-    body = nn.Linear(obs_shape[0], 4).requires_grad_(False)
+def frozen_body(obs_shape: tuple[int, ...], trained: bool = False) -> Pair:
+    body = nn.Linear(obs_shape[0], 4).requires_grad_(trained)
     return nn.Sequential(body, layers(4)), nn.Sequential(body, layers(4))

@@ -1,3 +1,4 @@
+import itertools
 import math
 from typing import Any
 
@@ -23,22 +24,16 @@ def moved(x: int) -> tuple[int, float]:
     return round(math.exp(log_n)), 1 - math.exp(log_rest)
 
 
-@pytest.mark.parametrize("cycle", [0, 1, 5])
-def test_n_and_gamma_are_those_of_bbf_in_every_cycle(cycle: int):
-    anneal = anneal_of(AnnealConfig(**BBF), 3, 0.997)
-    assert anneal is not None
-    for done in (0, 1, 777, 3333, 5000, 9999, 10_000, 25_000, 39_999):
+def test_n_and_gamma_are_those_of_bbf_in_every_cycle_and_what_is_not_named_stays():
+    anneal: Any = anneal_of(AnnealConfig(**BBF), 3, 0.997)
+    for cycle, done in itertools.product((0, 1, 5), (0, 1, 777, 5000, 9999, 10_000, 39_999)):
         n, gamma = anneal.at(40_000 * cycle + done)
         expected = moved(done)
         assert n == expected[0], done
         assert gamma == pytest.approx(expected[1], rel=1e-12), done
-
-
-def test_what_is_not_named_stays():
     assert anneal_of(None, 3, 0.99) is None
-    only_n = anneal_of(AnnealConfig(10, 5, n_step=1), 4, 1.0)
-    only_gamma = anneal_of(AnnealConfig(10, 10, gamma=0.5), 4, 0.9)
-    assert only_n is not None and only_gamma is not None
+    only_n: Any = anneal_of(AnnealConfig(10, 5, n_step=1), 4, 1.0)
+    only_gamma: Any = anneal_of(AnnealConfig(10, 10, gamma=0.5), 4, 0.9)
     assert [only_n.at(u)[0] for u in (0, 5, 9, 10)] == [1, 4, 4, 1]
     assert {only_n.at(u)[1] for u in range(20)} == {1.0}
     assert {only_gamma.at(u)[0] for u in range(20)} == {4}

@@ -11,8 +11,8 @@ from rlplast.agents.compiled import CompiledUpdate
 from rlplast.agents.off_policy import OffPolicyAgent
 from rlplast.agents.ppo import PPO
 from rlplast.run import api
-from tests.agents.pictures import SPOT_ID, STEERED_ID
-from tests.agents.tracing import trace_alone
+from tests.agents.test_pictures import SMALL, STACKED
+from tests.agents.toy_env import trace_alone
 from tests.marks import slow
 from tests.ppo_runs import small_ppo
 from tests.runs import TINY, final, interrupt
@@ -29,80 +29,53 @@ SCHEDULES = {
         {"method": "cbp", "every": "1 updates", "params": {"maturity": 3}},
     ],
 }
-RUNS: dict[str, Any] = {
-    # 7 updates after each step of both environments
-    "dqn": TINY | {"replay_ratio": 3.5, "total": "48 env_steps"},
-    "dqn, to a number of updates": TINY | {"replay_ratio": 2.75, "total": "73 updates"},
-    "sac": small_sac(total="45 env_steps", replay_ratio=6, agent={"n_step": 2}),
-    "redq": small_sac(
-        total="42 env_steps",
-        replay_ratio=7,
-        agent={"critics": 3, "critic_subset": 2, "actor_every": 3, "initial_updates": 9},
-    ),
-    "whole updates": small_sac(
-        total="38 env_steps", replay_ratio=9, agent={"accelerate": "compile", "network": "mlp"}
-    ),
-}
-MINIBATCHES: dict[str, Any] = {"batch_size": 5, "epochs": 5}  # 20 updates a rollout
-RUNS |= {
-    "ppo": small_ppo(total="80 env_steps", agent=MINIBATCHES),
-    "ppo, whole updates to a number of them": small_ppo(
-        total="43 updates", agent=MINIBATCHES | {"accelerate": "compile"}
-    ),
-}
-CONVS: dict[str, Any] = {"convs": [[4, 3, 2], [8, 3, 1]], "hidden": [16], "random_shift": 2}
-STACKS: dict[str, Any] = {"num_envs": 2, "options": {"frame_stack": 3}}
-DQN_PICTURES: dict[str, Any] = TINY | {
-    "total": "48 env_steps",
-    "replay_ratio": 3.5,
-    "env": STACKS | {"id": STEERED_ID},
-    "agent": {"batch_size": 8, "buffer_size": 120, "initial_steps": 20} | CONVS,
-}
-SAC_PICTURES: dict[str, Any] = small_sac(total="50 env_steps", replay_ratio=3) | {
-    "env": STACKS | {"id": SPOT_ID},
+MINIBATCHES: dict[str, Any] = {"batch_size": 5, "epochs": 4}  # 16 updates a rollout
+SAC_PICTURES: dict[str, Any] = small_sac(total="38 env_steps", replay_ratio=3) | {
+    "env": STACKED,
     "optimizer": {"name": "adam", "lr": 1e-3, "weight_decay": 0.0},
-    "agent": DQN_PICTURES["agent"] | {"network": "drq", "features": 6, "actor_every": 2},
+    "agent": SMALL | {"actor_every": 2, "buffer_size": 120},
 }
-RUNS |= {"dqn, stacked pictures": DQN_PICTURES, "sac, stacked pictures": SAC_PICTURES}
-COMPILED: dict[str, Any] = {"agent": SAC_PICTURES["agent"] | {"accelerate": "compile"}}
-# Layers that change with the updates, in compiled code that collects its inputs once per block.
-LAYERS: dict[str, dict[str, Any]] = {
-    "lifecycle": {"life": [3, 6], "recovery": [1, 3]},
-    "scheduled_drop": {"updates": 20},
-    "dropconnect": {"p": 0.3},
-    "rigl": {},
-    "normalize_project": {},
+COMPILED: dict[str, Any] = {"accelerate": "compile"}
+
+
+def layered(method: str, **params: Any) -> dict[str, Any]:
+    """With a layer that changes with the updates, in code that collects its inputs per block."""
+    layers = [{"method": method, "networks": ["critic"], "params": params}]
+    return small_sac(total="36 env_steps", replay_ratio=9, agent=COMPILED, layers=layers)
+
+
+REDQ = {"critics": 3, "critic_subset": 2, "actor_every": 3, "initial_updates": 9, "n_step": 2}
+RUNS: dict[str, Any] = {
+    # 7 updates after each step of both environments, to a number of updates
+    "dqn": TINY
+    | {"replay_ratio": 3.5, "total": "59 updates", "env": {"id": "gym/CartPole-v1", "num_envs": 2}}
+    | {"agent": TINY["agent"] | {"network": "mlp_small"}},
+    "redq": small_sac(total="36 env_steps", replay_ratio=7, agent=REDQ),
+    "ppo": small_ppo(total="60 env_steps", agent=MINIBATCHES),
+    "ppo, whole updates to a number of them": small_ppo(
+        total="43 updates", agent=MINIBATCHES | COMPILED
+    ),
+    "sac, stacked pictures": SAC_PICTURES,
 }
-LAYERED = [
-    small_sac(
-        total="42 env_steps",
-        replay_ratio=9,
-        agent={"accelerate": "compile"},
-        layers=[{"method": method, "networks": ["critic"], "params": params}],
-    )
-    for method, params in LAYERS.items()
-]
-SLOW = {"whole updates on pictures": SAC_PICTURES | COMPILED}
-SLOW |= dict(zip(LAYERS, LAYERED, strict=True))
+SLOW: dict[str, Any] = {
+    "whole updates": small_sac(
+        total="36 env_steps", replay_ratio=8, agent=COMPILED | {"network": "mlp"}
+    ),
+    "lifecycle": layered("lifecycle", life=[3, 6], recovery=[1, 3]),
+    "rigl": layered("rigl"),
+}
 RUNS |= SLOW
-
-
-def config_of(name: str) -> dict[str, Any]:
-    config = RUNS[name] | SCHEDULES
-    if config["kind"] != "dqn":  # no method is the same for all its networks
-        config["hooks"] = [hook | {"networks": ["critic"]} for hook in config["hooks"]]
-    return config
 
 
 # In steps, at which a run is interrupted: those of a block alone among them.
 
 
 @pytest.mark.parametrize("name", [slow(name) if name in SLOW else name for name in RUNS])
-def test_blocks_are_what_single_updates_are_and_may_be_interrupted(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_equal_single_updates(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     trace_alone(monkeypatch)
-    config, sizes = config_of(name), []
+    config, sizes = RUNS[name] | SCHEDULES, []
+    if config["kind"] != "dqn":  # no method is the same for all its networks
+        config["hooks"] = [hook | {"networks": ["critic"]} for hook in config["hooks"]]
     kind: Any = PPO if config["kind"] == "ppo" else OffPolicyAgent
     update, owed = kind.update, kind.owed
 
@@ -119,14 +92,12 @@ def test_blocks_are_what_single_updates_are_and_may_be_interrupted(
         api.train(config, tmp_path / "single")
     assert set(sizes[blocks:]) == {1} and sum(sizes[:blocks]) == sum(sizes[blocks:])
     assert final(tmp_path / "single") == expected
-    if config["agent"].get("accelerate") != "compile":  # else every resume would compile
-        interrupt(config, tmp_path / "interrupted", (13, 22, 27, 31))
+    if name in ("dqn", "ppo", "sac, stacked pictures"):
+        interrupt(config, tmp_path / "interrupted", (13, 22, 27))
         assert final(tmp_path / "interrupted") == expected
 
 
-def test_what_a_module_puts_into_its_attributes_is_there_in_a_block_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_attributes_that_a_module_sets_hold_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     class Whole(nn.Module):
         def __init__(self) -> None:
             super().__init__()

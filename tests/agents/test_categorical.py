@@ -1,5 +1,4 @@
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,7 @@ from rlplast.agents.categorical import Categorical, ValuesConfig
 from rlplast.core.errors import ConfigError
 from rlplast.run.config_file import read_config
 from tests.agents.toy_control import sac
-from tests.agents.toy_env import advanced, dqn, hooked, use_wheel
-from tests.marks import slow, slow_but
+from tests.agents.toy_env import advanced, dqn, use_wheel
 from tests.naive.categorical import (
     centres_twin,
     cross_entropy_twin,
@@ -20,8 +18,7 @@ from tests.naive.categorical import (
     target_twin,
     two_hot_twin,
 )
-from tests.runs import TINY, check_resumes
-from tests.sac_runs import small_sac
+from tests.runs import TINY
 
 KINDS = ("hl_gauss", "two_hot", "c51")
 BINS, LOW, HIGH, WIDTH = 11, -3.0, 5.0, 0.8  # of atoms
@@ -37,48 +34,40 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape)).float()
 
 
-# Projections.
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "twin"),
-    [("hl_gauss", {"sigma": sigma}, (hl_gauss_twin, sigma)) for sigma in (0.2, 0.75, 3.0)]
-    + [(kind, {}, (two_hot_twin,)) for kind in ("two_hot", "c51")],
-)
-def test_values_are_projected_onto_bins_as_by_the_twins(kind: str, options: Any, twin: Any):
-    values, (project, *sigma) = torch.linspace(LOW - 1, HIGH + 1, 83), twin
-    found = Categorical(config_of(kind, **options)).probabilities(values)
-    expected = [project(float(v), BINS, LOW, HIGH, *sigma) for v in values]
-    np.testing.assert_allclose(found.numpy(), np.array(expected), atol=2e-6)
-    torch.testing.assert_close(found.sum(-1), torch.ones(83))
-    assert sigma or ((found > 0).sum(-1) <= 2).all()
-
-
-def test_the_mean_of_a_two_hot_target_is_its_value_and_of_a_gaussian_nearly():
-    values = torch.linspace(LOW + 2 * WIDTH, HIGH - 2 * WIDTH, 57)
-    for kind, error in (("two_hot", 1e-5), ("hl_gauss", 1e-2)):
-        made = Categorical(config_of(kind))
-        mean = (made.probabilities(values) * made.centres).sum(-1)
-        torch.testing.assert_close(mean, values, atol=error, rtol=0)
-        torch.testing.assert_close(made.mean(made.probabilities(values).log()), mean)
+TWINS: dict[str, Any] = {"hl_gauss": hl_gauss_twin, "two_hot": two_hot_twin, "c51": two_hot_twin}
 
 
 @EACH
-def test_bins_lie_between_the_bounds_and_values_outside_count_as_them(kind: str):
+def test_values_are_projected_onto_bins_as_by_the_twins(kind: str):
+    values = torch.linspace(LOW - 1, HIGH + 1, 83)
+    for sigma in (0.2, 0.75, 3.0) if kind == "hl_gauss" else (None,):
+        own = {} if sigma is None else {"sigma": sigma}
+        made = Categorical(config_of(kind, **own))
+        found = made.probabilities(values)
+        expected = [TWINS[kind](float(v), BINS, LOW, HIGH, *own.values()) for v in values]
+        np.testing.assert_allclose(found.numpy(), np.array(expected), atol=2e-6)
+        torch.testing.assert_close(found.sum(-1), torch.ones(83))
+        assert sigma or ((found > 0).sum(-1) <= 2).all()
     made = Categorical(config_of(kind))
     np.testing.assert_allclose(made.centres.numpy(), centres_twin(kind, BINS, LOW, HIGH), atol=1e-6)
     beyond, ends = torch.tensor([LOW - 9, HIGH + 1e6]), torch.tensor([LOW, HIGH])
     assert torch.equal(made.probabilities(beyond), made.probabilities(ends))
+    values = torch.linspace(LOW + 2 * WIDTH, HIGH - 2 * WIDTH, 57)
+    mean = (made.probabilities(values) * made.centres).sum(-1)
+    torch.testing.assert_close(made.mean(made.probabilities(values).log()), mean)
+    if kind != "c51":
+        error = 1e-5 if kind == "two_hot" else 1e-2  # of a Gaussian nearly
+        torch.testing.assert_close(mean, values, atol=error, rtol=0)
 
 
 @EACH
-def test_targets_are_those_of_a_loop_over_samples_and_bins(kind: str):
+def test_targets_and_gradients_are_those_of_a_loop_over_samples_and_bins(kind: str):
     config, n = config_of(kind), 64
     rng = np.random.default_rng(1)
     reward, cost = (torch.from_numpy(rng.normal(0, 3, n)).float() for _ in range(2))
     discount = torch.from_numpy(rng.choice([0, 0.5, 0.99, 1.0], n)).float()
-    logits = normal(n, BINS) * 3
-    found, clipped = Categorical(config).target(reward, discount, logits, cost)
+    logits, made = normal(n, BINS) * 3, Categorical(config)
+    found, clipped = made.target(reward, discount, logits, cost)
     rows = [
         target_twin(config, *(float(x[i]) for x in (reward, discount)), logits[i], float(cost[i]))
         for i in range(n)
@@ -87,20 +76,12 @@ def test_targets_are_those_of_a_loop_over_samples_and_bins(kind: str):
     assert float(clipped) == pytest.approx(np.mean([share for _, share in rows]), abs=1e-5)
     assert 0.05 < float(clipped) < 0.95
     torch.testing.assert_close(found.sum(1), torch.ones(n))
-
-
-@EACH
-def test_the_gradient_of_the_loss_is_the_difference_of_the_probabilities(kind: str):
-    made, logits = Categorical(config_of(kind)), normal(6, BINS).requires_grad_()
-    target = made.probabilities(normal(6, seed=3))
-    loss = made.cross_entropy(logits, target)
+    loss = made.cross_entropy(logits.requires_grad_(), found)
     loss.sum().backward()
-    torch.testing.assert_close(logits.grad, logits.detach().softmax(1) - target, **TIGHT)
-    expected = [cross_entropy_twin(logits[i].tolist(), target[i].double()) for i in range(6)]
+    torch.testing.assert_close(logits.grad, logits.detach().softmax(1) - found, **TIGHT)
+    expected = [cross_entropy_twin(logits[i].tolist(), found[i].double()) for i in range(n)]
     np.testing.assert_allclose(loss.detach().numpy(), expected, rtol=1e-5)
 
-
-# Losses of agents.
 
 VALUES = {"bins": 7, "low": -40.0, "high": 20.0}
 
@@ -117,8 +98,9 @@ def policy(agent: Any, obs: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Te
     return u.tanh(), agent.temperature() * log_prob
 
 
-@EACH
-@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "double"), [("hl_gauss", True), ("two_hot", False), ("c51", True)]
+)
 def test_a_dqns_loss_is_that_of_a_loop(kind: str, double: bool, wheel: None):
     agent = advanced(dqn(2, double=double, network="mlp_small", lr=0.01, **values(kind)), 25)
     batch, config = agent.experience.replay.sample(), agent.config.agent.values
@@ -140,8 +122,10 @@ def test_a_dqns_loss_is_that_of_a_loop(kind: str, double: bool, wheel: None):
     assert logged.tolist() == pytest.approx([np.mean(means), np.mean(shares)], rel=1e-4, abs=1e-5)
 
 
-@EACH
-@pytest.mark.parametrize("options", [{"critics": 1}, {"critics": 4, "critic_subset": 2}])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("hl_gauss", {"critics": 4, "critic_subset": 2}), ("two_hot", {}), ("c51", {"critics": 1})],
+)
 def test_a_sacs_losses_are_those_of_a_loop(kind: str, options: dict[str, Any], slide: None):
     agent = advanced(sac(2, initial_temperature=0.5, batch_size=32, **options, **values(kind)), 25)
     with torch.no_grad():  # so that the critics disagree
@@ -180,25 +164,7 @@ def test_a_sacs_losses_are_those_of_a_loop(kind: str, options: dict[str, Any], s
 # What agents do with them.
 
 
-@EACH
-def test_a_dqn_acts_by_the_means_and_says_them(kind: str):
-    agent = dqn(network="mlp_small", **values(kind))
-    assert agent.online.head.out_features == 2 * 7
-    with torch.no_grad():
-        for parameter in agent.online.parameters():
-            parameter.zero_()
-        agent.online.head.bias[6] = 30.0  # of the first action all in the highest bin
-    obs = np.zeros((3, 4), np.float32)
-    assert agent.act(obs).tolist() == [0] * 3
-    highest, flat = agent.categorical.centres[-1], agent.categorical.centres.mean()
-    np.testing.assert_allclose(agent._q(obs, np.zeros(3, np.int64)), float(highest), rtol=1e-5)
-    np.testing.assert_allclose(agent._q(obs, np.ones(3, np.int64)), float(flat), rtol=1e-5)
-    with torch.no_grad():
-        agent.online.head.bias[0] = 31.0
-    assert agent.act(obs).tolist() == [1] * 3
-
-
-def test_outputs_are_means_for_methods_and_metrics(make: Callable[..., Any]):
+def test_outputs_are_means_and_log_lines_have_both_scales(make: Callable[..., Any]):
     agent = advanced(make(**values("c51")), 3)
     batch = agent.sample(5, 1)
     if make is dqn:
@@ -208,74 +174,11 @@ def test_outputs_are_means_for_methods_and_metrics(make: Callable[..., Any]):
         logits = agent.critic(obs, batch.transitions.action).transpose(0, 1)
         found = agent.outputs("critic", batch)
     torch.testing.assert_close(found, agent.categorical.mean(logits))
-
-
-def test_log_lines_have_both_scales_and_what_is_clipped(make: Callable[..., Any]):
     found = advanced(make(2, **values("hl_gauss", low=-0.01, high=0.01)), 4).metrics()
     assert 0.5 < found["train/clipped"] <= 1
     assert abs(found["train/q"]) < 0.01
     assert found["train/loss"] > 0.5
     assert "train/clipped" not in advanced(make(2), 4).metrics()
-
-
-def test_methods_on_units_heads_and_outputs_act_on_categorical_heads(slide: None):
-    fresh = {"params": {"init": "fresh"}}
-    rows: list[dict[str, Any]] = [
-        {"method": "redo", "params": {"threshold": 0.9}},
-        {"method": "head_reset"} | fresh,
-        {"method": "plasticity_injection"},
-        {"method": "full_reset"} | fresh,
-    ]
-    hooks = [row | {"at": "50%", "networks": ["critic"]} for row in rows]
-    agent = advanced(sac(2, total="60 env_steps", hooks=hooks, **values("c51")), 9)
-    for row in hooks:
-        (receipt,) = hooked(agent, row).fire(None, agent.clock)
-        assert receipt.sfe > 0
-    assert agent.critic(torch.zeros(4, 3), torch.zeros(4, 2)).shape == (2, 4, 7)
-    advanced(agent, 12)
-
-
-@pytest.mark.parametrize("network", ["mlp", "tests.agents.own_sac_nets:mlp"])
-def test_critics_of_any_trunk_have_bins(network: str, slide: None):
-    agent = advanced(sac(2, network=network, critics=3, **values("two_hot")), 5)
-    assert agent.critic(torch.zeros(4, 3), torch.zeros(4, 2)).shape == (3, 4, 7)
-    assert np.isfinite(agent.metrics()["train/loss"])
-
-
-# Runs.
-
-
-@pytest.mark.parametrize("kind", slow_but(["c51"], KINDS))
-def test_a_dqn_learns_what_two_actions_pay(kind: str, monkeypatch: pytest.MonkeyPatch):
-    use_wheel(monkeypatch, terminates=False)
-    own: dict[str, Any] = {"tau": 0.2, "target_every": 2, "network": "mlp_small", "batch_size": 32}
-    agent = advanced(dqn(2, 4.0, gamma=0.5, lr=3e-3, **own, **values(kind, bins=31)), 1200)
-    obs = np.zeros((1, 3), np.float32)
-    found = [float(agent._q(obs, np.array([a]))[0]) for a in range(3)]
-    # Paid are 5, -30 and 0.5, and 5 ever after: 5 / (1 - 0.5) = 10.
-    assert found == pytest.approx([10, -25, 5.5], abs=2)
-    assert agent.act(obs).tolist() == [0]
-
-
-HOOKS = [
-    {"method": "head_reset", "at": "40%", "params": {"init": "fresh"}},
-    {"method": "redo", "at": "60%", "params": {"threshold": 0.9}},
-]
-INJECTION = {"method": "plasticity_injection", "at": "70%"}
-LIFE = {"method": "lifecycle", "params": {"life": [4, 9], "recovery": [2, 5], "warmup": 3}}
-
-
-@pytest.mark.parametrize("kind", ["dqn", slow("sac")])
-def test_runs_with_hooks_resume_up_to_the_last_bit(kind: str, tmp_path: Path):
-    bins = {"values": {"kind": "c51", "bins": 7, "low": -20.0}}
-    if kind == "dqn":
-        config = TINY | {"agent": TINY["agent"] | bins, "hooks": HOOKS, "layers": [LIFE]}
-    else:
-        config = small_sac(agent=bins, hooks=[*HOOKS, INJECTION])
-    check_resumes(config, tmp_path)
-
-
-def test_bf16_is_near_fp32(make: Callable[..., Any]):
     exact, found = (
         advanced(make(2, precision=how, **values("c51")), 12).metrics() for how in ("fp32", "bf16")
     )
@@ -284,12 +187,20 @@ def test_bf16_is_near_fp32(make: Callable[..., Any]):
         assert found[name] != exact[name]
 
 
-# What is refused.
+def test_a_dqn_learns_what_two_actions_pay(monkeypatch: pytest.MonkeyPatch):
+    use_wheel(monkeypatch, terminates=False)
+    own: dict[str, Any] = {"tau": 0.2, "target_every": 2, "network": "mlp_small", "batch_size": 32}
+    agent = advanced(dqn(2, 4.0, gamma=0.5, lr=3e-3, **own, **values("c51", bins=31)), 1200)
+    obs = np.zeros((1, 3), np.float32)
+    found = [float(agent._q(obs, np.array([a]))[0]) for a in range(3)]
+    # Paid are 5, -30 and 0.5, and 5 ever after: 5 / (1 - 0.5) = 10.
+    assert found == pytest.approx([10, -25, 5.5], abs=2)
+    assert agent.act(obs).tolist() == [0]
+    assert agent.online.head.out_features == 3 * 31
 
 
-@pytest.mark.parametrize(
-    ("kind", "values", "agent", "key"),
-    [
+def test_what_does_not_go_together_is_refused():
+    for kind, values, agent, key in (
         ("hl_gauss", {"low": 100.0}, {}, "values.low"),
         ("hl_gauss", {"low": 1e8, "high": 1e8 + 1}, {}, "values.bins"),
         ("hl_gauss", {"low": 0.0, "high": 1e-30}, {}, "wide"),
@@ -297,9 +208,7 @@ def test_bf16_is_near_fp32(make: Callable[..., Any]):
         ("c51", {}, {"output": "softmax"}, "agent.output"),
         ("c51", {}, {"huber_delta": 2}, "agent.huber_delta"),
         ("c51", {}, {"network": "tests.agents.own_nets:Attention"}, "agent.values"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(kind: str, values: Any, agent: Any, key: str):
-    agent = TINY["agent"] | agent | {"values": {"kind": kind} | values}
-    with pytest.raises(ConfigError, match=key):
-        read_config(TINY | {"agent": agent})
+    ):
+        own = TINY["agent"] | agent | {"values": {"kind": kind} | values}
+        with pytest.raises(ConfigError, match=key):
+            read_config(TINY | {"agent": own})

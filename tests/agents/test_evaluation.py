@@ -1,15 +1,20 @@
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from rlplast import envs
 from rlplast.agents.evaluation import Evaluation, evaluate_policy
+from rlplast.agents.overestimation import Values
 from rlplast.agents.sequence import EnvConfig
 from rlplast.agents.tasks import Tasks
 from rlplast.core.rng import numpy_stream
+from tests.agents import toy_control, toy_env
 
-SHORT = {"max_episode_steps": 30}
+GAMMA = 0.9
+KEYS = ("overestimation", "overestimation_normalized")
 
 
 def generator(i: int) -> np.random.Generator:
@@ -17,7 +22,7 @@ def generator(i: int) -> np.random.Generator:
 
 
 def lean(obs: np.ndarray) -> np.ndarray:
-    """Push the cart towards where the pole falls; plays longer from some starts than others."""
+    """Push the cart towards where the pole falls: 30 to 60 steps, each of which pays 1."""
     return (obs[:, 2] > 0).astype(np.int64)
 
 
@@ -34,38 +39,32 @@ def played_alone(i: int, episodes: int) -> list[float]:
     return returns
 
 
-@pytest.mark.parametrize(
-    ("num_envs", "episodes", "quota"),
-    [(1, 3, [3]), (3, 7, [3, 2, 2]), (4, 2, [1, 1]), (2, 2, [1, 1])],
-)
-def test_each_environment_plays_its_own_share(
-    num_envs: int, episodes: int, quota: list[int]
-) -> None:
-    make = Tasks(EnvConfig("gym/CartPole-v1"), seed=0).make
-    played = evaluate_policy(partial(make, 0), num_envs, lean, episodes, generator)
-    expected = [r for i, share in enumerate(quota) for r in played_alone(i, share)]
-    assert played.returns.tolist() == expected
-    assert played.lengths.tolist() == expected  # CartPole pays 1 a step
+def cart_pole(num_envs: int, episodes: int, limit: int | None = None, **keys: Any) -> Evaluation:
+    options = {"max_episode_steps": limit} if limit else {}
+    make = partial(Tasks(EnvConfig("gym/CartPole-v1", options=options), seed=0).make, 0)
+    return evaluate_policy(make, num_envs, lean, episodes, generator, **keys)
+
+
+def test_each_environment_plays_its_own_share() -> None:
+    for num_envs, episodes, quota in ((1, 3, [3]), (3, 7, [3, 2, 2]), (4, 2, [1, 1])):
+        played = cart_pole(num_envs, episodes)
+        expected = [r for i, share in enumerate(quota) for r in played_alone(i, share)]
+        assert played.returns.tolist() == played.lengths.tolist() == expected
 
 
 @pytest.mark.parametrize(("num_envs", "steps"), [(1, 400), (3, 301), (3, 1)])
 def test_within_so_many_steps_every_episode_that_ends_counts(num_envs: int, steps: int) -> None:
-    make = Tasks(EnvConfig("gym/CartPole-v1"), seed=0).make
-    played = evaluate_policy(partial(make, 0), num_envs, lean, 10, generator, steps=steps)
+    played = cart_pole(num_envs, 10, steps=steps)
     alone = [played_alone(i, 20) for i in range(num_envs)]
-    ends = [[int(sum(r[: k + 1])) for k in range(len(r))] for r in alone]  # one step pays 1
+    ends = [np.cumsum(returns).tolist() for returns in alone]
     each = max(-(-steps // num_envs), min(own[0] for own in ends))  # of an environment
-    expected = [
-        r
-        for own, at in zip(alone, ends, strict=True)
-        for r, e in zip(own, at, strict=True)
-        if e <= each
-    ]
+    rows = (zip(own, at, strict=True) for own, at in zip(alone, ends, strict=True))
+    expected = [r for pairs in rows for r, end in pairs if end <= each]
     assert played.returns.tolist() == expected
     assert (len(expected) > num_envs) == (steps > 300)
 
 
-def test_scores_are_those_of_all_episodes() -> None:
+def test_scores_are_those_of_all_episodes_whose_returns_are_not_clipped() -> None:
     scores = Evaluation(np.array([1.0, 2.0, 6.0]), np.array([10, 20, 60])).scores()
     assert scores == {
         "return_mean": 3.0,
@@ -75,11 +74,113 @@ def test_scores_are_those_of_all_episodes() -> None:
         "episodes": 3.0,
     }
     assert Evaluation(np.array([4.0]), np.array([1])).scores()["return_std"] == 0.0
-
-
-def test_returns_are_not_clipped() -> None:
     make = Tasks(EnvConfig("atari/Asterix", options={"max_episode_steps": 300}), seed=0).make
     rng = np.random.default_rng(0)
     played = evaluate_policy(partial(make, 0), 1, lambda obs: rng.integers(9, size=1), 2, generator)
     assert played.returns.max() >= 50  # every item of Asterix pays 50 or more
     assert played.lengths.max() <= 300
+
+
+def shared(*args: Any, **keys: Any) -> Any:
+    return toy_env.ppo(*args, shared_trunk=True, **keys)
+
+
+@pytest.mark.parametrize("make", [toy_env.dqn, toy_control.sac, toy_env.ppo, shared])
+def test_looking_leaves_training_bit_identical(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    if make is not toy_env.dqn:
+        toy_control.use_slide(monkeypatch)
+    options = {"env": "minatar/breakout"} if make is toy_env.dqn else {"normalize_obs": True}
+    plain, watched = (make(2, **options) for _ in range(2))
+    watched.config.evaluate.overestimation = make in (toy_env.dqn, toy_control.sac)
+    for i in range(60):
+        plain.step()
+        watched.step()
+        toy_env.look_at(watched, i)
+    assert plain.clock.updates > 10
+    assert toy_env.same(toy_env.everything(plain), toy_env.everything(watched))
+
+
+# Overestimation.
+
+
+def always(value: float, gamma: float = GAMMA) -> dict[str, Any]:
+    return {"values": Values(lambda obs, _: np.full(len(obs), value), gamma, clip_rewards=False)}
+
+
+@pytest.mark.parametrize("limit", [1, 25])
+def test_where_a_limit_cuts_an_error_of_all_values_is_found_in_full(limit: int) -> None:
+    # 1 a step for ever is worth 1/(1 − γ), and no state says otherwise: nothing terminates.
+    for error in (0.0, 2.5, -1.0):
+        played = cart_pole(2, 3, limit, **always(1 / (1 - GAMMA) + error))
+        assert played.lengths.tolist() == [limit] * 3
+        assert played.scores()["overestimation"] == pytest.approx(error, abs=1e-6)
+    assert cart_pole(2, 2, limit, **always(1.0, gamma=1.0)).values == {}
+
+
+def naive_value(kind: str, agent: Any, obs: np.ndarray, action: Any) -> float:
+    """Q of one observation and action; of the best action for None."""
+    x = torch.from_numpy(obs[None])
+    with torch.no_grad():
+        if kind == "dqn":
+            values = agent.online(x)[0]
+            return float(values.max() if action is None else values[int(action)])
+        x = (x - agent.statistics.mean) * agent.statistics.inv_std
+        best = agent.actor(x.float())[0].tanh()
+        a = best if action is None else torch.from_numpy(action[None])
+        return float(agent.critic(x.float(), a)[:, 0].mean())
+
+
+@pytest.mark.parametrize("kind", ["dqn", "sac"])
+def test_overestimation_is_that_of_the_twin(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind == "sac":
+        toy_control.use_slide(monkeypatch)
+        agent: Any = toy_control.trained(20, num_envs=2)
+    else:
+        spec = envs.EnvSpec("toy/wheel", (3,), "float32", 2, 3, 2, toy_env.ROUND)  # two frames
+        toy_env.use_toy(monkeypatch, spec, toy_env.Wheel)
+        agent = toy_env.advanced(toy_env.dqn(2, clip_rewards=True, epsilon_eval=0.4), 20)
+    plain = agent.play(0, 9).scores()
+    agent.config.evaluate.overestimation = True
+    seen: list[tuple[np.ndarray, np.ndarray, Any]] = []
+    act, step = agent._act_in_evaluation, envs.VectorEnv.step
+    shown: list[np.ndarray] = []
+
+    def noting_act(obs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        shown.append(obs.copy())
+        return act(obs, rng)
+
+    def noting_step(self: Any, actions: np.ndarray) -> Any:
+        done = step(self, actions)
+        seen.append((shown[-1], actions.copy(), done))
+        return done
+
+    monkeypatch.setattr(agent, "_act_in_evaluation", noting_act)
+    monkeypatch.setattr(envs.VectorEnv, "step", noting_step)
+    scores = agent.play(0, 9).scores()
+    assert {k: v for k, v in scores.items() if k not in KEYS} == plain
+
+    gamma = agent.config.agent.gamma
+    errors, returns, shares = [], [], []
+    for i, quota in enumerate((5, 4)):
+        done = [t for t, (_, _, s) in enumerate(seen) if s.terminated[i] or s.truncated[i]]
+        first = 0
+        for end in done[:quota]:
+            last = seen[end][2]
+            final = last.obs_final[i]
+            if kind == "dqn":
+                final = np.stack([seen[end][0][i][1], final])
+            tail = naive_value(kind, agent, final, None) if last.truncated[i] else None
+            for t in range(first, end + 1):
+                paid = [float(s.reward[i]) for _, _, s in seen[t : end + 1]]
+                paid = [float(np.sign(r)) for r in paid] if kind == "dqn" else paid
+                total = sum(gamma**k * r for k, r in enumerate(paid))
+                total += 0.0 if tail is None else gamma ** len(paid) * tail
+                obs, action, _ = seen[t]
+                errors.append(naive_value(kind, agent, obs[i], action[i]) - total)
+                returns.append(total)
+                shares.append(1.0 if tail is None else 1 - gamma ** len(paid))
+            first = end + 1
+    assert 0 < np.mean(np.array(shares) == 1) < 1  # some terminate, some are cut
+    assert scores[KEYS[0]] == pytest.approx(sum(errors) / sum(shares), rel=1e-4)
+    size = abs(np.dot(returns, shares))
+    assert scores[KEYS[1]] == pytest.approx(sum(errors) / size, rel=1e-4)

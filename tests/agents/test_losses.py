@@ -7,6 +7,7 @@ from torch.distributions import Categorical, Independent, Normal, TransformedDis
 from torch.distributions.transforms import TanhTransform
 from torch.nn import functional
 
+from rlplast.agents.draws import draw_categorical, draw_gaussian
 from rlplast.agents.losses import (
     categorical,
     clipped_surrogate,
@@ -50,11 +51,7 @@ def test_huber_is_torchs_and_the_twins(delta: float):
     torch.testing.assert_close(gradient, error.detach().clamp(-delta, delta))
 
 
-# The policy of SAC.
-
-
 def gaussians(dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, ...]:
-    """Means, log σ and noise of many sizes, (B, ACTIONS)."""
     generator = torch.Generator().manual_seed(1)
 
     def draw(scale: float) -> torch.Tensor:
@@ -81,13 +78,9 @@ def test_tanh_gaussian_is_torchs_transformed_normal():
     torch.testing.assert_close(mine, theirs)
 
 
-def test_tanh_gaussian_in_float32_is_that_of_float64():
+def test_tanh_gaussian_is_that_of_float64_and_finite_and_right_far_out():
     double, single = (tanh_gaussian(*gaussians(dtype)) for dtype in (torch.float64, torch.float32))
     torch.testing.assert_close(single, tuple(t.float() for t in double), atol=1e-5, rtol=1e-5)
-    assert single[1].dtype == torch.float32
-
-
-def test_tanh_gaussian_is_finite_and_right_far_out():
     means = [0.0, 9.0, -9.0, 20.0, -88.0, 1e3, -1e4, 1e6]
     for mean, log_std in itertools.product(means, [-20.0, -10.0, 0.0, 2.0]):
         given = [torch.full((2, 1), x, requires_grad=True) for x in (mean, log_std)]
@@ -105,9 +98,6 @@ def test_tanh_gaussian_is_finite_and_right_far_out():
         if abs(mean) > 50:  # d/du of -log(1 - tanh² u) = 2 tanh u
             slope = torch.full((2, 1), 2 * np.sign(mean)).float()
             torch.testing.assert_close(gradients[0], slope)
-
-
-# The policy of PPO.
 
 
 def test_clipped_surrogate_is_worked_out_by_hand():
@@ -143,3 +133,41 @@ def test_categorical_and_gaussian_are_torchs():
     law = Independent(Normal(mean, shared.exp()), 1)
     torch.testing.assert_close(log_prob, law.log_prob(action))
     torch.testing.assert_close(entropy.expand(B), law.entropy())
+
+
+# Draws of actions.
+
+ROWS = 40_000
+
+
+def test_actions_have_the_probabilities_of_their_logits():
+    logits = np.log(np.array([0.2, 0.5, 0.3, 1e-9], np.float32)) + 7  # any constant may be added
+    rows = np.broadcast_to(logits, (ROWS, 4))
+    actions, log_prob = draw_categorical(rows, np.random.default_rng(0))
+    share = np.bincount(actions, minlength=4) / ROWS
+    np.testing.assert_allclose(share, [0.2, 0.5, 0.3, 0], atol=0.01)
+    expected, _ = categorical(torch.from_numpy(rows.copy()), torch.from_numpy(actions))
+    np.testing.assert_allclose(log_prob, expected, atol=1e-6)
+    assert log_prob.dtype == np.float32
+    certain = np.array([[-200.0, 0.0, -200.0]], np.float32).repeat(100, 0)
+    actions, log_prob = draw_categorical(certain, np.random.default_rng(0))
+    assert (actions == 1).all() and (log_prob == 0).all()
+
+
+def test_gaussian_actions_have_mean_and_deviation():
+    mean = np.array([[1.0, -2.0]], np.float32).repeat(ROWS, 0)
+    log_std = np.array([-1.0, 0.5], np.float32)
+    actions, log_prob = draw_gaussian(mean, log_std, np.random.default_rng(0))
+    np.testing.assert_allclose(actions.mean(0), mean[0], atol=0.03)
+    np.testing.assert_allclose(actions.std(0), np.exp(log_std), rtol=0.02)
+    tensors = (torch.from_numpy(array) for array in (mean, log_std, actions))
+    expected, _ = gaussian(*tensors)
+    np.testing.assert_allclose(log_prob, expected, atol=1e-5)
+    assert (actions.dtype, log_prob.dtype) == (np.float32, np.float32)
+
+
+def test_draws_follow_their_stream_alone():
+    head = np.random.default_rng(1).standard_normal((5, 3)).astype(np.float32)
+    for draw, more in ((draw_categorical, ()), (draw_gaussian, (np.zeros(3, np.float32),))):
+        one, same, other = (draw(head, *more, np.random.default_rng(s))[0] for s in (0, 0, 1))
+        assert one.tolist() == same.tolist() != other.tolist()

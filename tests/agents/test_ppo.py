@@ -6,20 +6,24 @@ import numpy as np
 import pytest
 import torch
 
+import rlplast
+from rlplast.agents.ppo_config import PPOAgentConfig, PPOConfig
+from rlplast.agents.ppo_networks import SharedNetwork, networks_of
 from rlplast.core.errors import ConfigError, RlplastError
+from rlplast.core.network.network import Network
+from rlplast.core.network.order import forward_order
+from rlplast.methods.features import Reading, head_layers
+from rlplast.metrics.output_probe import measure_outputs, weights_of
 from rlplast.run import api
-from rlplast.run.build import build_trainable
+from rlplast.run.build import build, build_trainable
 from rlplast.run.config_file import read_config
 from tests.agents.toy_control import recorded
 from tests.agents.toy_env import advanced, everything, hooked, ppo, same
 from tests.ppo_runs import small_control, small_ppo
-from tests.runs import final, interrupt
+from tests.runs import check_resumes, final, interrupt
 from tests.sequences import EACH, ppo_tasks
 
 ROLLOUT, OWED = 20, 12  # env_steps and updates of the small agent
-
-
-# Steps, rollouts and updates.
 
 
 def test_updates_follow_each_whole_rollout_one_at_a_time(toy: str):
@@ -50,19 +54,7 @@ def test_an_epoch_reads_every_transition_once_in_an_order_of_its_own(toy: str):
     assert orders[0] != orders[1] != orders[2] != orders[0]
 
 
-def test_first_update_of_a_rollout_finds_the_policy_that_acted(toy: str):
-    agent = ppo(epochs=1, batch_size=20)
-    for _ in range(3):
-        while not agent.owes():
-            agent.step()
-        _, logged, _ = agent.actor_loss(agent._batch())
-        assert [float(value) for value in logged[1:]] == pytest.approx([0, 0], abs=1e-6)
-        agent.update()
-
-
-def test_truncated_episodes_are_worth_their_last_observation_and_terminated_ones_nothing(
-    toy: str,
-):
+def test_truncated_episodes_are_worth_their_last_observation(toy: str):
     agent = ppo(gamma=0.9, rollout_steps=40)
     with recorded(agent) as steps:
         for _ in range(40):
@@ -78,9 +70,7 @@ def test_truncated_episodes_are_worth_their_last_observation_and_terminated_ones
     assert kinds == {(False, False), (True, False), (False, True)}
 
 
-def test_values_of_a_rollout_are_those_of_the_critic_as_it_is_when_the_rollout_is_full(
-    toy: str, tmp_path: Path
-):
+def test_values_are_those_of_the_critic_when_the_rollout_is_full(toy: str, tmp_path: Path):
     agent = ppo(gamma=0.9, gae_lambda=0.0, rollout_steps=30)
     with torch.no_grad():
         agent.critic.head.bias.fill_(100.0)
@@ -125,7 +115,12 @@ def test_an_agent_learns_cartpole():
     assert made.play(0, 10).returns.mean() > 80  # of 500; a random agent has 20
 
 
-# Statistics.
+def test_env_steps_of_updates_are_the_fewest_that_owe_them():
+    config = PPOConfig(agent=PPOAgentConfig(rollout_steps=16, batch_size=32, epochs=3))
+    assert config.updates_per_rollout == 12
+    for updates in (1, 11, 12, 13, 60):
+        env_steps = config.env_steps_of(updates)
+        assert config.updates_at(env_steps) >= updates > config.updates_at(env_steps - 1)
 
 
 def test_observations_and_rewards_are_normalised_for_the_learner_alone():
@@ -142,50 +137,24 @@ def test_observations_and_rewards_are_normalised_for_the_learner_alone():
     np.testing.assert_allclose(made.act(raw), expected.detach().clamp(-1, 1), atol=1e-6)
 
 
-@pytest.mark.parametrize("shared", [False, True], ids=["apart", "shared"])
-def test_evaluation_probes_and_acting_leave_training_bit_identical(shared: bool, toy: str):
-    plain, watched = (ppo(normalize_obs=True, shared_trunk=shared) for _ in range(2))
-    for i in range(60):
-        plain.step()
-        watched.step()
-        if i % 7 == 0:
-            watched.evaluate(i, 2)
-            batch = watched.sample(16, i)
-            assert (batch is None) == (watched.clock.env_steps < ROLLOUT)
-            for name in watched.networks if batch is not None else ():
-                watched.activations(name, batch)
-                watched.loss(name, batch)
-                found = watched.outputs(name, batch)
-                assert not shared or found.shape == (16, watched.width + 1)
-            watched.act(watched.experience.obs())
-    assert plain.clock.updates > 10
-    assert same(everything(plain), everything(watched))
-
-
-# Hooks.
-
-
-@pytest.mark.parametrize("network", ["actor", "critic"])
-def test_a_hook_resets_actor_or_critic_alone(network: str, toy: str):
+def test_a_hook_resets_actor_or_critic_alone(slide: None):
     agent = advanced(ppo(), 15)
-    row = {"method": "full_reset", "at": "50%", "networks": [network], "params": {"init": "fresh"}}
-    hooks = hooked(agent, row)
-    before = everything(agent)
-    (receipt,) = hooks.fire(agent.clock, agent.clock.advance(env_steps=300))
-    assert receipt.network == network
-    after = everything(agent)
-    changed = {name for name in before if not same(before[name], after[name])}
-    assert changed == {network, f"{network} optimizer"}
-    if network == "actor" and toy == "continuous":
-        assert after["actor"]["log_std"].tolist() == [0, 0] != before["actor"]["log_std"].tolist()
-    advanced(agent, 30)
-
-
-def test_every_update_hooks_of_one_network_leave_the_other_but_for_the_common_bound(toy: str):
+    fresh = {"method": "full_reset", "at": "50%", "params": {"init": "fresh"}}
+    for network in ("actor", "critic"):
+        hooks, before = hooked(agent, fresh | {"networks": [network]}), everything(agent)
+        (receipt,) = hooks.fire(agent.clock, agent.clock.advance(env_steps=300))
+        assert receipt.network == network
+        after = everything(agent)
+        changed = {name for name in before if not same(before[name], after[name])}
+        assert changed == {network, f"{network} optimizer"}
+        if network == "actor":
+            log_std = [state["actor"]["log_std"].tolist() for state in (before, after)]
+            assert log_std[0] != log_std[1] == [0, 0]
+        advanced(agent, agent.clock.updates + 15)
     one, two = (ppo(max_grad_norm=None, activation="relu") for _ in range(2))
     row = {"method": "swr", "every": "1 updates", "networks": ["critic"], "params": {"coef": 0.1}}
     two.after_update = hooked(two, row).after_update
-    advanced(one, OWED), advanced(two, OWED)
+    advanced(one, OWED), advanced(two, OWED)  # the common bound of gradients would tell them
     assert same(one.actor.state_dict(), two.actor.state_dict())
     assert not same(one.critic.state_dict(), two.critic.state_dict())
 
@@ -195,14 +164,13 @@ def test_every_update_hooks_of_one_network_leave_the_other_but_for_the_common_bo
 MOMENTS = (3, 10, 11, 15, 20, 33, 56)
 
 
-@pytest.mark.parametrize("make", [small_ppo, small_control])
-def test_interrupted_anywhere_and_resumed_equals(make: Any, tmp_path: Path):
+def test_interrupted_anywhere_and_resumed_equals(tmp_path: Path):
     cbp = {"maturity": 3, "replacement_rate": 0.1}
     hooks = [
         {"method": "shrink_perturb", "every": "9 updates"},
         {"method": "cbp", "every": "1 updates", "params": cbp},
     ]
-    config = make(hooks=hooks, penalties=[{"method": "l2_init"}])
+    config = small_control(hooks=hooks, penalties=[{"method": "l2_init"}])
     api.train(config, tmp_path / "through")
     interrupt(config, tmp_path / "run", MOMENTS)
     assert final(tmp_path / "run") == final(tmp_path / "through")
@@ -221,9 +189,6 @@ def test_where_episodes_cannot_go_on_they_end_as_truncated(toy: str, tmp_path: P
     assert same(other.rollout.cuts, [(3, still_open, obs[still_open])])
     assert other.rollout.ended[3].all()
     assert (other.experience.obs() != obs).all()
-
-
-# A sequence of tasks.
 
 
 def test_no_rollout_reaches_into_another_task():
@@ -259,35 +224,23 @@ def test_interrupted_in_any_task_and_resumed_equals(tmp_path: Path):
     assert final(tmp_path / "run") == final(tmp_path / "through")
 
 
-# What is refused.
-
-
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
+def test_what_does_not_fit_is_refused():
+    for keys, message in (
         ({"agent.batch_size": 7}, "batch_size = 7: .* such as 5$"),
         ({"total": "19 env_steps"}, "rollout_steps"),
         ({"agent.network": "nature"}, "image observations"),
         ({"replay_ratio": 1}, "replay_ratio"),
         ({"agent.initial_steps": 1}, "initial_steps"),
-    ],
-)
-def test_what_does_not_fit_is_refused(keys: dict[str, Any], message: str):
-    with pytest.raises(ConfigError, match=message):
-        build_trainable(read_config(small_ppo(), keys))
-
-
-@pytest.mark.parametrize(
-    ("env", "message"),
-    [
+    ):
+        with pytest.raises(ConfigError, match=message):
+            build_trainable(read_config(small_ppo(), keys))
+    for env, message in (
         ({"steps_per_task": 18}, "steps_per_task = 18"),
         ({"switch": "c_chain"}, "env.switch.replay"),
         ({"switch": {"target": "keep"}}, "env.switch.optimizer"),
-    ],
-)
-def test_sequences_that_do_not_fit_are_refused(env: dict[str, Any], message: str):
-    with pytest.raises(ConfigError, match=message):
-        read_config(ppo_tasks(env=env))
+    ):
+        with pytest.raises(ConfigError, match=message):
+            read_config(ppo_tasks(env=env))
 
 
 def test_a_policy_that_diverged_stops_the_run(slide: None):
@@ -296,3 +249,90 @@ def test_a_policy_that_diverged_stops_the_run(slide: None):
         agent.actor.get_parameter("log_std").fill_(torch.nan)
     with pytest.raises(RlplastError, match="not finite"):
         agent.step()
+
+
+# A trunk that actor and critic share; its updates: test_ppo_parity.py.
+
+SHARED = {"shared_trunk": True}
+OWN = {"network": "tests.agents.own_ppo_nets:one", "hidden": None}
+
+
+def test_units_of_a_shared_trunk_are_read_by_both_heads() -> None:
+    def network(shape: tuple[int, ...], **keys: Any) -> SharedNetwork:
+        return networks_of(PPOAgentConfig(**SHARED, **keys), shape, 3)["actor_critic"]
+
+    groups = Network("actor_critic", network((4,), hidden=[8, 6])).units().groups
+    assert [group.name for group in groups] == ["fc1", "fc2"]
+    readers = {part.block.path for part in groups[1].parts if part.block.path != "fc2"}
+    assert readers == {"head", "value"}
+    pictures = torch.randint(2, (5, 4, 10, 10), dtype=torch.uint8)
+    assert network((4, 10, 10))(pictures).shape == (5, 4)
+    bare = network((4,), hidden=[])
+    assert bare(torch.zeros(2, 4)).shape == (2, 4)
+    assert not Network("actor_critic", bare).units().groups
+
+
+def test_a_shared_trunk_resumes(tmp_path: Path) -> None:
+    hooks: list[dict[str, Any]] = [
+        {"method": "redo", "every": "20 updates", "params": {"threshold": 0.5}},
+        {"method": "full_reset", "at": "50%", "params": {"init": "fresh"}},
+        {"method": "pfo", "every": "20 env_steps", "params": {"batch": 8}},
+    ]
+    config = small_control(agent=SHARED | OWN, hooks=hooks)
+    rows = check_resumes(config, tmp_path)["receipts"]
+    assert {row["network"] for row in rows} == {"actor_critic"}
+
+
+def test_a_reset_of_heads_reaches_both_and_one_of_the_network_all(slide: None) -> None:
+    agent = advanced(ppo(**SHARED), 15)
+    handle = agent.networks["actor_critic"]
+    before = {block.name: block.view.clone() for block in handle.blocks}
+    rlplast.head_reset(handle)
+    changed = {b.name.split(".")[0] for b in handle.blocks if not same(b.view, before[b.name])}
+    assert changed == {"head", "value"}
+    row = {"method": "full_reset", "at": "50%", "params": {"init": "fresh"}}
+    (receipt,) = hooked(agent, row).fire(agent.clock, agent.clock.advance(env_steps=300))
+    assert receipt.network == "actor_critic"
+    assert agent.actor.log_std.tolist() == [0, 0]
+    advanced(agent, 30)
+
+
+def test_the_value_is_no_action_whose_rank_could_change(toy: str) -> None:
+    agent = advanced(ppo(**SHARED), 1)
+    handle, batch = agent.networks["actor_critic"], agent.sample(32, 0)
+    with torch.no_grad():
+        agent.critic.value.bias.fill_(20)
+        agent.actor.head.bias.zero_()
+        before = weights_of(handle.module)
+        agent.actor.head.weight.neg_()
+    found = measure_outputs(agent, handle, batch, ["churn_argmax", "churn"], 0, before)
+    assert found["churn_argmax"] == 1
+    assert found["churn"] > 0
+
+
+def test_last_features_count_once_though_each_head_scales_them(slide: None) -> None:
+    agent = advanced(ppo(**SHARED, layers=[{"method": "unit_features"}]), 1)
+    handle, batch = agent.networks["actor_critic"], agent.sample(8, 0)
+    reading = Reading(handle.module, head_layers(handle, "infer"))
+    agent.outputs("actor_critic", batch, reading)
+    ((layer, features),) = reading.found
+    assert layer is agent.actor.head
+    torch.testing.assert_close(features.norm(dim=1), torch.ones(8))
+
+
+def test_methods_find_a_users_trunk_below_two_heads_and_say_what_it_has_not() -> None:
+    agent, _ = build(read_config(small_control(agent=SHARED | OWN)))
+    handle = agent.networks["actor_critic"]
+    assert forward_order(handle) == ["net.0", "net.2", "head", "value"]
+    with pytest.raises(ConfigError, match=r"tanh, after actor_critic\.net\.0"):
+        rlplast.apply("scale_weights", handle)
+    reset = {"method": "full_reset", "at": "50%", "networks": ["critic"]}
+    penalty = {"method": "l2_init", "networks": ["actor_critic"]}
+    pair = OWN | {"network": "tests.agents.own_ppo_nets:mlp"}
+    for config, message in (
+        (small_ppo(agent=SHARED | pair), "shared_trunk"),
+        (small_ppo(agent=SHARED, hooks=[reset]), "one network, actor_critic"),
+        (small_ppo(penalties=[penalty]), "two networks"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            build(read_config(config))

@@ -1,3 +1,4 @@
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ from hypothesis import strategies as st
 from rlplast.agents.replay import Batch, Replay
 from rlplast.agents.sampling import SampleWeightDecay
 from rlplast.core.errors import ConfigError, RlplastError
+from rlplast.run import api
 from tests.agents.replay_episodes import FRAME, Episodes, assert_equal, copy, fill, make, save
 from tests.naive.replay import NaiveReplay
+from tests.runs import TINY, check_resumes, final
 
 
 def newest_frames(obs: torch.Tensor, frame_stack: int) -> np.ndarray:
@@ -40,53 +43,25 @@ def assert_same_as_naive(replay: Replay, naive: NaiveReplay, rng: np.random.Gene
         assert float(batch.discount[index]) == pytest.approx(want.discount, rel=1e-6)
 
 
-# --- what is sampled ------------------------------------------------------------------------
-
-
 @settings(max_examples=60)
-@given(
-    num_envs=st.integers(1, 3),
-    frame_stack=st.sampled_from([1, 2, 4]),
-    n_step=st.integers(1, 5),
-    spare_rows=st.integers(0, 20),
-    odd_rows=st.integers(0, 2),
-    action_dim=st.sampled_from([None, 1, 3]),
-    gamma=st.sampled_from([0.0, 0.9, 1.0]),
-    p_terminated=st.sampled_from([0.0, 0.05, 0.4]),
-    p_truncated=st.sampled_from([0.0, 0.05, 0.4]),
-    repeat_first=st.booleans(),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_every_transition_agrees_with_the_naive_replay(
-    num_envs: int,
-    frame_stack: int,
-    n_step: int,
-    spare_rows: int,
-    odd_rows: int,
-    action_dim: int | None,
-    gamma: float,
-    p_terminated: float,
-    p_truncated: float,
-    repeat_first: bool,
-    seed: int,
-) -> None:
-    rows = n_step + frame_stack + spare_rows
-    rng = np.random.default_rng(seed)
-    replay = Replay(
-        capacity=rows * num_envs + min(odd_rows, num_envs - 1),
-        num_envs=num_envs,
-        obs_shape=FRAME,
-        obs_dtype="int32",
-        frame_stack=frame_stack,
-        n_step=n_step,
-        gamma=gamma,
-        batch_size=4,
-        rng=rng,
-        action_dim=action_dim,
-        repeat_first=repeat_first,
-    )
-    naive = NaiveReplay(rows, num_envs, frame_stack, n_step, gamma, repeat_first)
-    episodes = Episodes(num_envs, seed, p_terminated, p_truncated, action_dim)
+@given(data=st.data(), seed=st.integers(0, 2**32 - 1))
+def test_every_transition_agrees_with_the_naive_replay(data: st.DataObject, seed: int) -> None:
+    draw, rng = data.draw, np.random.default_rng(seed)
+    num_envs, n_step = draw(st.integers(1, 3)), draw(st.integers(1, 5))
+    options: dict[str, Any] = {
+        "frame_stack": draw(st.sampled_from([1, 2, 4])),
+        "n_step": n_step,
+        "gamma": draw(st.sampled_from([0.0, 0.9, 1.0])),
+        "repeat_first": draw(st.booleans()),
+    }
+    rows = n_step + options["frame_stack"] + draw(st.integers(0, 20))
+    capacity = rows * num_envs + min(draw(st.integers(0, 2)), num_envs - 1)
+    action_dim = draw(st.sampled_from([None, 1, 3]))
+    ends = [draw(st.sampled_from([0.0, 0.05, 0.4])) for _ in range(2)]
+    kind: dict[str, Any] = {"obs_shape": FRAME, "obs_dtype": "int32", "action_dim": action_dim}
+    replay = Replay(capacity, num_envs, batch_size=4, rng=rng, **kind, **options)
+    naive = NaiveReplay(rows, num_envs, **options)
+    episodes = Episodes(num_envs, seed, *ends, action_dim)
     for memory in (replay, naive):
         memory.start(episodes.start())
     steps = 4 * rows
@@ -137,7 +112,7 @@ def test_one_transition_in_a_thousand_rows_is_found() -> None:
 
 
 @pytest.mark.parametrize("sampling", [None, SampleWeightDecay(decay=5, min=0.5)])
-def test_a_draw_that_never_succeeds_ends_and_names_what_the_replay_holds(
+def test_a_draw_that_never_succeeds_is_an_error(
     sampling: SampleWeightDecay | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replay = filled(rows=20, num_envs=2, n_step=2, frame_stack=3, sampling=sampling)
@@ -151,40 +126,29 @@ def test_a_draw_that_never_succeeds_ends_and_names_what_the_replay_holds(
         replay.sample()
 
 
-# --- batches --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("action_dim", "action"), [(None, ((5,), torch.int64)), (3, ((5, 3), torch.float32))]
-)
-def test_batch_has_the_shapes_and_types_an_update_expects(
-    action_dim: int | None, action: Any
-) -> None:
-    shape: dict[str, Any] = {"obs_dtype": "uint8", "obs_shape": (6, 7), "action_dim": action_dim}
-    replay = make(frame_stack=4, batch_size=5, **shape)
-    frames, no = np.ones((1, 6, 7), np.uint8), np.array([False])
-    replay.start(frames)
-    replay.add(np.ones((1, *action[0][1:]), int), np.array([1]), no, no, frames, frames)
-    for batch in (replay.sample(), replay.sample_from(5, np.random.default_rng(0))):
-        assert {name: (t.shape, t.dtype) for name, t in batch._asdict().items()} == {
-            **dict.fromkeys(("obs", "obs_next"), ((5, 4, 6, 7), torch.uint8)),
-            **dict.fromkeys(("reward", "discount"), ((5,), torch.float32)),
-            "action": action,
-        }
-
-
-@pytest.mark.parametrize("action_dim", [None, 3])
-def test_sample_fills_the_same_tensors_every_time(action_dim: int | None) -> None:
-    replay = filled(action_dim=action_dim)
-    first = replay.sample()
-    addresses, values = [t.data_ptr() for t in first], copy(first)
-    second = replay.sample()
-    assert [t.data_ptr() for t in second] == addresses
-    assert any((a != b).any() for a, b in zip(values, copy(second), strict=True))
+def test_batches_have_the_types_an_update_expects_and_its_tensors() -> None:
+    for action_dim, action in ((None, ((5,), torch.int64)), (3, ((5, 3), torch.float32))):
+        shape: dict[str, Any] = {"obs_dtype": "uint8", "obs_shape": (6, 7)}
+        replay = make(frame_stack=4, batch_size=5, action_dim=action_dim, **shape)
+        frames, no = np.ones((1, 6, 7), np.uint8), np.array([False])
+        replay.start(frames)
+        replay.add(np.ones((1, *action[0][1:]), int), np.array([1]), no, no, frames, frames)
+        for batch in (replay.sample(), replay.sample_from(5, np.random.default_rng(0))):
+            assert {name: (t.shape, t.dtype) for name, t in batch._asdict().items()} == {
+                **dict.fromkeys(("obs", "obs_next"), ((5, 4, 6, 7), torch.uint8)),
+                **dict.fromkeys(("reward", "discount"), ((5,), torch.float32)),
+                "action": action,
+            }
+        replay = filled(action_dim=action_dim)
+        first = replay.sample()
+        addresses, values = [t.data_ptr() for t in first], copy(first)
+        second = replay.sample()
+        assert [t.data_ptr() for t in second] == addresses
+        assert any((a != b).any() for a, b in zip(values, copy(second), strict=True))
 
 
 @pytest.mark.parametrize("sampling", [None, SampleWeightDecay(4, 0.3)], ids=["all", "decay"])
-@pytest.mark.parametrize(("n_step", "p_truncated"), [(1, 0.1), (3, 0.3), (5, 0.6)])
+@pytest.mark.parametrize(("n_step", "p_truncated"), [(1, 0.1), (5, 0.6)])
 def test_a_block_is_what_its_batches_would_be_one_by_one(
     n_step: int, p_truncated: float, sampling: SampleWeightDecay | None
 ) -> None:
@@ -236,15 +200,10 @@ def test_atari_transition_takes_at_most_7300_bytes() -> None:
     assert replay.nbytes / 1000 <= 7300
 
 
-# --- wrong use ------------------------------------------------------------------------------
-
-
 def test_impossible_arguments_are_refused() -> None:
     for options, message in (
         ({"rows": 4, "num_envs": 3, "n_step": 3, "frame_stack": 2}, "capacity = 12"),
         ({"frame_stack": 257, "rows": 300}, "frame_stack = 257"),
-        ({"action_dim": 0}, "action_dim = 0"),
-        ({"gamma": 1.01}, "gamma = 1.01"),
         ({"obs_shape": (84, 0)}, r"obs_shape\[1\] = 0"),
         ({"obs_dtype": "datetime64[s]"}, "obs_dtype = 'datetime64"),
     ):
@@ -257,11 +216,8 @@ def test_arrays_that_would_be_broadcast_or_cut_are_refused() -> None:
         (0, np.array([1]), "action has shape", None),
         (0, np.array([0.5, 1.5]), "action has type", None),
         (0, np.zeros((2, 4), np.float32), "action has shape", 3),
-        (0, np.zeros((2, 3), complex), "type complex128", 3),
         (1, np.zeros((2, 1)), "reward has shape", None),
         (2, np.array([0, 1]), "terminated has type", None),
-        (3, np.array([0.0, 1.0]), "truncated has type", None),
-        (4, np.zeros(3, np.int32), "obs_next has shape", None),
         (5, np.zeros((2, 3), np.float32), "obs_final has type", None),
     ):
         replay = make(num_envs=2, action_dim=action_dim)
@@ -271,8 +227,85 @@ def test_arrays_that_would_be_broadcast_or_cut_are_refused() -> None:
         arguments[position] = wrong
         with pytest.raises(ConfigError, match=message):
             replay.add(*arguments)
-
-
-def test_first_observations_come_before_transitions() -> None:
-    with pytest.raises(ConfigError, match="start"):
+    with pytest.raises(ConfigError, match="start"):  # first observations come before
         make().add(*Episodes(1, seed=0).step())
+
+
+# Rows that are drawn with weights: `rlplast.agents.sampling`.
+
+
+def weights(rows: int, decay: int, least: float, step: int) -> np.ndarray:
+    """max(least, 1 − age/decay) of each row, newest first."""
+    return np.array([max(least, 1 - k * step / decay) for k in range(rows)])
+
+
+def test_inverse_is_that_of_the_running_sum_of_the_weights() -> None:
+    cases = itertools.product(
+        (1, 7, 100, 10_000), ((1e-3, 3), (0.1, 1), (0.1, 50), (1.0, 1)), (1, 2, 8, 300)
+    )
+    for decay, (least, step), rows in cases:
+        sampling = SampleWeightDecay(decay, least)
+        sums = np.cumsum(weights(rows, decay, least, step))
+        assert sampling.totals(np.array([rows]), step) == pytest.approx(sums[-1], rel=1e-12)
+        point = np.linspace(0, sums[-1], 5000, endpoint=False)
+        clear = np.abs(point[:, None] - sums).min(axis=1) > 1e-9  # not where rounding decides
+        point = point[clear]
+        found = sampling.rows_at(point, np.full(len(point), rows), step)
+        np.testing.assert_array_equal(found, np.searchsorted(sums, point, side="right"))
+    sampling, many = SampleWeightDecay(), 10**12  # a memory of any length costs nothing
+    total = sampling.totals(np.array([many]), 1)
+    assert total == pytest.approx(0.1 * many, rel=1e-6)
+    ends = sampling.rows_at(np.array([0.0, total[0] * (1 - 1e-12)]), np.full(2, many), 1)
+    assert ends[0] == 0 and many - 100 < ends[1] < many
+
+
+@pytest.mark.parametrize(  # before the ring's seam, at it, long after it
+    ("steps", "num_envs", "frame_stack", "n_step"), [(9, 3, 1, 1), (24, 1, 1, 1), (61, 2, 2, 3)]
+)
+def test_frequencies_are_the_weights_of_what_can_be_sampled(
+    steps: int, num_envs: int, frame_stack: int, n_step: int
+) -> None:
+    rows, decay, least = 24, 30, 0.25
+    options: dict[str, Any] = {"batch_size": 100_000, "sampling": SampleWeightDecay(decay, least)}
+    replay = make(rows, num_envs, frame_stack=frame_stack, n_step=n_step, **options)
+    naive: Any = NaiveReplay(rows, num_envs, frame_stack, n_step, 0.9)
+    for memory in (replay, naive):
+        episodes = Episodes(num_envs, 5)
+        memory.start(episodes.start())
+        fill(memory, episodes, steps)
+    expected = {}
+    for ring in naive.rings:
+        for at, row in enumerate(ring.rows):
+            if naive.transition(ring, at) is not None:
+                age = (len(ring.rows) - 2 - at) * num_envs
+                expected[tuple(row.stack[-1].tolist())] = max(least, 1 - age / decay)
+    frames = replay.sample().obs.numpy().reshape(100_000, frame_stack, 3)[:, -1]
+    keys, counts = np.unique(frames, axis=0, return_counts=True)
+    assert {tuple(key) for key in keys.tolist()} == set(expected)
+    share = np.array([expected[tuple(key)] for key in keys.tolist()])
+    wanted = 100_000 * share / share.sum()
+    chi2, freedom = float(((counts - wanted) ** 2 / wanted).sum()), len(keys) - 1
+    assert chi2 < freedom + 4 * np.sqrt(2 * freedom)
+    uniform = 100_000 / len(keys)
+    assert ((counts - uniform) ** 2 / uniform).sum() > 1000  # the weights are seen
+
+
+def test_probes_and_passes_stay_uniform_and_draws_go_on_after_loading(tmp_path: Path) -> None:
+    plain, decayed = (filled(seed=3, sampling=how) for how in (None, SampleWeightDecay(10, 0.1)))
+    left, right = (r.sample_from(30, np.random.default_rng(1)) for r in (plain, decayed))
+    assert_equal(left, right)
+    left, right = (r.batches(None, 100, np.random.default_rng(1)) for r in (plain, decayed))
+    assert_equal(next(left), next(right))
+    save(decayed, tmp_path / "replay")
+    restored = make(sampling=SampleWeightDecay(10, 0.1))
+    restored.load(tmp_path / "replay", decayed.state_dict())
+    for _ in range(3):
+        assert_equal(decayed.sample(), restored.sample())
+
+
+def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path) -> None:
+    row = {"method": "sample_weight_decay", "params": {"decay": 40, "min": 0.2}}
+    config = TINY | {"hooks": [], "agent": TINY["agent"] | {"sampling": row}}
+    left = check_resumes(config, tmp_path)
+    api.train(TINY | {"hooks": []}, tmp_path / "uniform")
+    assert final(tmp_path / "uniform")["metrics"] != left["metrics"]

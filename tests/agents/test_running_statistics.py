@@ -1,13 +1,23 @@
+import dataclasses
 import json
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
+from rlplast.agents.agent import Agent
 from rlplast.agents.running_statistics import RewardScale, RunningStatistics
+from rlplast.run.build import build_trainable
+from rlplast.run.config_file import read_config
+from tests.agents.toy_control import SPEC, Slide, recorded, sac, use_slide
+from tests.agents.toy_env import ppo, same, use_toy
+from tests.sequences import EACH, sac_tasks
 
 
 def rows(count: int, shape: tuple[int, ...] = (3,), seed: int = 0) -> np.ndarray:
@@ -41,6 +51,13 @@ def test_batches_add_up_to_mean_and_variance_of_all_data(
     np.testing.assert_allclose(state["mean"], data.mean(axis=0), rtol=1e-13)
     # Squared distances from 1e6 taken naively would lose all digits.
     np.testing.assert_allclose(state["variance"], data.var(axis=0), rtol=1e-7, atol=1e-9)
+    other = RunningStatistics(shape)  # restored, it goes on bit for bit
+    other.update(rows(5, shape, seed=3))
+    other.load_state_dict(json.loads(json.dumps(state, default=np.ndarray.tolist)))
+    for one in (statistics, other):
+        one.update(rows(4, shape, seed=4))
+    assert torch.equal(other.mean, statistics.mean)
+    assert torch.equal(other.inv_std, statistics.inv_std)
 
 
 def test_normalised_observations_are_those_of_numpy() -> None:
@@ -58,48 +75,13 @@ def test_normalised_observations_are_those_of_numpy() -> None:
     exact = data.astype(np.float64)
     expected = (obs - exact.mean(axis=0)) / np.sqrt(exact.var(axis=0) + 1e-8)
     np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-3)
-
-
-def test_what_is_normalised_is_bounded_and_the_statistics_know_all_of_it() -> None:
-    statistics = RunningStatistics((2,))
-    statistics.update(np.array([[-1.0, 3.0], [1.0, 3.0]]))  # the second entry never varied
-    obs = torch.tensor([[9.5, 3.0], [1e4, 4.0], [-1e4, -1e30]])
-    found = statistics.normalise(obs)
-    torch.testing.assert_close(found, torch.tensor([[9.5, 0.0], [10.0, 10.0], [-10.0, -10.0]]))
-    statistics.update(obs.numpy()[:2])
-    assert statistics.state_dict()["mean"][0] == pytest.approx(10_009.5 / 4)
-
-
-def test_tensors_keep_their_place_and_a_compiled_reader_sees_the_update() -> None:
-    statistics, obs = RunningStatistics((3,)), torch.from_numpy(rows(5).astype(np.float32))
-    tensors, graphs = (statistics.mean, statistics.inv_std), []
-    addresses = [t.data_ptr() for t in tensors]
-
-    def backend(module: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> torch.fx.GraphModule:
-        graphs.append(module)
-        return module
-
-    compiled = torch.compile(statistics.normalise, backend=backend, fullgraph=True)
-    for seed in range(3):
-        assert torch.equal(compiled(obs), statistics.normalise(obs))
-        statistics.update(rows(8, seed=seed))
-    statistics.load_state_dict(statistics.state_dict())
+    far = torch.tensor([[1e4, -1e30, 1e4]])  # is bounded, and the statistics know all of it
+    assert statistics.normalise(far).tolist() == [[10, -10, 10]]
+    tensors = statistics.mean, statistics.inv_std
+    statistics.update(far[:, :1].numpy().repeat(3, 1))
+    statistics.load_state_dict(statistics.state_dict())  # compiled readers see the same tensors
     assert statistics.mean is tensors[0] and statistics.inv_std is tensors[1]
-    assert [t.data_ptr() for t in tensors] == addresses
-    assert len(graphs) == 1
-
-
-def test_restored_statistics_go_on_bit_for_bit() -> None:
-    one = RunningStatistics((3,))
-    one.update(rows(9))
-    state = json.loads(json.dumps(one.state_dict(), default=np.ndarray.tolist))
-    other = RunningStatistics((3,))
-    other.update(rows(5, seed=3))
-    other.load_state_dict(state)
-    for _ in range(2):
-        assert torch.equal(other.mean, one.mean) and torch.equal(other.inv_std, one.inv_std)
-        for statistics in (one, other):
-            statistics.update(rows(4, seed=4))
+    assert statistics.mean[0] == pytest.approx((exact[:, 0].sum() + 1e4) / 41)
 
 
 def test_rewards_are_scaled_by_the_deviation_of_their_discounted_sums() -> None:
@@ -112,15 +94,95 @@ def test_rewards_are_scaled_by_the_deviation_of_their_discounted_sums() -> None:
         running[over] = 0
         expected = reward / np.sqrt(np.var(sums) + 1e-8)
         np.testing.assert_allclose(scale.scaled(reward, over), expected, rtol=1e-5)
-
-
-def test_state_of_a_reward_scale_goes_on_within_episodes() -> None:
-    rewards, ended = rows(20, (2,)), np.zeros(2, np.bool_)
-    one, two = RewardScale(2, 0.9), RewardScale(2, 0.9)
-    for reward in rewards[:7]:
-        one.scaled(reward, ended)
-    two.load_state_dict(one.state_dict())
-    for reward in rewards[7:]:
-        assert (one.scaled(reward, ended) == two.scaled(reward, ended)).all()
+    scale.scaled(rewards[0], np.zeros(2, np.bool_))
+    two = RewardScale(2, gamma)  # goes on within episodes
+    two.load_state_dict(scale.state_dict())
+    for reward, over in zip(rewards[7:], ended[7:], strict=True):
+        assert (scale.scaled(reward, over) == two.scaled(reward, over)).all()
+    scale.scaled(rewards[0], np.zeros(2, np.bool_))
+    two.load_state_dict(scale.state_dict())
     two.begin()
-    assert (one.scaled(rewards[0], ended) != two.scaled(rewards[0], ended)).all()
+    assert (scale.scaled(rewards[0], over) != two.scaled(rewards[0], over)).all()
+
+
+# What networks of agents see.
+
+
+class Bytes(Slide):
+    def obs(self) -> np.ndarray:
+        return (20 * self.place + 128).clip(0, 255).astype(np.uint8)
+
+
+PPO_NETS, SAC_NETS = "tests.agents.own_ppo_nets", "tests.agents.own_sac_nets"
+AGENTS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "ppo": (ppo, {}),
+    "ppo, one own trunk": (
+        ppo,
+        {"network": f"{PPO_NETS}:one", "hidden": None, "shared_trunk": True},
+    ),
+    "sac": (sac, {"network": "mlp"}),
+    "sac, own trunks": (sac, {"network": f"{SAC_NETS}:mlp"}),
+}
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+@pytest.mark.parametrize("agent", AGENTS)
+def test_bytes_are_normalised_once(agent: str, normalised: bool, monkeypatch: pytest.MonkeyPatch):
+    use_toy(monkeypatch, dataclasses.replace(SPEC, obs_dtype="uint8", obs_scale=1 / 255), Bytes)
+    make, options = AGENTS[agent]
+    made: Agent = make(normalize_obs=normalised, num_envs=2, **options)
+    seen: dict[str, list[torch.Tensor]] = {}
+    for name, network in made.networks.items():
+        first = next((m for m in network.module.modules() if hasattr(m, "weight")), None)
+        if isinstance(first, nn.Module):
+            inputs = seen.setdefault(name, [])
+            first.register_forward_pre_hook(
+                lambda _, given, inputs=inputs: inputs.append(given[0].detach())
+            )
+    while made.clock.updates < 20:
+        made.step()
+    for name, inputs in seen.items():
+        obs = torch.cat([x.reshape(-1, x.shape[-1])[:, :3] for x in inputs[len(inputs) // 2 :]])
+        deviation = obs.std(0)
+        if normalised:
+            assert (deviation > 0.5).all() and (deviation < 2).all(), name
+        else:
+            assert obs.min() >= 0 and obs.max() <= 1, name
+
+
+def test_statistics_of_a_ppo_are_of_what_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_slide(monkeypatch)
+    agent = ppo(normalize_obs=True)
+    with recorded(agent) as steps:
+        while agent.clock.env_steps < 40:
+            agent.step()
+    acted_on = np.concatenate([*(obs for obs, _, _ in steps), agent.experience.obs()])
+    last = np.concatenate([step.obs_final[step.truncated] for _, _, step in steps])
+    shown = np.concatenate([acted_on, last]).astype(np.float64)
+    np.testing.assert_allclose(agent.statistics.mean.numpy(), shown.mean(0), rtol=1e-5)
+    assert agent.statistics.count == len(shown) > len(acted_on)
+
+
+def test_statistics_of_a_sac_know_where_a_resume_cut_episodes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    use_slide(monkeypatch)
+    agent, other = sac(2), sac(2)
+    for _ in range(4):
+        agent.step()
+    agent.save_files(None)(tmp_path)
+    other.load_state_dict(agent.state_dict())
+    last = other.experience.obs().copy()
+    other.experience.env.restarts = True  # as an environment says that cannot be put back
+    other.load_files(tmp_path)
+    agent.statistics.update(last)
+    assert same(agent.statistics.state_dict(), other.statistics.state_dict())
+
+
+def test_statistics_of_a_sac_know_where_a_switch_cut_episodes_that_are_kept() -> None:
+    for replay in ("clear", "keep"):
+        config = sac_tasks(env={"switch": {"replay": replay}})  # episodes of 25 steps
+        agent: Any = build_trainable(read_config(config))
+        while agent.clock.env_steps <= EACH:
+            agent.step()
+        assert agent.statistics.count == EACH + 1 + 1 + (replay == "keep")

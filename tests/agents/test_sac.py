@@ -1,3 +1,6 @@
+import copy
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -5,25 +8,20 @@ import pytest
 import torch
 
 from rlplast import envs
-from rlplast.agents.sac import SAC
+from rlplast.agents.replay import Batch
+from rlplast.agents.sac import SAC, SACBatch
 from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.core.rng import numpy_stream
 from rlplast.metrics.probe import measure_run
-from tests.agents.toy_control import (
-    ACTION_DIM,
-    OBS_DIM,
-    ROUND,
-    recorded,
-    sac,
-    trained,
-)
-from tests.agents.toy_env import everything, same
+from rlplast.run import api
+from tests.agents.toy_control import ACTION_DIM, OBS_DIM, ROUND, recorded, sac, trained, use_slide
+from tests.agents.toy_env import look_at, same
+from tests.marks import slow
+from tests.naive.sac import SACTwin, transition_twin
+from tests.runs import check_resumes
+from tests.sac_runs import small_sac
 
 pytestmark = pytest.mark.usefixtures("slide")
-METRICS = ["weight_norm", "weight_difference", "dormant_ratio", "srank", "gradient_norm"]
-
-
-# Acting.
 
 
 @pytest.mark.parametrize("num_envs", [1, 3])
@@ -46,11 +44,6 @@ def test_actions_are_uniform_for_the_initial_steps_and_the_policys_after_them(nu
     uniform = np.concatenate([actions for _, actions, _ in seen[: 300 // num_envs]])
     assert np.histogram(uniform, 4, (-1, 1))[0].min() > 0.2 * uniform.size
     assert abs(np.corrcoef(uniform.T)[0, 1]) < 0.15
-
-
-def test_actions_and_noise_come_from_streams_that_do_not_depend_on_the_weights():
-    one, other = (trained(30, lr=lr) for lr in (1e-3, 3e-2))
-    assert same(one.streams.state_dict(), other.streams.state_dict())
 
 
 @pytest.mark.parametrize("normalised", [True, False])
@@ -88,15 +81,12 @@ def test_actions_that_are_not_finite_or_of_another_shape_are_refused():
         agent.step()
 
 
-# Observation statistics.
-
-
 def test_statistics_are_those_of_what_networks_are_shown_and_the_replay_stays_raw():
     agent = sac(num_envs=2)
     with recorded(agent) as seen:
         while agent.clock.updates < 20:
             agent.step()
-            look_at(agent)
+            look_at(agent, agent.clock.env_steps)
     acted_on = np.concatenate([obs for obs, _, _ in seen])
     last = np.concatenate([step.obs_final[step.truncated] for _, _, step in seen])
     shown = np.concatenate([acted_on, last]).astype(np.float64)
@@ -108,36 +98,7 @@ def test_statistics_are_those_of_what_networks_are_shown_and_the_replay_stays_ra
     assert {row.tobytes() for row in batch.obs.numpy()} <= {row.tobytes() for row in acted_on}
 
 
-# What changes nothing.
-
-
-def look_at(agent: SAC):
-    number = agent.clock.updates + agent.clock.env_steps
-    with torch.random.fork_rng():
-        if number % 5 == 0:
-            agent.evaluate(number, 2)
-            measure_run(agent, METRICS, 16, number)
-    batch = agent.sample(16, number)
-    if batch is not None:
-        agent.activations("critic", batch)
-        agent.loss("actor", batch)
-    agent.act(agent.experience.obs())
-
-
-@pytest.mark.parametrize("options", [{}, {"network": "mlp", "learn_temperature": False}])
-def test_evaluation_metrics_probes_and_acting_leave_training_bit_identical(
-    options: dict[str, Any],
-):
-    plain, watched = sac(2, **options), sac(2, **options)
-    for _ in range(60):
-        plain.step()
-        watched.step()
-        look_at(watched)
-    assert plain.clock.updates > 20
-    assert same(everything(plain), everything(watched))
-
-
-def test_probe_batches_repeat_by_number_and_leave_the_update_its_tensors():
+def test_probe_batches_and_noise_repeat_by_number_alone():
     agent = trained(3)
     batch = agent._batch(agent._drawn(1)[0])
     addresses = [t.data_ptr() for t in (*batch.transitions, batch.noise)]
@@ -148,22 +109,216 @@ def test_probe_batches_repeat_by_number_and_leave_the_update_its_tensors():
     assert not {t.data_ptr() for t in one} & set(addresses)
 
 
-# Networks.
-
-
-def test_frozen_temperature_stays_and_is_measured_without_an_error():
+def test_metrics_are_means_since_the_last_call_and_a_frozen_temperature_stays():
     agent = trained(20, learn_temperature=False, initial_temperature=0.3)
-    assert agent.metrics()["train/temperature"] == pytest.approx(0.3)
-    assert not agent.temperature.log_alpha.requires_grad
-    assert agent.networks["temperature"].optimizers == ()
-    found = measure_run(agent, METRICS, 16, 0)
-    assert all(np.isfinite(value) for value in found.values())
-    assert "metric/gradient_norm/actor" in found
-
-
-def test_metrics_are_means_since_the_last_call():
-    agent = trained(10)
     first = agent.metrics()
+    assert first["train/temperature"] == pytest.approx(0.3)
     assert {"train/loss", "train/loss_actor", "train/q", "train/entropy"} <= first.keys()
     assert first["train/episodes"] > 0
     assert "train/loss" not in agent.metrics()
+    assert not agent.temperature.log_alpha.requires_grad
+    assert agent.networks["temperature"].optimizers == ()
+    found = measure_run(agent, ["weight_norm", "srank", "gradient_norm"], 16, 0)
+    assert all(np.isfinite(value) for value in found.values())
+    assert "metric/gradient_norm/actor" in found
+    # Streams do not depend on the weights.
+    assert same(trained(20, lr=3e-2).streams.state_dict(), agent.streams.state_dict())
+
+
+HOOKS = [
+    {"method": "fire", "at": "60%", "scope": "sac", "networks": ["actor", "critic"]},
+    {"method": "full_reset", "at": "80%", "networks": ["temperature"]},
+    {"method": "swr", "every": "1 updates", "from": "50%", "networks": ["critic"]},
+]
+
+
+@pytest.mark.parametrize(
+    ("env", "num_envs", "agent"),
+    [
+        ("gym/Pendulum-v1", 1, {"n_step": 3}),
+        slow("dmc/humanoid-walk", 1, {}),
+        slow("gym/Humanoid-v5", 2, {"network": "mlp", "critic_blocks": 2, "normalize_obs": False}),
+    ],
+)
+def test_resumed_run_equals_an_uninterrupted_one(
+    env: str, num_envs: int, agent: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.undo()  # here the environments are real
+    config = small_sac(env, num_envs, replay_ratio=0.3, agent=agent, hooks=HOOKS)
+    config["env"]["options"] = {"max_episode_steps": 40, "action_repeat": 2}
+    assert len(check_resumes(config, tmp_path, 0.3)["receipts"]) >= 3
+
+
+@pytest.mark.parametrize("method", ["cbp", "snr"])
+def test_readers_of_activations_rest_without_the_actors(method: str, tmp_path: Path):
+    row = {"method": method, "every": "1 updates", "from": "4 updates"}
+    agent = {"agent": {"actor_every": 3}, "total": "60 env_steps", "hooks": [row]}
+    run = api.train(small_sac(**agent), tmp_path)
+    (receipt,) = [r for r in run.lines("receipts") if r["network"] == "actor"][-1:]
+    assert receipt["method"] == method
+
+
+# The update.
+
+OF_CRITICS = 6  # of the critics
+ROUGH = {"lr": 1e-2, "weight_decay": 0.3, "tau": 0.1}  # so that five updates move a lot
+SB3 = {"network": "mlp", "log_std": "clamp", "log_std_min": -20.0, "initial_temperature": 1.0}
+SHORT = {"log_std_min": -0.2, "log_std_max": 0.2}  # a part of the batch is cut
+
+
+def critic_weights(agent: SAC, module: torch.nn.Module) -> list[dict[str, torch.Tensor]]:
+    state = module.state_dict()
+    members = agent.config.agent.critics
+    return [{name: tensor[i] for name, tensor in state.items()} for i in range(members)]
+
+
+def updates_of(agent: SAC, count: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Train; yield of each update its batch, the steps, and statistics of what was acted on."""
+    batches, batch_of = [], agent._batch
+
+    def noted(drawn: Batch) -> SACBatch:
+        batches.append(copy.deepcopy(batch := batch_of(drawn)))
+        return batch
+
+    monkeypatch.setattr(agent, "_batch", noted)
+    with recorded(agent) as seen:
+        while agent.clock.updates < count:
+            agent.step()
+            if batches:
+                acted_on = np.concatenate([obs for obs, _, _ in seen]).astype(np.float64)
+                yield batches.pop(), seen, (acted_on.mean(0), acted_on.var(0))
+
+
+def check_weights(agent: SAC, twin: Any, tolerance: float) -> None:
+    pairs = [(agent.actor.state_dict(), twin.actor)]
+    pairs += zip(critic_weights(agent, agent.critic), twin.critics, strict=True)
+    pairs += zip(critic_weights(agent, agent.target), twin.targets, strict=True)
+    for mine, theirs in [*pairs, (agent.temperature.state_dict(), twin.temperature)]:
+        expected = {name: tensor.detach().float() for name, tensor in theirs.items()}
+        torch.testing.assert_close(dict(mine), expected, atol=tolerance, rtol=tolerance)
+
+
+def twin_of(agent: SAC) -> SACTwin:
+    config, optimizer = agent.config.agent, agent.config.optimizer
+    settings = {
+        "lr": optimizer.lr,
+        "lr_critic": config.lr_critic or optimizer.lr,
+        "lr_temperature": config.lr_temperature or optimizer.lr,
+        "weight_decay": optimizer.weight_decay,
+        "tau": config.tau,
+        "initial_temperature": config.initial_temperature,
+        "learn_temperature": config.learn_temperature,
+        "target_entropy": -config.target_entropy_scale * ACTION_DIM,
+        "log_std": config.log_std,
+        "bounds": (config.log_std_min, config.log_std_max),
+        "activation": {"relu": torch.relu, "tanh": torch.tanh}[config.activation],
+    }
+    return SACTwin(agent.actor.state_dict(), critic_weights(agent, agent.critic), settings)
+
+
+def moments(agent: SAC, network: str) -> list[dict[str, dict[str, torch.Tensor]]]:
+    """Optimizer state by parameter name; of the critic one dictionary per member."""
+    handle = agent.networks[network]
+    (optimizer,) = handle.optimizers
+    state = {name: optimizer.state[p] for name, p in handle.module.named_parameters()}
+    if network != "critic":
+        return [state]
+    return [
+        {n: {k: v if v.ndim == 0 else v[i] for k, v in s.items()} for n, s in state.items()}
+        for i in range(agent.config.agent.critics)
+    ]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"network": "simba", "n_step": 3, "critic_blocks": 2},
+        {"network": "mlp", "lr_critic": 3e-2, "lr_temperature": 0.1, "target_entropy_scale": 1.0},
+        SB3 | SHORT | {"learn_temperature": False, "critics": 3, "gamma": 0.5},
+        {"network": "mlp", "hidden": [12, 7, 5], "activation": "tanh", "init": "orthogonal"},
+        SB3 | {"critics": 4, "critic_subset": 2, "actor_every": 4, "normalize_obs": False},
+    ],
+    ids=lambda options: ",".join(f"{k}={v}" for k, v in options.items())[:60],
+)
+def test_updates_are_hand_written_ones(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+    agent = sac(num_envs=2, **(ROUGH | options))
+    twin, losses, subsets = twin_of(agent), [], set()
+    raw, every = not agent.config.agent.normalize_obs, agent.config.agent.actor_every
+    for batch, _, statistics in updates_of(agent, OF_CRITICS, monkeypatch):
+        whole = agent.clock.updates % every == 0
+        members = None if batch.members is None else batch.members.tolist()
+        subsets.add(tuple(sorted(members or ())))
+        seen_by_twin = batch.transitions, batch.noise, None if raw else statistics
+        found = twin.update(*seen_by_twin, members, whole)
+        of_actor = ("train/loss_actor", "train/entropy")
+        losses.append({k: v for k, v in found.items() if whole or k not in of_actor})
+    check_weights(agent, twin, 2e-5)  # that have moved by up to 0.06
+    adams = {"actor": [twin.actor_adam], "critic": twin.critic_adams}
+    if agent.config.agent.learn_temperature:
+        adams["temperature"] = [twin.temperature_adam]
+    for network, theirs in adams.items():
+        for state, adam in zip(moments(agent, network), theirs, strict=True):
+            steps = OF_CRITICS // (1 if network == "critic" else every)
+            assert {float(own["step"]) for own in state.values()} == {steps} == {adam.step}
+            for name, own in state.items():
+                for key, expected in (("exp_avg", adam.m[name]), ("exp_avg_sq", adam.v[name])):
+                    scale = float(expected.abs().max())
+                    torch.testing.assert_close(
+                        own[key], expected.float(), atol=1e-4 * scale, rtol=1e-3
+                    )
+    metrics = agent.metrics()
+    for name in ("train/loss", "train/q", "train/loss_actor", "train/entropy"):
+        expected = np.mean([loss[name] for loss in losses if name in loss])
+        assert metrics[name] == pytest.approx(expected, rel=1e-3)
+    assert len(subsets) > (agent.config.agent.critic_subset is not None)  # they change
+    assert metrics["train/temperature"] == pytest.approx(float(twin.alpha()), rel=1e-5)
+    start = agent.networks["critic"].initial["[0].head.weight"]
+    moved = critic_weights(agent, agent.critic)[0]["head.weight"] - start
+    assert moved.abs().max() > 0.01
+
+
+@pytest.mark.parametrize(("n_step", "terminates"), [(1, False), (3, True)])
+def test_batches_are_transitions_that_happened(
+    n_step: int, terminates: bool, monkeypatch: pytest.MonkeyPatch
+):
+    use_slide(monkeypatch, terminates)
+    agent = sac(num_envs=2, n_step=n_step, gamma=0.5, batch_size=128, initial_steps=148)
+    with recorded(agent) as seen:
+        while agent.clock.env_steps < 154:
+            agent.step()
+    place = {obs[env].tobytes(): (i, env) for i, (obs, _, _) in enumerate(seen) for env in range(2)}
+    batch = agent._batch(agent._drawn(1)[0]).transitions
+    cut = 0
+    for obs, action, reward, discount, obs_next in zip(*(t.numpy() for t in batch), strict=True):
+        start, env = place[obs.tobytes()]  # raw observations, or they would not be found
+        expected = transition_twin(seen, env, start, n_step, 0.5)
+        assert action.tobytes() == expected[0].tobytes()
+        assert reward == pytest.approx(expected[1], rel=1e-5)
+        assert discount == expected[2]
+        assert expected[3] is None or obs_next.tobytes() == expected[3].tobytes()
+        cut += discount == 0
+    assert bool(cut) is terminates
+    assert any(step.truncated.any() for _, _, step in seen)
+
+
+def test_noise_of_updates_is_standard_normal_and_never_the_same():
+    agent = sac(batch_size=64)
+    while agent.clock.env_steps < 20:
+        agent.step()
+    noises = torch.stack([agent._batch(agent._drawn(1)[0]).noise.clone() for _ in range(200)])
+    assert noises.shape == (200, 2, 64, ACTION_DIM)
+    assert float(noises.mean()) == pytest.approx(0, abs=0.02)
+    assert float(noises.std()) == pytest.approx(1, abs=0.02)
+    assert len({noise.numpy().tobytes() for pair in noises for noise in pair}) == 400
+
+
+def test_a_loss_leaves_gradients_on_its_own_network_alone():
+    agent = trained(4)
+    batch = agent._batch(agent._drawn(1)[0])
+    modules = {n: getattr(agent, n) for n in ("actor", "critic", "target", "temperature")}
+    for name, loss_of in (("actor", agent.actor_loss), ("critic", agent.critic_loss)):
+        for module in modules.values():
+            module.zero_grad(set_to_none=True)
+        loss_of(batch)[0].backward()
+        for other, module in modules.items():
+            assert {p.grad is None for p in module.parameters()} == {other != name}

@@ -1,18 +1,24 @@
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from rlplast.agents.agent import Agent
-from rlplast.agents.experience import Experience
 from rlplast.agents.off_policy import OffPolicyAgent
+from rlplast.agents.sequence import EnvConfig, TaskSequence
+from rlplast.agents.switch import PRESETS
 from rlplast.agents.tasks import Tasks
 from rlplast.core.clock import Clock
+from rlplast.core.errors import ConfigError
 from rlplast.run.build import build_trainable
-from rlplast.run.config_file import read_config
+from rlplast.run.config_file import dump_config, read_config
+from rlplast.run.tasks import tasks_of
 from tests.agents.toy_env import everything, hooked, same
-from tests.sequences import EACH, dqn_tasks, ppo_tasks, sac_tasks
+from tests.sequences import EACH, TWO, dqn_tasks, ppo_tasks, sac_tasks
 
 
 def made(config: dict[str, Any]) -> Any:
@@ -43,9 +49,6 @@ def replayed(agent: OffPolicyAgent) -> Any:
     return batch
 
 
-# The step itself.
-
-
 @pytest.mark.parametrize("make", [dqn_tasks, sac_tasks, ppo_tasks])
 def test_switch_is_a_step_of_its_own_after_the_last_update_at_exactly_its_time(make: Any):
     agent = made(make())
@@ -63,12 +66,8 @@ def test_switch_is_a_step_of_its_own_after_the_last_update_at_exactly_its_time(m
     assert agent.clock.phase == phases - 1 and not agent.phase_over()  # the last has no end
 
 
-# Data.
-
-
-@pytest.mark.parametrize("n_step", [1, 3])
-def test_no_window_reaches_across_and_the_last_observation_bootstraps(n_step: int):
-    agent = made(dqn_tasks(env={"switch": "pt_dqn"}, agent={"n_step": n_step}))
+def test_no_window_reaches_across_and_the_last_observation_bootstraps():
+    agent = made(dqn_tasks(env={"switch": "pt_dqn"}, agent={"n_step": 3}))
     at_end_of(agent, 0)
     cut = agent.experience.obs()[:, :4].copy()  # what CartPole showed last
     for _ in range(2 + 5):
@@ -98,61 +97,19 @@ def test_cleared_replay_holds_the_new_task_alone_and_updates_wait_for_it():
     assert agent.clock.updates == updates + 15
 
 
-def test_replay_that_was_cleared_counts_and_loads_as_one_that_was_not(tmp_path: Any):
-    agent = made(dqn_tasks(agent={"buffer_size": 50}))
-    at_end_of(agent, 2)
-    replay, state = agent.experience.replay, agent.state_dict()
-    assert replay.size == len(replayed(agent).obs)
-    agent.save_files(None)(tmp_path)
-    other = made(dqn_tasks(agent={"buffer_size": 50}))
-    other.load_state_dict(state)
-    other.load_files(tmp_path)
-    assert other.experience.phase == 2
-    assert same(list(replayed(other)), list(replayed(agent)))
-    assert other.experience.replay.size == replay.size
-
-
-def test_stack_of_frames_begins_anew_in_a_task():
-    env = {"sequence": ["atari/Pong", "atari/Breakout"], "steps_per_task": EACH}
-    agent = {"network": "nature", "initial_steps": 10, "buffer_size": 100}
-    config: Any = read_config({"kind": "dqn", "env": env | {"num_envs": 1}, "agent": agent})
-    rng, clock = np.random.default_rng(0), Clock()
-    experience = Experience(config, Tasks(config.env, 3), rng, torch.device("cpu"), True)
-    for _ in range(5):
-        clock = experience.step(np.zeros(1, np.int64), clock)
-    assert experience.obs().any((2, 3)).all()
-    experience.switch(1)
-    assert experience.obs().any((2, 3)).tolist() == [[False, False, False, True]]
-    experience.close()
-
-
-def test_later_visit_finds_the_same_task_but_other_episodes():
-    shift = {"sequence": [], "id": "gym/CartPole-v1", "shift": "shifted_observations", "tasks": 2}
-    agent = made(dqn_tasks(env=shift))
-    firsts = []
+def test_what_a_task_is_depends_on_seed_and_number_and_episodes_on_the_visit():
+    env = {"sequence": [], "id": "gym/CartPole-v1", "shift": "shifted_observations", "tasks": 2}
+    config: Any = read_config(dqn_tasks(env=env))
+    one, same_seed, other = (Tasks(config.env, seed)._shifts[1].offset for seed in (3, 3, 6))
+    assert same(one, same_seed) and not same(one, other)
+    agent, firsts = made(dqn_tasks(env=env)), []
     for phase in (1, 3):
         into(agent, phase)
         agent._enter_task()
         firsts.append(agent.experience.obs().copy())
-    offset = agent.tasks._shifts[1].offset
-    assert offset is not None
-    assert np.abs(offset).max() > 0.1
-    assert all(np.abs(first - offset).max() < 0.051 for first in firsts)  # CartPole's first ones
+    assert np.abs(one).max() > 0.1
+    assert all(np.abs(first - one).max() < 0.051 for first in firsts)  # CartPole's first ones
     assert not same(*firsts)
-
-
-def test_what_a_task_is_depends_on_seed_and_number_alone():
-    env = {"sequence": [], "id": "gym/CartPole-v1", "shift": "permuted_observations", "tasks": 4}
-    config: Any = read_config(dqn_tasks(env=env))
-    fewer: Any = read_config(dqn_tasks(env=env | {"tasks": 3, "steps_per_task": 80}))
-    one, same_seed, other = (
-        [vars(shift) for shift in Tasks(c.env, seed)._shifts]
-        for c, seed in ((config, 5), (fewer, 5), (config, 6))
-    )
-    assert same(one[2], same_seed[2])
-    assert not same(one, other)
-    assert one[0]["order"] is None  # the first is not shifted
-    assert not same(one[2], one[3])
     # A factor multiplies the environment's own option.
     shift = {"name": "gravity", "low": 0.5, "high": 0.5}
     config = read_config(sac_tasks(env={"options": {"gravity": 3.0}, "shift": shift}))
@@ -160,42 +117,29 @@ def test_what_a_task_is_depends_on_seed_and_number_alone():
     assert [tasks.of(k)[1]["gravity"] for k in range(3)] == [3.0, 1.5, 1.5]
 
 
-# Networks.
-
-
 def weights(agent: Agent) -> dict[str, Any]:
     state = everything(agent)
     return {k: v for k, v in state.items() if k != "rest" and "initial" not in k}
 
 
-@pytest.mark.parametrize("choice", ["keep", "copy", "renew"])
 @pytest.mark.parametrize("make", [dqn_tasks, sac_tasks])
-def test_target_at_a_switch(choice: str, make: Any):
-    agent, drawn = made(make(env={"switch": {"target": choice}})), []
-    for phase in (0, 1):
-        before = weights(at_end_of(agent, phase))
-        agent.step()
-        after = weights(agent)
-        name = "q" if "q" in before else "critic"
-        assert {k for k in before if not same(before[k], after[k])} <= {"target"}
-        kept, copied = (same(after["target"], before[k]) for k in ("target", name))
-        assert (kept, copied) == (choice == "keep", choice == "copy")
-        drawn.append(after["target"])
-    assert not same(*drawn)
-
-
-@pytest.mark.parametrize("make", [dqn_tasks, sac_tasks, ppo_tasks])
-def test_optimizer_at_a_switch_is_kept_or_as_new(make: Any):
-    target = {} if make is ppo_tasks else {"target": "keep"}
-    agent = at_end_of(made(make(env={"switch": {"optimizer": "renew"} | target})), 0)
-    before = weights(agent)
-    agent.step()
-    after = weights(agent)
-    for key, found in after.items():
-        if key.endswith("optimizer"):
-            assert not any(tensor.any() for each in found for tensor in each.values())
-        else:
-            assert same(found, before[key])
+def test_target_and_optimizers_at_a_switch(make: Any):
+    for choice, renewed in (("keep", "renew"), ("copy", "keep"), ("renew", "keep")):
+        agent = made(make(env={"switch": {"target": choice, "optimizer": renewed}}))
+        optimizers = {f"{name} optimizer" for name in agent.networks if renewed == "renew"}
+        drawn = []
+        for phase in (0, 1):
+            before = weights(at_end_of(agent, phase))
+            agent.step()
+            after = weights(agent)
+            name = "q" if "q" in before else "critic"
+            assert {k for k in before if not same(before[k], after[k])} - {"target"} == optimizers
+            for key in optimizers:
+                assert not any(tensor.any() for each in after[key] for tensor in each.values())
+            kept, copied = (same(after["target"], before[k]) for k in ("target", name))
+            assert (kept, copied) == (choice == "keep", choice == "copy")
+            drawn.append(after["target"])
+        assert not same(*drawn)
 
 
 def test_statistics_restart_with_the_first_observation_of_the_task():
@@ -220,31 +164,24 @@ def test_learning_rate_begins_anew_with_every_task():
     assert rates == pytest.approx(alone + alone)
 
 
-# Exploration: by the env_steps in the task, and those of the run.
-
-
 def epsilon(taken: int, length: float) -> float:
     return 1.0 - 0.99 * min(1.0, max(0, taken - 10) / length)
 
 
-@pytest.mark.parametrize(
-    ("explore", "expected"),
-    [
-        ("restart", lambda task, run: epsilon(task, 0.5 * EACH)),
-        ("random_only", lambda task, run: epsilon(run if task >= 10 else 0, 0.5 * 4 * EACH)),
-        ("keep", lambda task, run: epsilon(run, 0.5 * 4 * EACH)),
-    ],
-)
-def test_epsilon_at_every_env_step(explore: str, expected: Any):
+@pytest.mark.parametrize("explore", ["restart", "random_only", "keep"])
+def test_epsilon_counts_the_env_steps_of_the_task_or_of_the_run(explore: str):
     agent = made(dqn_tasks(env={"switch": {"explore": explore}}))
     while agent.clock.env_steps < 3 * EACH:
         run = agent.clock.env_steps
         if not agent.owes() and not agent.phase_over():
-            assert agent.epsilon() == pytest.approx(expected(run - EACH * agent.clock.phase, run))
+            task = run - EACH * agent.clock.phase
+            expected = {
+                "restart": epsilon(task, 0.5 * EACH),
+                "random_only": epsilon(run if task >= 10 else 0, 0.5 * 4 * EACH),
+                "keep": epsilon(run, 0.5 * 4 * EACH),
+            }
+            assert agent.epsilon() == pytest.approx(expected[explore])
         agent.step()
-
-
-# Evaluation.
 
 
 def test_evaluation_is_of_the_current_task_and_at_its_end_of_all_seen():
@@ -264,9 +201,6 @@ def test_evaluation_is_of_the_current_task_and_at_its_end_of_all_seen():
     assert [key for key in scores if "/" in key] == per_task
     assert scores[per_task[0]] > 0 > scores[per_task[1]]
     assert scores["return_mean"] == scores[per_task[1]]
-
-
-# The oracle.
 
 
 @pytest.mark.parametrize("make", [dqn_tasks, sac_tasks])
@@ -300,3 +234,90 @@ def test_oracle_begins_a_task_as_a_fresh_agent_begins_a_run(make: Any):
         assert agent.epsilon() == fresh.epsilon()
     else:
         assert agent.statistics.count == fresh.statistics.count == 1
+
+
+# What a config says of tasks.
+
+PARTS = ("replay", "explore", "optimizer", "target", "statistics")
+SHIFT = {"sequence": [], "id": "gym/CartPole-v1", "shift": "permuted_observations", "tasks": 3}
+
+
+def test_phases_go_through_the_sequence_as_often_as_there_are_cycles():
+    longer = {"id": TWO[0], "options": {"max_episode_steps": 9}}
+    env = EnvConfig(
+        sequence=[*TWO, TWO[0], longer],
+        options={"max_episode_steps": 5},
+        steps_per_task="1k",
+        cycles=2,
+    )
+    sequence = TaskSequence.parse(env)
+    assert sequence.tasks == (0, 1, 0, 2) * 2  # what comes again is the same task
+    assert sequence.names == (*TWO, f"{TWO[0]}-2")
+    assert sequence.length == 8000
+    assert (sequence.seen(1), sequence.seen(7)) == ([0, 1], [0, 1, 2])
+    assert [options["max_episode_steps"] for _, options in sequence.envs] == [5, 5, 9]
+
+
+def test_total_is_the_whole_sequence_unless_it_is_given():
+    config = read_config(dqn_tasks())
+    assert config.total == "160 env_steps"
+    assert config.horizon() == Clock(updates=60, env_steps=160, episodes=160, phase=4)
+    shorter = read_config(dqn_tasks(total="100 env_steps"))
+    assert shorter.horizon() == Clock(updates=35, env_steps=100, episodes=100, phase=3)
+    assert read_config(dqn_tasks(), {"env.cycles": 1}).total == "80 env_steps"
+    alone = read_config({"kind": "dqn", "env": {"id": "gym/CartPole-v1"}})
+    assert alone.horizon().phase == 0 and "phase" not in alone.units
+
+
+def test_names_are_those_of_the_run_config_and_of_what_it_leaves():
+    config = read_config(dqn_tasks(env=SHIFT | {"switch": "c_chain"}))
+    left = yaml.safe_load(dump_config(config))
+    assert read_config(left) == config
+    assert tasks_of(left) == tasks_of(config) == ["task-0", "task-1", "task-2"] * 2
+    assert tasks_of({"kind": "supervised"}) == []
+
+
+@pytest.mark.parametrize("switch", [*PRESETS, {}, {"replay": "keep"}])
+def test_updates_that_are_owed_by_a_count_of_env_steps(switch: Any):
+    for ratio in (0.3, 2.0):
+        config: Any = read_config(dqn_tasks(env={"switch": switch}, replay_ratio=ratio))
+        waits, learning = config.sequence().switch.waits, 0
+        for done in range(1, 161):
+            place = (done - 1) % 40 if waits else done - 1
+            learning += place >= 10
+            assert config.updates_at(done) == int(ratio * learning + 1e-9)
+
+
+ONE = {"sequence": [], "id": TWO[0]}
+REFUSED = [
+    ({"env": {"steps_per_task": None}}, "env.steps_per_task"),
+    ({"env": {"steps_per_task": 41}}, "env.num_envs"),
+    ({"env": ONE}, "env.steps_per_task"),
+    ({"env": ONE | {"steps_per_task": None, "cycles": 1, "switch": "c_chain"}}, "no switch"),
+    ({"env": {"shift": "gravity"}}, "env.shift"),
+    ({"env": {"tasks": 3}}, "env.tasks"),
+    ({"env": SHIFT | {"tasks": None}}, "env.tasks"),
+    ({"env": SHIFT | {"shift": {"name": "gravity", "hi": 3}}}, "env.shift .* 'hi'"),
+    ({"env": SHIFT | {"shift": {"name": "gravity", "low": 3}}}, "env.shift.low"),
+    ({"env": {"id": "gym/Pendulum-v1"}}, "env.id"),
+    ({"env": {"sequence": [{"name": "x"}]}}, r"env.sequence\[0\]"),
+    ({"env": {"sequence": [{"id": TWO[0], "option": {}}]}}, r"env.sequence\[0\] .* 'option'"),
+    ({"total": "161 env_steps"}, "total"),
+    ({"agent": {"initial_steps": 40}}, "initial_steps"),
+]
+
+
+def test_keys_that_do_not_go_together_are_refused_by_name():
+    for changes, says in REFUSED:
+        with pytest.raises(ConfigError, match=says):
+            read_config(dqn_tasks(**changes))
+
+
+def test_presets_are_those_of_the_table_in_the_guide():
+    guide = Path(__file__).parents[2] / "docs" / "how-to" / "train-on-a-sequence.md"
+    row = re.compile(r"^\| `(\w+)` " + r"\| (\w+) " * 5 + r"\|", re.MULTILINE)
+    table = {
+        name: dict(zip(PARTS, parts, strict=True))
+        for name, *parts in row.findall(guide.read_text())
+    }
+    assert {name: vars(switch) for name, switch in PRESETS.items()} == table

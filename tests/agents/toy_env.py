@@ -19,6 +19,7 @@ from rlplast.agents.sac import SAC
 from rlplast.core.method.hooks import Hooks
 from rlplast.envs.base import EnvSpec, EpisodicEnv, rng_state
 from rlplast.envs.vector import VectorEnv
+from rlplast.metrics.probe import measure_run
 from rlplast.optimizers.config import OptimizerConfig
 
 ROUND = 7  # steps in an episode
@@ -199,3 +200,28 @@ def same(one: Any, two: Any) -> bool:
     if isinstance(one, np.ndarray):
         return one.dtype == two.dtype and one.tobytes() == two.tobytes()
     return bool(one == two)
+
+
+def trace_alone(monkeypatch: pytest.MonkeyPatch, backend: Any = "aot_eager") -> None:
+    """Let `torch.compile`, and whole updates, trace; what they traced runs by a backend."""
+    from torch._dynamo import lookup_backend
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    run = lookup_backend(backend) if isinstance(backend, str) else backend
+    own = "rlplast.agents.compiled._inductor"
+    monkeypatch.setattr(own, lambda graph, inputs, options: run(graph, inputs))
+
+
+def look_at(agent: Any, number: int) -> None:
+    """Evaluate, measure, probe and act, which training is not to notice."""
+    batch = agent.sample(16, number)
+    with torch.random.fork_rng():
+        if number % 5 == 0:
+            agent.evaluate(number, 2)
+        if batch is not None and number % 5 == 0:
+            measure_run(agent, ["weight_norm", "dormant_ratio", "srank", "gradient_norm"], 16, 0)
+    for name in agent.networks if batch is not None else ():
+        agent.loss(name, batch)
+        if name != "temperature":
+            agent.activations(name, batch), agent.outputs(name, batch)
+    agent.act(agent.experience.obs())

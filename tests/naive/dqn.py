@@ -1,8 +1,5 @@
 """Slow twins of the DQN: formulas in NumPy loops, and an update written by hand in plain torch."""
 
-import math
-from fractions import Fraction
-
 import numpy as np
 import torch
 from torch import nn
@@ -40,12 +37,6 @@ def epsilon_twin(env_steps: int, total: int, agent) -> float:
         if last > first
         else agent.epsilon_end
     )
-
-
-def updates_twin(ratio: float, env_steps: int, initial_steps: int) -> int:
-    """Updates owed after `env_steps` transitions, in exact fractions."""
-    exact = Fraction(ratio).limit_denominator(10**6)
-    return math.floor(exact * max(0, env_steps - initial_steps))
 
 
 def syncs_twin(env_steps: int, target_every: int) -> int:
