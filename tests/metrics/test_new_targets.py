@@ -105,7 +105,7 @@ def test_nothing_of_the_network_moves() -> None:
     subject_ = subject("conv_batchnorm")
     subject_.module.train()
     before, random = subject_.snapshot(), torch.get_rng_state()
-    gradients = [p.grad.clone() for p in subject_.module.parameters()]  # type: ignore[union-attr]
+    gradients = [p.grad.clone() for p in subject_.module.parameters()]
     trainability(subject_.network, lambda m: m(subject_.x), targets=2, steps=3)
     assert same(before, subject_.snapshot())
     assert torch.equal(random, torch.get_rng_state())

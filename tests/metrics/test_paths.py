@@ -181,5 +181,5 @@ def test_frozen_layers_and_frozen_copies_count() -> None:
 def test_what_is_no_number_is_not_hidden_by_another_branch() -> None:
     net = Wired([[0], [0], [1, 2]], [True, True, False], [False] * 3)
     with torch.no_grad():
-        net.layers[0].weight[0, 0] = math.nan  # pyright: ignore[reportIndexIssue]
+        net.layers[0].weight[0, 0] = math.nan
     assert bound_of(net, normal(1, 4)).bound.isnan()
