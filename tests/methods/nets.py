@@ -46,31 +46,18 @@ def relative_error(ours: Tensor, theirs: np.ndarray) -> float:
 
 class Mlp(nn.Sequential):
     def __init__(self, bias: bool = True) -> None:
-        super().__init__(
-            nn.Linear(4, 8, bias=bias),
-            nn.ReLU(),
-            nn.Linear(8, 8, bias=bias),
-            nn.ReLU(),
-            nn.Linear(8, 3, bias=bias),
-        )
+        first, second, last = (nn.Linear(*d, bias=bias) for d in ((4, 8), (8, 8), (8, 3)))
+        super().__init__(first, nn.ReLU(), second, nn.ReLU(), last)
 
 
 class ConvNet(nn.Sequential):
     """Two convs and two linear layers on (2, 6, 6) inputs; with BatchNorm if asked."""
 
     def __init__(self, norm: bool = False) -> None:
-        super().__init__(
-            nn.Conv2d(2, 4, 3),
-            *([nn.BatchNorm2d(4)] if norm else []),
-            nn.ReLU(),
-            nn.Conv2d(4, 6, 2),
-            *([nn.BatchNorm2d(6)] if norm else []),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(54, 8),
-            nn.ReLU(),
-            nn.Linear(8, 3),
-        )
+        norms = [[nn.BatchNorm2d(4)], [nn.BatchNorm2d(6)]] if norm else [[], []]
+        first = [nn.Conv2d(2, 4, 3), *norms[0], nn.ReLU()]
+        second = [nn.Conv2d(4, 6, 2), *norms[1], nn.ReLU(), nn.Flatten()]
+        super().__init__(*first, *second, nn.Linear(54, 8), nn.ReLU(), nn.Linear(8, 3))
 
 
 class VisionTransformer(nn.Module):

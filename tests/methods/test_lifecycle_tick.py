@@ -17,7 +17,6 @@ from rlplast.core.rng import torch_stream
 from rlplast.methods import recycling
 from rlplast.metrics import awake_fraction, measure
 from rlplast.metrics.probe import measure_run
-from rlplast.training.checkpoint import load_network_tensors, network_tensors
 from tests.cases import ACCEPTED, Tape, about, fire
 from tests.core.toy import Toy
 from tests.marks import slow
@@ -543,34 +542,6 @@ def test_initialise_draws_what_it_draws_without_lifecycle() -> None:
     made.update(3)  # weights of before the layers were replaced
     rlplast.shrink_perturb(made.module, initial=before, coef=1.0)
     assert_same(before, dict(made.module.named_parameters()))
-
-
-def test_hooks_without_a_hook_tick_once_per_update() -> None:
-    made, twin = living("mlp"), living("mlp")
-    driven = rlplast.Hooks([], made.network, "100 updates")
-    for update in (1, 2, 5):  # five updates in three calls
-        driven.step(updates=update)
-    for _ in range(5):
-        rlplast.tick(twin.network)
-    assert_same(made.snapshot(), twin.snapshot())
-    with pytest.raises(ConfigError, match=r"step\(env_steps\) lacks updates, which .* tick reads"):
-        rlplast.Hooks([], made.network, "100 env_steps").step(env_steps=3)
-
-
-def test_restored_in_mid_life_equals_uninterrupted() -> None:
-    family = "stacked"
-    params = {"memory": "xavier", "redraw": True, "target_mask": "online", "clear_moments": True}
-    whole = halfway(family, **params)
-    saved = {n: t.detach().clone() for n, t in network_tensors(whole.network).items()}
-    again = living(family, "adamw_fused", **params)
-    load_network_tensors(again.network, saved)
-    assert_same(whole.snapshot(), again.snapshot())
-    for made in (whole, again):
-        for _ in range(20):
-            made.update()
-            rlplast.tick(made.network)
-    assert_same(whole.snapshot(), again.snapshot())
-    assert_same(network_tensors(whole.network), network_tensors(again.network))
 
 
 def test_metrics_count_the_awake_by_units_and_ignore_memories() -> None:

@@ -48,19 +48,9 @@ def _conv(batch_norm: bool) -> nn.Module:
     def norm(channels: int) -> nn.Module:
         return nn.BatchNorm2d(channels) if batch_norm else nn.Identity()
 
-    net = nn.Sequential(
-        nn.Conv2d(2, 4, 3),
-        norm(4),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(4, 3, 2),
-        norm(3),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(12, 5),
-        nn.ReLU(),
-        nn.Linear(5, 3),
-    )
+    below = [nn.Conv2d(2, 4, 3), norm(4), nn.ReLU(), nn.MaxPool2d(2)]
+    above = [nn.Conv2d(4, 3, 2), norm(3), nn.ReLU(), nn.Flatten()]
+    net = nn.Sequential(*below, *above, nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 3))
     return net.to(memory_format=torch.channels_last)
 
 
