@@ -78,8 +78,6 @@ def kind_of(layer: nn.Module) -> str | None:
 
 
 def layers_of(net: nn.Module) -> list[SwrLayer]:
-    """The twin's view: kind, weight and bias in forward order."""
-
     def numpy(tensor: Any) -> np.ndarray | None:
         return None if tensor is None else tensor.detach().double().numpy().copy()
 

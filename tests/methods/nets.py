@@ -34,77 +34,30 @@ def snapshot(module: nn.Module) -> dict[str, Tensor]:
 
 
 def changed(before: dict[str, Tensor], module: nn.Module) -> set[str]:
-    """Names of the tensors with at least one other bit than in `before`."""
     after = module.state_dict()
     return {name for name in after if not torch.equal(after[name], before[name])}
 
 
 def relative_error(ours: Tensor, theirs: np.ndarray) -> float:
-    """‖ours − theirs‖ / ‖theirs‖ in float64."""
     array = ours.detach().double().numpy()
     assert array.shape == theirs.shape
     return float(np.linalg.norm(array - theirs) / np.linalg.norm(theirs))
 
 
-def train_a_little(module: nn.Module, optimizer: torch.optim.Optimizer, seed: int = 0) -> None:
-    """Give every parameter optimizer state by two updates on drawn gradients."""
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(2):
-        for parameter in module.parameters():
-            parameter.grad = torch.randn(parameter.shape, generator=generator).to(parameter)
-        optimizer.step()
-    optimizer.zero_grad()
-
-
-def optimizer_entries(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    return [value for state in optimizer.state.values() for value in state.values()]
-
-
 class Mlp(nn.Sequential):
-    """4-8-8-3 with ReLU, as a plain chain."""
-
     def __init__(self, bias: bool = True) -> None:
-        super().__init__(
-            nn.Linear(4, 8, bias=bias),
-            nn.ReLU(),
-            nn.Linear(8, 8, bias=bias),
-            nn.ReLU(),
-            nn.Linear(8, 3, bias=bias),
-        )
+        first, second, last = (nn.Linear(*d, bias=bias) for d in ((4, 8), (8, 8), (8, 3)))
+        super().__init__(first, nn.ReLU(), second, nn.ReLU(), last)
 
 
 class ConvNet(nn.Sequential):
     """Two convs and two linear layers on (2, 6, 6) inputs; with BatchNorm if asked."""
 
     def __init__(self, norm: bool = False) -> None:
-        super().__init__(
-            nn.Conv2d(2, 4, 3),
-            *([nn.BatchNorm2d(4)] if norm else []),
-            nn.ReLU(),
-            nn.Conv2d(4, 6, 2),
-            *([nn.BatchNorm2d(6)] if norm else []),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(54, 8),
-            nn.ReLU(),
-            nn.Linear(8, 3),
-        )
-
-
-class Gpt(nn.Module):
-    """The tensors of a GPT that matter to scopes: packed attention and a tied head."""
-
-    def __init__(self, vocabulary: int = 10, width: int = 4) -> None:
-        super().__init__()
-        self.wte = nn.Embedding(vocabulary, width)
-        self.c_attn = nn.Linear(width, 3 * width, bias=False)
-        self.c_proj = nn.Linear(width, width)
-        self.lm_head = nn.Linear(width, vocabulary, bias=False)
-        self.lm_head.weight = self.wte.weight
-
-    @property
-    def tied(self) -> bool:
-        return self.lm_head.weight is self.wte.weight
+        norms = [[nn.BatchNorm2d(4)], [nn.BatchNorm2d(6)]] if norm else [[], []]
+        first = [nn.Conv2d(2, 4, 3), *norms[0], nn.ReLU()]
+        second = [nn.Conv2d(4, 6, 2), *norms[1], nn.ReLU(), nn.Flatten()]
+        super().__init__(*first, *second, nn.Linear(54, 8), nn.ReLU(), nn.Linear(8, 3))
 
 
 class VisionTransformer(nn.Module):
@@ -135,7 +88,5 @@ class Dueling(nn.Module):
 
 
 class Untraceable(Dueling):
-    """It decides by what it reads."""
-
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x if x.sum() > 0 else -x)

@@ -32,19 +32,17 @@ class PenaltyCase:
         params: its parameters.
         twin: its slow twin: (module, module with the initial weights, **params) → value; None of
             one that reads batches, whose tests are its own.
-        weights_only: whether a network without linear and conv layers has nothing for it.
     """
 
     params: Mapping[str, Any]
     twin: Callable[..., Tensor] | None
-    weights_only: bool = False
 
 
 CASES: dict[str, PenaltyCase] = {
     "l2": PenaltyCase({"coef": 0.3}, l2_twin),
     "l2_init": PenaltyCase({"coef": 0.7}, l2_init_twin),
-    "parseval": PenaltyCase({"coef": 0.2, "scale": 1.5}, parseval_twin, weights_only=True),
-    "spectral": PenaltyCase({"coef": 0.1, "power": 2}, spectral_twin, weights_only=True),
+    "parseval": PenaltyCase({"coef": 0.2, "scale": 1.5}, parseval_twin),
+    "spectral": PenaltyCase({"coef": 0.1, "power": 2}, spectral_twin),
     "wasserstein": PenaltyCase({"coef": 0.5}, wasserstein_twin),
     "c_chain": PenaltyCase({"coef": 0.5, "beta": 0.1, "batch": 4}, None),
     "l2_er": PenaltyCase({"coef": 0.01, "rank_coef": 0.01, "batch": 4}, None),
@@ -77,7 +75,7 @@ class Attention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.c_attn = nn.Linear(4, 12)
-        self.c_attn.packed = True  # type: ignore[assignment]
+        self.c_attn.packed = True
         self.attention = nn.MultiheadAttention(4, 2)
 
 
@@ -107,5 +105,4 @@ def row(method: str, **keys: Any) -> dict[str, Any]:
 
 
 def penalties(method: str, network: Network, **keys: Any) -> Penalties:
-    """Return the penalties of a config of one row."""
     return Penalties([row(method, **keys)], {network.name: network})

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import rlplast
-from rlplast.core.network.network import Network
 from rlplast.core.rng import derive_seed
 from tests.methods.test_deep_fourier import OWN
 from tests.methods.unit_nets import NETS, Trained
@@ -20,12 +19,8 @@ REPLACED = {"mlp": ["0", "2"], "conv": ["0", "4", "8"], "conv_batchnorm": ["0", 
 every_net = pytest.mark.parametrize("net", REPLACED)
 
 
-def install(module: nn.Module, p: float = P) -> list[str]:
-    return rlplast.replace_layers(module, "aid", p=p)
-
-
-def made(net: str, p: float = P) -> Trained:
-    return Trained(net, install=lambda m: install(m, p))
+def install(module: nn.Module) -> list[str]:
+    return rlplast.replace_layers(module, "aid", p=P)
 
 
 def twin(z: Tensor, path: str, updates: int) -> Tensor:
@@ -40,9 +35,32 @@ def entries(tensor: Tensor) -> list[float]:
     return tensor.flatten().tolist()
 
 
+@pytest.mark.parametrize("name", OWN)
+def test_our_networks_have_the_mean_in_evaluation_and_keep_their_units(name: str) -> None:
+    module, inputs = OWN[name]()
+    before = [g.name for g in rlplast.Network("net", copy.deepcopy(module)).units().groups]
+    assert install(module)
+    network, any_module = rlplast.Network("net", module), module.eval()
+    assert [g.name for g in network.units().groups] == before
+    taps = any_module.forward_activations(*inputs)[1]
+    recorded = observed(network, *inputs)
+    for group, tap in taps.items():
+        assert sorted(entries(recorded[group])) == pytest.approx(sorted(entries(tap)))
+    module.train()
+    hooks = rlplast.Hooks([], network, "9 updates")
+    outputs = []
+    for update in range(1, 4):
+        out = module(*inputs)
+        outputs.append(out[0] if isinstance(out, tuple) else out)
+        hooks.step(updates=update)
+    assert not torch.equal(outputs[0], outputs[1])
+
+
 @every_net
-def test_in_training_entries_are_cut_as_the_twin_cuts_them(net: str) -> None:
-    trained = made(net)
+def test_in_training_entries_are_cut_as_the_twin_cuts_them_and_elsewhere_it_is_the_mean(
+    net: str,
+) -> None:
+    trained = Trained(net, install=install)
     hooks = rlplast.Hooks([], trained.network, "99 updates")
     for updates in range(3):
         plain = NETS[net].module()
@@ -59,47 +77,14 @@ def test_in_training_entries_are_cut_as_the_twin_cuts_them(net: str) -> None:
             torch.testing.assert_close(trained.module(x), h, rtol=1e-4, atol=1e-5)
         trained.update()
         hooks.step(updates=updates + 1)
-
-
-@every_net
-def test_elsewhere_it_is_the_mean(net: str) -> None:
-    trained = made(net).train(2)
-    x, _ = trained.batch()
-    plain = NETS[net].module()
-    plain.load_state_dict(trained.state())
-    for name, module in plain.named_children():
+    for module in plain.children():
         if isinstance(module, nn.ReLU):
-            setattr(plain, name, Mean())
-    with torch.no_grad():
-        expected = plain.eval()(x)
-        torch.testing.assert_close(trained.module.eval()(x), expected)
-        plain.load_state_dict(trained.state())
-        torch.testing.assert_close(trained.module.train()(x), plain.train()(x))
-    taps = observed(trained.network, x)
-    assert list(taps) == REPLACED[net]
-
-
-class Mean(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return P * F.relu(x) - (1 - P) * F.relu(-x)
-
-
-@pytest.mark.parametrize("name", OWN)
-def test_our_networks_have_the_mean_in_evaluation_and_keep_their_units(name: str) -> None:
-    module, inputs = OWN[name]()
-    before = [g.name for g in Network("net", copy.deepcopy(module)).units().groups]
-    assert install(module)
-    network, any_module = Network("net", module), module.eval()
-    assert [g.name for g in network.units().groups] == before
-    taps = any_module.forward_activations(*inputs)[1]  # type: ignore[operator]
-    recorded = observed(network, *inputs)
-    for group, tap in taps.items():
-        assert sorted(entries(recorded[group])) == pytest.approx(sorted(entries(tap)))
-    module.train()
-    hooks = rlplast.Hooks([], network, "9 updates")
-    outputs = []
-    for update in range(1, 4):
-        out = module(*inputs)
-        outputs.append(out[0] if isinstance(out, tuple) else out)
-        hooks.step(updates=update)
-    assert not torch.equal(outputs[0], outputs[1])
+            module.forward = lambda z: P * F.relu(z) - (1 - P) * F.relu(-z)
+    state, (x, _) = trained.state(), trained.batch()
+    for training in (False, True):
+        for module in (plain, trained.module):
+            module.load_state_dict(state)  # what BatchNorm has followed
+            module.train(training)
+        with torch.no_grad():
+            torch.testing.assert_close(trained.module(x), plain(x))
+    assert list(observed(trained.network, x)) == REPLACED[net]

@@ -9,7 +9,6 @@ from torch import nn
 import rlplast
 from rlplast.agents.networks import Architecture, QNetwork
 from rlplast.agents.sac_networks import Critic, TrunkSpec
-from rlplast.core.network.network import Network
 from rlplast.core.rng import torch_stream
 from tests.methods.unit_nets import NETS, Trained, normal
 from tests.naive import joining as naive
@@ -69,13 +68,13 @@ def test_wider_layers_are_drawn_by_torchs_law() -> None:
 @pytest.mark.parametrize("width", ["halve", "double"])
 def test_networks_of_agents_compute_it_and_are_drawn_anew(width: str) -> None:
     q = QNetwork(Architecture(((4, 3, 1),), (6,)), (2, 6, 6), 3)
-    q.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    q.to(memory_format=torch.channels_last)
     critic = Critic(5, 2, TrunkSpec("simba", 4, 2))
     for module, paths in ((q, ["conv1", "fc1"]), (critic, ["blocks.0.fc1", "blocks.1.fc1"])):
         assert rlplast.replace_layers(module, "crelu", width=width) == paths
-        network = Network("net", module, torch.optim.Adam(module.parameters()))
+        network = rlplast.Network("net", module, torch.optim.Adam(module.parameters()))
         network.initialise(torch_stream(0, "init"))
-    assert q.conv1.weight.is_contiguous(memory_format=torch.channels_last)  # type: ignore
+    assert q.conv1.weight.is_contiguous(memory_format=torch.channels_last)
     obs = normal(5, 2, 6, 6)
     values, taps = q.forward_activations(obs)
     w = dict(q.named_parameters())

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 import rlplast
 from rlplast.core.errors import ConfigError, NothingToEdit
-from rlplast.core.network.network import Network
 from rlplast.core.network.stacked import StackedLinear
 from rlplast.methods.dash import dash, shrink_factors
 from tests.methods.unit_nets import BATCH, NETS, Trained, normal
@@ -61,47 +60,32 @@ def gradients(module: nn.Module, batches: list[Batch], train: bool) -> list[list
     return result
 
 
-def expected(
-    made: Trained, batches: list[Batch], alpha: float, coef: float, train: bool
-) -> dict[str, Tensor]:
-    tensors = neurons(made.module)
-    new = naive.dash(list(tensors.values()), gradients(made.module, batches, train), alpha, coef)
-    return dict(zip(tensors, new, strict=True))
-
-
 @pytest.mark.parametrize("net", NETS)
 def test_every_neuron_is_the_twins(net: str) -> None:
     for mode, alpha, coef in (("train", 0.3, 0.3), ("eval", 1.0, 0.0), ("eval", 0.5, 0.9)):
-        check_neurons(net, mode, alpha, coef)
-
-
-def check_neurons(net: str, mode: str, alpha: float, coef: float) -> None:
-    made, data = Trained(net).train(5), Data(net)
-    before = made.state()
-    replica = copy.deepcopy(made.module)
-    options: dict[str, Any] = {"alpha": alpha, "coef": coef, "mode": mode}
-    loss = loss_of(made.module)
-    receipt = dash(made.network, inputs=data, loss=loss, batches=3, batch=12, **options)
-    assert [len(x) for x, _ in data.drawn] == [12, 12, 12]
-    after, now = neurons(made.module), made.state()
-    made.module.load_state_dict(before)
-    shrunk = expected(made, data.drawn, alpha, coef, mode == "train")
-    made.module.load_state_dict(now)
-    assert shrunk.keys() == after.keys()
-    for name, tensor in shrunk.items():
-        torch.testing.assert_close(after[name].detach(), tensor, rtol=1e-4, atol=1e-7, msg=name)
-    edited = {name.partition("[")[0] for name in shrunk}
-    for name, tensor in replica.state_dict().items():
-        assert name in edited or torch.equal(tensor, now[name]), name
-    assert receipt.entries_touched == sum(t.numel() for t in shrunk.values())
-    assert any(not torch.equal(before[n], now[n]) for n in edited)
+        made, data = Trained(net).train(5), Data(net)
+        twin = copy.deepcopy(made.module)
+        options: dict[str, Any] = {"alpha": alpha, "coef": coef, "mode": mode}
+        loss = loss_of(made.module)
+        receipt = dash(made.network, inputs=data, loss=loss, batches=3, batch=12, **options)
+        assert [len(x) for x, _ in data.drawn] == [12, 12, 12]
+        before, after = neurons(twin), neurons(made.module)
+        found = gradients(twin, data.drawn, mode == "train")
+        shrunk = naive.dash(list(before.values()), found, alpha, coef)
+        for name, tensor in zip(before, shrunk, strict=True):
+            torch.testing.assert_close(after[name].detach(), tensor, rtol=1e-4, atol=1e-7, msg=name)
+        edited = {name.partition("[")[0] for name in before}
+        for name, tensor in twin.state_dict().items():
+            assert name in edited or torch.equal(tensor, made.state()[name]), name
+        assert receipt.entries_touched == sum(t.numel() for t in shrunk)
+        assert any(not torch.equal(before[n], after[n]) for n in before)
 
 
 def test_modes_differ_with_batch_norm_and_move_no_statistics_nor_flags() -> None:
     results = []
     for mode in ("train", "eval"):
         made, data = Trained("conv_batchnorm").train(5), Data("conv_batchnorm")
-        made.module[1].eval()  # type: ignore[index, operator]
+        made.module[1].eval()
         flags = [m.training for m in made.module.modules()]
         buffers = {n: b.clone() for n, b in made.module.named_buffers()}
         loss = loss_of(made.module)
@@ -136,19 +120,17 @@ def test_factors_are_the_twins_and_lie_between_coef_and_one() -> None:
 
 def test_the_same_edit_of_a_follower_is_measured_against_the_networks_own_direction() -> None:
     made, data = Trained("mlp").train(3), Data("mlp")
+    twin = copy.deepcopy(made.module)
     target = copy.deepcopy(made.module).requires_grad_(False)
     with torch.no_grad():
         for i, p in enumerate(target.parameters()):
             p.add_(normal(*p.shape, seed=i), alpha=0.2)
     follower = neurons(target)
     start = [t.clone() for t in follower.values()]
-    network = Network("net", made.module, made.optimizer, target)
-    before = made.state()
+    network = rlplast.Network("net", made.module, made.optimizer, target)
     loss = loss_of(made.module)
     dash(network, inputs=data, loss=loss, batches=2, follower_policy="same_edit")
-    made.module.load_state_dict(before)
-    found = gradients(made.module, data.drawn, train=True)
-    wanted = naive.dash(start, found, 0.3, 0.3)
+    wanted = naive.dash(start, gradients(twin, data.drawn, train=True), 0.3, 0.3)
     for ours, theirs in zip(follower.values(), wanted, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-7)
 

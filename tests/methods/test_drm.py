@@ -9,9 +9,7 @@ from torch import Tensor, nn
 
 import rlplast
 from rlplast.core.errors import ConfigError, NothingToEdit
-from rlplast.core.method.receipt import Receipt
 from rlplast.core.network.blocks import Block
-from rlplast.core.network.network import Network
 from tests.methods.unit_nets import NETS, Trained, normal
 from tests.models import observed
 from tests.naive import redo as naive
@@ -31,7 +29,7 @@ def made(net: str) -> tuple[Trained, Tensor]:
     return trained, normal(32, *NETS[net].sample, seed=77)
 
 
-def fire(trained: Trained, probe: Tensor, **params: Any) -> Receipt:
+def fire(trained: Trained, probe: Tensor, **params: Any) -> rlplast.Receipt:
     return rlplast.apply("drm", trained.network, inputs=lambda size, generator: probe, **params)
 
 
@@ -68,7 +66,7 @@ def check_mixing(net: str, rate: float, keep: tuple[float, float]) -> None:
 
 
 def test_bad_values_and_networks_are_refused() -> None:
-    network = Network("net", nn.Sequential(nn.Linear(3, 2)))
+    network = rlplast.Network("net", nn.Sequential(nn.Linear(3, 2)))
     with pytest.raises(NothingToEdit, match="no hidden units"):
         rlplast.apply("drm", network, inputs=lambda size, generator: normal(4, 3))
     row = {"method": "drm", "at": "50%", "params": {"keep": [0.9, 0.2]}}

@@ -9,7 +9,6 @@ from torch import nn
 
 import rlplast
 from rlplast.agents.sac_networks import Actor, TrunkSpec
-from rlplast.core.errors import ConfigError
 from rlplast.core.network.blocks import BlockSpec
 from rlplast.core.network.stacked import StackedLinear
 from tests.methods.nets import ConvNet, Dueling, Mlp, Untraceable, changed, randomise, snapshot
@@ -49,7 +48,7 @@ def test_head_is_the_last_layer_of_an_mlp_and_every_linear_of_a_conv_net() -> No
 
 def flagged() -> nn.Module:
     model = Untraceable()
-    model.value.is_head = model.advantage.is_head = True  # type: ignore[assignment]
+    model.value.is_head = model.advantage.is_head = True
     return model
 
 
@@ -97,5 +96,5 @@ def test_bad_uses_are_refused() -> None:
         (nn.Conv2d(2, 2, 2), {}, "no linear layer"),
         (ConvNet(), {"scope": "dqn", "initial": {}}, "model"),
     ):
-        with pytest.raises(ConfigError, match=message):
+        with pytest.raises(rlplast.ConfigError, match=message):
             rlplast.head_reset(model, **options)

@@ -8,13 +8,12 @@ from torch import Tensor, nn
 
 import rlplast
 from rlplast.core.errors import NothingToEdit
-from rlplast.core.network.network import Network
 from tests.methods.nets import ConvNet, randomise, snapshot
 
 
 def project(model: Any, **options: Any) -> dict[str, Tensor]:
     rlplast.apply("hypersphere_project", model, **options)
-    return snapshot(model.module if isinstance(model, Network) else model)
+    return snapshot(model.module if isinstance(model, rlplast.Network) else model)
 
 
 def test_every_row_has_length_one_and_keeps_its_direction() -> None:

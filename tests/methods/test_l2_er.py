@@ -1,4 +1,4 @@
-"""l2_er beside a slow twin, closed forms, finite differences, and runs that nobody interrupted."""
+"""l2_er beside a slow twin, closed forms, and finite differences."""
 
 from typing import Any
 
@@ -7,16 +7,14 @@ import torch
 from torch import Tensor
 
 from rlplast.agents.sac_networks import Critic, TrunkSpec
-from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.network import Network
 from rlplast.methods.features import readers
 from rlplast.methods.l2_er import lost_rank
 from rlplast.metrics.ranks import effective_rank
-from tests.methods.feature_runs import Termed
+from tests.methods.driven import Driven
 from tests.models import FAMILIES, build, data
 from tests.naive import features as naive
 
-PARAMS = {"coef": 0.3, "rank_coef": 0.7}
 # Of each family, the layers that read hidden units, and the head.
 READERS = {
     "mlp": ["2", "4"],
@@ -28,8 +26,9 @@ READERS = {
 }
 
 
-def made(family: Any, x: Tensor | None = None, **params: Any) -> Termed:
-    return Termed(family, x, method="l2_er", params=PARAMS | params)
+def made(of: Any, x: Tensor | None = None) -> Driven:
+    row = {"method": "l2_er", "params": {"coef": 0.3, "rank_coef": 0.7}}
+    return Driven(of, x, penalty=row).move()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -45,10 +44,16 @@ def test_value_is_the_twins(family: str) -> None:
     assert float(termed.term().detach()) == pytest.approx(expected, rel=1e-4)
 
 
+@torch.no_grad()
+def shift(parameters: list[Tensor], steps: list[Tensor], size: float) -> None:
+    for p, s in zip(parameters, steps, strict=True):
+        p.add_(s, alpha=size)
+
+
 @pytest.mark.parametrize("family", ["mlp", "conv_batchnorm", "stacked"])
 def test_gradient_is_that_of_finite_differences(family: str) -> None:
     termed = made(build(family).double(), data(family)[0].double())
-    parameters = list(termed.module.parameters())
+    parameters: list[Tensor] = list(termed.module.parameters())
     gradients = torch.autograd.grad(termed.term(), parameters)
     generator = torch.Generator().manual_seed(1)
     for _ in range(3):
@@ -56,24 +61,16 @@ def test_gradient_is_that_of_finite_differences(family: str) -> None:
         expected = sum(float((g * s).sum()) for g, s in zip(gradients, steps, strict=True))
         values = []
         for size in (1e-6, -2e-6):  # there and back beyond
-            with torch.no_grad():
-                for p, s in zip(parameters, steps, strict=True):
-                    p.add_(s, alpha=size)
+            shift(parameters, steps, size)
             values.append(float(termed.term().detach()))
-        with torch.no_grad():
-            for p, s in zip(parameters, steps, strict=True):
-                p.add_(s, alpha=1e-6)
+        shift(parameters, steps, 1e-6)
         assert (values[0] - values[1]) / 2e-6 == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
 def test_lost_rank_has_closed_forms() -> None:
-    def lost(*sizes: float) -> float:
-        return float(lost_rank(torch.diag(torch.tensor(sizes, dtype=torch.float64))))
-
-    assert lost(2, 2, 2, 2) == pytest.approx(0, abs=1e-6)
-    assert lost(5, 0, 0, 0) == pytest.approx(3, abs=1e-6)
-    assert lost(1, 1, 0) == pytest.approx(1, abs=1e-6)
-    assert lost(0, 0) == 1
+    for sizes, expected in (((2, 2, 2, 2), 0), ((5, 0, 0, 0), 3), ((1, 1, 0), 1), ((0, 0), 1)):
+        found = lost_rank(torch.diag(torch.tensor(sizes, dtype=torch.float64)))
+        assert float(found) == pytest.approx(expected, abs=1e-6)
     wide = torch.randn(2, 5, 9, dtype=torch.float64)
     torch.testing.assert_close(lost_rank(3 * wide), lost_rank(wide))
     torch.testing.assert_close(lost_rank(wide.mT), lost_rank(wide))
@@ -85,16 +82,9 @@ def test_lost_rank_has_closed_forms() -> None:
 def test_features_that_are_all_0_have_finite_gradients() -> None:
     termed = made("mlp")
     with torch.no_grad():
-        termed.module.get_parameter("0.bias").fill_(-100.0)
-        termed.module.get_parameter("2.bias").fill_(-100.0)
+        for name in ("0.bias", "2.bias"):
+            termed.module.get_parameter(name).fill_(-100.0)
     assert all(g is not None and g.isfinite().all() for g in termed.gradients().values())
-
-
-def test_without_the_rank_it_is_l2() -> None:
-    termed = made("conv_batchnorm", rank_coef=0.0)
-    rows = [{"method": "l2", "params": {"coef": 0.3}}]
-    expected = Penalties(rows, {"net": termed.network}).of("net")
-    torch.testing.assert_close(termed.term(), expected)
 
 
 def test_of_simba_the_inner_units_count_and_what_the_head_reads() -> None:

@@ -10,10 +10,7 @@ import rlplast
 import rlplast.methods.normalize_project as nap
 from rlplast.agents.networks import Architecture, QNetwork
 from rlplast.agents.sac_networks import Actor, Critic, TrunkSpec
-from rlplast.core.clock import Clock
 from rlplast.core.errors import BadWeights, ConfigError, NothingToEdit
-from rlplast.core.method.penalties import Penalties
-from rlplast.core.network.network import Network
 from rlplast.core.rng import torch_stream
 from tests.methods.nets import snapshot
 from tests.methods.unit_nets import NETS, Trained, normal
@@ -65,85 +62,41 @@ def pairs_of(module: nn.Module) -> list[tuple[Tensor, Tensor]]:
     for layer in module.modules():
         norm = isinstance(layer, nn.LayerNorm | nn.GroupNorm | nn.BatchNorm2d)
         stacked = type(layer).__name__ == "StackedLayerNorm"
-        if (norm or stacked) and layer.weight is not None:  # type: ignore[union-attr]
-            weight, bias = layer.weight, layer.bias  # type: ignore[union-attr]
+        if (norm or stacked) and layer.weight is not None:
+            weight, bias = layer.weight, layer.bias
             found += list(zip(weight, bias, strict=True)) if stacked else [(weight, bias)]
     return found
 
 
-@every_net
-def test_layers_with_hidden_units_get_a_norm_and_lose_their_bias(net: str) -> None:
-    for rule in RULES:
-        plain = NETS[net].module()
-        start = snapshot(plain)
-        weights = {n: p for n, p in plain.named_parameters() if n.endswith("weight")}
-        paths = install(plain, scale_offset=rule)
-        assert sorted(paths) == sorted(NORMED[net])
-        after = dict(plain.named_parameters())
-        for path in NORMED[net]:
-            assert plain.get_submodule(path).bias is None
-            assert f"{path}.bias" not in after
-            norms = [n for n in after if n.startswith(f"{path}.norm.")]
-            assert len(norms) == (0 if rule == "drop" else 2)
-            for name in norms:
-                value = torch.full_like(after[name], name.endswith("weight"))
-                assert torch.equal(after[name], value)
-        assert all(after[n] is p for n, p in weights.items())  # the same parameters
-        gone = {f"{path}.bias" for path in NORMED[net]}
-        kept = {n: t for n, t in plain.state_dict().items() if ".norm." not in n or n in start}
-        assert_same({n: t for n, t in start.items() if n not in gone}, kept)
-    training_moves_every_parameter_and_the_optimizer_has_the_new_ones(made(net))
-
-
-def training_moves_every_parameter_and_the_optimizer_has_the_new_ones(trained: Trained) -> None:
-    held = {id(p) for g in trained.optimizer.param_groups for p in g["params"]}
-    assert held == {id(p) for p in trained.module.parameters()}
-    before, hooks = trained.state(), hooks_of(trained)
-    for update in range(1, 4):
-        trained.update()
-        hooks.step(updates=update)
-    for name, p in trained.module.named_parameters():
-        assert not torch.equal(p, before[name]), name
-
-
 @pytest.mark.parametrize("rule", ["drop", "project"])
 def test_outputs_are_the_twins(rule: str) -> None:
-    trained = made("mlp", scale_offset=rule)
-    hooks = hooks_of(trained)
-    for update in range(1, 5):
-        trained.update()
-        hooks.step(updates=update)
+    """A conv's norm spans channels and pixels, and a member's its own units."""
+    trained = made("mlp", scale_offset=rule).train(3)
+    get = trained.module.get_submodule
     layers = []
-    for path in ("0", "2"):
-        layer = trained.module.get_submodule(path)
+    for layer in (get("0"), get("2")):
         norm: Any = layer.norm
-        layers.append(naive.NormLinear(layer.weight, norm.weight, norm.bias))  # type: ignore
-    last = trained.module.get_submodule("4")
-    layers.append(naive.NormLinear(last.weight, b=last.bias))  # type: ignore[arg-type]
+        layers.append(naive.NormLinear(layer.weight, norm.weight, norm.bias))
+    layers.append(naive.NormLinear(get("4").weight, b=get("4").bias))
     x = normal(6, 5, seed=77)
-    expected = naive.forward_mlp(x, layers)
-    torch.testing.assert_close(trained.module(x), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        trained.module(x), naive.forward_mlp(x, layers), rtol=1e-4, atol=1e-5
+    )
 
-
-def test_a_convs_norm_spans_channels_and_pixels_and_a_members_its_own_units() -> None:
-    trained = made("conv")
-    push(trained.module)
-    layer = trained.module.get_submodule("0")
-    x = normal(3, 2, 8, 8, seed=1)
-    plain = nn.functional.conv2d(x, layer.weight)  # type: ignore[arg-type]
-    norm: Any = layer.norm
-    expected = naive.layer_norm(plain, norm.weight, norm.bias)
-    torch.testing.assert_close(layer(x), expected, rtol=1e-4, atol=1e-5)
-    for rule in ("project", "drop"):
-        pair = made("stacked", scale_offset=rule)
-        push(pair.module)
-        layer = pair.module.get_submodule("fc1")
-        x = normal(4, 5, seed=2)
-        for member in range(2):
-            norm = layer.norm
-            affine = (norm.weight[member], norm.bias[member]) if rule == "project" else ()
-            wanted = naive.layer_norm(x @ layer.weight[member].T, *affine)  # type: ignore[index]
-            torch.testing.assert_close(layer(x)[member], wanted, rtol=1e-4, atol=1e-5)
+    nets: dict[str, tuple[Tensor, Any]] = {
+        "conv": (normal(3, 2, 8, 8, seed=1), lambda x, w: [nn.functional.conv2d(x, w)]),
+        "stacked": (normal(4, 5, seed=2), lambda x, w: [x @ one.T for one in w]),
+    }
+    for net, (x, multiply) in nets.items():
+        module = made(net, scale_offset=rule).module
+        push(module)
+        layer = module.get_submodule("0" if net == "conv" else "fc1")
+        norm, found = layer.norm, layer(x) if net == "stacked" else [layer(x)]
+        for i, (own, plain) in enumerate(zip(found, multiply(x, layer.weight), strict=True)):
+            pair = (norm.weight, norm.bias) if rule == "project" else ()
+            affine = [t[i] for t in pair] if net == "stacked" else pair
+            expected = naive.layer_norm(plain, *affine)
+            torch.testing.assert_close(own, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -186,15 +139,15 @@ def test_every_update_projects_as_the_twin_does(net: str, rule: str) -> None:
     assert receipt.sfe > 0
 
 
-@pytest.mark.parametrize("rule", ["drop", "regularise"])
-@pytest.mark.parametrize("net", ["mlp", "conv", "stacked"])
+@pytest.mark.parametrize(
+    ("net", "rule"), [("mlp", "drop"), ("conv", "regularise"), ("stacked", "drop")]
+)
 def test_with_a_norm_right_after_each_weight_the_projection_changes_no_output(
     net: str, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nap, "EPS", 0.0)
-    trained = made(net, scale_offset=rule)
-    module = trained.module.double()
-    network = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.1))
+    module = made(net, scale_offset=rule).module.double()
+    network = rlplast.Network("net", module, torch.optim.SGD(module.parameters(), lr=0.1))
     hooks = rlplast.Hooks([], network, "10 updates")
     push(module)
     x = normal(8, *NETS[net].sample, seed=3).double()
@@ -235,9 +188,8 @@ def test_every_nth_update_projects() -> None:
 def test_regularise_adds_the_twins_term_and_its_gradient(net: str) -> None:
     trained = made(net, scale_offset="regularise", coef=0.3)
     push(trained.module)
-    penalties = Penalties([], {"net": trained.network})
+    penalties = rlplast.Penalties([], {"net": trained.network})
     term = penalties.of("net")
-    assert term is not None
     expected = naive.regularise(pairs_of(trained.module), 0.3)
     assert float(term.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
     term.backward()
@@ -256,10 +208,11 @@ def test_networks_of_agents_are_normalised_projected_and_drawn_anew() -> None:
         "q": (QNetwork(Architecture(((4, 3, 1),), (7,)), (2, 6, 6), 3), ["conv1", "fc1"]),
         "actor": (Actor(5, 2, TrunkSpec("simba", 4, 2)), ["blocks.0.fc1", "blocks.1.fc1"]),
         "critic": (Critic(5, 2, TrunkSpec("mlp", 6, 2)), ["fc1", "fc2"]),
+        "squeezed": (Squeezed(), ["fc"]),
     }
     for name, (module, paths) in nets.items():
         assert install(module) == paths
-        network = Network(name, module, torch.optim.Adam(module.parameters(), lr=0.1))
+        network = rlplast.Network(name, module, torch.optim.Adam(module.parameters(), lr=0.1))
         network.initialise(torch_stream(0, "init"))
         hooks = rlplast.Hooks([], network, "10 updates")
         start = snapshot(module)
@@ -287,32 +240,6 @@ class Squeezed(nn.Module):
         return torch.tanh(self.head(torch.relu(self.fc(x)))).squeeze(-1)
 
 
-def test_a_head_is_one_too_when_its_output_is_worked_on() -> None:
-    module = Squeezed()
-    assert install(module) == ["fc"]
-    network = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.1))
-    hooks = rlplast.Hooks([], network, "10 updates")
-    push(module)
-    before = module.head.weight.detach().clone()
-    hooks.step(updates=1)
-    assert torch.equal(module.head.weight, before)
-
-
-@pytest.mark.slow
-def test_compiled_updates_project_as_eager_ones() -> None:
-    torch._dynamo.reset()
-    eager, compiled = made("conv"), made("conv")
-    inside = [hooks_of(one).hooks[0] for one in (eager, compiled)]
-    edit = torch.compile(inside[1].after_update, backend="aot_eager", fullgraph=True)
-    for update in range(1, 4):
-        for one, function in ((eager, inside[0].after_update), (compiled, edit)):
-            one.update()
-            function(Clock(updates=update), 0)
-    torch._dynamo.reset()
-    for name, tensor in eager.state().items():
-        torch.testing.assert_close(compiled.state()[name], tensor, rtol=1e-5, atol=1e-6, msg=name)
-
-
 def test_what_cannot_be_normalised_is_named() -> None:
     with pytest.raises(NothingToEdit):
         install(nn.Sequential(nn.Linear(3, 2)))
@@ -323,6 +250,36 @@ def test_what_cannot_be_normalised_is_named() -> None:
     with pytest.raises(ConfigError, match="0 is a Conv1d"):
         install(nn.Sequential(nn.Conv1d(1, 2, 3), nn.ReLU(), nn.Conv1d(2, 1, 3)))
     low = module.bfloat16()  # where a factor of 0.999 rounds to nothing
-    network = Network("net", low, torch.optim.SGD(low.parameters(), lr=0.1))
+    network = rlplast.Network("net", low, torch.optim.SGD(low.parameters(), lr=0.1))
     with pytest.raises(BadWeights, match=r"net\.0\.weight"):
         rlplast.Hooks([], network, "10 updates")
+
+
+@every_net
+def test_layers_with_hidden_units_get_a_norm_and_lose_their_bias_and_all_trains(net: str) -> None:
+    for rule in RULES:
+        plain = NETS[net].module()
+        start = snapshot(plain)
+        weights = {n: p for n, p in plain.named_parameters() if n.endswith("weight")}
+        assert sorted(install(plain, scale_offset=rule)) == sorted(NORMED[net])
+        after = dict(plain.named_parameters())
+        for path in NORMED[net]:
+            assert plain.get_submodule(path).bias is None
+            norms = [n for n in after if n.startswith(f"{path}.norm.")]
+            assert len(norms) == (0 if rule == "drop" else 2)
+            for name in norms:
+                value = torch.full_like(after[name], name.endswith("weight"))
+                assert torch.equal(after[name], value)
+        assert all(after[n] is p for n, p in weights.items())  # the same parameters
+        gone = {f"{path}.bias" for path in NORMED[net]}
+        kept = {n: t for n, t in plain.state_dict().items() if ".norm." not in n or n in start}
+        assert_same({n: t for n, t in start.items() if n not in gone}, kept)
+    trained = made(net)
+    held = {id(p) for g in trained.optimizer.param_groups for p in g["params"]}
+    assert held == {id(p) for p in trained.module.parameters()}
+    before, hooks = trained.state(), hooks_of(trained)
+    for update in range(1, 4):
+        trained.update()
+        hooks.step(updates=update)
+    for name, p in trained.module.named_parameters():
+        assert not torch.equal(p, before[name]), name

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 import rlplast
-from rlplast.core.errors import ConfigError
 from tests.methods.nets import changed, randomise, snapshot
 
 
@@ -45,7 +44,7 @@ def fire(method: str, module: Series, x: Tensor) -> rlplast.Receipt:
 def test_a_norm_over_time_is_refused_and_one_over_units_is_reset(norm: str, method: str) -> None:
     module, x = Series(NORMS[norm]()).eval(), torch.randn(64, 5, 6)
     before = snapshot(module)
-    with pytest.raises(ConfigError, match=r"net\.norm .*\(64, 5, 5\)"):
+    with pytest.raises(rlplast.ConfigError, match=r"net\.norm .*\(64, 5, 5\)"):
         fire(method, module, x)
     assert not changed(before, module)
     assert fire(method, module, x[:, 0]).units == {"mix": 1}
@@ -56,7 +55,7 @@ def test_a_norm_over_time_is_refused_and_one_over_units_is_reset(norm: str, meth
 def test_a_pass_of_a_users_loop_is_checked_too() -> None:
     module = Series(nn.BatchNorm1d(5))
     network = rlplast.Network("net", module)
-    with pytest.raises(ConfigError, match=r"net\.norm"):
+    with pytest.raises(rlplast.ConfigError, match=r"net\.norm"):
         with rlplast.record(network):
             module(torch.randn(64, 5, 6))
     assert not module.norm._forward_hooks

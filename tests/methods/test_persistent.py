@@ -1,7 +1,6 @@
-"""Persistent: its term, what a firing does, and whole runs of several iterations."""
+"""Persistent: its term, what a firing does, and a whole run of several iterations."""
 
 import copy
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -11,89 +10,47 @@ import torch
 from torch import Tensor, nn
 
 import rlplast
-from rlplast.core.errors import ConfigError
-from rlplast.core.method.hooks import Hooks
-from rlplast.core.method.penalties import Penalties
-from rlplast.core.network.network import Network
-from rlplast.core.rng import preserve_global_rng
 from rlplast.run import api
 from rlplast.training.loop import Loop
-from tests.marks import slow
+from tests.methods.driven import Driven, assert_close, gradients
 from tests.methods.penalty_cases import MODELS, moved
 from tests.models import assert_same
 from tests.naive.penalties import persistent_twin, weight_and_bias
-from tests.runs import Killed, at_step, final, kill, lines
+from tests.runs import lines
 from tests.supervised_runs import small_supervised
 
 
-class Driven:
-    """A network with the hook in a hand-written loop, each iteration one update long."""
+def driven(network: rlplast.Network, *solutions: nn.Module, seed: int = 0, **params: Any) -> Driven:
+    """A network whose hook fires after every second update, and has fired on solutions."""
+    row = {"method": "persistent", "every": "2 updates", "params": params}
+    made = Driven(network, hook=row, seed=seed)
+    remember(made, *solutions)
+    return made
 
-    def __init__(self, network: Network, seed: int = 0, **params: Any) -> None:
-        self.network, self.updates = network, 0
-        self.penalties = Penalties([], network)
-        row = {"method": "persistent", "every": "2 updates", "params": params}
-        total = "10000 updates"
-        self.hooks = Hooks([row], network, total, seed, penalties=self.penalties)
 
-    def remember(self, *solutions: nn.Module) -> None:
-        """Fire on each solution, and go on from the weights of before."""
-        weights = copy.deepcopy(self.network.module.state_dict())
-        for solution in solutions:
-            self.network.module.load_state_dict(solution.state_dict())
-            self.updates += 2
-            assert len(self.hooks.step(updates=self.updates)) == 1
-        self.network.module.load_state_dict(weights)
-
-    def term(self) -> Tensor | None:
-        return self.penalties.of(self.network.name)
-
-    def value(self) -> float:
-        term = self.term()
-        assert term is not None
-        return float(term.detach())
+def remember(made: Driven, *solutions: nn.Module) -> None:
+    weights = copy.deepcopy(made.module.state_dict())
+    for solution in solutions:
+        made.module.load_state_dict(solution.state_dict())
+        assert len(made.step(2)) == 1
+    made.module.load_state_dict(weights)
 
 
 def solution(family: str, seed: int) -> nn.Module:
-    """Return a trained-looking module of a family of models."""
-    with preserve_global_rng():
-        torch.default_generator.manual_seed(seed)
-        module = MODELS[family]()
-        with torch.no_grad():
-            for param in module.parameters():
-                param.add_(torch.randn_like(param))
-    return module
-
-
-def flat(layer: tuple[Tensor, Tensor | None]) -> Tensor:
-    return torch.cat([part.detach().flatten() for part in layer if part is not None])
+    return moved(family, seed)[0].module
 
 
 @pytest.mark.parametrize("family", MODELS)
 def test_value_and_gradient_are_those_of_a_loop_over_layers(family: str) -> None:
     for norm_power in (1, 2):
-        compare_with_the_loop(family, norm_power)
-
-
-def compare_with_the_loop(family: str, norm_power: int) -> None:
-    network, _ = moved(family)
-    past = [solution(family, seed) for seed in (1, 2)]
-    twin = copy.deepcopy(network.module).double()
-    doubled = [copy.deepcopy(module).double() for module in past]
-    driven = Driven(network, coef=0.3, norm_power=norm_power)
-    driven.remember(*past)
-    found, expected = driven.term(), persistent_twin(twin, twin, 0.3, doubled, norm_power)
-    assert found is not None
-    assert float(found.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
-    assert float(found.detach()) > 0
-    found.backward()
-    expected.backward()
-    for name, param in network.module.named_parameters():
-        wanted = twin.get_parameter(name).grad
-        if param.grad is None or wanted is None:
-            assert param.grad is wanted is None, name
-        else:
-            torch.testing.assert_close(param.grad, wanted.float(), rtol=1e-4, atol=1e-6)
+        network, _ = moved(family)
+        past = [solution(family, seed) for seed in (1, 2)]
+        twin = copy.deepcopy(network.module).double()
+        doubled = [copy.deepcopy(module).double() for module in past]
+        made = driven(network, *past, coef=0.3, norm_power=norm_power)
+        expected = persistent_twin(twin, twin, 0.3, doubled, norm_power)
+        assert 0 < float(made.term().detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
+        assert_close(made.gradients(), gradients(twin, expected))
 
 
 def one_layer(weight: list[float], bias: float) -> nn.Linear:
@@ -116,57 +73,57 @@ VALUES = [  # weight and bias now, and then; norm_power, value
 
 def test_value_of_one_layer() -> None:
     for now, then, power, expected in VALUES:
-        network = Network("net", one_layer(*now))
-        driven = Driven(network, coef=0.1, norm_power=power)
-        driven.remember(one_layer(*then))
-        found = driven.term()
-        assert found is not None
-        assert float(found.detach()) == pytest.approx(0.1 * expected, abs=1e-15), (now, then)
+        network = rlplast.Network("net", one_layer(*now))
+        made = driven(network, one_layer(*then), coef=0.1, norm_power=power)
+        assert float(made.term().detach()) == pytest.approx(0.1 * expected, abs=1e-15), (now, then)
         if expected:
-            found.backward()
             theta, old = (torch.tensor([*w, b], dtype=torch.float64) for w, b in (now, then))
-            sign = math.copysign(1, float(theta @ old))
-            wanted = 0.1 * sign * old / old.norm() ** power
-            grads = [p.grad.flatten() for p in network.module.parameters() if p.grad is not None]
+            wanted = 0.1 * math.copysign(1, float(theta @ old)) * old / old.norm() ** power
+            grads = [g.flatten() for g in made.gradients().values() if g is not None]
             torch.testing.assert_close(torch.cat(grads), wanted)
 
 
 def test_one_is_a_layer_that_every_firing_draws_anew() -> None:
+    def flat(layer: tuple[Tensor, Tensor | None]) -> Tensor:
+        return torch.cat([part.detach().flatten() for part in layer if part is not None])
+
     network, _ = moved("mlp")
     old = solution("mlp", 1)
     pairs = zip(weight_and_bias(network.module), weight_and_bias(old), strict=True)
     alone = [float((flat(a) @ flat(b)).abs() / flat(b).norm()) for a, b in pairs]
     drawn = []
     for seed in (0, 1):
-        driven = Driven(network, seed, layers="one", coef=1.0)
+        made = driven(network, seed=seed, layers="one", coef=1.0)
         for firing in range(1, 16):
-            driven.remember(old)  # every solution is the same, so firing n has n times the value
-            same = [i for i, a in enumerate(alone) if driven.value() == pytest.approx(firing * a)]
+            remember(made, old)  # every solution is the same, so firing n has n times the value
+            value = float(made.term().detach())
+            same = [i for i, a in enumerate(alone) if value == pytest.approx(firing * a)]
             drawn += same
             assert len(same) == 1
     assert set(drawn) == {0, 1, 2}
     assert drawn[:15] != drawn[15:]
-    whole = Driven(network, coef=1.0)
-    whole.remember(old)
-    assert whole.value() == pytest.approx(sum(alone))
+    whole = driven(network, old, coef=1.0)
+    assert float(whole.term().detach()) == pytest.approx(sum(alone))
 
 
 def test_of_more_solutions_than_there_is_room_for_the_newest_count() -> None:
     network, _ = moved("mlp")
     past = [solution("mlp", seed) for seed in range(5)]
-    driven = Driven(network, coef=1.0, solutions=2)
-    driven.remember(*past)
+    made = driven(network, *past, coef=1.0, solutions=2)
     expected = persistent_twin(network.module, network.module, 1.0, past[-2:])
-    assert driven.value() == pytest.approx(float(expected.detach()), rel=1e-5)
+    torch.testing.assert_close(made.term(), expected, rtol=1e-5, atol=0)
 
 
 def test_a_firing_returns_everything_to_the_start_and_clears_the_optimizer() -> None:
     network, start = moved("conv_batchnorm")
     (optimizer,) = network.optimizers
-    driven = Driven(network)
+    made = driven(network)
     for param in network.module.parameters():
         optimizer.state[param]["momentum_buffer"] = torch.ones_like(param)
-    driven.hooks.step(updates=2)
+    made.step()
+    assert made.term() is None and made.penalties.metrics(1) == {}
+    made.step()
+    assert made.term() is not None
     initial = {block.name: network.initial[block.name] for block in network.blocks}
     assert_same({b.name: b.view for b in network.blocks}, initial)
     assert initial.keys() >= {name for name, _ in start.named_parameters()}
@@ -174,87 +131,46 @@ def test_a_firing_returns_everything_to_the_start_and_clears_the_optimizer() -> 
     assert moments and not any(m.any() for m in moments)
 
 
-def test_before_the_first_firing_there_is_no_term() -> None:
-    driven = Driven(moved("mlp")[0])
-    driven.hooks.step(updates=1)
-    assert driven.term() is None
-    assert driven.penalties.metrics(1) == {}
-    driven.hooks.step(updates=2)
-    assert driven.term() is not None
-
-
 def test_refusals_say_what_is_needed() -> None:
     network, _ = moved("mlp")
     row = {"method": "persistent", "every": "2 updates"}
-    with pytest.raises(ConfigError, match="penalties="):
-        Hooks([row], network, "10 updates")
-    scale = Network("net", nn.LayerNorm(3))
-    with pytest.raises(ConfigError, match="persistent finds no"):
-        Hooks([row], scale, "10 updates", penalties=Penalties([], scale))
-    with pytest.raises(ConfigError, match="hooks"):
-        Penalties([{"method": "persistent"}], network)
-
-
-ROW = {"method": "persistent", "on": "phase_start", "params": {"coef": 0.05, "solutions": 3}}
-REPEATED: dict[str, Any] = {
-    "stream": {"name": "repeated", "phases": 3, "epochs": 1},
-    "penalties": [],
-    "augment": [],
-    "metrics": {"every": None},
-    "checkpoint": {"every": "1 updates", "keep": 50},
-}
-
-
-def weights(folder: Path, checkpoint: str = "newest") -> dict[str, Tensor]:
-    return dict(api.load(folder, checkpoint).agent().networks["model"].module.state_dict())
+    with pytest.raises(rlplast.ConfigError, match="penalties="):
+        rlplast.Hooks([row], network, "10 updates")
+    scale = rlplast.Network("net", nn.LayerNorm(3))
+    with pytest.raises(rlplast.ConfigError, match="persistent finds no"):
+        rlplast.Hooks([row], scale, "10 updates", penalties=rlplast.Penalties([], scale))
+    with pytest.raises(rlplast.ConfigError, match="hooks"):
+        rlplast.Penalties([{"method": "persistent"}], network)
 
 
 def test_the_first_iteration_is_a_plain_run_and_the_others_begin_where_it_did(
     tmp_path: Path,
 ) -> None:
-    config = small_supervised(**REPEATED, hooks=[ROW])
-    seen: dict[int, dict[str, Tensor]] = {}
+    row = {"method": "persistent", "on": "phase_start", "params": {"coef": 0.05, "solutions": 3}}
+    stream = {"name": "repeated", "phases": 3, "epochs": 1}
+    none = {"penalties": [], "augment": [], "metrics": {"every": None}}
+    config = small_supervised(**none, stream=stream, hooks=[row])
+    seen: dict[tuple[int, int], dict[str, Tensor]] = {}
 
     def note(loop: Loop) -> None:
-        module = loop.trainable.networks["model"].module
-        seen[loop.trainable.clock.updates + 1000 * loop.trainable.clock.phase] = {
-            name: tensor.clone() for name, tensor in module.state_dict().items()
-        }
+        clock, module = loop.trainable.clock, loop.trainable.networks["model"].module
+        seen[clock.phase, clock.updates] = {n: t.clone() for n, t in module.state_dict().items()}
+
+    def weights(checkpoint: str) -> dict[str, Tensor]:
+        agent = api.load(tmp_path / "plain", checkpoint).agent()
+        return dict(agent.networks["model"].module.state_dict())
 
     api.train(config, tmp_path / "run", observer=note)
-    plain = config | {"hooks": [], "stream": {"name": "single_task", "epochs": 1}}
-    api.train(plain, tmp_path / "plain")
-    ends = [14, 1028]  # the updates after which iterations 0 and 1 have ended
-    assert_same(seen[ends[0]], weights(tmp_path / "plain"))
-    assert_same(seen[ends[0] + 1000], weights(tmp_path / "plain", "step-0"))
-    assert_same(seen[ends[1] + 1000], weights(tmp_path / "plain", "step-0"))
+    plain = {"hooks": [], "stream": {"name": "single_task", "epochs": 1}}
+    plain |= {"checkpoint": {"every": "1 updates", "keep": 50}}
+    api.train(config | plain, tmp_path / "plain")
+    assert_same(seen[0, 14], weights("newest"))  # after which the first iteration has ended
+    assert_same(seen[1, 14], weights("step-0"))
+    assert_same(seen[2, 28], weights("step-0"))
     logged = [line for line in lines(tmp_path / "run", "metrics") if "train/loss" in line]
     assert ["train/penalty" in line for line in logged] == [False, True, True]
     receipts = lines(tmp_path / "run", "receipts")
     assert [r["clock"]["phase"] for r in receipts] == [1, 2]
-
-
-@pytest.mark.parametrize(  # before, at and after a restart, and later
-    ("layers", "step"), [slow("all", 14), ("one", 15), slow("one", 16), slow("all", 37)]
-)
-def test_killed_and_resumed_equals_through(layers: str, step: int, tmp_path: Path) -> None:
-    row = ROW | {"params": {"coef": 0.05, "layers": layers}}
-    config = small_supervised(**REPEATED, hooks=[row])
-    api.train(config, tmp_path / "through")
-    with pytest.raises(Killed):
-        api.train(config, tmp_path / "run", observer=at_step(step, kill))
-    api.resume(tmp_path / "run")
-    assert final(tmp_path / "run") == final(tmp_path / "through")
-
-
-def test_the_best_checkpoint_says_which_iteration_is_the_champion(tmp_path: Path) -> None:
-    config = small_supervised(**REPEATED, hooks=[ROW])
-    config["checkpoint"] = {"every": "100%", "best": "accuracy"}
-    api.train(config, tmp_path / "run")
-    best = json.loads((tmp_path / "run/checkpoints/best.json").read_text())
-    scores = [x for x in lines(tmp_path / "run", "metrics") if "eval/accuracy" in x]
-    champion = max(scores, key=lambda line: line["eval/accuracy"])  # the first of equals
-    assert best["clock"] == {unit: champion[unit] for unit in ("updates", "epochs", "phase")}
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""pfo beside a slow twin, closed forms, a PPO's own rollouts, and runs that nobody interrupted."""
+"""pfo beside a slow twin, closed forms, and a PPO's own rollouts."""
 
 import copy
 from pathlib import Path
@@ -8,21 +8,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import rlplast
 from rlplast.agents.ppo import PPO
-from rlplast.core.errors import BadWeights
-from rlplast.core.method.hooks import Hooks
 from rlplast.core.network.network import Network
 from rlplast.core.network.stacked import StackedLinear
-from rlplast.core.rng import preserve_global_rng
 from rlplast.methods.features import members
 from rlplast.run import api
-from tests.every_kind import small_run
-from tests.marks import slow
-from tests.models import FAMILIES, Critic, data
+from tests.methods.driven import Driven, assert_close, gradients
+from tests.models import FAMILIES, Critic
 from tests.naive.features import given_by
 from tests.ppo_runs import small_ppo
-from tests.runs import Killed, at_step, final, kill, lines
+from tests.runs import lines
 
 COEF = 0.7
 # Layers or norms whose outputs go through a ReLU, in order, and the last one that the head reads.
@@ -32,94 +27,62 @@ POINTS = {
 }
 
 
-class Driven:
-    """A network with the hook in a hand-written loop; it fires after updates 2 and 5."""
-
-    def __init__(self, module: nn.Module, x: Tensor, **keys: Any) -> None:
-        self.module, self.x = module, x
-        self.optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
-        self.network = Network("net", module, self.optimizer)
-        self.penalties = rlplast.Penalties([], self.network, probe=x)
-        params = {"coef": COEF} | keys.pop("params", {})
-        row = {"method": "pfo", "at": ["2 updates", "5 updates"], "params": params} | keys
-        self.hooks = Hooks([row], self.network, "20 updates", probe=x, penalties=self.penalties)
-
-    def term(self) -> Tensor | None:
-        return self.penalties.of("net")
-
-    def move(self, seed: int) -> None:
-        """Move every weight, and the statistics of BatchNorm, somewhere."""
-        generator = torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            for tensor in (*self.module.parameters(), *self.module.buffers()):
-                if tensor.is_floating_point():
-                    tensor.add_(torch.rand(tensor.shape, generator=generator) * 0.3)
+def driven(of: str | nn.Module, x: Tensor | None = None, keys: Any = None, **params: Any) -> Driven:
+    """A network whose hook fires after updates 2 and 5."""
+    row = {"method": "pfo", "at": ["2 updates", "5 updates"], "params": {"coef": COEF} | params}
+    return Driven(of, x, hook=row | (keys or {}))
 
 
-def of(family: str, **keys: Any) -> Driven:
-    with preserve_global_rng():
-        torch.default_generator.manual_seed(0)
-        return Driven(FAMILIES[family](), data(family)[0], **keys)
-
-
-def twin(now: nn.Module, past: nn.Module, paths: list[str], x: Tensor, coef: float) -> Tensor:
+def twin(now: nn.Module, past: nn.Module, paths: list[str], x: Tensor, coef: float = COEF) -> Any:
     """The mean square over samples and entries of all layers; of a stack the sum over members."""
-    pairs = [
-        (a, b.detach())
-        for a, b in zip(given_by(now, paths, x), given_by(past, paths, x), strict=True)
+    pairs = zip(given_by(now, paths, x), given_by(past, paths, x), strict=True)
+    entries = [
+        (p, q) for a, b in pairs for p, q in zip(a.flatten(), b.detach().flatten(), strict=True)
     ]
-    members = 2 if isinstance(now, FAMILIES["stacked"]) else 1  # type: ignore[arg-type]
-    entries = [(p, q) for a, b in pairs for p, q in zip(a.flatten(), b.flatten(), strict=True)]
-    total = sum((p - q) ** 2 for p, q in entries)
-    return coef * members * total / len(entries)  # type: ignore[return-value]
+    count = 2 if isinstance(now, FAMILIES["stacked"]) else 1
+    return coef * count * sum((p - q) ** 2 for p, q in entries) / len(entries)
 
 
 @pytest.mark.parametrize("layers", ["last", "all"])
 @pytest.mark.parametrize("family", POINTS)
-def test_value_and_gradient_are_the_twins(family: str, layers: str) -> None:
-    driven = of(family, params={"layers": layers})
+def test_value_and_gradient_are_the_twins_and_a_firing_begins_anew(
+    family: str, layers: str
+) -> None:
+    made = driven(family, layers=layers)
     paths = POINTS[family] if layers == "all" else POINTS[family][-1:]
-    driven.hooks.step(updates=1)
-    assert driven.term() is None
-    driven.move(1)
-    past = copy.deepcopy(driven.module)
-    driven.hooks.step(updates=2)
-    driven.move(2)
-    other = copy.deepcopy(driven.module)
-    found = driven.term()
-    assert found is not None
-    expected = twin(other, past, paths, driven.x, COEF)
-    torch.testing.assert_close(found, expected)
-    assert float(found.detach()) > 0
-    found.backward()
-    expected.backward()
-    for name, parameter in driven.module.named_parameters():
-        wanted = other.get_parameter(name).grad
-        assert (parameter.grad is None) == (wanted is None), name
-        if wanted is not None:
-            torch.testing.assert_close(parameter.grad, wanted, rtol=1e-4, atol=1e-6, msg=name)
+    made.step()
+    assert made.term() is None
+    past = copy.deepcopy(made.move(1).module)
+    (receipt,) = made.step()
+    assert receipt.sfe == 0 and receipt.optimizer_policy == "keep"
+    state = made.module.state_dict()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in past.state_dict().items())
+    assert made.term() == 0
+    other = copy.deepcopy(made.move(2).module)
+    expected = twin(other, past, paths, made.x)
+    assert float(expected.detach()) > 0
+    torch.testing.assert_close(made.term(), expected)
+    assert_close(made.gradients(), gradients(other, expected))
+    made.step(3)
+    assert made.term() == 0
 
 
 def test_two_linear_layers_have_the_closed_form() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 5, bias=False), nn.ReLU(), nn.Linear(5, 2)).double()
-    driven = Driven(module, torch.randn(6, 4, dtype=torch.float64))
-    driven.hooks.step(updates=2)
+    made = driven(module, torch.randn(6, 4, dtype=torch.float64))
+    made.step(2)
     step = torch.randn(5, 4, dtype=torch.float64)
     with torch.no_grad():
         module.get_parameter("0.weight").add_(step)
-    found = driven.term()
-    assert found is not None
-    torch.testing.assert_close(found, COEF * (driven.x @ step.mT).square().mean())
-    found.backward()
-    expected = COEF * 2 * step @ driven.x.mT @ driven.x / 30
-    torch.testing.assert_close(module.get_parameter("0.weight").grad, expected)
-    assert module.get_parameter("2.weight").grad is None
+    torch.testing.assert_close(made.term(), COEF * (made.x @ step.mT).square().mean())
+    found = made.gradients()
+    expected = COEF * 2 * step @ made.x.mT @ made.x / 30
+    torch.testing.assert_close(found["0.weight"], expected)
+    assert found["2.weight"] is None
 
 
 class Shared(nn.Module):
-    """Two critics that read one layer."""
-
     def __init__(self) -> None:
         super().__init__()
         self.seen = nn.Linear(5, 4)
@@ -129,21 +92,16 @@ class Shared(nn.Module):
         return self.head(torch.relu(self.fc(torch.relu(self.seen(x)))))
 
 
-def test_a_layer_that_members_share_counts_once() -> None:
+def test_a_layer_that_members_share_counts_once_and_is_no_member() -> None:
     for layers in ("last", "all"):
         torch.manual_seed(0)
-        driven = Driven(Shared(), torch.randn(6, 5), params={"layers": layers})
-        past = copy.deepcopy(driven.module)
-        driven.hooks.step(updates=2)
-        driven.move(1)
-        now, then = (given_by(m, ["seen", "fc"], driven.x) for m in (driven.module, past))
+        made = driven(Shared(), torch.randn(6, 5), layers=layers)
+        made.step(2)
+        now, then = (given_by(m, ["seen", "fc"], made.x) for m in (made.move(1).module, made.start))
         shared, stacked = ((a - b).detach().square() for a, b in zip(now, then, strict=True))
         expected = stacked[0].mean() + stacked[1].mean() + shared.mean() * (layers == "all")
-        torch.testing.assert_close(driven.term(), COEF * expected)
-
-
-def test_layers_that_members_share_are_no_member() -> None:
-    """Or a term that is added up over critics would count DrQ's encoder as a third one."""
+        torch.testing.assert_close(made.term(), COEF * expected)
+    # Or a term that is added up over critics would count DrQ's encoder as a third one.
     modules = (Shared(), FAMILIES["stacked"](), Critic())
     assert [members(Network("net", module).blocks) for module in modules] == [2, 2, 1]
 
@@ -161,44 +119,13 @@ class Stream(nn.Module):
         return self.head(stream + self.down(torch.relu(self.up(stream))))
 
 
-def test_where_the_head_reads_no_units_all_layers_count() -> None:
+def test_the_rows_layers_count_and_all_of_them_where_the_head_reads_no_units() -> None:
     torch.manual_seed(0)
-    driven = Driven(Stream(), torch.randn(6, 5))
-    past = copy.deepcopy(driven.module)
-    driven.hooks.step(updates=2)
-    driven.move(1)
-    torch.testing.assert_close(driven.term(), twin(driven.module, past, ["up"], driven.x, COEF))
-
-
-@pytest.mark.parametrize("family", POINTS)
-def test_a_firing_changes_nothing_and_begins_the_term_anew(family: str) -> None:
-    driven = of(family)
-    before = copy.deepcopy(driven.module.state_dict())
-    (receipt,) = driven.hooks.step(updates=2)
-    assert receipt.sfe == 0 and receipt.optimizer_policy == "keep"
-    after = driven.module.state_dict()
-    assert all(torch.equal(before[name], after[name]) for name in before)
-    assert driven.term() == 0
-    driven.move(1)
-    assert float(driven.term().detach()) > 0  # type: ignore[union-attr]
-    driven.hooks.step(updates=5)
-    assert driven.term() == 0
-
-
-def test_the_rows_layers_are_those_that_count() -> None:
-    driven = of("mlp", layers=["0"], params={"layers": "all"})
-    past = copy.deepcopy(driven.module)
-    driven.hooks.step(updates=2)
-    driven.move(1)
-    torch.testing.assert_close(driven.term(), twin(driven.module, past, ["0"], driven.x, COEF))
-
-
-def test_a_network_that_is_not_finite_is_not_remembered() -> None:
-    driven = of("mlp")
-    with torch.no_grad():
-        driven.module.get_parameter("2.bias")[0] = torch.nan
-    with pytest.raises(BadWeights, match=r"net\.2\.bias"):
-        driven.hooks.step(updates=2)
+    rows = driven("mlp", keys={"layers": ["0"]}, layers="all")
+    for made, layer in ((driven(Stream(), torch.randn(6, 5)), "up"), (rows, "0")):
+        made.step(2)
+        expected = twin(made.move(1).module, made.start, [layer], made.x)
+        torch.testing.assert_close(made.term(), expected)
 
 
 def test_with_ppo_the_past_is_what_collected_the_rollout(
@@ -233,23 +160,3 @@ def test_with_ppo_the_past_is_what_collected_the_rollout(
     assert len(collected) == 6 and any(moved)
     logged = [row for row in lines(tmp_path / "run", "metrics") if "train/penalty" in row]
     assert all(row["train/penalty"] > 0 for row in logged) and logged
-
-
-@pytest.mark.parametrize("kind", ["ppo", slow("dqn"), slow("sac"), slow("supervised")])
-def test_killed_and_resumed_equals_through(kind: str, tmp_path: Path) -> None:
-    row = {"method": "pfo", "every": "20%", "params": {"batch": 8, "layers": "all"}}
-    run = small_run(kind, {}, hooks=[row], metrics={"every": None}, penalties=[])
-    run |= {"checkpoint": {"every": "1 updates", "keep": 100}}
-    steps = 0
-
-    def count(loop: Any) -> None:
-        nonlocal steps
-        steps += 1
-
-    api.train(run, tmp_path / "through", observer=count)
-    logged = [row for row in lines(tmp_path / "through", "metrics") if "train/penalty" in row]
-    assert max(row["train/penalty"] for row in logged) > 0
-    with pytest.raises(Killed):
-        api.train(run, tmp_path / "killed", observer=at_step(3 * steps // 5, kill))
-    api.resume(tmp_path / "killed")
-    assert final(tmp_path / "killed") == final(tmp_path / "through")

@@ -14,7 +14,6 @@ import rlplast
 from rlplast.agents.networks import Architecture, QNetwork
 from rlplast.agents.sac_networks import Actor, Critic, TrunkSpec
 from rlplast.core.errors import ConfigError, NothingToEdit
-from rlplast.core.network.network import Network
 from rlplast.core.rng import preserve_global_rng
 from rlplast.methods.plasticity_injection import Injected
 from tests.cases import about
@@ -23,19 +22,11 @@ from tests.methods.unit_nets import NETS, Moments, moments_of, normal
 from tests.models import OPTIMIZERS, assert_same
 from tests.naive import plasticity_injection as naive
 
-Inputs = tuple[Tensor, ...]
 
-
-class Values(nn.Module):
-    """One output of a network with several: what its loss reads."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        out = self.module(*inputs)
-        return out if isinstance(out, Tensor) else torch.cat(out, -1)
+def read(module: nn.Module, *inputs: Tensor) -> Tensor:
+    """What the loss of a network reads, of one with several outputs all."""
+    out = module(*inputs)
+    return out if isinstance(out, Tensor) else torch.cat(out, -1)
 
 
 def _conv_q() -> nn.Module:
@@ -45,14 +36,11 @@ def _conv_q() -> nn.Module:
 # Network → how it is built, shapes of its inputs, the options, the layers of each head.
 CASES: dict[str, tuple[Callable[[], nn.Module], list[tuple[int, ...]], dict, list[list[str]]]] = {
     "mlp": (NETS["mlp"].make, [(5,)], {}, [["4"]]),
-    "mlp, two layers": (NETS["mlp"].make, [(5,)], {"layers": 2}, [["2", "4"]]),
     "mlp, all layers": (NETS["mlp"].make, [(5,)], {"layers": 3}, [["0", "2", "4"]]),
-    "conv": (NETS["conv"].make, [(2, 8, 8)], {}, [["8", "10"]]),
-    "conv, one layer": (NETS["conv"].make, [(2, 8, 8)], {"layers": 1}, [["10"]]),
     "conv_batchnorm": (NETS["conv_batchnorm"].make, [(2, 8, 8)], {}, [["8", "10"]]),
+    "conv, one layer": (NETS["conv"].make, [(2, 8, 8)], {"layers": 1}, [["10"]]),
     "residual": (NETS["residual"].make, [(5,)], {}, [["head"]]),
-    "stacked": (NETS["stacked"].make, [(5,)], {}, [["head"]]),
-    "stacked, two layers": (NETS["stacked"].make, [(5,)], {"layers": 2}, [["fc2", "head"]]),
+    "stacked": (NETS["stacked"].make, [(5,)], {"layers": 2}, [["fc2", "head"]]),
     "q network": (_conv_q, [(2, 6, 6)], {}, [["fc1", "head"]]),
     "actor": (
         lambda: Actor(5, 2, TrunkSpec("simba", 4, 1)), [(5,)], {}, [["mean"], ["log_std"]],
@@ -66,8 +54,6 @@ CASES: dict[str, tuple[Callable[[], nn.Module], list[tuple[int, ...]], dict, lis
 
 
 class Made:
-    """A network in training, with the method installed and a target."""
-
     def __init__(self, case: str, optimizer: str = "adam", install: bool = True) -> None:
         make, self.shapes, options, self.heads = CASES[case]
         with preserve_global_rng():
@@ -77,15 +63,17 @@ class Made:
             self.paths = rlplast.replace_layers(self.module, "plasticity_injection", **options)
         target = copy.deepcopy(self.module).requires_grad_(False)
         self.optimizer = OPTIMIZERS[optimizer](self.module.parameters())
-        self.network = Network("net", self.module, self.optimizer, target)
-        self.read = Values(self.module)
+        self.network = rlplast.Network("net", self.module, self.optimizer, target)
         self.updates = 0
 
     @property
     def target(self) -> nn.Module:
         return self.network.followers["target"].module
 
-    def inputs(self, seed: int, size: int = 8) -> Inputs:
+    def read(self, *inputs: Tensor) -> Tensor:
+        return read(self.module, *inputs)
+
+    def inputs(self, seed: int, size: int = 8) -> tuple[Tensor, ...]:
         return tuple(normal(size, *s, seed=10 * seed + i) for i, s in enumerate(self.shapes))
 
     def update(self, times: int = 1) -> "Made":
@@ -106,7 +94,6 @@ class Made:
         return [m for m in self.module.modules() if isinstance(m, Injected)]
 
     def plain(self) -> dict[str, Tensor]:
-        """The weights that a network without the method has too."""
         own = dict(self.module.named_parameters()) | {
             n: b for n, b in self.module.named_buffers() if ".old." not in n and ".new." not in n
         }
@@ -115,9 +102,8 @@ class Made:
     def moments(self) -> Moments:
         return moments_of(self.module, self.optimizer)
 
-
-def is_head(made: Made, name: str) -> bool:
-    return name.rpartition(".")[0] in [path for head in made.heads for path in head]
+    def is_head(self, name: str) -> bool:
+        return name.rpartition(".")[0] in [path for head in self.heads for path in head]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +120,7 @@ def test_injection(case: str, optimizer: str) -> None:
     receipt = made.inject()
     for x, out in zip(inputs, outputs, strict=True):
         assert torch.equal(made.read(*x), out)
-        assert torch.equal(Values(made.target)(*x), out)  # followers copy
+        assert torch.equal(read(made.target, *x), out)  # followers copy
     old_head_and_fresh_draw_are_kept_and_the_rest_stays(made, before, moments, receipt)
     it_trains_the_new_head_and_the_encoder_and_nothing_frozen(made)
 
@@ -159,7 +145,7 @@ def old_head_and_fresh_draw_are_kept_and_the_rest_stays(
 ) -> None:
     after = made.plain()
     for name, tensor in before.items():
-        assert torch.equal(after[name], tensor) is not (is_head(made, name) and bool(tensor.any()))
+        assert torch.equal(after[name], tensor) is not (made.is_head(name) and bool(tensor.any()))
     for head, module in zip(made.heads, made.injected, strict=True):
         assert float(module.gate) == 1
         for i, path in enumerate(head):
@@ -168,10 +154,10 @@ def old_head_and_fresh_draw_are_kept_and_the_rest_stays(
                     assert torch.equal(frozen, live[f"{path}.{name}"]), (kind, path, name)
     for name, slots in made.moments().items():
         for slot, value in slots.items():
-            cleared = is_head(made, name) and slot != "step"
+            cleared = made.is_head(name) and slot != "step"
             was = moments[name][slot]
             assert torch.equal(value, torch.zeros_like(was) if cleared else was), (name, slot)
-    live = sum(t.numel() for n, t in before.items() if is_head(made, n))
+    live = sum(t.numel() for n, t in before.items() if made.is_head(n))
     assert receipt.entries_touched == 3 * live + len(made.heads)
     assert (receipt.optimizer_policy, receipt.followers) == ("touched", {"target": "copy"})
     assert receipt.units is None
@@ -202,19 +188,9 @@ def test_the_fresh_head_follows_the_networks_own_law() -> None:
     assert not torch.equal(other.module.get_parameter("fc1.weight"), weight)
 
 
-def test_in_low_precision_no_output_changes_either() -> None:
-    made = Made("conv").update(3)
-    x = made.inputs(9)
-    with torch.autocast("cpu", torch.bfloat16):
-        before = made.module(*x)
-    made.inject()
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(made.module(*x), before)
-
-
 def heads_of(module: nn.Module, paths: list[str], member: int | None) -> naive.Head:
     layers = [module.get_submodule(path) for path in paths]
-    pairs = [(layer.weight.detach(), layer.bias.detach()) for layer in layers]  # type: ignore
+    pairs = [(layer.weight.detach(), layer.bias.detach()) for layer in layers]
     return [(w, b) if member is None else (w[member], b[member]) for w, b in pairs]
 
 
@@ -233,7 +209,7 @@ def compare_with_the_twin(depth: int, member: int | None) -> None:
     encoder = ["0", "2"] if member is None else ["fc1", "fc2"]
     paths, encoder = layers[-depth:], encoder[: 3 - depth]
     rlplast.replace_layers(module, "plasticity_injection", layers=depth)
-    network = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.1))
+    network = rlplast.Network("net", module, torch.optim.SGD(module.parameters(), lr=0.1))
     old = naive.copied(heads_of(module, paths, member))
     rlplast.apply("plasticity_injection", network)
     twin = naive.inject(old, heads_of(module, paths, member))
@@ -268,20 +244,17 @@ def compare_with_the_twin(depth: int, member: int | None) -> None:
                 parameter.sub_(0.05 * gradient)
 
 
-ONCE: list[dict[str, Any]] = [
-    {"at": ["20%", "50%"]},
-    {"every": "3 updates"},
-    {"on": "phase_start"},
-    {"when": {"metric": "train/loss", "above": 1.0}},
-]
-
-
 def test_it_fires_once_where_it_is_installed() -> None:
-    for schedule in ONCE:
+    for schedule in (
+        {"at": ["20%", "50%"]},
+        {"every": "3 updates"},
+        {"on": "phase_start"},
+        {"when": {"metric": "train/loss", "above": 1.0}},
+    ):
         with about(schedule), pytest.raises(ConfigError, match="once"):
             config = {"method": "plasticity_injection", **schedule}
             rlplast.Hooks([config], Made("mlp").network, "10 updates")
-    made = Made("conv").update(2)
+    made = Made("conv, one layer").update(2)
     made.inject()
     before = snapshot(made.module)
     with pytest.raises(ConfigError, match=r"net\.10 .*second"):
@@ -314,7 +287,7 @@ def test_what_cannot_be_injected_is_named() -> None:
         rlplast.replace_layers(module, "plasticity_injection", layers=1)
 
 
-@pytest.mark.parametrize("case", ["mlp", "mlp, two layers", "conv", "stacked", "critics"])
+@pytest.mark.parametrize("case", ["mlp", "conv_batchnorm", "stacked"])
 def test_the_columns_of_the_frozen_copies_belong_to_the_units_below(case: str) -> None:
     made = Made(case).update(2)
     made.inject()
@@ -338,26 +311,24 @@ BELOW = {
     "linear": lambda: [nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3)],
     "conv": lambda: [nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 3)],
 }
-AT_ONCE = {"replacement_rate": 0.5, "maturity": 0, "decay": 0.0, "bias_transfer": True}
-RESETS = {
-    "redo": {"at": "1 updates", "params": {"threshold": 0.9, "probe": 16}},
-    "cbp": {"every": "1 updates", "params": AT_ONCE},
-}
 
 
-@pytest.mark.parametrize("method", RESETS)
+@pytest.mark.parametrize("method", ["redo", "cbp"])
 @pytest.mark.parametrize("kind", BELOW)
 def test_a_unit_that_starts_anew_leaves_the_frozen_copies_too(kind: str, method: str) -> None:
     """Afterwards outputs are those without the unit, or with `cbp` those of its mean."""
     torch.manual_seed(0)
     module = nn.Sequential(*BELOW[kind]())
     rlplast.replace_layers(module, "plasticity_injection")
-    network = Network("net", module, torch.optim.Adam(module.parameters()))
+    network = rlplast.Network("net", module, torch.optim.Adam(module.parameters()))
     inputs = torch.randn(16, 5) if kind == "linear" else torch.randn(16, 1, 5, 5)
     rlplast.apply("plasticity_injection", network)
     with torch.no_grad():  # as after training: the head is no longer its frozen draw
         module[-1].weight.add_(0.1)
-    row = {"method": method} | RESETS[method]
+    row: dict[str, Any] = {"method": method, "at": "1 updates", "params": {"threshold": 0.9}}
+    if method == "cbp":
+        params = {"replacement_rate": 0.5, "maturity": 0, "decay": 0.0, "bias_transfer": True}
+        row = {"method": method, "every": "1 updates", "params": params}
     hooks = rlplast.Hooks([row], network, "4 updates", probe=inputs)
     before = copy.deepcopy(module)
     with rlplast.record(network) as found:
@@ -373,32 +344,29 @@ def test_a_unit_that_starts_anew_leaves_the_frozen_copies_too(kind: str, method:
     torch.testing.assert_close(module(inputs), before[2:](hidden), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("case", ["conv", "stacked, two layers"])
-def test_a_network_can_be_copied_and_pickled_after_a_forward_pass(case: str) -> None:
-    made = Made(case).update(2)
+def test_a_network_can_be_copied_and_pickled_after_a_forward_pass() -> None:
+    made = Made("stacked").update(2)
     made.inject()
     x = made.inputs(5)
     out = made.read(*x)  # with gradients
     twin = copy.deepcopy(made.module)
-    assert torch.equal(Values(twin)(*x), out)
     file = io.BytesIO()
     torch.save(made.module, file)
     file.seek(0)
-    assert torch.equal(Values(torch.load(file, weights_only=False))(*x), out)
-    other = made.inputs(6)
-    Values(twin)(*other)  # a copy has features of its own
+    for copied in (twin, torch.load(file, weights_only=False)):
+        assert torch.equal(read(copied, *x), out)
+    read(twin, *made.inputs(6))  # a copy has features of its own
     assert torch.equal(made.read(*x), out)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["conv", "stacked, two layers", "actor"])
-def test_compiled_passes_agree_before_and_after_without_recompiling(case: str) -> None:
+def test_compiled_passes_agree_before_and_after_without_recompiling() -> None:
     torch._dynamo.reset()
-    made = Made(case).update(2)
+    made = Made("stacked").update(2)
     compiled = torch.compile(made.read, backend="aot_eager", fullgraph=True)
     x = made.inputs(5)
-    torch.testing.assert_close(compiled(*x), made.read(*x), rtol=1e-5, atol=1e-6)
     before = compiled(*x)
+    torch.testing.assert_close(before, made.read(*x), rtol=1e-5, atol=1e-6)
     with torch._dynamo.config.patch(error_on_recompile=True):
         made.inject()
         assert torch.equal(compiled(*x), before)

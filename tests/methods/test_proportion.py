@@ -9,17 +9,14 @@ import torch
 from torch import Tensor, nn
 
 import rlplast
-from rlplast.core.errors import ConfigError
 from tests.cases import about
 from tests.methods.nets import changed, normal, randomise, snapshot
 
 
 class Between(nn.Module):
-    """Two layers and a function between them."""
-
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.first, self.second = nn.Linear(4, 6), nn.Linear(6, 3)
+        self.second, self.first = nn.Linear(6, 3), nn.Linear(4, 6)  # in no order
         self.function = function
 
     def forward(self, x: Tensor) -> Tensor:
@@ -30,8 +27,9 @@ def chain(*between: nn.Module) -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 6), *between, nn.Linear(6, 3))
 
 
-def with_slopes(module: nn.Module) -> nn.Module:
-    rlplast.replace_layers(module, "activation", kind="prelu")
+def replaced(layer: str, **params: str) -> nn.Module:
+    module = chain(nn.ReLU())
+    rlplast.replace_layers(module, layer, **params)
     return module
 
 
@@ -39,7 +37,8 @@ KEPT: dict[str, Callable[[], nn.Module]] = {
     "relu": lambda: chain(nn.ReLU()),
     "leaky": lambda: chain(nn.LeakyReLU(), nn.Dropout(0.5)),
     "prelu": lambda: chain(nn.PReLU()),
-    "prelu per unit": lambda: with_slopes(chain(nn.ReLU())),
+    "prelu per unit": lambda: replaced("activation", kind="prelu"),
+    "unit features": lambda: replaced("unit_features"),
     "norm without a scale before tanh": lambda: chain(
         nn.LayerNorm(6, elementwise_affine=False, eps=1e-30), nn.Tanh()
     ),
@@ -90,7 +89,7 @@ def test_what_does_not_is_refused_by_name_or_measured(kind: str) -> None:
     network, x = grown(make()), normal(32, 4)
     old = snapshot(network.module)
     for method in METHODS:
-        with pytest.raises(ConfigError, match=name):
+        with pytest.raises(rlplast.ConfigError, match=name):
             rlplast.apply(method, network, **METHODS[method])
     assert not changed(old, network.module)
     before = network.module(x)
@@ -123,14 +122,14 @@ def test_a_frozen_bias_that_cannot_follow_is_refused_by_name() -> None:
         module.get_parameter(frozen).requires_grad_(False)
         weights = [p for p in module.parameters() if p.requires_grad]
         network = rlplast.Network("q", module, torch.optim.SGD(weights, lr=0.1))
-        with pytest.raises(ConfigError, match=rf"q\.{frozen} "):
+        with pytest.raises(rlplast.ConfigError, match=rf"q\.{frozen} "):
             rlplast.apply(method, network)
 
 
-@pytest.mark.parametrize(("weight", "inputs"), [(0.0, 1.0), (2.0, 0.0), (-1.0, 1.0), (2.0, 1.0)])
-def test_the_deviation_of_zero_outputs_is_a_number(weight: float, inputs: float) -> None:
-    layer = nn.Linear(2, 3, bias=False)
-    network = rlplast.Network("q", nn.Sequential(layer, nn.ReLU()))
-    nn.init.constant_(layer.weight, weight)
-    receipt = rlplast.swr(network, coef=0.5, approximate=True, inputs=torch.full((4, 2), inputs))
-    assert receipt.row()["deviation"] == pytest.approx(0, abs=1e-6)
+def test_the_deviation_of_zero_outputs_is_a_number() -> None:
+    for weight, x in ((0.0, 1.0), (2.0, 0.0), (-1.0, 1.0), (2.0, 1.0)):
+        layer = nn.Linear(2, 3, bias=False)
+        network = rlplast.Network("q", nn.Sequential(layer, nn.ReLU()))
+        nn.init.constant_(layer.weight, weight)
+        receipt = rlplast.swr(network, coef=0.5, approximate=True, inputs=torch.full((4, 2), x))
+        assert receipt.row()["deviation"] == pytest.approx(0, abs=1e-6)

@@ -1,6 +1,7 @@
 """ReGraMa against its slow twin and against gradients by hand; when it must do nothing."""
 
 import copy
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -9,14 +10,11 @@ import torch
 from torch import Tensor, nn
 
 import rlplast
-from rlplast.core.network.network import Network
 from rlplast.methods.redo import redo
 from rlplast.methods.regrama import inactive, regrama
-from rlplast.metrics.units import gradient_score
 from tests.cases import about
-from tests.methods.nets import randomise, snapshot
-from tests.methods.spoilt_nets import give, prepared, probe, recycled, silent, tables
-from tests.methods.unit_nets import NETS, Trained, entries, normal
+from tests.methods.nets import randomise
+from tests.methods.unit_nets import NETS, Trained, check_recycling, normal, prepared, probe, silent
 from tests.models import assert_same
 from tests.naive import regrama as naive
 
@@ -30,7 +28,6 @@ def gradients(made: Trained, x: Tensor, scale: float = 1.0) -> dict[str, Tensor]
     for name in made.groups:
         member, _, path = name.rpartition("].")
         gradient = module.get_parameter(f"{path}.weight").grad
-        assert gradient is not None
         found[name] = gradient[int(member[1:])] if member else gradient
     return found
 
@@ -47,29 +44,15 @@ def test_weights_norm_entries_and_moments_are_the_twins(
     net: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for threshold, overlap, optimizer in ((0.0, "redraw", "sgd_momentum"), (0.5, "zero", "adam")):
+        made, x = prepared(net, optimizer), probe(net)
+        found = gradients(made, x)
+        masks = {name: naive.inactive(gradient, threshold) for name, gradient in found.items()}
+        for name, mask in masks.items():
+            assert all(mask[: silent(len(mask))]), name  # what never fires never learns
+            assert not all(mask), name
         with about(threshold, overlap, optimizer), monkeypatch.context() as patched:
-            compare(net, optimizer, threshold, overlap, patched)
-
-
-def compare(
-    net: str, optimizer: str, threshold: float, overlap: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made, x = prepared(net, optimizer), probe(net)
-    found = gradients(made, x)
-    masks = {name: naive.inactive(gradient, threshold) for name, gradient in found.items()}
-    for name, mask in masks.items():
-        assert all(mask[: silent(len(mask))]), name  # what never fires never learns
-        assert not all(mask), name
-    fresh = tables(made.module, net)
-    expected = recycled(made, net, masks, fresh, overlap)
-    touched = entries(made.module, net, masks)
-    before, moments = made.state(), made.moments()
-    give(made.network, monkeypatch, fresh)
-    receipt = fired(made, x, threshold=threshold, overlap=overlap)
-    assert_same(dict(expected.state_dict()), made.state())
-    made.assert_edited_alone(touched, before, moments)
-    assert receipt.units == {name: sum(mask) for name, mask in masks.items()}
-    assert (receipt.optimizer_policy, receipt.followers) == ("touched", {})
+            fire = partial(fired, made, x, threshold=threshold, overlap=overlap)
+            check_recycling(made, masks, overlap, fire, patched)
 
 
 def test_inactive_units_are_the_twins() -> None:
@@ -82,23 +65,6 @@ def test_inactive_units_are_the_twins() -> None:
             expected = naive.inactive(gradient, threshold, at_most)
             found = inactive(gradient, threshold, max_share).tolist()
             assert found == expected, (shape, threshold, max_share)
-
-
-def test_score_of_a_linear_layer_by_hand() -> None:
-    # L = mean over B of Σ_k a_k·relu(z_k), z = xWᵀ: ∂L/∂W = δᵀx/B with δ_k = a_k·1[z_k > 0]
-    x = torch.tensor([[1.0, 2.0], [3.0, -1.0]])
-    net = nn.Sequential(nn.Linear(2, 3, bias=False), nn.ReLU(), nn.Linear(3, 1, bias=False))
-    with torch.no_grad():
-        net[0].weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]]))
-        net[2].weight.copy_(torch.tensor([[1.0, -2.0, 5.0]]))
-    net(x).mean().backward()
-    by_hand = torch.tensor([[4.0, 1.0], [-2.0, -4.0], [0.0, 0.0]]) / 2
-    gradient = net[0].weight.grad
-    torch.testing.assert_close(gradient, by_hand)
-    # means 5/4, 6/4, 0; of all 11/12
-    torch.testing.assert_close(gradient_score(by_hand), torch.tensor([15.0, 18.0, 0.0]) / 11)
-    receipt = regrama(Network("net", net), inputs=x, loss=lambda b: net(b).mean(), threshold=1.4)
-    assert receipt.units == {"0": 2}  # 15/11 and 0
 
 
 def test_scaling_the_loss_changes_nothing() -> None:
@@ -139,7 +105,7 @@ def test_a_second_firing_without_an_update_in_between_resets_nothing() -> None:
 def test_a_layer_that_the_loss_does_not_reach_is_left() -> None:
     net = nn.ModuleList([nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(3, 4), nn.Linear(4, 2)])
     specs = [rlplast.UnitSpec("0", ("1",)), rlplast.UnitSpec("2", ("3",))]
-    network = Network("net", net, units=specs)
+    network = rlplast.Network("net", net, units=specs)
     before = net.get_parameter("2.weight").clone()
 
     def loss(x: Tensor) -> Tensor:
@@ -151,20 +117,12 @@ def test_a_layer_that_the_loss_does_not_reach_is_left() -> None:
 
 
 def test_gradients_of_a_sparse_embedding_are_those_of_a_dense_one() -> None:
-    found = []
+    found, x = [], torch.tensor([[1, 2], [3, 1], [5, 9]])
     for sparse in (False, True):
-        module = nn.Sequential(
-            nn.Embedding(10, 4, sparse=sparse),
-            nn.Flatten(),
-            nn.Linear(8, 6),
-            nn.ReLU(),
-            nn.Linear(6, 2),
-        )
-        randomise(module, 1)
-        x = torch.tensor([[1, 2], [3, 1], [5, 9]])
+        layers = [nn.Embedding(10, 4, sparse=sparse), nn.Flatten(), nn.Linear(8, 6)]
+        module = randomise(nn.Sequential(*layers, nn.ReLU(), nn.Linear(6, 2)), 1)
         loss = lambda x, module=module: module(x).square().mean()  # noqa: E731
-        network = Network("net", module)
-        found.append((regrama(network, inputs=x, loss=loss, threshold=0.5).units, snapshot(module)))
-    (dense, before), (sparse_units, after) = found
-    assert dense == sparse_units and sum((dense or {}).values()) > 0
-    assert all(torch.equal(before[name], after[name]) for name in before)
+        units = regrama(rlplast.Network("net", module), inputs=x, loss=loss, threshold=0.5).units
+        assert units is not None and sum(units.values()) > 0
+        found.append({"units": torch.tensor(list(units.values()))} | module.state_dict())
+    assert_same(*found)

@@ -10,11 +10,9 @@ from torch import Tensor, nn
 
 import rlplast
 from rlplast.core.errors import NothingToEdit
-from rlplast.core.network.network import Network
 from rlplast.core.rng import torch_stream
 from tests.cases import about
-from tests.methods.spoilt_nets import probe
-from tests.methods.unit_nets import NETS, Trained
+from tests.methods.unit_nets import NETS, Trained, probe
 from tests.naive.renew_weights import count, renewed
 
 
@@ -24,7 +22,6 @@ def fired(made: Trained, x: Tensor, **params: Any) -> rlplast.Receipt:
 
 
 def gradients(made: Trained, x: Tensor) -> dict[str, Tensor]:
-    """The gradients of the loss in evaluation mode by plain autograd, by Block."""
     module = copy.deepcopy(made.module).eval()
     module.zero_grad(set_to_none=True)
     module(x).square().mean().backward()
@@ -32,7 +29,6 @@ def gradients(made: Trained, x: Tensor) -> dict[str, Tensor]:
     found = {}
     for block in made.network.trainable():
         grad = grads[block.path + "." + block.spec.tensor]
-        assert grad is not None
         found[block.name] = block.like(grad)
     return found
 
@@ -92,7 +88,7 @@ def test_each_tensor_gets_its_share_on_average() -> None:
 
 def test_a_tensor_that_the_loss_does_not_reach_is_left() -> None:
     net = nn.ModuleList([nn.Linear(3, 4), nn.Linear(3, 4)])
-    network = Network("net", net)
+    network = rlplast.Network("net", net)
     before = net.get_parameter("1.weight").clone()
     loss = lambda x: net[0](x).square().mean()  # noqa: E731
     receipt = rlplast.apply("renew_weights", network, inputs=torch.randn(5, 3), loss=loss, share=1)
@@ -104,9 +100,9 @@ def test_magnitude_reads_no_data_and_parameters_of_no_layer_are_left() -> None:
     net = nn.Sequential(nn.Linear(3, 4), nn.PReLU(), nn.Linear(4, 2))
     with torch.no_grad():
         net.get_parameter("1.weight").fill_(0.125)
-    rlplast.apply("renew_weights", Network("net", net), utility="magnitude", share=1)
+    rlplast.apply("renew_weights", rlplast.Network("net", net), utility="magnitude", share=1)
     assert net.get_parameter("1.weight").tolist() == [0.125]
     alpha = nn.Module()
     alpha.register_parameter("log_alpha", nn.Parameter(torch.zeros(())))
     with pytest.raises(NothingToEdit, match="renew_weights"):
-        rlplast.apply("renew_weights", Network("alpha", alpha), utility="magnitude")
+        rlplast.apply("renew_weights", rlplast.Network("alpha", alpha), utility="magnitude")

@@ -8,8 +8,6 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW
 
 import rlplast
-from rlplast.core.errors import ConfigError
-from rlplast.core.network.network import Network
 from tests.agents.test_dqn_hooks import run
 from tests.agents.toy_env import dqn, hooked, use_wheel
 from tests.models import assert_same, subject
@@ -19,11 +17,10 @@ LR = 0.01
 
 
 def driven(make: Any, restarts: list[str], gradients: Tensor) -> list[list[float]]:
-    """Return the weights after each update with given gradients."""
     layer = nn.Linear(2, 1, bias=False).double()
     with torch.no_grad():
         layer.weight.copy_(torch.tensor([[1.0, -2.0]]))
-    network = Network("net", nn.Sequential(layer), make(layer.parameters()))
+    network = rlplast.Network("net", nn.Sequential(layer), make(layer.parameters()))
     rows = [{"method": "restart_steps", "at": restarts}] if restarts else []
     hooks = rlplast.Hooks(rows, network, "10k updates")
     found = []
@@ -103,6 +100,6 @@ def test_a_dqn_counts_anew_from_each_copy_to_its_target(monkeypatch: pytest.Monk
 
 def test_members_of_an_ensemble_are_restarted_together() -> None:
     made, row = subject("stacked"), {"method": "restart_steps", "at": "2 updates"}
-    with pytest.raises(ConfigError, match=r"net\[0\]\.fc1\.weight .*net\[1\]"):
+    with pytest.raises(rlplast.ConfigError, match=r"net\[0\]\.fc1\.weight .*net\[1\]"):
         rlplast.Hooks([row | {"layers": ["[0].fc1"]}], made.network, "9 updates")
     rlplast.Hooks([row | {"layers": ["fc1"]}], made.network, "9 updates")

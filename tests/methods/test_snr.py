@@ -1,6 +1,5 @@
 """Self-normalized resets against their slow twin: firing tables, and inside training."""
 
-import copy
 import math
 from functools import partial
 from typing import Any
@@ -10,8 +9,6 @@ import torch
 from torch import Tensor, nn
 
 import rlplast
-from rlplast.core.errors import ConfigError
-from rlplast.core.network.network import Network
 from tests.cases import about
 from tests.marks import slow
 from tests.methods.unit_nets import BATCH, Trained, chains, follow, normal, table_row
@@ -22,8 +19,6 @@ SHORT = {"percentile": 0.9, "tau_init": 40, "tau_max": 96, "refresh": 25, "expan
 
 
 class Twin(Snr):
-    """The twin of one chain of layers, with draws from the table."""
-
     def __init__(self, layers: dict[str, Any], tags: dict[str, int], **options: Any) -> None:
         self.tags = [tags[name] for name in layers]
         options = {"tau_min": BATCH} | options
@@ -36,9 +31,9 @@ class Twin(Snr):
         return values.to(w.dtype).view(w.shape[1:])
 
 
-def hooks_on(module: nn.Module | Network, **params: Any) -> rlplast.Hooks:
+def hooks_on(module: nn.Module | rlplast.Network, **params: Any) -> rlplast.Hooks:
     if isinstance(module, nn.Module):
-        module = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.1))
+        module = rlplast.Network("net", module, torch.optim.SGD(module.parameters(), lr=0.1))
     config = {"method": "snr", "every": "1 updates", "params": params}
     return rlplast.Hooks([config], module, "100000 updates", seed=4)
 
@@ -54,7 +49,6 @@ def shy(net: str, optimizer: str = "adam") -> Trained:
         for chain in chains(made.module, net):
             for layer in chain.values():
                 shift = layer.b if layer.beta is None else layer.beta
-                assert shift is not None
                 shift -= 1.5
                 shift[1] = -50
     return made
@@ -73,8 +67,6 @@ def check_books(hooks: rlplast.Hooks, names: list[str], twin: Snr) -> None:
 
 
 def compare(made: Trained, hooks: rlplast.Hooks, updates: int, **options: Any) -> dict[str, int]:
-    """Train and compare with the twins; return the number of resets by group."""
-
     def twin_of(chain: dict[str, Layer]) -> Twin:
         return Twin(chain, made.tags, **(SHORT | options))
 
@@ -83,13 +75,7 @@ def compare(made: Trained, hooks: rlplast.Hooks, updates: int, **options: Any) -
 
 @pytest.mark.parametrize(
     ("net", "updates"),
-    [
-        ("mlp", 80),
-        slow("conv", 80),
-        ("conv_batchnorm", 60),
-        slow("residual", 120),
-        ("stacked", 70),
-    ],
+    [("mlp", 80), ("conv_batchnorm", 60), slow("residual", 120), ("stacked", 70)],
 )
 def test_updates_of_training_reset_what_the_twin_resets(
     net: str, updates: int, tables: None
@@ -117,7 +103,7 @@ def test_every_option_is_the_twins(tables: None) -> None:
     for options in OPTIONS:
         with about(options):
             made = shy("mlp")
-            assert any(compare(made, hooked(made, **options), 60, **options).values())
+            assert any(compare(made, hooked(made, **options), 45, **options).values())
 
 
 def test_thresholds_begin_at_their_largest_and_fall_to_the_batch_size() -> None:
@@ -148,21 +134,6 @@ def driven(fired: Tensor, batch: int, **params: Any) -> tuple[list[list[int]], d
     return resets, state
 
 
-def test_a_silent_unit_is_reset_each_time_its_age_reaches_the_threshold() -> None:
-    resets, state = driven(torch.zeros(20, 1, dtype=torch.bool), 10, tau_init=50, tau_max=100)
-    assert [i for i, units in enumerate(resets, 1) if units] == [5, 10, 15, 20]
-    assert int(state["gaps/0"][50]) == 4
-
-
-def test_a_unit_that_always_fires_is_never_reset_and_keeps_its_threshold() -> None:
-    fired = torch.ones(50, 1, dtype=torch.bool)
-    resets, state = driven(fired, 10, tau_init=50, tau_max=100, refresh=10)
-    assert not any(resets)
-    assert state["tau/0"].tolist() == [50]
-    resets, state = driven(fired, 10, tau_init=50, tau_max=100, refresh=10, empty="official")
-    assert state["tau/0"].tolist() == [10]
-
-
 def test_gaps_are_counted_in_samples_and_the_threshold_is_their_percentile() -> None:
     # Fires after 1, 2 or 3 silent updates: gaps of 10, 20 and 30 samples, in shares 2, 2 and 1.
     silences = [1, 1, 2, 2, 3]
@@ -174,50 +145,6 @@ def test_gaps_are_counted_in_samples_and_the_threshold_is_their_percentile() -> 
         assert not state["gaps/0"].any()
     _, state = driven(fired, 10, percentile=1.0, **(kwargs | {"tau_init": 30}))
     assert state["tau/0"].tolist() == [60]  # no smaller: it grows
-
-
-def test_silences_beyond_the_largest_threshold_are_not_counted() -> None:
-    fired = torch.tensor([False] * 3 + [True])[:, None].repeat(5, 1)
-    # Resets at 20 samples come first: a gap of 30 never ends.
-    resets, state = driven(fired, 10, tau_init=20, tau_max=20)
-    assert [i for i, units in enumerate(resets, 1) if units] == [2, 6, 10, 14, 18]
-    assert int(state["gaps/0"][20]) == 5
-    assert int(state["gaps/0"][10]) == 5
-    _, state = driven(fired, 25, tau_init=60, tau_max=60)
-    assert state["gaps/0"].nonzero().tolist() == [[0], [61]]  # 75 samples: out of range
-
-
-def test_four_hundred_updates_of_a_firing_table_are_the_twins(tables: None) -> None:
-    generator = torch.Generator().manual_seed(0)
-    fired = torch.rand(400, 12, generator=generator) < torch.linspace(0, 1, 12) ** 3
-    fired[200:, 10] = False
-    module = nn.Sequential(nn.Linear(2, 12), nn.ReLU(), nn.Linear(12, 3))
-    options = {"percentile": 0.92, "tau_init": 300, "tau_max": 400, "refresh": 50, "expansion": 2}
-    hooks = hooks_on(module, **options)
-    shadow = copy.deepcopy(module)
-    first, last = shadow[0], shadow[2]  # type: ignore[index]
-    layer = Layer(first.weight, first.bias, last.weight, False)
-    twin = Twin({"0": layer}, {"0": 0}, **(options | {"tau_min": 10}))
-    for update, fires in enumerate(fired, 1):
-        h = torch.zeros(10, 12)
-        h[update % 10] = fires.float()
-        twin.step([h])
-        hooks.step(updates=update, activations={"0": h})
-        check_books(hooks, ["0"], twin)
-    assert sum(twin.resets[0]) > 20
-    for name, tensor in module.state_dict().items():
-        torch.testing.assert_close(tensor, shadow.state_dict()[name], rtol=1e-6, atol=0)
-
-
-def test_a_channel_fires_where_any_of_its_pixels_does() -> None:
-    for memory_format in (torch.contiguous_format, torch.channels_last):
-        made = Trained("conv")
-        hooks = hooked(made)
-        h = torch.zeros(BATCH, 4, 3, 3).contiguous(memory_format=memory_format)
-        h[5, 2, 1, 2] = 1e-30
-        rest = {"4": torch.ones(BATCH, 3, 2, 2), "8": torch.ones(BATCH, 5)}
-        hooks.step(updates=1, activations={"0": h} | rest)
-        assert hooks.hooks[0].states["net"]["age/0"].tolist() == [8, 8, 0, 8]
 
 
 def test_bf16_activations_fire_as_their_float32_values() -> None:
@@ -238,19 +165,10 @@ def test_a_nonlinearity_that_is_never_silent_needs_eps() -> None:
     for rectifier in (nn.ReLU(), nn.ReLU(inplace=True), nn.ReLU6(), nn.ReLU6(inplace=True)):
         hooks_on(net(rectifier))
     for nonlinearity in (nn.GELU(), nn.Tanh(), nn.SiLU(), nn.LeakyReLU()):
-        with pytest.raises(ConfigError, match=r"net\.0 .*eps"):
+        with pytest.raises(rlplast.ConfigError, match=r"net\.0 .*eps"):
             hooks_on(net(nonlinearity))
     hooks = hooks_on(net(nn.Tanh()), eps=0.1, tau_init=8)
     h = torch.tensor([[0.2, -0.2, 0.05, -0.05]]).repeat(8, 1)
     hooks.step(updates=1, activations={"0": h})
     [receipt] = hooks.flush()
     assert receipt.units == {"0": 2}
-
-
-def test_members_of_an_ensemble_draw_different_rows() -> None:
-    made = Trained("stacked")
-    groups = [f"[{member}].{layer}" for member in range(2) for layer in ("fc1", "fc2")]
-    silent = dict.fromkeys(groups, torch.zeros(BATCH, 6))
-    hooked(made, tau_init=8).step(updates=1, activations=silent)
-    weight = made.module.get_parameter("fc1.weight")
-    assert not (weight[0] == weight[1]).any()

@@ -11,13 +11,11 @@ from torch import Tensor, nn
 import rlplast
 from rlplast.agents.sac_networks import Actor, Critic, TrunkSpec
 from rlplast.core.errors import ConfigError, NothingToEdit
-from rlplast.core.network.network import Network
 from rlplast.core.rng import derive_seed
 from rlplast.gpt.model import GPT, GPTModelConfig
 from rlplast.supervised.resnet import ResNet18
 from rlplast.supervised.vit import ViT
 from tests.methods.unit_nets import normal
-from tests.models import assert_same
 from tests.naive import dropping as naive
 
 SEED = derive_seed(0, "layers", "stochastic_depth", "model")
@@ -39,8 +37,8 @@ class Stream(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for block in self.blocks:
-            x = x + block.drop_path1(block.one(x))  # type: ignore[operator]
-            x = x + block.drop_path2(torch.tanh(block.two(x)))  # type: ignore[operator]
+            x = x + block.drop_path1(block.one(x))
+            x = x + block.drop_path2(torch.tanh(block.two(x)))
         return x
 
 
@@ -52,13 +50,8 @@ simba = TrunkSpec("simba", 4, 3)
 # A network, its inputs, and of each block the layers whose outputs it adds.
 Made = tuple[Callable[[], nn.Module], tuple[Tensor, ...], list[list[str]]]
 NETS: dict[str, Made] = {
-    "actor": (
-        lambda: Actor(5, 2, simba),
-        (normal(BATCH, 5),),
-        [[f"blocks.{i}.fc2"] for i in range(3)],
-    ),
     "critic": (
-        lambda: Critic(5, 2, simba),
+        lambda: Critic(5, 2, TrunkSpec("simba", 4, 3)),
         (normal(BATCH, 5), normal(BATCH, 2)),
         [[f"blocks.{i}.fc2"] for i in range(3)],
     ),
@@ -73,7 +66,7 @@ NETS: dict[str, Made] = {
         [[f"blocks.{i}.attn.proj", f"blocks.{i}.mlp.fc2"] for i in range(2)],
     ),
     "gpt": (
-        gpt,
+        lambda: GPT(GPTModelConfig(layers=2, heads=2, width=8, context=4, vocab_size=9)),
         (torch.arange(BATCH * 4).view(BATCH, 4) % 9,),
         [[f"h.{i}.attn.c_proj", f"h.{i}.mlp.c_proj"] for i in range(2)],
     ),
@@ -87,12 +80,11 @@ every_net = pytest.mark.parametrize("name", NETS)
 
 
 def made(name: str, **params: Any) -> tuple[nn.Module, nn.Module, rlplast.Hooks]:
-    """A network with stochastic depth, the same without, and what counts its updates."""
     torch.manual_seed(0)
     module = NETS[name][0]()
     plain = copy.deepcopy(module)
     rlplast.replace_layers(module, "stochastic_depth", **params)
-    network = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.1))
+    network = rlplast.Network("net", module, torch.optim.SGD(module.parameters(), lr=0.1))
     return module, plain, rlplast.Hooks([], network, "1000 updates")
 
 
@@ -151,60 +143,10 @@ def without_gradients_or_training_blocks_add_their_mean(name: str) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_the_mean_over_draws_is_what_evaluation_adds() -> None:
-    class One(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fc = nn.Linear(4, 4)
-
-        def residual_branches(self) -> list[list[str]]:
-            return [["fc"]]
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x + self.fc(x)
-
-    module = One()
-    assert rlplast.replace_layers(module, "stochastic_depth", p=0.3) == ["fc"]
-    network = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.1))
-    hooks, x, found = rlplast.Hooks([], network, "5000 updates"), normal(8, 4), []
-    for update in range(1, 2001):
-        found.append(module(x).detach())
-        hooks.step(updates=update)
-    drawn = torch.stack(found)
-    left_out = (drawn == x).all(2)  # of whole samples, the identity path stays
-    assert float(left_out.double().mean()) == pytest.approx(0.3, abs=4 * (0.21 / 16000) ** 0.5)
-    assert ((drawn == x).any(2) == left_out).all()
-    error = drawn.std(0) / len(drawn) ** 0.5
-    assert ((drawn.mean(0) - module.eval()(x)).abs() < 4 * error).all()
-
-
-def test_a_rate_of_zero_is_the_plain_network() -> None:
-    module, plain, _ = made("resnet18", p=0.0)
-    inputs = NETS["resnet18"][1]
-    assert torch.equal(module(*inputs), plain(*inputs))
-    assert_same(dict(module.state_dict()), dict(plain.state_dict()))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["actor", "resnet18"])
-def test_compiled_outputs_are_eager_ones_and_resume(name: str) -> None:
-    torch._dynamo.reset()
-    module, _, hooks = made(name, p=0.6)
-    other, _, again = made(name, p=0.6)
-    inputs = NETS[name][1]
-    other.load_state_dict(module.state_dict())
-    forward = torch.compile(other, backend="aot_eager", fullgraph=True)
-    for update in range(1, 3):
-        hooks.step(updates=update)
-    again.load_state_dict(copy.deepcopy(hooks.state_dict()))
-    torch.testing.assert_close(outputs(forward, inputs), outputs(module, inputs))
-    torch._dynamo.reset()
-
-
 def test_networks_without_residual_blocks_are_refused() -> None:
     for net in (Actor(5, 2, TrunkSpec("mlp", 6, 2)), nn.Sequential(nn.Linear(3, 2))):
         with pytest.raises(NothingToEdit, match="stochastic_depth"):
             rlplast.replace_layers(net, "stochastic_depth")
-    module, _, _ = made("actor")
+    module, _, _ = made("critic")
     with pytest.raises(ConfigError, match=r"blocks\.0\.fc2"):
         rlplast.replace_layers(module, "stochastic_depth")

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import rlplast
-from rlplast.core.errors import ConfigError
 from tests.cases import about
 from tests.methods.chains import (
     ALL,
@@ -25,7 +24,7 @@ from tests.methods.chains import (
     norms_of,
     weights_of_theta0,
 )
-from tests.methods.nets import ConvNet, Gpt, Mlp, changed, normal, randomise, snapshot
+from tests.methods.nets import ConvNet, Mlp, changed, normal, randomise, snapshot
 from tests.naive.interventions import SwrLayer, swr_twin
 
 
@@ -68,7 +67,6 @@ def test_a_norm_layer_with_a_frozen_scale_still_restarts_the_product() -> None:
     expected[1].weight = frozen.numpy()
     assert_twin(network.module, expected)
     shift = layers_of(network.module)[1].bias
-    assert shift is not None
     np.testing.assert_array_equal(shift, without[1].bias)
 
 
@@ -120,65 +118,15 @@ def test_summary_receipt_adds_up_the_logarithms_of_the_factors() -> None:
     assert receipt.log_factor == pytest.approx(log_factor, rel=1e-9)
 
 
-def test_an_embedding_is_untouched() -> None:
-    network = make(lambda: nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 3)))
-    before = snapshot(network.module)
-    rlplast.swr(network, coef=0.5)
-    assert changed(before, network.module) == {"1.weight", "1.bias"}
-
-
-# The order of layers.
-
-
-class Traced(nn.Module):
-    """Registered in another order than it runs in."""
+class Functional(nn.Module):
+    """A layer that is not called, but read."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.head = nn.Linear(8, 3)
-        self.trunk = nn.Linear(4, 8)
+        self.trunk, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.relu(self.trunk(x)).flatten(1))
-
-
-class Untraceable(Traced):
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.relu(self.trunk(x)) if x.sum() > 0 else torch.relu(self.trunk(-x)))
-
-
-class TwoHeads(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.trunk, self.head, self.value = nn.Linear(4, 8), nn.Linear(8, 3), nn.Linear(8, 1)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        features = torch.relu(self.trunk(x))
-        return self.head(features), self.value(features)
-
-
-class Residual(nn.Sequential):
-    def forward(self, input: Tensor) -> Tensor:
-        return input + super().forward(input)
-
-
-class Functional(Traced):
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.linear(torch.relu(self.trunk(x)), self.head.weight, self.head.bias)
-
-
-@torch.no_grad()
-def test_order_is_the_one_of_the_forward_pass_not_of_registration() -> None:
-    declared = ["trunk", "head"]
-    for module, order in ((Traced, None), (Traced, declared), (Untraceable, declared)):
-        net = randomise(module(), 0).double()
-        network = rlplast.Network("q", net, order=order)
-        randomise(net, 1, std=2.0)
-        obs = normal(32, 4)
-        before = net(obs)
-        rlplast.swr(network, coef=0.5)
-        ratio = net(obs) / before
-        torch.testing.assert_close(ratio, ratio[0, 0].expand_as(ratio), rtol=1e-9, atol=0)
+        return nn.functional.linear(torch.relu(self.trunk(x)), self.head.weight)
 
 
 def tied() -> nn.Module:
@@ -187,21 +135,10 @@ def tied() -> nn.Module:
     return nn.Sequential(first, nn.ReLU(), second)
 
 
-def reused() -> nn.Module:
-    layer = nn.Linear(4, 4)
-    return nn.Sequential(layer, nn.ReLU(), layer)
-
-
 REFUSED: list[tuple[Callable[[], nn.Module], list[str] | None, str]] = [
-    (TwoHeads, None, "q branches.*head, value"),
-    (lambda: Residual(nn.Linear(4, 4)), None, "q branches.*add"),
-    (reused, None, "q uses 0 twice"),
-    (Untraceable, None, "traced"),
     (Functional, None, r"q\.head\.weight"),
-    (Traced, ["head"], r"q\.trunk\.weight"),
-    (Traced, ["head", "bodie"], "'bodie'"),
+    (Mlp, ["2", "4"], r"q\.0\.weight"),
     (tied, None, r"q\.0\.weight .*2\.weight"),
-    (Gpt, None, r"q\.wte\.weight .*lm_head\.weight"),
     (lambda: nn.MultiheadAttention(4, 2, add_bias_kv=True), None, r"q\.q\.weight, q\.k\.weight"),
     (lambda: nn.Sequential(nn.Embedding(3, 2)), None, "finds no"),
 ]
@@ -211,22 +148,13 @@ def test_what_has_no_single_forward_order_is_refused_by_name() -> None:
     for make_module, order, message in REFUSED:
         network = rlplast.Network("q", make_module(), order=order)
         before = snapshot(network.module)
-        with about(message), pytest.raises(ConfigError, match=message):
+        with about(message), pytest.raises(rlplast.ConfigError, match=message):
             rlplast.swr(network, coef=0.5)
         assert not changed(before, network.module)
-    with pytest.raises(ConfigError, match="initial="):
+    with pytest.raises(rlplast.ConfigError, match="initial="):
         rlplast.swr(Mlp(), coef=0.5)
-    with pytest.raises(ConfigError, match="exact"):
+    with pytest.raises(rlplast.ConfigError, match="exact"):
         rlplast.swr(make(Mlp), rule="printed", rescale_running_stats=True)
-
-
-def test_a_target_edited_alike_follows_the_declared_order() -> None:
-    net, target = randomise(Untraceable(), 0), randomise(Untraceable(), 0)
-    network = rlplast.Network("q", net, followers={"target": target}, order=["trunk", "head"])
-    for module in (net, target):
-        randomise(module, 1, std=2.0)
-    rlplast.swr(network, coef=0.5, follower_policy="same_edit")
-    assert not changed(snapshot(net), target)
 
 
 # Theorems, to rounding in float64.
@@ -291,25 +219,20 @@ def test_batch_norm_in_evaluation_needs_its_statistics_rescaled() -> None:
     assert outputs[False] > 0.1
 
 
-@given(
-    coef=st.floats(0.05, 1),
-    growth=st.floats(0.01, 4),
-    radial=st.booleans(),
-    seed=st.integers(0, 99),
-)
-@settings(max_examples=15)
+@pytest.mark.parametrize("radial", [False, True])
+@given(coef=st.floats(0.05, 1), growth=st.floats(0.01, 4))
+@settings(max_examples=6)
 @torch.no_grad()
 def test_norms_stay_below_the_bound_of_theorem_two(
-    coef: float, growth: float, radial: bool, seed: int
+    radial: bool, coef: float, growth: float
 ) -> None:
-    """Each update changes the squared norm by at most B = growth."""
-    net = randomise(nn.Sequential(nn.Linear(3, 2, bias=False)), seed, std=0.3).double()
+    net = randomise(nn.Sequential(nn.Linear(3, 2, bias=False)), 0, std=0.3).double()
     network = rlplast.Network("q", net)
     weight = net.get_parameter("0.weight")
     start = float(weight.norm())
     bound = start + math.sqrt(growth) / coef
     for step in range(60):
-        direction = weight / weight.norm() if radial else normal(2, 3, seed=seed + step)
+        direction = weight / weight.norm() if radial else normal(2, 3, seed=step)
         moved = weight + direction * 0.5
         length = min(float(moved.norm()), math.sqrt(float(weight.norm()) ** 2 + growth))
         weight.copy_(moved * (length / moved.norm()))
@@ -319,11 +242,11 @@ def test_norms_stay_below_the_bound_of_theorem_two(
         assert float(torch.linalg.matrix_norm(weight, 2)) <= bound * (1 + 1e-12)
 
 
-@given(coef=st.floats(0.3, 1), growth=st.floats(0.25, 4), seed=st.integers(0, 99))
-@settings(max_examples=10)
+@given(coef=st.floats(0.3, 1), growth=st.floats(0.25, 4))
+@settings(max_examples=5)
 @torch.no_grad()
 def test_an_mlp_stays_lipschitz_with_the_product_of_corollary_two(
-    coef: float, growth: float, seed: int
+    coef: float, growth: float
 ) -> None:
     """1-Lipschitz activations; every update adds B = growth to each squared norm.
 
@@ -342,7 +265,7 @@ def test_an_mlp_stays_lipschitz_with_the_product_of_corollary_two(
         for number, weight in enumerate(weights):
             weight.mul_(math.sqrt(1 + growth / float(weight.norm()) ** 2))
             free[number] = math.hypot(free[number], math.sqrt(growth))
-        for other in (obs + 1, obs + normal(*obs.shape, seed=seed + step)):
+        for other in (obs + 1, obs + normal(*obs.shape, seed=step)):
             moves = (net(obs) - net(other)).norm(dim=1)
             assert (moves <= bound * (obs - other).norm(dim=1) * (1 + 1e-12)).all()
         rlplast.swr(network, coef=coef, coef_head=coef)
@@ -350,7 +273,7 @@ def test_an_mlp_stays_lipschitz_with_the_product_of_corollary_two(
 
 
 @given(coef=st.floats(0, 1), seed=st.integers(0, 2**31), growth=st.floats(0.1, 10))
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_balance_never_gets_worse_with_one_coefficient(
     coef: float, seed: int, growth: float
 ) -> None:

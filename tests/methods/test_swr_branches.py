@@ -37,7 +37,6 @@ def resnet(eps: float = 1e-30) -> nn.Module:
 
 
 def wanted(network: rlplast.Network, before: dict[str, Tensor], name: str) -> float:
-    """The factor of one weight by SWR's formula."""
     norm, start = (float(t[name].norm()) for t in (before, network.initial))
     return (COEF * start + (1 - COEF) * norm) / norm
 

@@ -5,22 +5,23 @@ Each network says which of its tensors make up a group of units, independently o
 """
 
 import copy
-import itertools
 import math
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 import rlplast
-from rlplast.core.network.network import Network
 from rlplast.core.network.units import Part
 from rlplast.core.rng import preserve_global_rng
 from tests.methods.nets import snapshot
-from tests.models import FAMILIES, OPTIMIZERS
+from tests.models import FAMILIES, OPTIMIZERS, assert_same
+from tests.naive import redo as naive
 from tests.naive.units import Layer, touched
 
 BATCH = 8
@@ -28,8 +29,6 @@ Moments = dict[str, dict[str, Tensor]]
 
 
 class Block(nn.Module):
-    """The residual block of SimBa."""
-
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(width)
@@ -40,36 +39,19 @@ class Block(nn.Module):
         return x + self.fc2(torch.relu(self.fc1(self.norm(x))))
 
 
-class Residual(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inp = nn.Linear(5, 4)
-        self.one = Block(4, 6)
-        self.two = Block(4, 6)
-        self.head = nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.two(self.one(self.inp(x))))
+def _residual() -> nn.Module:
+    layers = {"inp": nn.Linear(5, 4), "one": Block(4, 6), "two": Block(4, 6)}
+    return nn.Sequential(OrderedDict(layers | {"head": nn.Linear(4, 3)}))
 
 
 def _conv(batch_norm: bool) -> nn.Module:
     def norm(channels: int) -> nn.Module:
         return nn.BatchNorm2d(channels) if batch_norm else nn.Identity()
 
-    net = nn.Sequential(
-        nn.Conv2d(2, 4, 3),
-        norm(4),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(4, 3, 2),
-        norm(3),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(12, 5),
-        nn.ReLU(),
-        nn.Linear(5, 3),
-    )
-    return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    below = [nn.Conv2d(2, 4, 3), norm(4), nn.ReLU(), nn.MaxPool2d(2)]
+    above = [nn.Conv2d(4, 3, 2), norm(3), nn.ReLU(), nn.Flatten()]
+    net = nn.Sequential(*below, *above, nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 3))
+    return net.to(memory_format=torch.channels_last)
 
 
 Chains = list[dict[str, Layer]]
@@ -82,29 +64,18 @@ def _pair(module: nn.Module, first: str, second: str, norm: str | None = None) -
         names = {"gamma": "weight", "beta": "bias", "mean": "running_mean", "var": "running_var"}
         fields = {field: getattr(found, name) for field, name in names.items()}
     conv = isinstance(two, nn.Conv2d)
-    return Layer(one.weight, one.bias, two.weight, conv, b_next=two.bias, **fields)  # type: ignore
+    return Layer(one.weight, one.bias, two.weight, conv, b_next=two.bias, **fields)
 
 
-def _of_chain(*names: str) -> Callable[[nn.Module], Chains]:
-    pairs = list(itertools.pairwise(names))
-    return lambda module: [{a: _pair(module, a, b) for a, b in pairs}]
-
-
-def _of_conv(module: nn.Module) -> Chains:
-    trio = (("0", "4", "1"), ("4", "8", "5"), ("8", "10", None))
-    return [{first: _pair(module, first, second, norm) for first, second, norm in trio}]
-
-
-def _of_residual(module: nn.Module) -> Chains:
-    return [{f"{b}.fc1": _pair(module, f"{b}.fc1", f"{b}.fc2") for b in ("one", "two")}]
+def _of(*groups: tuple[str, ...]) -> Callable[[nn.Module], Chains]:
+    """Of each group: its layer, the one that reads it, and perhaps a norm."""
+    return lambda module: [{names[0]: _pair(module, *names) for names in groups}]
 
 
 def _of_stacked(module: nn.Module) -> Chains:
-    """A list of layers of its own for each member."""
-
     def layer(member: int, first: str, second: str) -> Layer:
         one, two = module.get_submodule(first), module.get_submodule(second)
-        tensors = [t.detach()[member] for t in (one.weight, one.bias, two.weight, two.bias)]  # type: ignore
+        tensors = [t.detach()[member] for t in (one.weight, one.bias, two.weight, two.bias)]
         return Layer(tensors[0], tensors[1], tensors[2], False, b_next=tensors[3])
 
     return [
@@ -138,11 +109,12 @@ class Net:
             return self.make()
 
 
+OF_CONV = _of(("0", "4", "1"), ("4", "8", "5"), ("8", "10"))
 NETS: dict[str, Net] = {
-    "mlp": Net(FAMILIES["mlp"], (5,), _of_chain("0", "2", "4")),
-    "conv": Net(lambda: _conv(False), (2, 8, 8), _of_conv),
-    "conv_batchnorm": Net(lambda: _conv(True), (2, 8, 8), _of_conv),
-    "residual": Net(Residual, (5,), _of_residual),
+    "mlp": Net(FAMILIES["mlp"], (5,), _of(("0", "2"), ("2", "4"))),
+    "conv": Net(lambda: _conv(False), (2, 8, 8), OF_CONV),
+    "conv_batchnorm": Net(lambda: _conv(True), (2, 8, 8), OF_CONV),
+    "residual": Net(_residual, (5,), _of(("one.fc1", "one.fc2"), ("two.fc1", "two.fc2"))),
     "stacked": Net(FAMILIES["stacked"], (5,), _of_stacked, (2, BATCH, 1)),
 }
 
@@ -152,7 +124,6 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 
 
 def table_row(tag: int, unit: int, number: int, entries: int) -> Tensor:
-    """A row of the table of draws, U(−1, 1)."""
     generator = torch.Generator().manual_seed(10_007 * tag + 101 * unit + number)
     return torch.rand(entries, generator=generator, dtype=torch.float64) * 2 - 1
 
@@ -160,7 +131,6 @@ def table_row(tag: int, unit: int, number: int, entries: int) -> Tensor:
 def table_rows(
     part: Part, mask: Tensor, limit: float, seed: int, tag: int, number: Tensor
 ) -> Tensor:
-    """What `uniform_rows` of a method is to give: rows of the table."""
     view = part.block.view
     size = math.prod(view.shape[1:])
     whole = torch.stack([table_row(tag, i, int(n), size) for i, n in enumerate(number)])
@@ -198,8 +168,6 @@ def _place(whole: Tensor, part: Tensor) -> tuple[int, ...] | None:
 
 
 class Trained:
-    """A network in training, with its optimizer and batches of its own."""
-
     def __init__(
         self,
         net: str,
@@ -208,11 +176,10 @@ class Trained:
     ) -> None:
         self.net, self.name = NETS[net], net
         self.module = self.net.module()
-        self.install = install
         if install is not None:
             install(self.module)
         self.optimizer = OPTIMIZERS[optimizer](self.module.parameters())
-        self.network = Network("net", self.module, self.optimizer)
+        self.network = rlplast.Network("net", self.module, self.optimizer)
         self.updates = 0
 
     @property
@@ -220,7 +187,6 @@ class Trained:
         return [name for chain in self.net.chains(self.module) for name in chain]
 
     def batch(self) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of the next update."""
         x = normal(BATCH, *self.net.sample, seed=self.updates)
         if x.ndim == 4:
             x = x.to(memory_format=torch.channels_last)
@@ -243,21 +209,11 @@ class Trained:
             self.update()
         return self
 
-    def restarted(self) -> "Trained":
-        """The same network in a new process, from what was saved."""
-        made = Trained(self.name, install=self.install)
-        made.module.load_state_dict(self.module.state_dict())
-        made.optimizer.load_state_dict(copy.deepcopy(self.optimizer.state_dict()))
-        made.updates = self.updates
-        return made
-
     @property
     def tags(self) -> dict[str, int]:
-        """The number of each group of units, from which its draws come."""
         return {g.name: i for i, g in enumerate(self.network.units().groups)}
 
     def moments(self) -> Moments:
-        """The optimizer's tensors by parameter, copied."""
         return moments_of(self.module, self.optimizer)
 
     def state(self) -> dict[str, Tensor]:
@@ -325,3 +281,60 @@ def moments_of(module: nn.Module, optimizer: torch.optim.Optimizer) -> Moments:
         name: {k: v.clone() for k, v in optimizer.state[p].items() if v is not None}
         for name, p in module.named_parameters()
     }
+
+
+# Networks of which some units are silent, and what a twin makes of them.
+
+
+def probe(net: str, seed: int = 99, size: int = 16) -> Tensor:
+    x = normal(size, *NETS[net].sample, seed=seed)
+    return x.to(memory_format=torch.channels_last) if x.ndim == 4 else x
+
+
+def silent(units: int) -> int:
+    return 1 if units < 5 else 2
+
+
+@torch.no_grad()
+def spoil(module: nn.Module, net: str) -> None:
+    """Silence the first units of each group, make the third whisper and the others speak up."""
+    for chain in chains(module, net):
+        for layer in chain.values():
+            shift, scale = (layer.b, layer.w) if layer.beta is None else (layer.beta, layer.gamma)
+            shift += 3
+            scale *= 0.1
+            shift[: silent(len(shift))] = -50
+            scale[2] *= 1e-3
+            shift[2] = 0.02
+
+
+def prepared(net: str, optimizer: str = "adam") -> Trained:
+    made = Trained(net, optimizer).train(3)
+    spoil(made.module, net)
+    return made
+
+
+def check_recycling(
+    made: Trained,
+    masks: dict[str, list[bool]],
+    overlap: str,
+    fire: Callable[[], rlplast.Receipt],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Compare a firing that recycles some units with the twin, from one draw of all weights."""
+    groups = [(name, layer) for c in chains(made.module, made.name) for name, layer in c.items()]
+    fresh = {name: normal(*layer.w.shape, seed=1 + i) for i, (name, layer) in enumerate(groups)}
+    twin = copy.deepcopy(made.module)
+    for chain in chains(twin, made.name):
+        own = [masks[name] for name in chain]
+        naive.recycle(list(chain.values()), own, [fresh[name] for name in chain], overlap)
+    touched = entries(made.module, made.name, masks)
+    before, moments = made.state(), made.moments()
+    by_block = {g.weight.block.name: fresh[g.name] for g in made.network.units().groups}
+    monkeypatch.setattr(made.network, "drawn", lambda block, generator: by_block[block.name])
+    receipt = fire()
+    assert_same(dict(twin.state_dict()), made.state())
+    made.assert_edited_alone(touched, before, moments)
+    assert receipt.units == {name: sum(mask) for name, mask in masks.items()}
+    assert receipt.entries_touched == sum(int(t.sum()) for t in touched.values())
+    assert (receipt.optimizer_policy, receipt.followers) == ("touched", {})

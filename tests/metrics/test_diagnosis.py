@@ -1,7 +1,6 @@
 """A network's loss of plasticity in words, against networks whose answer is known."""
 
 import copy
-import re
 from dataclasses import replace
 
 import pytest
@@ -10,89 +9,78 @@ from torch import nn
 
 import rlplast
 from rlplast.core.method.readings import OwnSource
-from rlplast.core.network.network import Network
 from rlplast.core.rng import torch_stream
 from rlplast.metrics import NetworkDiagnosis, diagnose_network, trainability
 from rlplast.metrics.diagnosis import Fit, _judged
 
 INPUTS = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
-LR, UPDATES = 1e-2, 150
+LR, UPDATES = 1e-2, 100
 
 
-def network() -> Network:
+def network() -> rlplast.Network:
     torch.manual_seed(0)
     module = nn.Sequential(
         nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2)
     )
-    return Network("net", module, torch.optim.Adam(module.parameters(), LR))
+    return rlplast.Network("net", module, torch.optim.Adam(module.parameters(), LR))
 
 
-def diagnosed(net: Network, updates: int = UPDATES) -> NetworkDiagnosis:
+def diagnosed(net: rlplast.Network, updates: int = UPDATES) -> NetworkDiagnosis:
     source = OwnSource({"net": net}, INPUTS)
     return diagnose_network(source, net, source.sample(0, 0), updates=updates)
 
 
-def kill_units(net: Network) -> None:
+def kill_units(net: rlplast.Network) -> None:
     with torch.no_grad():
         net.module[2].bias.fill_(-1e3)
 
 
-def redraw(net: Network) -> None:
+def redraw(net: rlplast.Network) -> None:
     drawn = torch_stream(7, "other")
     with torch.no_grad():
         for block in net.blocks:
             block.view.copy_(net.fresh(block, drawn))
 
 
-def test_network_whose_units_are_dead_has_lost_plasticity():
+def test_network_whose_units_are_dead_has_lost_plasticity() -> None:
     net = network()
     kill_units(net)
     found = diagnosed(net)
     assert found.verdict == "lost"
-    assert found.fit is not None
-    assert found.fit.now == pytest.approx(0, abs=0.05) and found.fit.initial == pytest.approx(
-        found.fit.fresh, abs=0.1
-    )
+    assert found.fit.now == pytest.approx(0, abs=0.05)
+    assert found.fit.initial == pytest.approx(found.fit.fresh, abs=0.1)
     signs = {sign.name: sign for sign in found.signs}
     assert signs["dormant_ratio"].now >= 0.5 and signs["dormant_ratio"].alarming
-    assert re.search(r"has fitted \d% of new random targets", found.reason)
+    # Without known initial weights it is compared with fresh ones.
+    found = rlplast.diagnose_module(net.module, INPUTS, net.optimizers[0], updates=UPDATES)
+    assert found.verdict == "lost"
+    assert found.fit is not None and found.fit.initial is None
+    assert all(sign.initial is None and sign.fresh is not None for sign in found.signs)
 
 
-def test_network_with_other_fresh_weights_has_kept_it_and_with_its_own_is_new():
+def test_network_with_other_fresh_weights_has_kept_it_and_with_its_own_is_new() -> None:
     net = network()
-    new = diagnosed(net)
+    new = diagnosed(net, 2)
     assert new.verdict == "new" and new.fit is None
     redraw(net)
     found = diagnosed(net)
     assert found.verdict == "kept", found.reason
     twin = trainability(net, lambda module: module(INPUTS), targets=3, steps=UPDATES)
-    assert found.fit is not None
     assert found.fit.now == pytest.approx(1 - sum(min(e, 0.5) for e in twin.errors) / 3 / 0.5)
     assert found.fit.initial == pytest.approx(1 - sum(twin.initial) / 3 / 0.5)
     assert not any(sign.alarming for sign in found.signs)
 
 
-def test_module_without_known_initial_weights_is_compared_with_fresh_ones():
-    net = network()
-    kill_units(net)
-    found = rlplast.diagnose_module(net.module, INPUTS, net.optimizers[0], updates=UPDATES)
-    assert found.verdict == "lost"
-    assert found.fit is not None and found.fit.initial is None
-    assert all(sign.initial is None and sign.fresh is not None for sign in found.signs)
-    assert "initial weights" not in found.reason
-
-
-def test_fits_that_diverge_have_fitted_nothing():
+def test_fits_that_diverge_have_fitted_nothing() -> None:
     net = network()
     redraw(net)
     net.optimizers = (torch.optim.SGD(net.module.parameters(), 1e9),)
-    found = diagnosed(net)
-    assert found.verdict == "unclear" and "fits too little" in found.reason
-    assert found.fit is not None
+    found = diagnosed(net, 20)
+    assert found.verdict == "unclear"
     assert (found.fit.now, found.fit.fresh, found.fit.behind) == (0, 0, (0, 0, 0))
 
 
-def test_diagnosis_changes_nothing_and_says_the_same_again():
+def test_diagnosis_changes_nothing_and_says_the_same_again() -> None:
     net = network()
     kill_units(net)
     weights = copy.deepcopy(net.module.state_dict())

@@ -10,7 +10,6 @@ from torch.nn import functional as F
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.network import Network
-from rlplast.core.registry import rows
 from rlplast.core.rng import torch_stream
 from rlplast.metrics import output_probe
 from rlplast.metrics.new_targets import Trainability, trainability
@@ -19,6 +18,7 @@ from rlplast.optimizers.config import OptimizerConfig
 from rlplast.optimizers.updater import Updater
 from tests.agents.toy_env import same
 from tests.core.toy import Toy
+from tests.marks import optimizers
 from tests.models import masters_of, subject
 
 
@@ -36,7 +36,6 @@ def made(seed: int = 0, optimizer: Any = torch.optim.Adam, **options: Any) -> An
 
 
 def memorise(network: Network, x: Tensor, labellings: int, updates: int, seed: int) -> None:
-    """Train on random labels, one labelling after the other."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(labellings):
         y = torch.randint(4, (len(x),), generator=generator)
@@ -93,23 +92,20 @@ def test_memorising_random_labels_for_long_loses_it_and_nothing_is_lost_before()
     assert start.low <= 0 <= start.high
     assert start.lost == pytest.approx(0, abs=1e-6)
     assert max(start.errors) < 0.4  # it does fit: the targets' variance is ½
-    memorise(network, x, 20, 60, 0)
+    memorise(network, x, 15, 60, 0)
     found = measured(network, x)
     assert found.low > 0.1
     assert found.lost > 0.2
-
-
-def test_a_little_training_at_a_small_rate_does_not() -> None:
-    network, x = made(lr=1e-4)
-    memorise(network, x, 1, 5, 0)
-    assert abs(measured(network, x, lr=1e-2).lost) < 0.05
+    network.optimizers[0].param_groups[0]["lr"] = 0.0  # as at the end of a schedule
+    assert min(measured(network, x, targets=2).initial) > 0.4
+    assert max(measured(network, x, targets=2, lr=1e-2).initial) < 0.4
 
 
 def test_nothing_of_the_network_moves() -> None:
     subject_ = subject("conv_batchnorm")
     subject_.module.train()
     before, random = subject_.snapshot(), torch.get_rng_state()
-    gradients = [p.grad.clone() for p in subject_.module.parameters()]  # type: ignore[union-attr]
+    gradients = [p.grad.clone() for p in subject_.module.parameters()]
     trainability(subject_.network, lambda m: m(subject_.x), targets=2, steps=3)
     assert same(before, subject_.snapshot())
     assert torch.equal(random, torch.get_rng_state())
@@ -117,7 +113,7 @@ def test_nothing_of_the_network_moves() -> None:
     assert same(gradients, now)
 
 
-@pytest.mark.parametrize("name", [info.name for info in rows("optimizers")])
+@pytest.mark.parametrize("name", optimizers(["adam", "schedule_free", "upgd"]))
 def test_every_optimizer_of_a_run_fits(name: str) -> None:
     module, x = mlp(0), torch.randn(32, 8)
     config = OptimizerConfig(name=name, lr=1e-2, decay="matrices")
@@ -126,14 +122,6 @@ def test_every_optimizer_of_a_run_fits(name: str) -> None:
     for one, after in zip(none.errors, some.errors, strict=True):
         assert after < one
     assert some.lost == pytest.approx(0, abs=1e-6)
-
-
-def test_the_learning_rate_can_be_given() -> None:
-    network, x = made(0)
-    network.optimizers[0].param_groups[0]["lr"] = 0.0  # as at the end of a schedule
-    still = measured(network, x)
-    assert min(still.errors) > 0.4
-    assert max(measured(network, x, lr=1e-2).errors) < 0.4
 
 
 def test_a_network_without_optimizer_or_with_masters_is_refused() -> None:

@@ -16,16 +16,10 @@ from rlplast.run import api
 from rlplast.run.build import build_trainable
 from rlplast.run.config_file import read_config
 from tests.every_kind import small_run
-from tests.gpt.runs import write_corpora
 from tests.runs import final, forget
 
 SAMPLES = 5
 CHEAP = [name for name in OF_OUTPUTS if name != "trainability"]
-
-
-@pytest.fixture(scope="module")
-def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return write_corpora(tmp_path_factory.mktemp("corpora"))
 
 
 @pytest.fixture(autouse=True)
@@ -33,19 +27,14 @@ def few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output_probe, "SAMPLES", SAMPLES)
 
 
-def trainer(kind: str, corpora: dict[str, str], updates: int = 3) -> Any:
-    made = build_trainable(read_config(small_run(kind, corpora, hooks=[])))
-    return trained(made, updates)
+def dqn() -> Any:
+    return trained(build_trainable(read_config(small_run("dqn", {}, hooks=[]))), 3)
 
 
 def trained(made: Any, updates: int) -> Any:
     while made.clock.updates < updates:
         made.step()
     return made
-
-
-def is_of(key: str, name: str) -> bool:
-    return key.split("/")[1] == name
 
 
 def single_gradient(made: Any, value: Any) -> Tensor:
@@ -56,9 +45,9 @@ def single_gradient(made: Any, value: Any) -> Tensor:
     return torch.cat(grads)
 
 
-def test_of_a_dqn_the_values_are_those_of_loops_over_samples(corpora: dict[str, str]) -> None:
+def test_of_a_dqn_the_values_are_those_of_loops_over_samples() -> None:
     measure = RunMetrics(CHEAP, 8)
-    made = trainer("dqn", corpora)
+    made = dqn()
     measure(made, 1)
     older = copy.deepcopy(made.online)
     found = {k.split("/")[1]: v for k, v in measure(trained(made, 6), 2).items()}
@@ -77,10 +66,8 @@ def test_of_a_dqn_the_values_are_those_of_loops_over_samples(corpora: dict[str, 
     assert steepest <= float(lipschitz_bound(weights))
 
 
-def test_samples_are_drawn_one_by_one(
-    corpora: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made, drawn = trainer("dqn", corpora), []
+def test_samples_are_drawn_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, drawn = dqn(), []
     sample = made.sample
     monkeypatch.setattr(made, "sample", lambda size, n: drawn.append(sample(size, n)) or drawn[-1])
     measure = RunMetrics(["ntk_effective_rank", "gradient_covariance"], 8)
@@ -95,22 +82,15 @@ def test_samples_are_drawn_one_by_one(
     assert found["ntk_effective_rank"] == pytest.approx(expected, rel=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["dqn", "supervised"])
-def test_what_churn_compares_with_is_in_checkpoints(
-    kind: str, corpora: dict[str, str], tmp_path: Path
-) -> None:
+def test_what_churn_compares_with_is_in_checkpoints(tmp_path: Path) -> None:
     metrics = {"every": "20%", "names": ["churn"], "batch_size": 8}
-    config = small_run(kind, corpora, hooks=[], metrics=metrics, evaluate={"every": None})
+    config = small_run("supervised", {}, hooks=[], metrics=metrics, evaluate={"every": None})
     config |= {"checkpoint": {"every": "30%", "keep": 9}}
     api.train(config, tmp_path / "run")
     expected = final(tmp_path / "run")
-    saved = sorted(
-        int(p.name.split("-")[1]) for p in (tmp_path / "run" / "checkpoints").glob("step-*")
-    )
+    saved = sorted(int(p.name.split("-")[1]) for p in tmp_path.glob("run/checkpoints/step-*"))
     forget(tmp_path / "run", after=saved[len(saved) // 2])
     api.resume(tmp_path / "run")
     assert final(tmp_path / "run") == expected
-    measured = [
-        row for row in expected["metrics"] if any(is_of(k, "churn") for k in row if "/" in k)
-    ]
+    measured = [row for row in expected["metrics"] if any("/churn/" in key for key in row)]
     assert len(measured) >= 3

@@ -18,14 +18,12 @@ from rlplast.methods.plasticity_injection import PlasticityInjection
 from rlplast.metrics.balance import lipschitz_bound
 from rlplast.metrics.paths import LongestPath, longest_path
 from rlplast.supervised.resnet import ResNet18
-from rlplast.supervised.vit import FireViT, ViT
 from tests.methods.unit_nets import normal
 
 IMAGE = (1, 3, 8, 8)
 
 
 def norm(weight: Tensor) -> float:
-    """Return ‖W‖₂, for a conv of the flattened matrix times √(kh·kw), by NumPy."""
     matrix = weight.detach().double().flatten(1).numpy()
     return float(np.linalg.norm(matrix, 2)) * math.sqrt(math.prod(weight.shape[2:]))
 
@@ -73,7 +71,6 @@ class Wired(nn.Module):
         return found[-1]
 
     def paths(self, node: int) -> Iterator[list[int]]:
-        """Yield every path from the input to a node, as the nodes on it."""
         if node == 0:
             yield []
             return
@@ -105,9 +102,9 @@ def test_of_any_wiring_it_is_the_largest_product_over_all_paths(net: Wired, seed
     }
     best = max(products, key=products.__getitem__)
     if not linear:
-        assert longest_path(Network("net", net), lambda module: module(normal(2, 4).float())) == {}
+        assert longest_path(Network("net", net), lambda module: module(normal(2, 4))) == {}
         return
-    found = bound_of(net, normal(2, 4).float())
+    found = bound_of(net, normal(2, 4))
     assert float(found.bound) == pytest.approx(products[best], rel=1e-5)
     assert names(found) == [f"layers.{i - 1}" for i in best]
 
@@ -115,7 +112,7 @@ def test_of_any_wiring_it_is_the_largest_product_over_all_paths(net: Wired, seed
 def test_of_a_chain_it_is_the_bound_of_all_layers_bit_for_bit() -> None:
     before = nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()
     net = drawn(nn.Sequential(*before, nn.Linear(36, 5), nn.Tanh(), nn.Linear(5, 2)), seed=0)
-    found = bound_of(net, normal(*IMAGE).float())
+    found = bound_of(net, normal(*IMAGE))
     weights = [net[i].weight.detach() for i in (0, 4, 6)]
     assert names(found) == ["0", "4", "6"]
     assert torch.equal(found.bound, lipschitz_bound(weights))
@@ -132,20 +129,7 @@ def test_resnet_18_multiplies_the_larger_side_of_every_block() -> None:
             taken += around > inside
     product *= norm(net.fc1.weight) * norm(net.head.weight)
     assert taken and taken < 8  # both sides are tried
-    assert float(bound_of(net, normal(*IMAGE).float()).bound) == pytest.approx(product, rel=1e-5)
-
-
-@pytest.mark.parametrize("kind", [ViT, FireViT])
-def test_vision_transformers_take_the_largest_of_query_key_and_value(kind: type[ViT]) -> None:
-    net = drawn(kind((3, 8, 8), 5, width=6, depth=4), seed=2)
-    product = norm(net.patch_embed["proj"].weight) * norm(net.head.weight)
-    for block in net.blocks:
-        own = block.attn
-        parts = [own.to_q.weight, own.to_k.weight, own.to_v.weight] if kind is FireViT else None
-        attention = max(map(norm, parts or own.qkv.weight.chunk(3))) * norm(own.proj.weight)
-        mlp = norm(block.mlp["fc1"].weight) * norm(block.mlp["fc2"].weight)
-        product *= max(1.0, attention) * max(1.0, mlp)
-    assert float(bound_of(net, normal(*IMAGE).float()).bound) == pytest.approx(product, rel=1e-5)
+    assert float(bound_of(net, normal(*IMAGE)).bound) == pytest.approx(product, rel=1e-5)
 
 
 def test_a_gpt_counts_its_tied_head_and_no_look_up() -> None:
@@ -161,18 +145,14 @@ def test_a_gpt_counts_its_tied_head_and_no_look_up() -> None:
     assert names(found)[-1] == "wte" and "wpe" not in names(found)
 
 
-@pytest.mark.parametrize("trunk", ["simba", "mlp"])
-def test_an_actor_takes_its_larger_head_and_critics_have_a_path_each(trunk: str) -> None:
-    spec = TrunkSpec(trunk, width=3, blocks=3)
-    actor = drawn(Actor(4, 2, spec), seed=4)
-    critic = drawn(Critic(4, 2, spec), seed=5)
-    obs, action = normal(1, 4).float(), normal(1, 2).float()
+def test_an_actor_takes_its_larger_head_and_critics_have_a_path_each() -> None:
+    spec = TrunkSpec("simba", width=3, blocks=3)
+    actor, critic = drawn(Actor(4, 2, spec), seed=4), drawn(Critic(4, 2, spec), seed=5)
+    obs, action = normal(1, 4), normal(1, 2)
 
     def product(net: Any, of: Callable[[Any], float], heads: list[nn.Module]) -> float:
-        last = max(of(head) for head in heads)
-        if trunk == "mlp":
-            return math.prod(of(layer) for layer in (net.fc1, net.fc2, net.fc3)) * last
         inside = [of(block.fc1) * of(block.fc2) for block in net.blocks]
+        last = max(of(head) for head in heads)
         return of(net.input) * math.prod(max(1.0, own) for own in inside) * last
 
     expected = product(actor, lambda m: norm(m.weight), [actor.mean, actor.log_std])
@@ -190,7 +170,7 @@ def test_frozen_layers_and_frozen_copies_count() -> None:
     net = drawn(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3)), seed=6)
     net[0].requires_grad_(requires_grad=False)
     expected = norm(net[0].weight) * norm(net[2].weight)
-    x = normal(1, 4).float()
+    x = normal(1, 4)
     assert float(bound_of(net, x).bound) == pytest.approx(expected, rel=1e-5)
     PlasticityInjection().install(net, seed=0)
     with torch.no_grad():
@@ -198,17 +178,8 @@ def test_frozen_layers_and_frozen_copies_count() -> None:
     assert float(bound_of(net, x).bound) == pytest.approx(10 * expected, rel=1e-5)
 
 
-def test_weights_and_their_gradients_stay_as_they_are() -> None:
-    net = ResNet18(3, 5, width=2)
-    before = {name: (t.data_ptr(), t.clone()) for name, t in net.state_dict().items()}
-    longest_path(Network("net", net), lambda module: module.eval()(normal(*IMAGE).float()))
-    for name, tensor in net.state_dict().items():
-        assert tensor.data_ptr() == before[name][0] and torch.equal(tensor, before[name][1])
-    assert all(p.grad is None and p.requires_grad for p in net.parameters())
-
-
 def test_what_is_no_number_is_not_hidden_by_another_branch() -> None:
     net = Wired([[0], [0], [1, 2]], [True, True, False], [False] * 3)
     with torch.no_grad():
-        net.layers[0].weight[0, 0] = math.nan  # pyright: ignore[reportIndexIssue]
-    assert bound_of(net, normal(1, 4).float()).bound.isnan()
+        net.layers[0].weight[0, 0] = math.nan
+    assert bound_of(net, normal(1, 4)).bound.isnan()

@@ -1,6 +1,7 @@
 """Metrics of whole networks, measured in a run of every kind."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,10 @@ from rlplast.core.registry import rows
 from rlplast.metrics import output_probe, readiness
 from rlplast.metrics.balance import balancedness, lipschitz_bound, pairwise_balance
 from rlplast.metrics.curvature import IN_A_RUN
+from rlplast.metrics.density import activation_histogram, hessian_density
+from rlplast.metrics.features import saturation_percentile
 from rlplast.metrics.probe import OF_CHAINS, OF_CURVATURE, check_names, measure_run
+from rlplast.metrics.sketch import weight_sketch
 from rlplast.metrics.units import grama_share
 from rlplast.run import api
 from rlplast.training import checkpoint
@@ -70,7 +74,6 @@ def config(of: str, corpora: dict[str, str], **changes: Any) -> dict[str, Any]:
 
 
 def trained(config: dict[str, Any], folder: Path) -> Any:
-    """Train; return what was trained, at its end."""
     kept: list[Any] = []
     api.train(config, folder, observer=lambda loop: kept.append(loop.trainable))
     return kept[-1]
@@ -88,7 +91,6 @@ def left(folder: Path) -> dict[str, Any]:
 
 
 def measurable() -> Iterator[str]:
-    """Yield the name of every metric that a run can measure."""
     for info in rows("metrics"):
         try:
             check_names([info.name])
@@ -124,29 +126,28 @@ def test_every_metric_of_a_run_is_measured_and_none_moves_the_training(
     assert set(names) - {key.split("/")[0] for key in found} <= elsewhere
 
 
-class LossOf(nn.Module):
-    """A network's loss on a batch, as a module without inputs."""
-
-    def __init__(self, network: nn.Module, loss: Callable[[], Tensor]) -> None:
-        super().__init__()
-        self.network, self.loss = network, loss
-
-    def forward(self) -> Tensor:
-        return self.loss()
-
-
-def dense_hessian(module: LossOf) -> Tensor:
+def dense_hessian(network: nn.Module, loss: Callable[[], Tensor]) -> Tensor:
     """Return the Hessian in all parameters, entry by entry, from PyTorch's own function."""
+
+    class LossOf(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network
+
+        def forward(self) -> Tensor:
+            return loss()
+
+    module = LossOf()
     params = dict(module.named_parameters())
     sizes = [p.numel() for p in params.values()]
 
-    def loss(flat: Tensor) -> Tensor:
+    def of(flat: Tensor) -> Tensor:
         parts = zip(params.items(), flat.split(sizes), strict=True)
         return functional_call(module, {n: v.view(p.shape) for (n, p), v in parts}, ())
 
     flat = torch.cat([p.detach().flatten() for p in params.values()])
     with sdpa_kernel(SDPBackend.MATH):
-        dense: Any = torch.autograd.functional.hessian(loss, flat)
+        dense: Any = torch.autograd.functional.hessian(of, flat)
     return dense.double()
 
 
@@ -158,8 +159,8 @@ def test_the_curvature_of_a_run_is_that_of_its_dense_hessian(
     values = measure_run(trainable, OF_CURVATURE, 8, 7)
     batch = trainable.sample(8, 7)
     for key, network in trainable.networks.items():
-        module = LossOf(network.module, lambda key=key: trainable.loss(key, batch))
-        exact = torch.linalg.eigvalsh(dense_hessian(module))
+        loss = partial(trainable.loss, key, batch)
+        exact = torch.linalg.eigvalsh(dense_hessian(network.module, loss))
         low, high = float(exact[0]), float(exact[-1])
         size = max(-low, high)
         # 30 steps of Lanczos reach the ends; 20 of power iteration may stop on the way to them.
@@ -192,38 +193,23 @@ def test_the_chain_of_each_stacked_critic_is_that_of_its_own_weights(
         assert found[f"metric/pairwise_balance/critic/{first}"] == balance
 
 
-class Parts:
-    """Trains two critics in one tensor, with a loss of its own."""
-
-    def __init__(self, module: nn.Module, x: Tensor) -> None:
-        self.networks = {"critic": Network("critic", module)}
-        self.module, self.x = module, x
-
-    def sample(self, size: int, number: int) -> Tensor:
-        return self.x
-
-    def activations(self, network: str, batch: Tensor) -> dict[str, Tensor]:
-        return {}
-
-    def loss(self, network: str, batch: Tensor) -> Tensor:
-        return self.module(batch).square().mean()
-
-
 def test_grama_share_counts_the_units_of_all_members_whose_weights_get_no_gradient() -> None:
     module, x = build("stacked"), normal(16, 5)
     with torch.no_grad():
         module.get_parameter("fc1.bias")[1, :3] = -100  # silent
         module.get_parameter("fc2.weight")[0, :, 4] = 0  # read by nobody
-    trained: Any = Parts(module, x)
+    network = Network("critic", module)
+    trained: Any = SimpleNamespace(
+        networks={"critic": network},
+        sample=lambda size, number: x,
+        activations=lambda network, batch: {},
+        loss=lambda network, batch: module(batch).square().mean(),
+    )
     found = measure_run(trained, ["grama_share"], 16, 0)["metric/grama_share/critic"]
     assert all(p.grad is None for p in module.parameters())
     module(x).square().mean().backward()
-    masks = [
-        naive.inactive(gradient[member], 0.01)
-        for member in range(2)
-        for name in ("fc1", "fc2")
-        if (gradient := module.get_parameter(f"{name}.weight").grad) is not None
-    ]
+    gradients = [module.get_parameter(f"{name}.weight").grad for name in ("fc1", "fc2")]
+    masks = [naive.inactive(g[i], 0.01) for i in range(2) for g in gradients if g is not None]
     assert masks[0][4] and all(masks[2][:3])
     assert found == pytest.approx(sum(map(sum, masks)) / sum(map(len, masks)))
     gradient = torch.tensor([[1.0], [float("nan")], [0.0]])
@@ -231,20 +217,18 @@ def test_grama_share_counts_the_units_of_all_members_whose_weights_get_no_gradie
     assert float(grama_share({"fc1": gradient[::2], "fc2": torch.zeros(2, 3)})) == 0.75
 
 
-@pytest.mark.parametrize("listed", [True, False])
-def test_unit_age_is_in_a_run_that_lists_cbp_and_absent_from_others(
-    listed: bool, tmp_path: Path
-) -> None:
+def test_unit_age_is_in_a_run_that_lists_cbp_and_absent_from_others(tmp_path: Path) -> None:
     cbp = {"method": "cbp", "every": "1 updates", "params": {"maturity": 1000}}
     metrics = {"every": "100%", "names": ["unit_age", "weight_norm"]}
-    config = TINY | {"hooks": [cbp] * listed, "metrics": metrics, "evaluate": {"every": None}}
-    run = api.train(config, tmp_path / "run")
-    row = [line for line in run.lines() if "metric/weight_norm/q" in line][-1]
-    found = {key: value for key, value in row.items() if "unit_age" in key}
-    keys = ("", "/min", "/immature")
-    ages = (row["updates"], row["updates"], 1)
-    expected = {f"metric/unit_age/q{key}": age for key, age in zip(keys, ages, strict=True)}
-    assert found == (expected if listed else {})
+    for hooks in ([], [cbp]):
+        changes = {"hooks": hooks, "metrics": metrics, "evaluate": {"every": None}}
+        run = api.train(TINY | changes, tmp_path / str(len(hooks)))
+        row = [line for line in run.lines() if "metric/weight_norm/q" in line][-1]
+        found = {
+            key.removeprefix("metric/unit_age/q"): row[key] for key in row if "unit_age" in key
+        }
+        ages = {"": row["updates"], "/min": row["updates"], "/immature": 1}
+        assert found == (ages if hooks else {})
 
 
 def test_what_adds_up_over_weights_has_a_total_of_the_network() -> None:
@@ -265,3 +249,25 @@ def test_what_adds_up_over_weights_has_a_total_of_the_network() -> None:
     squares = sum(w0.square().sum() for w0 in before)
     assert found["metric/sfe_normalized/net"] == pytest.approx(float(moved / squares))
     assert "metric/stable_rank/net" not in found  # ranks have none
+
+
+def test_a_run_logs_every_number_of_a_sketch_a_density_and_each_layer(tmp_path: Path) -> None:
+    names = ["weight_sketch", "activation_histogram", "hessian_density", "saturation_percentile"]
+    trainable: Any = trained(config("supervised", {}, metrics={"every": None}), tmp_path / "run")
+    found = measure_run(trainable, names, 8, 0)
+    network, batch = trainable.networks["model"], trainable.sample(8, 0)
+    weights = [p.detach() for p in network.module.parameters()]
+    sketch = weight_sketch(weights, [network.initial[b.name] for b in network.trainable()])
+    assert sketch.abs().sum() > 0
+    taps = trainable.activations("model", batch)
+    loss, own = trainable.loss("model", batch), list(network.module.parameters())
+    expected: dict[str, Any] = {
+        "weight_sketch": dict(enumerate(sketch)),
+        "activation_histogram": activation_histogram(taps).logged(),
+        "hessian_density": hessian_density(loss, own, **IN_A_RUN).logged(),
+        "saturation_percentile": {n: saturation_percentile({n: t}) for n, t in taps.items()},
+    }
+    rows = {f"{n}/model/{k}": float(v) for n, parts in expected.items() for k, v in parts.items()}
+    rows["saturation_percentile/model"] = float(saturation_percentile(taps))
+    assert len(taps) == 2
+    assert found == pytest.approx({f"metric/{n}": v for n, v in rows.items()}, rel=1e-6, abs=1e-9)

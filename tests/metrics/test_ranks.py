@@ -5,13 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError
 from rlplast.metrics import ranks
-from tests.metrics.draws import normal, property_test, seeds
+from tests.metrics.draws import normal
 
 RANK_METRICS = (ranks.spectral_norm, ranks.srank, ranks.effective_rank, ranks.stable_rank)
 
@@ -80,28 +78,3 @@ def test_ranks_of_a_conv_weight_are_those_of_its_flattened_matrix(metric) -> Non
     assert metric(weight).item() == pytest.approx(metric(matrix).item(), rel=1e-14)
     with pytest.raises(ConfigError, match="at least 2 dimensions"):
         metric(torch.ones(3))
-
-
-@property_test
-@given(
-    st.sampled_from([(5, 5), (7, 3), (1, 6), (6, 1), (4, 6, 3), (6, 4, 3, 2)]),
-    seeds,
-    st.floats(1e-6, 1e6),
-)
-def test_ranks_ignore_the_scale_and_are_ordered(
-    shape: tuple[int, ...], seed: int, factor: float
-) -> None:
-    weight = normal(shape, seed)
-    for metric in (ranks.srank, ranks.effective_rank, ranks.stable_rank):
-        value = metric(weight).item()
-        assert metric(factor * weight).item() == pytest.approx(value, rel=1e-9)
-        assert 1 - 1e-9 <= value <= min(shape[0], math.prod(shape[1:])) + 1e-9
-    assert ranks.stable_rank(weight) <= ranks.effective_rank(weight).square()
-
-
-def test_spectral_summary_equals_the_four_metrics() -> None:
-    weight = normal((5, 9), 6).requires_grad_()
-    assert not ranks.singular_values(weight).requires_grad
-    summary = ranks.spectral_summary(weight, delta=0.2)
-    expected = {metric.__name__: metric(weight) for metric in RANK_METRICS}
-    assert summary == expected | {"srank": ranks.srank(weight, delta=0.2)}
