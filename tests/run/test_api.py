@@ -148,11 +148,3 @@ def test_a_run_that_was_stopped_as_it_began_is_started_by_resume(tmp_path: Path)
         api.train(SHORT, tmp_path / "run")
     assert api.resume(tmp_path / "run").info["status"] == "done"
     assert lines(tmp_path / "run", "metrics")[-1]["env_steps"] == 40
-
-
-def test_a_run_is_printed_in_a_line(done: Path, run: Path) -> None:
-    last = lines(done, "metrics")[-1]
-    short = f"<Run {done}: dqn, done, 40 env_steps, {last['updates']} updates"
-    assert repr(api.load(done)).startswith(short) and len(repr(api.load(done))) < 200
-    (run / "metrics.jsonl").write_text("{\n{\n")
-    assert repr(api.load(run)) == f"<Run {run}: dqn, damaged>"

@@ -33,12 +33,14 @@ def test_a_pipe_in_place_of_a_file_is_refused_by_name(
         reader(tmp_path)
 
 
-@pytest.mark.parametrize("digits", [21, 400, 4000, 5000])
-def test_an_integer_too_long_to_be_a_count_is_damage(digits: int, tmp_path: Path) -> None:
+def test_an_integer_too_long_to_be_a_count_is_damage(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"updates": 18446744073709551616}\n{"updates": ' + "9" * digits + "}\n{}\n")
-    with pytest.raises(DamagedFile, match=r"metrics\.jsonl, line 2 "):
-        read.read_lines(path)
+    for digits in (21, 400, 5000):
+        path.write_text(
+            '{"updates": 18446744073709551616}\n{"updates": ' + "9" * digits + "}\n{}\n"
+        )
+        with pytest.raises(DamagedFile, match=r"metrics\.jsonl, line 2 "):
+            read.read_lines(path)
     path.write_text('{"updates": 18446744073709551616}\n')
     assert read.read_lines(path) == [{"updates": 2**64}]
 
