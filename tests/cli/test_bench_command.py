@@ -18,7 +18,6 @@ from rlplast.run.bench import Side
 from tests.cli.commands import Outcome, command
 from tests.cli.runs import refused
 from tests.every_kind import small_run
-from tests.gpt.runs import write_corpora
 from tests.marks import slow
 
 
@@ -39,7 +38,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def small_file(kind: str, folder: Path, **changes: Any) -> Path:
     """Write the config of a run of a second, which is shorter than what is measured of it."""
     path = folder / f"{kind}.yaml"
-    path.write_text(yaml.safe_dump(small_run(kind, write_corpora(folder), **changes)))
+    path.write_text(yaml.safe_dump(small_run(kind, {}, **changes)))
     return path
 
 

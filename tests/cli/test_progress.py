@@ -307,7 +307,7 @@ def test_ranks_but_the_first_are_silent(monkeypatch: pytest.MonkeyPatch):
     assert written == b""
 
 
-@pytest.mark.parametrize(("kind", "columns"), [("supervised", 60), ("ppo", 80), ("gpt", 100)])
+@pytest.mark.parametrize(("kind", "columns"), [("supervised", 60), ("gpt", 100)])
 def test_no_row_of_a_terminal_is_longer_than_it(
     kind: str, columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -12,7 +12,6 @@ import gymnasium
 import pytest
 import yaml
 
-from rlplast.study.api import read_study_config, study_cells
 from rlplast.training.files import lock
 from tests.cli.commands import command
 from tests.cli.runs import files
@@ -231,11 +230,6 @@ def test_jobs_get_the_threads_of_their_runs(tmp_path: Path, monkeypatch: pytest.
     config = write_study(tmp_path, TINY | {"threads": 2}, {"none": {}}, threads=3, **local)
     command("study", config, "--out", tmp_path / "2", "--jobs", 4, "--executor", "ray")
     assert asked == [("local", 5, 2, {"devices": 2}, 1), ("ray", 4, 3, {}, 1)]
-
-
-def test_shipped_studies_can_be_planned():
-    cells = study_cells(read_study_config("study/minatar_when"))
-    assert len({cell.key for cell in cells}) == len(cells) == 5 * 9
 
 
 # Workers that die, and interruptions.

@@ -33,19 +33,6 @@ def test_a_folder_becomes_a_corpus(tmp_path: Path):
     assert (about["train_files"], about["validation_files"]) == (9, 1)
 
 
-def test_validation_is_a_share_or_a_path(tmp_path: Path):
-    folder = texts(tmp_path)
-    assert command("tokens", folder, "--out", tmp_path / "a", "--validation", "0.3").code == 0
-    assert len(open_corpus("a", tmp_path / "a").validation) == 36
-    nine = folder / "9.txt"
-    words = ("tokens", folder, "--out", tmp_path / "b", "--validation", nine)
-    assert "9.txt is validation text and text to train on" in refused(command(*words))
-    nine.rename(tmp_path / "9.txt")
-    assert command(*words[:-1], tmp_path / "9.txt").code == 0
-    corpus = open_corpus("b", tmp_path / "b")
-    assert (len(corpus.train), len(corpus.validation)) == (108, 12)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_signal_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals

@@ -95,31 +95,23 @@ def test_loggers_change_nothing_of_a_run_killed_and_resumed(plain: Path, logged:
     assert final(logged) == final(plain)
 
 
-class Drawing:
-    """A logger that draws from every global generator."""
-
-    resumed = None
-
-    def __init__(self, about: loggers.About) -> None:
-        self.draw()
-
-    def draw(self, *given: object) -> None:
-        random.random()
-        np.random.random()
-        np.random.seed(0)
-
-    log = receipt = flush = close = draw
-
-
-def logger_is(patch: pytest.MonkeyPatch, start: Callable[[loggers.About], object]) -> None:
-    module = SimpleNamespace(check=lambda: None, start=start, REMEDY="plug it in")
+def logger_is(patch: pytest.MonkeyPatch, act: Callable[[str], object]) -> None:
+    """Put a logger in the place of all, which does this when a method of a name is called."""
+    names = ("log", "receipt", "flush", "close")
+    made = SimpleNamespace(resumed=None, **{n: lambda *_, n=n: act(n) for n in names})
+    module = SimpleNamespace(check=lambda: None, start=lambda about: act("start") or made)
     patch.setattr(loggers, "_module", lambda name: module)
 
 
 def test_draws_of_a_logger_move_no_generator(
     tmp_path: Path, plain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    logger_is(monkeypatch, Drawing)
+    def draw(name: str) -> None:
+        random.random()
+        np.random.random()
+        np.random.seed(0)
+
+    logger_is(monkeypatch, draw)
     random.seed(5)
     np.random.seed(5)
     api.train(config("wandb"), tmp_path / "run")
@@ -236,10 +228,12 @@ def test_branched_run_is_shown_from_its_start_though_the_first_start_failed(
         (Path(given["dir"]) / "wandb").mkdir()
         raise ConnectionError("no such host")
 
+    steps: list[object] = []
     with monkeypatch.context() as patch:
         patch.setattr(wandb, "init", fail)
         with pytest.raises(RlplastError, match="WANDB_MODE=offline, then `rlplast resume"):
-            api.resume(arm)
+            api.resume(arm, observer=steps.append)
+    assert steps == []
     api.resume(arm)
     expected = series(arm, "train/loss")
     assert min(expected)[0] < 12
@@ -267,36 +261,16 @@ def test_logger_that_fails_is_let_go_with_one_warning(
 ) -> None:
     calls: list[str] = []
 
-    def note(name: str, *given: object) -> None:
+    def note(name: str) -> None:
         calls.append(name)
         if name == method:
             raise ConnectionError("the network\nis down")
 
-    names = ("log", "receipt", "flush", "close")
-    failing = {name: lambda *given, name=name: note(name) for name in names}
-    logger_is(monkeypatch, lambda about: SimpleNamespace(resumed=None, **failing))
+    logger_is(monkeypatch, note)
     with pytest.warns(RuntimeWarning, match=r"wandb takes no.*the network is down") as warned:
         api.train(config("wandb"), tmp_path / "run")
     assert len(warned) == 1 and calls.count(method) == 1
     assert final(tmp_path / "run") == final(plain)
-
-
-def test_logger_that_cannot_be_started_stops_the_run_and_resume_begins_it(
-    tmp_path: Path, plain: Path, shared: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def start(about: loggers.About) -> None:
-        raise ConnectionError("no such host")
-
-    steps: list[object] = []
-    with monkeypatch.context() as patch:
-        logger_is(patch, start)
-        message = r"mlflow could not be started \(no such host\): plug it in, then `rlplast "
-        with pytest.raises(RlplastError, match=message):
-            api.train(config("mlflow"), tmp_path / "begun", observer=steps.append)
-    assert steps == []
-    assert api.resume(tmp_path / "begun").info["status"] == "done"
-    assert final(tmp_path / "begun") == final(plain)
-    assert mlflow_of(shared, "begun")[1].info.status == "FINISHED"
 
 
 def test_receipts_become_numbers() -> None:
