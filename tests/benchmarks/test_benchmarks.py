@@ -1,6 +1,5 @@
 """The benchmarks' sides do the same work, and each benchmark runs."""
 
-import functools
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from benchmarks.__main__ import BENCHES
 from benchmarks.agents import CARTPOLE, Task
 from rlplast.run import timing
 from rlplast.run.config_file import read_config
+from tests.agents.tracing import trace_alone
 from tests.marks import slow
 
 SMALL = {"device": "cpu", "agent.batch_size": 8, "agent.buffer_size": 500}
@@ -68,7 +68,7 @@ def count(module: torch.nn.Module) -> int:
 def test_each_of_the_standard_set_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("stable_baselines3")
     monkeypatch.setattr(timing, "TURN", 0.01)
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    trace_alone(monkeypatch, "eager")
     for tasks in ("DQN", "SAC", "SMALL"):
         monkeypatch.setattr(agents, tasks, {"sac": Task("sac/pendulum", SAC, agents.SB3)})
     monkeypatch.setattr(agents, "PPO", {"ppo": Task("ppo/cartpole", PPO, agents.SB3)})

@@ -1,6 +1,5 @@
 """`rlplast bench`: its table, its conclusion, its errors, and what it leaves behind."""
 
-import functools
 import os
 import re
 import tempfile
@@ -15,6 +14,7 @@ from rlplast.cli.bench_command import conclusion
 from rlplast.cli.main import main
 from rlplast.run import bench, timing
 from rlplast.run.bench import Side
+from tests.agents.tracing import trace_alone
 from tests.cli.commands import Outcome, command
 from tests.cli.runs import refused
 from tests.every_kind import small_run
@@ -23,14 +23,13 @@ from tests.marks import slow
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Measure for moments only, and let `torch.compile` trace alone; returns where files go."""
-    eager = functools.partial(torch.compile, backend="eager")
+    """Measure for moments only, and let `torch.compile` trace; returns where files go."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(timing, "TURN", 0.01)
     monkeypatch.setattr(bench, "ROUNDS", 2)
     monkeypatch.setattr(bench, "FIRST", 1)
-    monkeypatch.setattr(torch, "compile", eager)
+    trace_alone(monkeypatch, "eager")
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     return folder
 
@@ -56,7 +55,7 @@ def test_every_kind_of_run_is_measured_and_leaves_nothing(kind: str, tmp_path: P
     before = dict(os.environ)
     outcome = command("bench", small_file(kind, tmp_path))
     rows = table(outcome)
-    assert list(rows) == ["off", "compile"]
+    assert list(rows) == ["off", "compile"], outcome.out
     for cells in rows.values():
         middle, least, most = map(float, re.findall(r"[\d.e+-]+", cells[0]))
         assert 0 < least <= middle <= most
@@ -127,5 +126,7 @@ def test_an_interruption_leaves_nothing(
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own code
 def test_with_a_real_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.undo()
-    cells = table(command("bench", small_file("supervised", tmp_path)))["compile"]
+    monkeypatch.setattr(bench, "ROUNDS", 1)
+    plain: dict[str, Any] = {"model": {"name": "mlp", "hidden": [4]}, "hooks": [], "penalties": []}
+    cells = table(command("bench", small_file("supervised", tmp_path, **plain)))["compile"]
     assert float(cells[1]) > 1
