@@ -114,19 +114,10 @@ def test_an_interruption_leaves_nothing(
     tmp_path: Path, quick: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def interrupted(*args: Any) -> Any:
-        assert any(quick.iterdir())
+        (cache,) = quick.iterdir()  # an empty one, so that what compiling takes is seen
+        assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(cache)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(bench, "paced", interrupted)
     assert main(["bench", str(small_file("supervised", tmp_path))]) == 130
     assert not list(quick.iterdir())
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own code
-def test_with_a_real_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.undo()
-    monkeypatch.setattr(bench, "ROUNDS", 1)
-    plain: dict[str, Any] = {"model": {"name": "mlp", "hidden": [4]}, "hooks": [], "penalties": []}
-    cells = table(command("bench", small_file("supervised", tmp_path, **plain)))["compile"]
-    assert float(cells[1]) > 1
