@@ -3,9 +3,11 @@
 A test that hangs fails after a time; see also pyproject.toml.
 """
 
+import functools
 import gc
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,17 @@ def through(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def expected(through: Path) -> dict[str, Any]:
     return final(through)
+
+
+@pytest.fixture(scope="session")
+def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return the finished small run of a kind (tests.every_kind); tests only read it."""
+    from tests.every_kind import small_run
+    from tests.gpt.runs import write_corpora
+
+    folder = tmp_path_factory.mktemp("kinds")
+    corpora = write_corpora(folder)
+    return functools.cache(lambda kind: api.train(small_run(kind, corpora), folder / kind).path)
 
 
 @pytest.fixture

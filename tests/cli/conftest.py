@@ -1,10 +1,11 @@
-"""What the tests of the command line share: no pictures, and one finished study."""
+"""What the tests of the command line share: no pictures, one finished run and one study."""
 
 import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.cli.runs import trained
 from tests.cli.studies import ALL, ARMS, TINY
 from tests.study.inline import run_study, write_study
 
@@ -18,6 +19,14 @@ def pictures() -> None:
 def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "pictures" not in request.fixturenames:
         monkeypatch.setattr("rlplast.cli.finish.plot_run", lambda run, path: path)
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of `tests.cli.runs.SMALL`; tests only read it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rlplast.cli.finish.plot_run", lambda run, path: path)
+        return trained(tmp_path_factory.mktemp("small"), "--log.to", "[tensorboard]")
 
 
 @pytest.fixture(scope="session")

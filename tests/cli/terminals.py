@@ -10,7 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-__all__ = ["rows", "terminal"]
+__all__ = ["LONG", "rows", "terminal"]
+
+LONG = "a_method_of_ones_own_whose_name_is_as_long_as_a_whole_row_of_a_usual_terminal_or_longer"
 
 _CODES = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 

@@ -119,34 +119,38 @@ def test_nothing_is_fetched_unless_asked_for(tmp_path: Path, hub: Hub):
     )
 
 
-def test_a_hub_that_cannot_be_reached_is_named_and_leaves_nothing(tmp_path: Path, hub: Hub):
-    output = not_ready(data("wikitext103", "--root", tmp_path, "--download"))
+def test_what_cannot_be_turned_into_tokens_is_named_and_leaves_nothing(
+    tmp_path: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
+):
+    fetched = ("wikitext103", "--root", tmp_path, "--download")
+    output = not_ready(data(*fetched))
     assert "Salesforce/wikitext could not be turned into tokens (ConnectionError" in output
-    assert "check the network" in output
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "datasets", None)
+        assert 'pip install "rlplast[tokens]"' in not_ready(data(*fetched))
     assert not list(tmp_path.iterdir())
-
-
-def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    output = not_ready(data("wikitext103", "--root", tmp_path, "--download"))
-    assert 'pip install "rlplast[tokens]"' in output
+    hub.load_dataset = lambda *words, **options: [{"question": "?", "answer": "!"}]  # type: ignore[assignment]
+    shard(tmp_path, "train-00000-of-00001", TEXTS)
+    output = not_ready(data("openwebtext", "--root", tmp_path))
+    assert "a row has no column 'text', but question, answer" in output
+    assert [path.name for path in tmp_path.iterdir()] == ["train-00000-of-00001.parquet"]
 
 
 def test_damaged_and_missing_shards_are_named(tmp_path: Path, hub: Hub):
+    def says() -> str:
+        return not_ready(data("openwebtext", "--root", tmp_path))
+
     shard(tmp_path, "train-00001-of-00003", TEXTS)
-    output = not_ready(data("openwebtext", "--root", tmp_path))
-    assert "train-00000-of-00003.parquet and 1 more not there, of 3 of train" in output
+    assert "train-00000-of-00003.parquet and 1 more not there, of 3 of train" in says()
     path = shard(tmp_path, "train-00000-of-00003", TEXTS)
     path.write_bytes(path.read_bytes()[:-9])
-    assert "is no whole parquet file" in not_ready(data("openwebtext", "--root", tmp_path))
+    assert "is no whole parquet file" in says()
     path.write_bytes(b"")
-    assert "has 0 bytes" in not_ready(data("openwebtext", "--root", tmp_path))
+    assert "has 0 bytes" in says()
+    shard(tmp_path / "wiki", "train-00000-of-00001", LINES["train"])
+    output = not_ready(data("wikitext103", "--root", tmp_path / "wiki"))
+    assert "needed are train and validation" in output
     assert not hub.asked
-
-
-def test_a_set_without_its_validation_split_is_named(tmp_path: Path, hub: Hub):
-    shard(tmp_path, "train-00000-of-00001", LINES["train"])
-    assert "needed are train and validation" in not_ready(data("wikitext103", "--root", tmp_path))
 
 
 def test_altered_tokens_are_named(tmp_path: Path, hub: Hub):
@@ -154,20 +158,12 @@ def test_altered_tokens_are_named(tmp_path: Path, hub: Hub):
     assert data("openwebtext", "--root", tmp_path).code == 0
     path = tmp_path / "train.bin"
     whole = path.read_bytes()
-    path.write_bytes(whole[:-2])
-    assert "train.bin has" in not_ready(data("openwebtext", "--root", tmp_path))
-    path.write_bytes(b"\1\0" + whole[2:])
-    assert "a file was altered; remedy: delete" in not_ready(
-        data("openwebtext", "--root", tmp_path)
-    )
+    for content, says in (
+        (whole[:-2], "train.bin has"),
+        (b"\1\0" + whole[2:], "a file was altered; remedy: delete"),
+    ):
+        path.write_bytes(content)
+        assert says in not_ready(data("openwebtext", "--root", tmp_path))
     (tmp_path / "corpus.json").unlink()
     output = not_ready(data("openwebtext", "--root", tmp_path))
     assert "train.bin is there without corpus.json" in output
-
-
-def test_shards_of_another_set_are_named(tmp_path: Path, hub: Hub):
-    shard(tmp_path, "train-00000-of-00001", TEXTS)
-    hub.load_dataset = lambda *words, **options: [{"question": "?", "answer": "!"}]  # type: ignore[assignment]
-    output = not_ready(data("openwebtext", "--root", tmp_path))
-    assert "a row has no column 'text', but question, answer" in output
-    assert [path.name for path in tmp_path.iterdir()] == ["train-00000-of-00001.parquet"]

@@ -1,6 +1,7 @@
 """`rlplast diagnose`: what it says of runs of every kind, and what it leaves of them."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,53 +18,40 @@ from rlplast.training.config import parse_yaml
 from tests.cli.commands import command, printed
 from tests.cli.runs import files, refused
 from tests.every_kind import KINDS, small_run
-from tests.gpt.runs import write_corpora
 from tests.runs import at_step, stop
 
-SHORT = ("--updates", 5, "--samples", 8, "--episodes", 1)
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A finished run of each kind; tests only read them."""
-    folder = tmp_path_factory.mktemp("diagnose")
-    corpora = write_corpora(folder)
-    for kind in KINDS:
-        api.train(small_run(kind, corpora), folder / kind)
-    return {kind: folder / kind for kind in KINDS}
+SHORT = ("--updates", 2, "--samples", 8, "--episodes", 1)
+RunOf = Callable[[str], Path]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_is_diagnosed_and_stays_as_it_is(
-    kind: str, runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+def test_every_kind_is_diagnosed_with_a_study_and_stays_as_it_is(
+    kind: str, run_of: RunOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = files(runs[kind])
+    run = run_of(kind)
+    before = files(run)
     monkeypatch.setenv("COLUMNS", "80")
-    outcome = command("diagnose", runs[kind], *SHORT)
+    outcome = command("diagnose", run, *SHORT)
     assert (outcome.code, outcome.err) == (0, "")
     lines = outcome.out.splitlines()
-    text = [line for line in lines if str(runs[kind]) not in line]
-    assert max(map(cell_len, text)) <= 80
+    assert max(cell_len(line) for line in lines if str(run) not in line) <= 80
     assert any(line.startswith("verdict ") for line in lines)
-    found = printed("diagnose", runs[kind], *SHORT, "--json")
+    found = printed("diagnose", run, *SHORT)
     assert found["kind"] == kind
     verdicts = {"lost", "slower or lost", "slower", "kept", "unclear"}
     assert {own["verdict"] for own in found["networks"]} <= verdicts
-    assert all(own["fit"]["updates"] == 5 for own in found["networks"])
-    assert files(runs[kind]) == before
+    assert all(own["fit"]["updates"] == 2 for own in found["networks"])
+    assert files(run) == before
 
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_study_that_it_proposes_is_one(kind: str, runs: dict[str, Path], tmp_path: Path) -> None:
-    found = rlplast.diagnose(runs[kind], updates=1, samples=4, episodes=0)
-    study = StudyConfig.parse(parse_yaml(found.study))
+    proposed = parse_yaml(found["study"])
+    study = StudyConfig.parse(proposed)
     assert list(study.arms) == ["none", "fresh", "shrink_perturb"]
-    assert study.base == str(runs[kind] / "config.yaml")
+    assert study.base == str(run / "config.yaml")
     hooks = {name: list(arm["hooks"]) for name, arm in study.arms.items()}
-    assert hooks["none"] == list(rlplast.load(runs[kind]).config.hooks)
+    assert hooks["none"] == list(rlplast.load(run).config.hooks)
     for name, method in (("fresh", "full_reset"), ("shrink_perturb", "shrink_perturb")):
         assert hooks[name][1:] == hooks["none"] and hooks[name][0]["method"] == method
-    rlplast.plan(parse_yaml(found.study), tmp_path / "study")  # which builds every arm
+    rlplast.plan(proposed, tmp_path / "study")  # which builds every arm
 
 
 @pytest.mark.parametrize(
@@ -92,15 +80,15 @@ def test_agent_that_has_not_trained_has_no_signs(tmp_path: Path) -> None:
     assert "Signs" not in found.verdict and not found.agent and not found.scores
 
 
-def test_agent_says_what_its_values_and_temperature_are(runs: dict[str, Path]) -> None:
-    found = rlplast.diagnose(runs["sac"], updates=1, samples=4, episodes=1)
+def test_agent_says_what_its_values_and_temperature_are(run_of: RunOf) -> None:
+    found = rlplast.diagnose(run_of("sac"), updates=1, samples=4, episodes=1)
     names = [sign.name for sign in found.agent]
     assert names == ["overestimation", "temperature"] and found.scores["episodes"] == 1
-    trainer = rlplast.load(runs["sac"]).agent()
+    trainer = rlplast.load(run_of("sac")).agent()
     assert found.agent[1].now == pytest.approx(float(trainer.temperature().detach()))
 
 
-def test_dead_network_is_found_in_a_run(runs: dict[str, Path], monkeypatch) -> None:
+def test_dead_network_is_found_in_a_run(run_of: RunOf, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = api.Run.trainer
 
     def dead(self: api.Run, *args: object) -> object:
@@ -110,30 +98,24 @@ def test_dead_network_is_found_in_a_run(runs: dict[str, Path], monkeypatch) -> N
         return trainer
 
     monkeypatch.setattr(api.Run, "trainer", dead)
-    found = diagnose(api.load(runs["dqn"]), updates=100, samples=32, episodes=0)
+    found = diagnose(api.load(run_of("dqn")), updates=100, samples=32, episodes=0)
     assert found.verdict.startswith("Plasticity is lost in q. Signs: dormant_ratio")
 
 
-def test_values_that_are_not_allowed_are_named(runs: dict[str, Path]) -> None:
-    bad = [("lr", lr) for lr in ("0.0", "inf", "nan")]
-    for option, value in (
-        *bad,
-        ("updates", -1),
-        ("targets", -1),
-        ("samples", -1),
-        ("episodes", -1),
-    ):
-        message = refused(command("diagnose", runs["dqn"], f"--{option}", value))
+def test_what_cannot_be_diagnosed_is_named(run_of: RunOf, tmp_path: Path) -> None:
+    bad = [("lr", "0.0"), ("lr", "inf"), ("lr", "nan"), ("updates", -1), ("targets", -1)]
+    for option, value in (*bad, ("samples", -1), ("episodes", -1)):
+        message = refused(command("diagnose", run_of("dqn"), f"--{option}", value))
         assert message.startswith(f"{option} = {value}: allowed is")
-
-
-def test_run_without_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         api.train(small_run("dqn", {}), tmp_path / "run", observer=at_step(1, stop))
-    checkpoints = tmp_path / "run" / "checkpoints"
-    first = min(checkpoints.iterdir(), key=lambda path: int(path.name.removeprefix("step-")))
-    message = refused(command("diagnose", tmp_path / "run", "--checkpoint", first.name))
+    message = refused(command("diagnose", tmp_path / "run", "--checkpoint", "step-0"))
     assert "has no data yet" in message and "rlplast resume" in message
+    (tmp_path / "model.zip").touch()
+    (tmp_path / "policy.pth").touch()
+    assert "diagnose_sb3" in refused(command("diagnose", tmp_path / "model.zip"))
+    assert "policy.pth" in refused(command("measure", tmp_path / "model.zip"))
+    assert "rename it" in refused(command("measure", tmp_path / "policy.pth"))
 
 
 def test_verdict_of_several_networks_names_each() -> None:
@@ -152,11 +134,3 @@ def test_verdict_of_several_networks_names_each() -> None:
     assert "may be lost" in maybe and "not lost" not in maybe and "another cause" not in maybe
     assert said(q="unclear") == "The test does not tell whether plasticity is lost in q."
     assert json.dumps(said(q="kept")).count("another cause") == 1
-
-
-def test_a_file_in_place_of_a_run_says_what_to_do(tmp_path: Path):
-    (tmp_path / "model.zip").touch()
-    (tmp_path / "policy.pth").touch()
-    assert "diagnose_sb3" in refused(command("diagnose", tmp_path / "model.zip"))
-    assert "policy.pth" in refused(command("measure", tmp_path / "model.zip"))
-    assert "rename it" in refused(command("measure", tmp_path / "policy.pth"))

@@ -22,98 +22,75 @@ SPOKEN = re.compile(
 )
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained(tmp_path_factory.mktemp("evaluate"))
-
-
-@pytest.fixture(scope="module")
-def minatar(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("minatar")
-    env = {"id": "minatar/breakout", "num_envs": 1}
-    return trained(
-        tmp_path_factory.mktemp("minatar"),
-        env=env,
-        total="60 env_steps",
-        log={"every": "50%"},
-        metrics={"every": None},
-    )
-
-
-def spoken(outcome) -> list[float]:
-    assert (outcome.code, outcome.err) == (0, "")
+def test_mean_median_and_interval_are_those_of_full_episodes_whoever_evaluates(small: Path):
+    outcome = command("evaluate", small, "--episodes", 7)
     match = SPOKEN.fullmatch(outcome.out)
-    assert match, outcome.out
-    return [float(word) for word in match.groups()]
-
-
-def test_mean_median_and_interval_are_those_of_full_episodes(run: Path):
-    count, mean, low, high, median = spoken(command("evaluate", run, "--episodes", 7))
-    returns = rlplast.load(str(run)).agent().play(0, 7).returns
+    assert (outcome.code, outcome.err) == (0, "") and match, outcome.out
+    count, mean, low, high, median = (float(word) for word in match.groups())
+    opened = rlplast.load(str(small))
+    returns = opened.agent().play(0, 7).returns
     assert count == len(returns) == 7
     assert mean == pytest.approx(returns.mean(), abs=0.006)
     assert median == pytest.approx(np.median(returns), abs=0.006)
     ends = stats.ttest_1samp(returns, 0).confidence_interval()
     assert (low, high) == pytest.approx((ends.low, ends.high), abs=0.006)
 
+    state = torch.get_rng_state()
+    scores = opened.evaluate(episodes=7)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert scores == opened.evaluate(episodes=7)
+    assert scores["return_mean"] == returns.mean()
+    assert (scores["return_low"], scores["return_high"]) == pytest.approx((ends.low, ends.high))
+    mean = opened.agent().play(0, 4).returns.mean()
+    few = f"mean {mean:.2f} (an interval needs at least 5 episodes)"
+    assert few in command("evaluate", small, "--episodes", 4).out
+    assert "return_low" not in opened.evaluate(4)
+    with pytest.raises(ConfigError, match="episodes 0"):
+        opened.evaluate(episodes=0)
 
-def test_few_episodes_have_no_interval(run: Path):
-    outcome = command("evaluate", run, "--episodes", 4)
-    returns = rlplast.load(str(run)).agent().play(0, 4).returns
-    few = f"mean {returns.mean():.2f} (an interval needs at least 5 episodes)"
-    assert outcome.code == 0 and few in outcome.out
-    assert "return_low" not in rlplast.load(str(run)).evaluate(4)
 
-
-def test_evaluation_repeats_and_leaves_the_folder_alone(run: Path):
-    before = files(run)
-    assert command("evaluate", run) == command("evaluate", run)
-    assert files(run) == before
-
-
-def test_weights_are_the_last_ones_of_the_run(run: Path):
-    logged = [row for row in jsonl(run / "metrics.jsonl") if "eval/return_mean" in row][-1]
+def test_evaluation_repeats_with_the_last_weights_and_leaves_the_folder_alone(small: Path):
+    before = files(small)
+    assert command("evaluate", small) == command("evaluate", small)
+    assert files(small) == before
+    logged = [row for row in jsonl(small / "metrics.jsonl") if "eval/return_mean" in row][-1]
     number = logged["updates"] + logged["env_steps"]  # seeds what the loop evaluates there
-    scores = rlplast.load(str(run)).agent().play(number, 3).scores()
+    scores = rlplast.load(str(small)).agent().play(number, 3).scores()
     assert {f"eval/{name}": value for name, value in scores.items()}.items() <= logged.items()
 
 
-@pytest.mark.parametrize(
-    ("returns", "said"),
-    [
+def test_equal_returns_do_not_make_a_mean_certain(small: Path, monkeypatch: pytest.MonkeyPatch):
+    for returns, said in (
         (np.full(6, 500.0), "mean 500.00 (all alike)"),
         (np.ones(6), "mean 1.00 (95% interval 0.61 to 1.00)"),  # Wilson's
-    ],
-)
-def test_equal_returns_do_not_make_a_mean_certain(
-    run: Path, monkeypatch: pytest.MonkeyPatch, returns: np.ndarray, said: str
+    ):
+        played = Evaluation(returns, np.ones(6), success_return=1.0)
+        monkeypatch.setattr("rlplast.agents.agent.Agent.play", lambda *_, found=played: found)
+        outcome = command("evaluate", small, "--episodes", 6)
+        assert said in outcome.out
+        assert "success rate 1.00 (95% interval 0.61 to 1.00)" in outcome.out
+
+
+def test_video_is_an_animation_of_the_first_environments_episodes_and_changes_no_score(
+    tmp_path: Path,
 ):
-    played = Evaluation(returns, np.ones(6), success_return=1.0)
-    monkeypatch.setattr("rlplast.agents.agent.Agent.play", lambda *_: played)
-    outcome = command("evaluate", run, "--episodes", 6)
-    assert said in outcome.out
-    assert "success rate 1.00 (95% interval 0.61 to 1.00)" in outcome.out
-
-
-def test_video_is_an_animation_of_the_first_environments_episodes(minatar: Path, tmp_path: Path):
-    video = tmp_path / "play.gif"
-    outcome = command("evaluate", minatar, "--episodes", 2, "--video", video)
-    assert outcome.code == 0 and outcome.out.endswith(f"\nvideo: {video}\n")
-    assert [path.name for path in tmp_path.iterdir()] == ["play.gif"]
-    lengths = rlplast.load(str(minatar)).agent().play(0, 2).lengths
+    pytest.importorskip("minatar")
+    video, env = tmp_path / "play.gif", {"id": "minatar/breakout", "num_envs": 1}
+    quiet = {"log": {"every": "50%"}, "metrics": {"every": None}, "evaluate": {"every": None}}
+    run = trained(tmp_path, env=env, total="60 env_steps", hooks=[], **quiet)
+    plain = command("evaluate", run, "--episodes", 2)
+    outcome = command("evaluate", run, "--episodes", 2, "--video", video)
+    assert outcome.code == 0 and outcome.out.startswith(plain.out)
+    assert outcome.out.endswith(f"\nvideo: {video}\n")
+    assert {path.name for path in tmp_path.iterdir()} == {"play.gif", "run", "small.yaml"}
+    lengths = rlplast.load(str(run)).agent().play(0, 2).lengths
     with Image.open(video) as picture:
         assert picture.format == "GIF"
         assert picture.size == (160, 160)
         assert 1 < picture.n_frames <= lengths.sum()  # equal neighbours are stored once
 
 
-def test_video_changes_no_score(minatar: Path, tmp_path: Path):
-    plain = command("evaluate", minatar, "--episodes", 2)
-    drawn = command("evaluate", minatar, "--episodes", 2, "--video", tmp_path / "a.gif")
-    assert drawn.out.startswith(plain.out)
-
-
-def test_bad_usage_is_named(run: Path):
+def test_bad_usage_is_named(small: Path, tmp_path: Path):
     for words, says in {
         ("--episodes", "0"): "--episodes 0",
         ("--episodes", "two"): "'two'",
@@ -121,43 +98,36 @@ def test_bad_usage_is_named(run: Path):
         ("--video", "no/such/play.gif"): "a folder that exists",
         ("--epsiodes", "3"): "--epsiodes",
     }.items():
-        outcome = command("evaluate", run, *words)
+        outcome = command("evaluate", small, *words)
         assert (outcome.code, outcome.out) == (2, "")
         assert says in outcome.err.splitlines()[-1], words
-
-
-def test_package_that_draws_is_named_if_it_is_missing(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setitem(sys.modules, "pygame", None)
-    outcome = command("evaluate", run, "--video", tmp_path / "play.gif")
-    assert outcome.code == 2
-    assert outcome.err.rstrip().endswith("pip install 'rlplast[classic]'")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("error", [ValueError("has no pictures"), ZeroDivisionError("no paint")])
-def test_what_draws_no_pictures_is_named(
-    error: Exception, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    def render(env: EpisodicEnv) -> None:
-        raise error
-
-    monkeypatch.setattr(EpisodicEnv, "render", render)
-    outcome = command("evaluate", run, "--video", tmp_path / "play.gif")
-    assert outcome.code != 0 and f"{error}" in outcome.err and "in an evaluation" in outcome.err
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_folder_that_is_no_run_is_bad_usage(tmp_path: Path):
     for folder in (tmp_path, tmp_path / "absent"):
-        outcome = command("evaluate", folder)
-        assert outcome.code == 2
-        assert f"{folder} is no run's folder" in outcome.err
+        assert f"{folder} is no run's folder" in refused(command("evaluate", folder))
 
 
-def test_damaged_checkpoints_are_named_and_the_newest_good_one_is_played(run: Path, tmp_path: Path):
-    folder = Path(shutil.copytree(run, tmp_path / "run"))
+def test_what_draws_no_pictures_is_named(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    words = ("evaluate", small, "--video", tmp_path / "play.gif")
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "pygame", None)
+        assert command(*words).err.rstrip().endswith("pip install 'rlplast[classic]'")
+    for error in (ValueError("has no pictures"), ZeroDivisionError("no paint")):
+
+        def render(env: EpisodicEnv, error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr(EpisodicEnv, "render", render)
+        outcome = command(*words)
+        assert outcome.code != 0
+        assert f"{error}" in outcome.err and "in an evaluation" in outcome.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_damaged_checkpoints_are_named_and_the_newest_good_one_is_played(
+    small: Path, tmp_path: Path
+):
+    folder = Path(shutil.copytree(small, tmp_path / "run"))
     older, newest = (folder / "checkpoints" / name for name in ("step-150", "step-200"))
     good = command("evaluate", folder, "--checkpoint", older.name)
     damage(newest)
@@ -174,16 +144,3 @@ def test_damaged_checkpoints_are_named_and_the_newest_good_one_is_played(run: Pa
 def damage(checkpoint: Path) -> None:
     tensors = checkpoint / "tensors.safetensors"
     tensors.write_bytes(tensors.read_bytes()[:-7])
-
-
-def test_python_evaluates_as_the_command_does(run: Path):
-    opened = rlplast.load(run)
-    state = torch.get_rng_state()
-    scores = opened.evaluate(episodes=7)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert scores == opened.evaluate(episodes=7)
-    returns = opened.agent().play(0, 7).returns
-    assert scores["return_mean"] == returns.mean()
-    assert scores["return_low"] < scores["return_mean"] < scores["return_high"]
-    with pytest.raises(ConfigError, match="episodes 0: allowed is at least 1"):
-        opened.evaluate(episodes=0)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.commands import Outcome, command
 from tests.cli.runs import small_config
+from tests.report.drawn import undrawn
 from tests.runs import final
 
 MODULE = """
@@ -28,7 +29,7 @@ class Stops(gymnasium.Env):
 
     def step(self, action):
         self.count += 1
-        if self.count == 100 and os.path.exists(os.environ.get("STOP_IN", "") + "/checkpoints"):
+        if self.count == 70 and os.path.exists(os.environ.get("STOP_IN", "") + "/checkpoints"):
             os.kill(os.getpid(), signal.SIGTERM)
         return np.ones(2, np.float32), 1.0, self.count % 7 == 0, False, {}
 
@@ -50,7 +51,7 @@ def test_the_command_that_an_interrupted_run_prints_goes_on_with_it(
     monkeypatch.chdir(tmp_path)
     Path("stops_of_mine.py").write_text(MODULE)
     env = {"id": "gym/Stops-v0", "num_envs": 1}
-    config = small_config(tmp_path, total="300 env_steps", env=env, hooks=[])
+    config = small_config(tmp_path, total="150 env_steps", env=env, hooks=[])
     train = ("--import", "stops_of_mine", "train", config, "--out")
     monkeypatch.setenv("STOP_IN", "run")
     stopped = afresh(*train, "run")
@@ -65,10 +66,11 @@ def test_the_command_that_an_interrupted_run_prints_goes_on_with_it(
     assert final(Path("run")) == final(Path("whole"))
 
     Path("stops_of_mine.py").rename("elsewhere.py")
-    lost = [afresh("evaluate", "run"), afresh("resume", "run", "--total", "400 env_steps")]
+    lost = [afresh("evaluate", "run"), afresh("resume", "run", "--total", "200 env_steps")]
     for outcome in lost:
         assert outcome.code == 2
         assert "run was begun with --import stops_of_mine: No module named" in outcome.err
         assert "in the folder where the module lies, or install it" in outcome.err
+    monkeypatch.setattr("rlplast.report.vega.draw", undrawn)
     for words in (("show", "run"), ("compare", "run", "whole"), ("report", "run", "whole")):
         assert afresh(*words).code == 0  # they read what the runs left

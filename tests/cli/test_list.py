@@ -23,49 +23,37 @@ def rows(*words: str) -> list[dict]:
     return printed("list", *words)
 
 
-def test_every_row_has_the_fields_of_the_contract():
+def test_rows_are_what_the_registry_says_with_the_fields_of_the_contract():
     found = rows()
     for row in found:
         assert list(row) == ["name", "family", "summary", "params", "source", "from"]
-        assert row["family"] in FAMILIES
         assert all(row[key] for key in ("name", "summary", "source", "from")), row
         assert all(set(p) == {"default", "range"} for p in row["params"].values()), row
     keys = [(row["family"], row["name"]) for row in found]
     assert len(set(keys)) == len(keys)
+    assert found == [row for family in FAMILIES for row in rows(family)]
+    for family in ("interventions", "metrics", "optimizers", "kinds", "replay"):
+        ours = [row for row in list_rows(family) if row["from"] == "rlplast"]
+        assert rows(family) == json.loads(json.dumps(ours))
+    assert rows("envs") == json.loads(json.dumps(envs.list_envs()))
+    (fire,) = [row for row in rows("interventions") if row["name"] == "fire"]
+    assert fire["params"]["iterations"] == {"default": 10, "range": "[1, 1000]"}
+    hooks = rows("hooks")  # listed when asked for
+    assert "dqn/hooks/fire" in {row["name"] for row in hooks}
+    assert all(row["family"] == "hooks" and row["summary"] for row in hooks)
+    assert not any(row["family"] == "hooks" for row in found)
 
 
-def test_letters_that_the_output_does_not_have_are_replaced():
+def test_a_list_imports_no_torch_and_replaces_letters_that_the_output_does_not_have():
+    for words in (["list"], ["list", "envs", "--json"]):
+        assert without_torch(*words)
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     command = [sys.executable, "-m", "rlplast", "list", "interventions"]
     done = subprocess.run(command, env=environment, capture_output=True, check=True)
     assert b"weight_clip" in done.stdout and done.stdout.isascii()
 
 
-def test_a_registered_row_is_what_the_registry_says():
-    for family in ("interventions", "metrics", "optimizers", "kinds", "replay"):
-        ours = [row for row in list_rows(family) if row["from"] == "rlplast"]
-        assert rows(family) == json.loads(json.dumps(ours))
-
-
-def test_a_list_imports_no_torch():
-    for words in (["list"], ["list", "envs", "--json"]):
-        assert without_torch(*words)
-
-
-def test_all_families_together_are_the_families_one_by_one():
-    assert rows() == [row for family in FAMILIES for row in rows(family)]
-
-
-def test_parameters_come_with_default_and_range():
-    (fire,) = [row for row in rows("interventions") if row["name"] == "fire"]
-    assert fire["params"]["iterations"] == {"default": 10, "range": "[1, 1000]"}
-
-
-def test_envs_are_those_that_can_be_made():
-    assert rows("envs") == json.loads(json.dumps(envs.list_envs()))
-
-
-def test_configs_are_the_files_with_their_comments_first_sentence():
+def test_configs_are_the_files_with_their_comments_first_sentence(tmp_path: Path):
     found = {row["name"]: row for row in rows("configs")}
     paths = [p for p in ROOT.glob("configs/**/*.yaml") if p.parent.name != "hooks"]
     files = {p.relative_to(ROOT / "configs").as_posix() for p in paths}
@@ -76,85 +64,63 @@ def test_configs_are_the_files_with_their_comments_first_sentence():
         assert comment.startswith(row["summary"] + " ")
         assert row["summary"].endswith(".")
         assert ". " not in row["summary"]
+    config = tmp_path / "own.yaml"
+    for text, sentence in (
+        ("# Two lines at 2.5 M:\n# one sentence. Another.\nkind: dqn  # no.\n", "one sentence."),
+        ("# No end\n\n# Another comment.\n", "No end"),
+        ("kind: dqn\n", ""),
+    ):
+        config.write_text(text)
+        assert _first_sentence(config) == sentence.replace("one", "Two lines at 2.5 M: one")
 
 
-def test_table_shows_every_name_and_markup_like_ranges():
-    outcome = command("list", "interventions")
-    assert outcome.code == 0
-    for row in rows("interventions"):
-        assert row["name"] in outcome.out
-    assert "iterations = 10  [1, 1000]" in outcome.out
-
-
-def test_list_of_all_families_counts_environments():
-    outcome = command("list")
-    assert outcome.code == 0
-    every = rows()
-    for row in every:
-        assert (row["family"] == "envs") or row["name"] in outcome.out
-    lines = outcome.out.splitlines()
-    for start, number in Counter(r["name"].split("/")[0] for r in rows("envs")).items():
-        (line,) = [line for line in lines if f" {start}/… " in line]
-        counted = "1 environment" if number == 1 else f"{number} environments"
-        assert f" {counted}, see `rlplast list envs`" in line
-    assert "dmc/cheetah-run" not in outcome.out
-    assert "dmc/cheetah-run" in command("list", "envs").out
-
-
-def test_methods_end_with_the_page_that_says_which():
-    last = command("list", "methods").out.splitlines()[-1]
-    (page,) = [word for word in last.split() if word.endswith(".md")]
-    assert (ROOT / page).read_text().startswith("# How to choose a method")
-
-
-def test_tables_fit_a_pipe_and_a_terminal(monkeypatch: pytest.MonkeyPatch):
+def test_tables_show_every_name_and_fit_a_pipe_and_a_terminal(monkeypatch: pytest.MonkeyPatch):
     for columns in (160, 80):
         for words in ([], ["methods"], ["envs"], ["metrics"], ["layers"], ["configs"]):
             lines = command("list", *words).out.splitlines()
             assert max(map(len, lines)) <= columns, words
             assert not any(line.endswith(" ") for line in lines), words
         monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("COLUMNS")
+    outcome = command("list", "interventions")
+    assert outcome.code == 0
+    assert all(row["name"] in outcome.out for row in rows("interventions"))
+    assert "iterations = 10  [1, 1000]" in outcome.out
+    last = command("list", "methods").out.splitlines()[-1]
+    (page,) = [word for word in last.split() if word.endswith(".md")]
+    assert (ROOT / page).read_text().startswith("# How to choose a method")
 
 
-def test_environments_stand_below_each_other_under_what_they_share():
+def test_environments_are_counted_or_stand_below_each_other_under_what_they_share():
+    outcome = command("list")
+    assert all(row["family"] == "envs" or row["name"] in outcome.out for row in rows())
+    ids = [row["name"] for row in rows("envs")]
+    for start, number in Counter(name.split("/")[0] for name in ids).items():
+        (line,) = [line for line in outcome.out.splitlines() if f" {start}/… " in line]
+        counted = "1 environment" if number == 1 else f"{number} environments"
+        assert f" {counted}, see `rlplast list envs`" in line
+    assert "dmc/cheetah-run" not in outcome.out
     lines = command("list", "envs").out.splitlines()
-    ids = {row["name"] for row in rows("envs")}
     found = [line.split()[0] for line in lines if line and line.split()[0] in ids]
-    assert sorted(found) == sorted(ids)
+    assert sorted(found) == sorted(ids) and "dmc/cheetah-run" in ids
     assert sum("sticky = 0.25" in line for line in lines) == 1
 
 
-def test_first_sentence_goes_over_lines_and_decimals(tmp_path: Path):
-    config = tmp_path / "own.yaml"
-    config.write_text("# Two lines at 2.5 M:\n# one sentence. Another.\nkind: dqn  # no.\n")
-    assert _first_sentence(config) == "Two lines at 2.5 M: one sentence."
-    config.write_text("# No end\n\n# Another comment.\n")
-    assert _first_sentence(config) == "No end"
-    config.write_text("kind: dqn\n")
-    assert _first_sentence(config) == ""
-
-
-def test_config_is_found_by_name_and_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_config_is_found_by_name_and_by_path_and_in_a_wheel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     shipped_file = ROOT / "configs" / "dqn" / "asterix.yaml"
     assert shipped.find_config("dqn/asterix") == shipped_file
     assert shipped.find_config("dqn/asterix.yaml") == shipped_file
     own = tmp_path / "own.yaml"
     own.write_text("kind: dqn\n")
     assert read_yaml(shipped.find_config(str(own))) == {"kind": "dqn"}
-    monkeypatch.chdir(tmp_path)  # a folder of a config's name is no config
-    (tmp_path / "dqn" / "asterix").mkdir(parents=True)
-    assert shipped.find_config("dqn/asterix") == shipped_file
-
-
-def test_unknown_config_names_the_nearest():
     for name, hint in (("dqn/asterx", "'dqn/asterix'"), ("../pyproject", "allowed: ")):
         with pytest.raises(ConfigError, match=hint):
             shipped.find_config(name)
-
-
-def test_wheel_keeps_configs_where_they_are_looked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+    monkeypatch.chdir(tmp_path)  # a folder of a config's name is no config
+    (tmp_path / "dqn" / "asterix").mkdir(parents=True)
+    assert shipped.find_config("dqn/asterix") == shipped_file
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     assert build["targets"]["wheel"]["sources"]["configs"] == "rlplast/configs"
     (tmp_path / "rlplast" / "configs" / "dqn").mkdir(parents=True)
@@ -163,10 +129,3 @@ def test_wheel_keeps_configs_where_they_are_looked_for(
     assert list(shipped.shipped_configs()) == ["dqn/x"]
     (row,) = rows("configs")
     assert (row["summary"], row["source"]) == ("An X.", "configs/dqn/x.yaml")
-
-
-def test_shipped_lists_of_hooks_are_listed_when_asked_for():
-    found = rows("hooks")
-    assert "dqn/hooks/fire" in {row["name"] for row in found}
-    assert all(row["family"] == "hooks" and row["summary"] for row in found)
-    assert not any(row["family"] == "hooks" for row in rows())

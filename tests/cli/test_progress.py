@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,22 +25,19 @@ from rlplast.cli.tables import middle
 from rlplast.core.clock import Clock, Time
 from rlplast.run import api
 from tests.cli.runs import small_config
-from tests.cli.terminals import rows, terminal
+from tests.cli.terminals import LONG, rows, terminal
 from tests.core import toy
-from tests.every_kind import KINDS, small_run
+from tests.every_kind import small_run
 from tests.gpt.runs import write_corpora
 from tests.study.commands import until
 
 ROOT = Path(__file__).resolve().parents[2]
-WIDTHS = (60, 80, 100, 160)
-LONG = "a_method_of_ones_own_whose_name_is_as_long_as_a_whole_row_of_a_usual_terminal_or_longer"
 
 
 class Seconds:
     """A clock that is set by hand."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    now = 0.0
 
     def __call__(self) -> float:
         return self.now
@@ -56,10 +53,10 @@ def stub(**changes: Any) -> Any:
     return SimpleNamespace(**found | {"total": Time(10, "epochs")} | changes)
 
 
-def watching(loop: Any) -> RunProgress:
+def plain(loop: Any) -> str:
     watched = RunProgress()
     watched.begins(loop)
-    return watched
+    return watched.plain()
 
 
 def halfway(**changes: Any) -> RunProgress:
@@ -69,12 +66,12 @@ def halfway(**changes: Any) -> RunProgress:
     loop = stub(
         **{"total": Time(6000, "env_steps"), "latest": scores, "following": following} | changes
     )
-    clock, seconds = loop.trainable.clock, Seconds()
-    loop.trainable.clock = Clock(**vars(clock) | {"env_steps": 1340})
+    seconds = Seconds()
+    loop.trainable.clock = Clock(env_steps=1340)
     watched = RunProgress(seconds)
     watched.begins(loop)
     seconds.now = 20.0
-    loop.trainable.clock = Clock(**vars(clock) | {"env_steps": 2540})
+    loop.trainable.clock = Clock(env_steps=2540)
     return watched
 
 
@@ -95,28 +92,33 @@ def drawn(columns: int, patch: pytest.MonkeyPatch, **changes: Any) -> list[str]:
     return rows(written)[-2:]
 
 
-def test_no_line_has_more_columns_than_the_terminal(monkeypatch: pytest.MonkeyPatch):
-    for name, columns in itertools.product(CASES, [*WIDTHS, 20, 3]):
+def test_rows_fit_the_terminal_and_say_what_a_run_does_and_what_comes(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    for name, columns in itertools.product(CASES, (3, 20, 60, 80, 100, 160)):
         first, second = drawn(columns, monkeypatch, **CASES[name])
         assert cell_len(first) <= columns and cell_len(second) <= columns, (name, columns)
-        if columns >= 60:
-            assert first.startswith("training ━") and first.split()[2] in ("42%", "0%"), name
-            assert "60 env_steps/s" in first and first.rstrip().endswith(" left"), name
-            assert "next: " in second, name
-
-
-def test_a_usual_terminal_shows_what_a_run_does_and_what_comes(monkeypatch: pytest.MonkeyPatch):
-    for columns in WIDTHS:
-        first, second = drawn(columns, monkeypatch)
-        assert re.split(" +", first.strip())[2:] == ["42%", "60", "env_steps/s", "58", "s", "left"]
+        if columns < 60:
+            continue
+        assert first.startswith("training ━") and first.split()[2] in ("42%", "0%"), name
+        assert "60 env_steps/s" in first and first.rstrip().endswith(" left"), name
+        assert "next: " in second, name
         parts = second.strip().split("  ")
-        assert parts[:3] == ["next: fire at 3,000 env_steps", "return 400", "loss 0.0114"]
-        assert ("2,540 of 6,000 env_steps" in parts) == (columns >= 100)
-    found = drawn(160, monkeypatch, **CASES["phases"])[1].strip().split("  ")
-    assert found[:2] == ["phase 1/10", "next: fire at phase 3"]
-    second = drawn(80, monkeypatch, **CASES["long method"])[1]
-    assert "…" in second and " at 123,456,789 env_steps" in second and "return 400" in second
-    assert "next: [bold]x[/nope] at 1 updates" in drawn(160, monkeypatch, **CASES["markup"])[1]
+        if name == "plain":
+            assert re.split(" +", first.strip())[2:] == "42% 60 env_steps/s 58 s left".split()
+            assert parts[:3] == ["next: fire at 3,000 env_steps", "return 400", "loss 0.0114"]
+            assert ("2,540 of 6,000 env_steps" in parts) == (columns >= 100)
+        if name == "phases" and columns == 160:
+            assert parts[:2] == ["phase 1/10", "next: fire at phase 3"]
+        if name == "long method" and columns == 80:
+            assert "…" in second and " at 123,456,789 env_steps" in second
+            assert "return 400" in second
+        if name == "markup" and columns == 160:
+            assert "next: [bold]x[/nope] at 1 updates" in second
+    assert halfway().plain() == (
+        "training: 42%, 60 env_steps/s, 58 s left, next: fire at 3,000 env_steps, "
+        "return 400, loss 0.0114, eval return 412, 2,540 of 6,000 env_steps"
+    )
 
 
 def test_warnings_and_other_threads_do_not_tear_the_rows(monkeypatch: pytest.MonkeyPatch):
@@ -166,54 +168,31 @@ def moved(counts: Iterable[tuple[float, float]], total: float, now: float) -> li
     return drawn.plain().split(", ")[1:]
 
 
-def slower(seconds: int) -> Iterator[tuple[float, float]]:
-    """Yield a hundred updates a second for 10 s, then ten a second."""
-    for second in range(seconds + 1):
-        yield second, 100 * second if second <= 10 else 1000 + 10 * (second - 10)
-
-
-def test_a_fast_start_is_soon_forgotten():
-    assert moved(slower(40), 1600, 40) == ["10 updates/s", "30 s left"]
-    assert moved(slower(40), 1600, 50) == ["10 updates/s", "20 s left"]  # nothing since
-    assert moved(slower(40), 1600, 1e6) == ["10 updates/s", "0 s left"]
-
-
-def test_time_left_is_not_known_before_something_was_done():
+def test_a_rate_is_that_of_late_and_known_once_something_was_done():
+    # A hundred updates a second for 10 s, then ten a second.
+    slower = [(s, 100 * s if s <= 10 else 1000 + 10 * (s - 10)) for s in range(41)]
+    for now, left in ((40, 30), (50, 20), (1e6, 0)):  # nothing since
+        assert moved(slower, 1600, now) == ["10 updates/s", f"{left} s left"]
     assert moved([(0, 7), (1, 7), (2, 7)], 10, 3) == []
-
-
-def test_slow_counts_have_a_rate():
     for hours in range(2, 40):
         found = moved([(1800.0 * n, n) for n in range(hours + 1)], 100, 1800 * hours)
         assert found[0] == "2 updates/h"
-
-
-def test_a_long_run_is_measured_over_the_later_part_of_its_time():
-    """Pauses of 10 min each hour, for 20 h: rich keeps 1,000 samples, half a minute apart here."""
+    # Pauses of 10 min each hour, for 20 h: rich keeps 1,000 samples, half a minute apart here.
     counts, done = [], 0
     for second in range(0, 72_000, 5):
         done += 5 * (second % 3600 < 3000)
         counts.append((float(second), done))
-    (rate, left) = moved(counts, 72_000, 72_000)
-    assert rate == "50 updates/min"
-    assert 3.5 < float(left.split()[0]) < 5 and left.endswith(
-        " h left"
-    )  # 12,000 at 3000 an hour are 4 h
+    rate, left = moved(counts, 72_000, 72_000)
+    assert rate == "50 updates/min" and left.endswith(" h left")
+    assert 3.5 < float(left.split()[0]) < 5  # 12,000 at 3000 an hour are 4 h
 
 
-class Clockwork:
-    """A clock that goes on by a second whenever it is looked at."""
+def test_a_run_says_how_far_it_is_what_fires_next_and_that_it_evaluates(tmp_path: Path):
+    made, seconds, states, found = toy.loop(tmp_path / "run"), Seconds(), [], list[str]()
+    watched = RunProgress(seconds)
 
-    def __init__(self) -> None:
-        self.seconds = itertools.count()
-
-    def __call__(self) -> float:
-        return float(next(self.seconds))
-
-
-def observed(made: Any, watched: RunProgress, seconds: Seconds) -> list[str]:
-    """Run a loop, a second for each step; returns the plain line after each."""
-    found = []
+    def note(call: Any) -> Any:
+        return lambda *args: (states.append(watched.plain().split(":")[0]), call(*args))[1]
 
     class Observer:
         def begins(self, loop: Any) -> None:
@@ -224,14 +203,11 @@ def observed(made: Any, watched: RunProgress, seconds: Seconds) -> list[str]:
             watched(loop)
             found.append(watched.plain())
 
+    made.trainable.evaluate, made.measure = note(made.trainable.evaluate), note(made.measure)
     made.observer = Observer()
     toy.run(made)
-    return found
-
-
-def test_a_run_says_how_far_it_is_and_what_fires_next(tmp_path: Path):
-    seconds = Seconds()
-    found = observed(toy.loop(tmp_path / "run"), RunProgress(seconds), seconds)
+    assert set(states) == {"evaluating", "measuring"}
+    assert {line.split(":")[0] for line in found} == {"training"}
     shares = [int(line.split()[1].strip("%,")) for line in found]
     assert shares == sorted(shares) and shares[-1] == 100
     assert all(line.endswith(" of 16 env_steps") for line in found)
@@ -244,26 +220,7 @@ def test_a_run_says_how_far_it_is_and_what_fires_next(tmp_path: Path):
     assert per_minute == pytest.approx(60 * 16 / 24, rel=0.1)
 
 
-def test_a_run_says_that_it_evaluates_and_measures(tmp_path: Path):
-    made = toy.loop(tmp_path / "run")
-    watched, states = RunProgress(), []
-    evaluate, measure = made.trainable.evaluate, made.measure
-
-    def note(call: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(*args: Any) -> Any:
-            states.append(watched.plain().split(":")[0])
-            return call(*args)
-
-        return noted
-
-    made.trainable.evaluate = note(evaluate)
-    made.measure = note(measure)
-    found = observed(made, watched, Seconds())
-    assert set(states) == {"evaluating", "measuring"}
-    assert {line.split(":")[0] for line in found} == {"training"}
-
-
-def test_a_run_says_that_it_compiles_even_in_its_first_step():
+def test_a_run_says_that_it_compiles_and_then_no_time_left():
     watched, loop = RunProgress(), stub()
     loop.trainable.about_to_compile = True
     watched.begins(loop)
@@ -272,10 +229,7 @@ def test_a_run_says_that_it_compiles_even_in_its_first_step():
     assert watched.urgent
     watched(loop)
     assert watched.plain().startswith("training: 0%") and not watched.urgent
-
-
-def test_while_it_compiles_no_time_left_is_shown():
-    """As it would be that of the steps before, which made no updates."""
+    # The rate would be that of the steps before, which made no updates.
     seconds = Seconds()
     watched, loop = RunProgress(seconds), stub(total=Time(6000, "env_steps"))
     watched.begins(loop)
@@ -289,94 +243,60 @@ def test_while_it_compiles_no_time_left_is_shown():
     assert "env_steps/" in trained and "env_steps/" not in watched.plain()
 
 
-def test_phases_and_tasks_are_named():
+def test_phases_tasks_primings_and_long_epochs_are_named():
     loop = stub(horizon={"phase": 3})
-    assert "phase 1/3" in watching(loop).plain().split(", ")
+    assert "phase 1/3" in plain(loop).split(", ")
     loop.trainable.config = {"env": {"sequence": ["a/x", "a/y"], "steps_per_task": "9k"}}
     loop.trainable.clock = Clock(phase=1)
-    assert "phase 2/3: a/y" in watching(loop).plain().split(", ")
-
-
-def test_what_a_plug_in_calls_env_is_no_sequence_of_tasks():
-    loop = stub(horizon={"phase": 2})
-    loop.trainable.config = SimpleNamespace(env="a/x")
-    assert "phase 1/2" in watching(loop).plain().split(", ")
-
-
-def test_a_priming_and_long_epochs_are_counted_in_updates():
+    assert "phase 2/3: a/y" in plain(loop).split(", ")
+    loop.trainable.config = SimpleNamespace(env="a/x")  # of a plug-in: no sequence of tasks
+    assert "phase 2/3" in plain(loop).split(", ")
     loop = stub(total=Time(50, "env_steps"), horizon={"updates": 500})
     loop.trainable.clock = Clock(updates=100, env_steps=10)
-    assert "20%" in watching(loop).plain().split(": ")[1] and "10 of 50" in watching(loop).plain()
+    assert "20%" in plain(loop).split(": ")[1] and "10 of 50" in plain(loop)
     loop.trainable.config = SimpleNamespace(agent=SimpleNamespace(initial_updates=400))
-    assert watching(loop).plain() == "training: 20%, 100 of 500 updates"
+    assert plain(loop) == "training: 20%, 100 of 500 updates"
     loop = stub(horizon={"updates": 500})
     loop.trainable.clock = Clock(updates=100, epochs=1)
-    assert watching(loop).plain() == "training: 20%, 100 of 500 updates"
+    assert plain(loop) == "training: 20%, 100 of 500 updates"
 
 
-class Beats(Rows):
-    """Rows that are looked at once a second, and note when something is said."""
+@pytest.mark.parametrize(
+    ("urgent", "spoken_at"),
+    [([""] * 70, [4, 34, 64]), (["", "compiling", "compiling", *[""] * 40], [2, 32])],
+)
+def test_plain_lines_are_due_after_4_s_and_every_30_s_and_at_once_if_urgent(
+    urgent: list[str], spoken_at: list[float], monkeypatch: pytest.MonkeyPatch
+):
+    """A clock goes on by a second whenever rows are looked at."""
+    monkeypatch.setattr(live, "_BEAT", 0.0001)
+    seconds, said, moments = Seconds(), list[float](), iter(urgent)
+    beats: Any = Rows(seconds)
 
-    def __init__(self, urgent: Sequence[str]) -> None:
-        self.seconds, self.spoken_at = Seconds(), list[float]()
-        super().__init__(self.seconds)
-        self.moments = iter(urgent)
-        self.over = False
-
-    def plain(self) -> str:
-        self.seconds.now += 1
-        self.urgent = next(self.moments, "over")
-        self.over = self.urgent == "over"
+    def look() -> str:
+        seconds.now += 1
+        beats.urgent = next(moments, "over")
         return "x"
 
-    def say(self, text: str) -> None:
-        if not self.over:
-            self.spoken_at.append(self.seconds.now)
-
-
-def times_spoken(urgent: Sequence[str], patch: pytest.MonkeyPatch) -> list[float]:
-    """Return the seconds at which a plain line is said."""
-    patch.setattr(live, "_BEAT", 0.0001)
-    beats = Beats(urgent)
+    beats.plain = look
+    beats.say = lambda text: said.append(seconds.now) if beats.urgent != "over" else None
     with beats.shown():
-        until(lambda: beats.over, 20)
-    return beats.spoken_at
+        until(lambda: beats.urgent == "over", 20)
+    assert said == spoken_at
 
 
-def test_plain_lines_are_due_after_4_s_and_every_30_s(monkeypatch: pytest.MonkeyPatch):
-    assert times_spoken([""] * 70, monkeypatch) == [4, 34, 64]
-
-
-def test_a_long_compilation_is_said_at_once_and_once(monkeypatch: pytest.MonkeyPatch):
-    assert times_spoken(["", "compiling", "compiling", *[""] * 40], monkeypatch) == [2, 32]
-
-
-def test_a_plain_line_says_what_a_terminal_shows():
-    assert halfway().plain() == (
-        "training: 42%, 60 env_steps/s, 58 s left, next: fire at 3,000 env_steps, "
-        "return 400, loss 0.0114, eval return 412, 2,540 of 6,000 env_steps"
-    )
-
-
-def lines_meanwhile(lines: int, monkeypatch: pytest.MonkeyPatch, now: Any) -> list[str]:
-    """Return what is said on stderr, no terminal, until there are so many lines, and after."""
+@pytest.mark.parametrize("lines", [0, 2])
+def test_without_a_terminal_lines_are_said_unless_a_run_is_short(
+    lines: int, monkeypatch: pytest.MonkeyPatch
+):
+    count = itertools.count()  # goes on by a second whenever it is looked at
     monkeypatch.setattr(live, "_BEAT", 0.001)
     with contextlib.redirect_stderr(io.StringIO()) as err:
-        with progress(now):
+        with progress(lambda: float(next(count)) if lines else 0.0):
             until(lambda: err.getvalue().count("\n") >= lines, 20)
-    return err.getvalue().splitlines()
-
-
-def test_without_a_terminal_lines_are_said_meanwhile_and_at_the_end(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    found = lines_meanwhile(2, monkeypatch, Clockwork())
-    assert len(found) >= 3
+    found = err.getvalue().splitlines()
+    assert len(found) >= lines + 1 if lines else not found
     assert all(line.startswith("starting, ") for line in found)
-
-
-def test_a_short_run_without_a_terminal_is_silent(monkeypatch: pytest.MonkeyPatch):
-    assert lines_meanwhile(0, monkeypatch, lambda: 0.0) == []
 
 
 def test_ranks_but_the_first_are_silent(monkeypatch: pytest.MonkeyPatch):
@@ -387,7 +307,7 @@ def test_ranks_but_the_first_are_silent(monkeypatch: pytest.MonkeyPatch):
     assert written == b""
 
 
-@pytest.mark.parametrize(("kind", "columns"), list(zip(KINDS, (*WIDTHS, 80), strict=True)))
+@pytest.mark.parametrize(("kind", "columns"), [("supervised", 60), ("gpt", 100)])
 def test_no_row_of_a_terminal_is_longer_than_it(
     kind: str, columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

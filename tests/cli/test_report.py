@@ -11,7 +11,7 @@ from tests.cli.runs import refused
 from tests.report.drawn import undrawn
 from tests.report.runs import write_run, write_study
 
-ARMS = ("none", "fire", "full_reset")
+ARMS = ("none", "[red]fire", "full_reset")  # a name is no markup
 
 
 @pytest.fixture(autouse=True)
@@ -21,39 +21,26 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlplast.report.page._vega", lambda: "")
 
 
-def test_report_lies_in_the_first_folder_and_is_named(tmp_path: Path):
-    study = write_study(tmp_path, arms=ARMS, seeds=(1, 2))
+def test_report_lies_in_the_first_folder_and_its_table_has_a_line_per_arm(tmp_path: Path):
+    study = write_study(tmp_path, arms=ARMS, seeds=range(5))
     done = command("report", study)
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines()[-1] == f"report: {study / 'report' / 'report.html'}"
     names = {path.name for path in (study / "report").iterdir()}
     assert {"report.html", "summary.csv", "curve-asterix.svg", "curve-asterix.png"} <= names
-
-
-def test_table_has_a_line_per_arm_with_score_and_comparison(tmp_path: Path):
-    study = write_study(tmp_path, arms=ARMS, seeds=range(5))
     lines = [
         [cell.strip() for cell in line.split("│")[1:-1]]
-        for line in command("report", study).out.splitlines()
+        for line in done.out.splitlines()
         if line.startswith("│")
     ]
     assert [line[:3] for line in lines] == [["asterix", arm, "5"] for arm in ARMS]
     assert all("[" in line[3] for line in lines)
     # all 25 pairs are won: Newcombe's interval of 5 and 5 seeds
     assert [line[4] for line in lines] == ["–", *2 * ("1.00 [0.643, 1.00]",)]
-
-
-def test_which_arms_differ_is_said_in_words(tmp_path: Path):
-    study = write_study(tmp_path, arms=ARMS, seeds=range(5))
-    message = " ".join(command("report", study).out.split())
+    message = " ".join(done.out.split())
     assert "full_reset is better than none by " in message
-    assert "(p < 0.001, Holm, 5 seeds, 2 of 2 arms differ). fire is better" in message
-
-
-def test_report_of_a_report_folders_parent_finds_the_same_runs_again(tmp_path: Path):
-    study = write_study(tmp_path, arms=ARMS, seeds=(1, 2))
-    first = command("report", study).out
-    assert command("report", study).out == first
+    assert "(p < 0.001, Holm, 5 seeds, 2 of 2 arms differ). [red]fire is better" in message
+    assert command("report", study).out == done.out  # finds the same runs again
 
 
 def test_out_is_made_and_several_folders_are_put_together(tmp_path: Path):
@@ -66,43 +53,26 @@ def test_out_is_made_and_several_folders_are_put_together(tmp_path: Path):
     assert not (runs[0] / "report").exists()
 
 
-def test_missing_runs_are_counted(tmp_path: Path):
-    study = write_study(tmp_path, seeds=(1, 2), statuses={("asterix", "fire", 1): "failed"})
-    done = command("report", study)
-    assert done.code == 0
-    assert "1 cell not done" in done.out
-
-
-def test_names_are_no_markup_of_the_terminal(tmp_path: Path):
-    study = write_study(tmp_path, arms=("none", "[red]fire"), seeds=(1,))
-    assert "[red]fire" in command("report", study).out
-
-
 def test_nothing_to_report_is_refused(tmp_path: Path):
     assert str(tmp_path) in refused(command("report", tmp_path))
     assert "nowhere" in refused(command("report", tmp_path / "nowhere"))
     statuses = {("asterix", "none", 1): "failed"}
+    failed = {("asterix", "fire", 1): "failed"}
+    partly = write_study(tmp_path, seeds=(1, 2), name="partly", statuses=failed)
+    assert "1 cell not done" in command("report", partly).out
     unfinished = write_study(tmp_path, arms=("none",), seeds=(1,), statuses=statuses)
     assert "asterix/seed-1/none" in refused(command("report", unfinished))
     assert not (unfinished / "report").exists()
 
 
-def test_out_that_is_a_file_is_refused(tmp_path: Path):
+def test_out_that_cannot_be_made_is_refused(tmp_path: Path):
     study = write_study(tmp_path, seeds=(1,))
     file = tmp_path / "file"
     file.write_text("mine")
     assert str(file) in refused(command("report", study, "--out", file))
-    assert file.read_text() == "mine"
-
-
-def test_out_that_cannot_be_made_is_one_line_and_exit_1(tmp_path: Path):
-    study = write_study(tmp_path, seeds=(1,))
-    (tmp_path / "file").write_text("mine")
-    output = refused(command("report", study, "--out", tmp_path / "file" / "below"), code=1)
+    output = refused(command("report", study, "--out", file / "below"), code=1)
     assert "could not be written" in output
-
-
-def test_report_without_a_folder_is_bad_usage():
+    assert file.read_text() == "mine"
     assert command("report").code == 2
 
 

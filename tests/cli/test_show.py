@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,10 @@ from rlplast.run import api
 from rlplast.run.info import status
 from tests.cli.commands import command, printed, without_torch
 from tests.cli.runs import refused, trained
-from tests.every_kind import KINDS, small_run
-from tests.gpt.runs import write_corpora
+from tests.cli.terminals import LONG
+from tests.every_kind import KINDS
 from tests.report.runs import metric_rows, receipt_row, write_run
 from tests.report.runs import write_study as write_finished_study
-
-LONG = "a_method_of_ones_own_whose_name_is_as_long_as_a_whole_row_of_a_usual_terminal_or_longer"
 
 
 def shown(folder: Path, columns: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
@@ -35,10 +34,11 @@ def shown(folder: Path, columns: int, monkeypatch: pytest.MonkeyPatch) -> dict[s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_of_each_kind_is_shown(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    api.train(small_run(kind, write_corpora(tmp_path)), tmp_path / "run")
-    for columns in (60, 80, 160):
-        found = shown(tmp_path / "run", columns, monkeypatch)
+def test_a_run_of_each_kind_is_shown(
+    kind: str, run_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+):
+    for columns in (60, 160):
+        found = shown(run_of(kind), columns, monkeypatch)
         assert found["status"].startswith("done since 20")
         assert found["progress"].startswith("100%, ") and "so far" in found["progress"]
         assert found["next firing"] == "none"
@@ -46,47 +46,36 @@ def test_a_run_of_each_kind_is_shown(kind: str, tmp_path: Path, monkeypatch: pyt
         assert "step-" in found["checkpoints"]
 
 
-def test_a_run_is_shown_without_torch(tmp_path: Path):
+def test_a_run_is_shown_without_torch_and_ended_when_run_json_says(tmp_path: Path):
     when = {"metric": "dormant_ratio", "above": 0.9, "cooldown": "10%"}
     hooks = [{"method": "fire", "at": "50%"}, {"method": "redo", "when": when}]
     run = trained(tmp_path, hooks=hooks)
     assert "1 of fire" in without_torch("show", run)
-
-
-def test_a_run_ended_when_run_json_says_whatever_touched_the_file(tmp_path: Path):
-    run = trained(tmp_path)
-    os.utime(run / "run.json", (0, 0))
-    info = api.load(run).info
-    assert printed("show", run)["since"] == info["ended"]
+    os.utime(run / "run.json", (0, 0))  # whatever touched the file
+    info, found = api.load(run).info, printed("show", run)
+    assert (found["what"], found["status"], found["kind"]) == ("run", "done", "dqn")
+    assert found["since"] == info["ended"]
+    assert found["receipts"]["newest"][0]["method"] == "fire"
     with status(run, info | {"diverged": True}):  # as a resume begins
         begun = api.load(run).info
     assert begun["status"] == "running" and not {"ended", "diverged"} & begun.keys()
 
 
-def test_json_is_what_python_returns(tmp_path: Path):
-    run = trained(tmp_path)
-    found = printed("show", run)
-    assert (found["what"], found["status"], found["kind"]) == ("run", "done", "dqn")
-    assert found["receipts"]["newest"][0]["method"] == "fire"
-
-
-def test_names_are_no_markup_and_long_ones_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_names_are_no_markup_and_rare_firings_are_beside_frequent_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     receipts = [receipt_row(f"[red]{LONG}[/x]", 3000 + i) for i in range(8)]
-    run = write_run(tmp_path / "run", metric_rows(float, [1000]), receipts)
+    run = write_run(tmp_path / "long", metric_rows(float, [1000]), receipts)
     monkeypatch.setenv("COLUMNS", "80")
     out = command("show", run).out
     assert max(map(cell_len, out.splitlines())) <= 80
     assert "[red]" in out and "8 of [red]" in " ".join(out.split())
-
-
-def test_rare_firings_are_shown_beside_frequent_ones(tmp_path: Path, monkeypatch):
     receipts = [receipt_row("fire", 1000)]
     receipts += [receipt_row("swr", 1000 + i) | {"norm_after": None} for i in range(40)]
-    run = write_run(tmp_path / "run", metric_rows(float, [1000]), receipts)
+    run = write_run(tmp_path / "rare", metric_rows(float, [1000]), receipts)
     assert shown(run, 80, monkeypatch)["receipts"] == "1 of fire, 40 of swr"
-    assert [row["method"] for row in printed("show", run)["receipts"]["newest"]] == (
-        ["fire"] + 5 * ["swr"]
-    )
+    newest = printed("show", run)["receipts"]["newest"]
+    assert [row["method"] for row in newest] == ["fire", *5 * ["swr"]]
 
 
 def test_what_each_firing_cost_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -100,16 +89,14 @@ def test_what_each_firing_cost_is_shown(tmp_path: Path, monkeypatch: pytest.Monk
     assert ["fire", "1,000", "6", "1,000", "4500"] in shown_rows
 
 
-def test_a_cell_of_a_study_names_its_log(study: Path):
-    cells = json.loads((study / "study.json").read_text())["cells"]
-    found = printed("show", study / cells[-1]["folder"])
-    assert Path(found["files"]["log"]).is_file()
-
-
-def test_a_finished_study_counts_its_cells(study: Path, monkeypatch: pytest.MonkeyPatch):
-    found = shown(study, 80, monkeypatch)
+def test_a_finished_study_counts_its_cells_and_a_cell_names_its_log(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+):
+    found = shown(finished, 80, monkeypatch)
     assert found["cells"] == "5 done; 5 in all"
     assert found["files"].startswith("logs")
+    cells = json.loads((finished / "study.json").read_text())["cells"]
+    assert Path(printed("show", finished / cells[-1]["folder"])["files"]["log"]).is_file()
 
 
 def failed_study(folder: Path) -> Path:
@@ -130,12 +117,11 @@ def failed_study(folder: Path) -> Path:
     return study
 
 
-@pytest.mark.parametrize("columns", [60, 80])
 def test_a_study_says_what_runs_and_what_failed_and_why(
-    columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     study = failed_study(tmp_path)
-    found = shown(study, columns, monkeypatch)
+    found = shown(study, 60, monkeypatch)
     assert found["cells"] == "3 done, 1 failed, 1 running, 1 waiting; 6 in all"
     assert found["failed"].replace(" ", "").startswith("seed-1/fire:[why]a_method_of")
     data = printed("show", study)
@@ -154,14 +140,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, study: Path):
         assert str(study / name) in refused(command("show", study), 1)
 
 
-def test_a_path_without_a_run_is_refused(tmp_path: Path):
-    (tmp_path / "file").write_text("")
-    for name in ("", "none", "file"):
-        assert "is no folder of a run or a study" in refused(command("show", tmp_path / name))
-
-
-@pytest.mark.parametrize("shown_by", ["show", "evaluate"])
-def test_what_was_meant_is_said(shown_by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_was_meant_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     for name in ("fire", "plain"):
         write_run(Path("runs") / name, metric_rows(float, [1000]))
@@ -173,7 +152,11 @@ def test_what_was_meant_is_said(shown_by: str, tmp_path: Path, monkeypatch: pyte
         "dqn/demo": "; a config is shown by `rlplast train dqn/demo --print_config`",
     }
     for given, end in ends.items():
-        assert refused(command(shown_by, given)).endswith(end)
+        assert refused(command("show", given)).endswith(end)
+        assert refused(command("evaluate", given)).endswith(end)
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
     assert refused(command("show", "nothing")).endswith("a study: there is no such folder")
+    Path("file").write_text("")
+    for name in ("", "file"):
+        assert "is no folder of a run or a study" in refused(command("show", Path(name).resolve()))

@@ -8,14 +8,15 @@ from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 import yaml
 
-from rlplast.study.api import read_study_config, study_cells
 from rlplast.training.files import lock
 from tests.cli.commands import command
 from tests.cli.runs import files
 from tests.cli.studies import ALL, ARMS, PREFIXES, TINY, again, folder_of, results
+from tests.envs import hiding
 from tests.marks import slow
 from tests.runs import killed_at_rename, status
 from tests.study.inline import arm_folders, inline, journal, run_study, write_study
@@ -23,26 +24,16 @@ from tests.study.inline import arm_folders, inline, journal, run_study, write_st
 # Killed at its beginning.
 
 
-@pytest.mark.parametrize("writes", range(1, 8))
-def test_study_that_died_while_it_wrote_its_plan_starts_again(writes: int, tmp_path: Path):
-    config, out = write_study(tmp_path, TINY, ARMS), tmp_path / "study"
-    with killed_at_rename(writes):
-        run_study(config, out)
-    assert not (out / "study.json").exists()
-    with inline(lambda name, attempt: 1):  # it begins: that is what matters here
-        outcome = command("study", config, "--out", out)
-    assert outcome.code == 1 and "failed: seed-3/prefix to 50 env_steps" in outcome.out
-
-
-def test_results_of_an_arm_without_run_json_are_kept_aside(study: Path):
-    fire = folder_of(study, "seed-3/fire")
-    lines = (fire / "metrics.jsonl").read_bytes()
-    before = results(study)
-    (fire / "run.json").unlink()
-    again(study)
-    kept = fire.with_name(f"{fire.name}.aside-1")
-    assert (kept / "metrics.jsonl").read_bytes() == lines
-    assert results(study) == before
+def test_study_that_died_while_it_wrote_its_plan_starts_again(tmp_path: Path):
+    config = write_study(tmp_path, TINY, ARMS)
+    for writes in range(1, 8):
+        out = tmp_path / f"study-{writes}"
+        with killed_at_rename(writes):
+            run_study(config, out)
+        assert not (out / "study.json").exists()
+        with inline(lambda name, attempt: 1):  # it begins: that is what matters here
+            outcome = command("study", config, "--out", out)
+        assert outcome.code == 1 and "failed: seed-3/prefix to 50 env_steps" in outcome.out
 
 
 def test_cell_whose_folder_another_process_still_writes_to_is_tried_again(
@@ -79,38 +70,37 @@ def test_plan_is_shown_and_nothing_is_done(tmp_path: Path):
     assert "and 2 more trees like it" in outcome.out
     # To 50%; from there fire, and to 75%; from there two.
     assert "15 cells: the training of 5.25 whole runs instead of 9, 42% saved" in outcome.out
-
-
-def test_the_plan_of_a_study_that_has_run_says_what_is_left(finished: Path, tmp_path: Path):
-    study = Path(shutil.copytree(finished, tmp_path / "study"))
-    config = write_study(tmp_path, TINY, ARMS)
-    plan = command("study", config, "--out", study, "--plan").out
-    assert re.search(r"left: (\d+) of \1 cells are done, 0 left\n", plan)
-    run = next(study.glob("cells/**/none-*"))
-    info = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(info | {"status": "interrupted"}))
-    plan = command("study", config, "--out", study, "--plan").out
-    assert re.search(r"left: \d+ of \d+ cells are done, 1 left", plan)
-
-
-def test_a_plan_says_that_few_seeds_have_no_intervals_and_names_are_no_markup(tmp_path: Path):
     arms = {"[bold]x[/nobody]": {"hooks": []}, "b": {"grid": {"optimizer.lr": [1, 2]}}}
-    for seeds, said in (([1, 2, 3, 4], True), (5, False)):
+    for seeds, said in ((4, True), (5, False)):
         outcome = command("study", write_study(tmp_path, TINY, arms, seeds=seeds), "--plan")
         assert outcome.code == 0 and "[bold]x[/nobody]" in outcome.out
         assert ("with 4 seeds the report draws no intervals" in outcome.out) == said
 
 
+def test_the_plan_says_how_environments_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gymnasium, "registry", dict(gymnasium.registry))
+    monkeypatch.setattr("gymnasium.envs.registration.registry", gymnasium.registry)
+    hiding.register()
+    for kind, says in (
+        ("CState", "after an interruption: replayed: open episodes are played again"),
+        ("Clock", "after the shared prefix each arm begins a new episode"),
+        ("Saved", None),
+    ):
+        base = TINY | {"env": {"id": f"gym/{hiding.PREFIX}{kind}-v0", "num_envs": 1}}
+        arms = {"none": {}, "reset": {"hooks": [{"method": "full_reset", "at": "50%"}]}}
+        outcome = command("study", write_study(tmp_path, base, arms), "--plan")
+        assert outcome.code == 0, outcome
+        words = " ".join(outcome.out.split())
+        assert (says in words) if says else ("interruption" not in words)
+
+
 def test_folder_is_as_its_layout_says(finished: Path):
     study = json.loads((finished / "study.json").read_text())
-    assert {k: study[k] for k in ("format", "name", "baseline", "arms", "tasks", "seeds")} == {
-        "format": 1,
-        "name": "study",
-        "baseline": "none",
-        "arms": ["none", "fire", "reset"],
-        "tasks": [""],
-        "seeds": [3],
-    }
+    about = {"format": 1, "name": "study", "baseline": "none", "tasks": [""], "seeds": [3]}
+    about |= {"arms": ["none", "fire", "reset"]}
+    assert {key: study[key] for key in about} == about
     assert study["versions"]["torch"]
     assert yaml.safe_load((finished / "study.yaml").read_text())["arms"] == ARMS
     by_key = {cell["key"]: cell for cell in study["cells"]}
@@ -146,78 +136,64 @@ def test_arm_is_a_run_like_any_other_but_is_extended_in_a_copy(study: Path, tmp_
 # What runs again.
 
 
-def test_config_of_a_cell_that_was_edited_or_cut_is_written_anew(study: Path):
+def test_what_was_not_changed_does_not_run_again(study: Path):
+    config, before = study.parent / "study.yaml", files(study / "cells")
+    prefixes = [folder_of(study, name) for name in PREFIXES]
+    outcome, started = run_study(config, study)
+    assert (outcome.code, started) == (0, [])
+    assert f"{study} is done: `rlplast report {study}`" in outcome.out
     configs = {path: path.read_text() for path in (study / "configs").iterdir()}
     first, second, *_ = configs
     first.write_text("")
     second.write_text(configs[second].replace("lr:", "lrr:"))
-    assert again(study, seeds=[3]) == []
+    plan = command("study", config, "--out", study, "--plan").out
+    assert re.search(r"left: (\d+) of \1 cells are done, 0 left\n", plan)
+    assert again(study) == []
     assert {path: path.read_text() for path in (study / "configs").iterdir()} == configs
+    assert again(study, {k: v for k, v in ARMS.items() if k != "fire"}) == []
+    assert json.loads((study / "study.json").read_text())["arms"] == ["none", "reset"]
+    for prefix in prefixes:  # no arm needs them any more
+        shutil.rmtree(prefix)
+    assert again(study) == []
+    assert {k: v for k, v in before.items() if "prefix" not in k} == files(study / "cells")
 
 
-def test_study_that_is_done_runs_nothing(study: Path):
-    before = files(study / "cells")
-    outcome, started = run_study(study.parent / "study.yaml", study)
-    assert (outcome.code, started) == (0, [])
-    assert f"{study} is done: `rlplast report {study}`" in outcome.out
-    assert files(study / "cells") == before
-
-
-def test_changed_arm_runs_alone(study: Path):
+def test_what_was_changed_or_added_runs_alone(study: Path):
     before = results(study)
     changed = ARMS | {"reset": {"hooks": [{"method": "full_reset", "at": "80%"}]}}
     assert again(study, changed) == ["seed-3/prefix to 80 env_steps", "seed-3/reset"]
     after = results(study)
     assert {name for name in after if after[name] != before[name]} == {"seed-3/reset"}
-
-
-@pytest.mark.parametrize(
-    ("at", "ran"),
-    [
+    late = {"method": "shrink_perturb", "params": {"init": "fresh"}}
+    for at, ran in (
         ("50%", ["seed-3/late"]),
         ("10%", ["seed-3/prefix to 10 env_steps", "seed-3/late"]),  # it parts earlier
-    ],
-)
-def test_arm_added_later_goes_on_from_what_is_there(at: str, ran: list[str], study: Path):
-    late = {"hooks": [{"method": "shrink_perturb", "at": at, "params": {"init": "fresh"}}]}
-    assert again(study, ARMS | {"late": late}) == ran
+    ):
+        assert again(study, ARMS | {"late": {"hooks": [late | {"at": at}]}}) == ran
+    assert sorted(again(study, seeds=[3, 4])) == sorted(n.replace("3", "4", 1) for n in ALL)
 
 
-def test_arm_that_is_taken_out_leaves_the_others(study: Path):
-    assert again(study, {k: v for k, v in ARMS.items() if k != "fire"}) == []
-    assert json.loads((study / "study.json").read_text())["arms"] == ["none", "reset"]
-    assert again(study) == []
-
-
-def test_seed_added_later_runs_alone(study: Path):
-    assert sorted(again(study, seeds=[3, 4])) == sorted(name.replace("3", "4", 1) for name in ALL)
-
-
-def test_arm_that_was_deleted_is_run_again(study: Path):
+def test_what_was_lost_runs_again_and_ends_alike(study: Path):
     before = results(study)
+    fire = folder_of(study, "seed-3/fire")
+    lines = (fire / "metrics.jsonl").read_bytes()
+    (fire / "run.json").unlink()
+    again(study)
+    assert (fire.with_name(f"{fire.name}.aside-1") / "metrics.jsonl").read_bytes() == lines
     shutil.rmtree(arm_folders(study)["seed-3/reset"])
     assert again(study) == ["seed-3/reset"]
     assert results(study) == before
 
-
-def test_prefix_that_was_deleted_is_trained_only_for_an_arm_that_needs_it(study: Path):
-    before = results(study)
-    for name in PREFIXES:
-        shutil.rmtree(folder_of(study, name))
-    assert again(study) == []
-    shutil.rmtree(arm_folders(study)["seed-3/none"])
-    assert again(study) == [*PREFIXES, "seed-3/none"]
-    assert results(study) == before
-
-
-def test_arm_that_was_begun_needs_no_prefix(study: Path):
-    before = results(study)
-    arm = arm_folders(study)["seed-3/fire"]
-    info = json.loads((arm / "run.json").read_text())
-    (arm / "run.json").write_text(json.dumps(info | {"status": "running"}))
-    shutil.rmtree(max((arm / "checkpoints").iterdir(), key=lambda p: int(p.name.split("-")[1])))
+    info = json.loads((fire / "run.json").read_text())
+    (fire / "run.json").write_text(json.dumps(info | {"status": "running"}))
+    shutil.rmtree(max((fire / "checkpoints").iterdir(), key=lambda p: int(p.name.split("-")[1])))
     shutil.rmtree(folder_of(study, PREFIXES[0]))
-    assert again(study) == ["seed-3/fire"]
+    plan = command("study", study.parent / "study.yaml", "--out", study, "--plan").out
+    assert re.search(r"left: \d+ of \d+ cells are done, 1 left", plan)
+    assert again(study) == ["seed-3/fire"]  # begun, it needs no prefix
+    shutil.rmtree(arm_folders(study)["seed-3/none"])
+    shutil.rmtree(folder_of(study, PREFIXES[1]))
+    assert again(study) == [*PREFIXES, "seed-3/none"]
     assert results(study) == before
 
 
@@ -256,39 +232,28 @@ def test_jobs_get_the_threads_of_their_runs(tmp_path: Path, monkeypatch: pytest.
     assert asked == [("local", 5, 2, {"devices": 2}, 1), ("ray", 4, 3, {}, 1)]
 
 
-def test_shipped_studies_can_be_planned():
-    cells = study_cells(read_study_config("study/minatar_when"))
-    assert len({cell.key for cell in cells}) == len(cells) == 5 * 9
-
-
 # Workers that die, and interruptions.
 
 
-def test_worker_that_dies_once_is_started_again(finished: Path, tmp_path: Path):
+def test_workers_that_die_are_started_again_and_lose_their_own_cell_only(
+    finished: Path, tmp_path: Path
+):
     def fault(name: str, attempt: int) -> int | None:
-        return 137 if attempt == 1 else None
+        return 137 if attempt == 1 or "fire" in name else None
 
-    config = write_study(tmp_path, TINY, ARMS)
-    outcome, started = run_study(config, tmp_path / "study", fault=fault)
-    assert outcome.code == 0
-    assert sorted(started) == sorted(2 * ALL)
-    assert results(tmp_path / "study") == results(finished)
-    assert "failed, trying again: seed-3/fire (exit code 137)" in outcome.err
-
-
-def test_worker_that_always_dies_loses_its_own_cell_only(finished: Path, tmp_path: Path):
     config, out = write_study(tmp_path, TINY, ARMS), tmp_path / "study"
-    outcome, started = run_study(config, out, fault=lambda n, _: 9 if "fire" in n else None)
+    outcome, started = run_study(config, out, fault=fault)
     assert outcome.code == 1
-    assert started.count("seed-3/fire") == 2
+    assert sorted(started) == sorted(2 * ALL)
+    assert "failed, trying again: seed-3/reset (exit code 137)" in outcome.err
     log = out / "logs" / f"seed-3_{folder_of(out, 'seed-3/fire').name}.log"
-    assert f"failed: seed-3/fire: exit code 9   log: {log}" in outcome.out
+    assert f"failed: seed-3/fire: exit code 137   log: {log}" in outcome.out
     assert "1 cell failed; all others are done. The same command tries them again." in outcome.out
     assert again(out) == ["seed-3/fire"]
     assert results(out) == results(finished)
 
 
-@pytest.mark.parametrize("name", [PREFIXES[0], "seed-3/fire", slow("seed-3/reset")])
+@pytest.mark.parametrize("name", [PREFIXES[0], slow("seed-3/fire")])
 def test_interrupted_study_goes_on(name: str, finished: Path, tmp_path: Path):
     def interrupt(cell: str, attempt: int) -> int | None:
         if cell == name:

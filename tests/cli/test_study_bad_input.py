@@ -12,8 +12,8 @@ from rlplast.training import checkpoint
 from tests.cli.commands import Outcome, command
 from tests.cli.runs import files
 from tests.cli.studies import PREFIXES, TINY, again, folder_of, results
-from tests.runs import status
-from tests.study.inline import arm_folders, inline, run_study, write_study
+from tests.runs import flip, status
+from tests.study.inline import arm_folders, run_study, write_study
 
 NONE: dict[str, Any] = {"none": {}}
 
@@ -85,27 +85,21 @@ def test_key_of_the_study_is_named(tmp_path: Path):
         assert [found.name for found in tmp_path.iterdir()] == ["study.yaml"]
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("base: dqn/demo\narms: {a: {}, a: {}}\n", "key 'a' is given twice, line 2"),
-        ("base: [", "study.yaml"),
-        ("kind: dqn\ntotal: 1k env_steps\n", "`rlplast train` takes it"),
-    ],
-)
-def test_file_that_is_no_study_is_refused(text: str, says: str, tmp_path: Path):
-    (tmp_path / "study.yaml").write_text(text)
-    assert says in refused(command("study", tmp_path / "study.yaml", "--out", tmp_path / "out"))
+TEXTS = [
+    ("base: dqn/demo\narms: {a: {}, a: {}}\n", "key 'a' is given twice, line 2"),
+    ("base: [", "study.yaml"),
+    ("kind: dqn\ntotal: 1k env_steps\n", "`rlplast train` takes it"),
+]
+
+
+def test_file_that_is_no_study_is_refused(tmp_path: Path):
+    path = tmp_path / "study.yaml"
+    for text, says in TEXTS:
+        path.write_text(text)
+        assert says in refused(command("study", path, "--out", tmp_path / "out"))
     assert [path.name for path in tmp_path.iterdir()] == ["study.yaml"]
-
-
-def test_a_runs_config_and_a_studys_are_told_apart():
-    outcome = command("study", "dqn/demo", "--plan")
-    assert "this is the config of one run: `rlplast train` takes it" in refused(outcome)
     outcome = command("train", "study/minatar_when")
     assert "is a study's, not a run's: `rlplast study` takes it" in refused(outcome)
-    outcome = command("study", "study/minatar_wen")
-    assert "did you mean 'study/minatar_when'?" in refused(outcome)
 
 
 def test_list_of_hooks_is_looked_for_in_the_current_folder(
@@ -124,81 +118,20 @@ def test_list_of_hooks_is_looked_for_in_the_current_folder(
 
 
 def test_prefix_is_not_resumed_past_where_its_arms_part(study: Path):
-    (cell, *_) = prefixes = [
-        study / row["folder"]
-        for row in json.loads((study / "study.json").read_text())["cells"]
-        if row["kind"] == "prefix"
-    ]
-    before = files(cell)
-    for prefix in prefixes:
-        message = refused(command("resume", prefix))
-        assert f"is a prefix of the study {study}, which ends where its arms part" in message
-        assert f"`rlplast study CONFIG --out {study}` goes on with it" in message
-    assert files(cell) == before
-
-
-# The folder.
-
-
-def test_folder_with_something_else_is_left_alone(tmp_path: Path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "thesis.tex").write_text("mine")
-    config = write_study(tmp_path, TINY, NONE)
-    outcome, _ = run_study(config, tmp_path / "out")
-    assert "is not empty and no study's folder: choose another one" in refused(outcome)
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.tex"]
-
-
-def test_two_studies_in_one_folder_are_refused(tmp_path: Path):
-    config, out = write_study(tmp_path, TINY, NONE), tmp_path / "study"
-    seen = []
-
-    def second(name: str, attempt: int) -> None:
-        with inline() as backend:
-            seen.append((command("study", config, "--out", out), backend.started))
-
-    assert run_study(config, out, fault=second)[0].code == 0
-    ((outcome, started),) = seen
-    assert started == []
-    assert f"{out} is in use by another study: wait for it" in refused(outcome)
-
-
-@pytest.mark.parametrize(
-    ("change", "code", "says"),
-    [
-        ({"format": 2}, 2, "has study format 2, written by rlplast"),
-        ({"versions": {"rlplast": "0.1", "torch": "1"}}, 2, "was begun with rlplast 0.1, this is"),
-        ({"versions": []}, 1, "study.json is damaged"),
-    ],
-)
-def test_folder_of_another_version_is_refused_and_left_alone(
-    change: dict[str, Any], code: int, says: str, study: Path
-):
-    rows = json.loads((study / "study.json").read_text()) | change
-    (study / "study.json").write_text(json.dumps(rows))
-    before = files(study)
-    outcome, started = run_study(study.parent / "study.yaml", study)
-    assert started == []
-    assert says in refused(outcome, code)
-    assert files(study) == before
+    prefix = folder_of(study, PREFIXES[0])
+    before = files(prefix)
+    message = refused(command("resume", prefix))
+    assert f"is a prefix of the study {study}, which ends where its arms part" in message
+    assert f"`rlplast study CONFIG --out {study}` goes on with it" in message
+    assert files(prefix) == before
 
 
 # Damage.
 
 
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
-def flip_newest(run: Path) -> None:
-    flip(checkpoint.newest(run / "checkpoints")[0] / "tensors.safetensors")
-
-
 def test_damaged_prefix_costs_what_goes_on_from_it_until_it_is_deleted(study: Path, finished: Path):
     prefix = folder_of(study, PREFIXES[0])
-    flip_newest(prefix)
+    flip(checkpoint.newest(prefix / "checkpoints")[0] / "tensors.safetensors")
     for name in ("seed-3/fire", "seed-3/reset"):
         shutil.rmtree(arm_folders(study)[name])
     outcome, _ = run_study(study.parent / "study.yaml", study)
@@ -214,30 +147,22 @@ def test_damaged_prefix_costs_what_goes_on_from_it_until_it_is_deleted(study: Pa
     assert results(study) == results(finished)
 
 
-def test_damaged_arm_costs_itself_until_it_is_deleted(study: Path, finished: Path):
-    arm = arm_folders(study)["seed-3/reset"]
-    for path in (arm / "checkpoints").iterdir():
+def test_damaged_arms_cost_themselves_until_they_are_deleted(study: Path, finished: Path):
+    arms = arm_folders(study)
+    reset, fire = arms["seed-3/reset"], arms["seed-3/fire"]
+    for path in (reset / "checkpoints").iterdir():
         flip(path / "tensors.safetensors")
-    info = json.loads((arm / "run.json").read_text())
-    (arm / "run.json").write_text(json.dumps(info | {"status": "running"}))
+    info = json.loads((reset / "run.json").read_text())
+    (reset / "run.json").write_text(json.dumps(info | {"status": "running"}))
+    (fire / "run.json").write_text("{")
     outcome, _ = run_study(study.parent / "study.yaml", study)
     assert outcome.code == 1
     assert "failed: seed-3/reset: no usable checkpoint" in outcome.out
-    assert f"delete {arm} and start the study again: it is trained anew" in outcome.out
-    shutil.rmtree(arm)
-    assert again(study) == ["seed-3/reset"]
-    assert results(study) == results(finished)
-
-
-def test_run_json_that_is_damaged_is_named(study: Path, finished: Path):
-    arm = arm_folders(study)["seed-3/fire"]
-    (arm / "run.json").write_text("{")
-    outcome, _ = run_study(study.parent / "study.yaml", study)
-    assert outcome.code == 1
     assert "run.json is no valid JSON" in outcome.out
-    assert f"delete {arm} and start the study again" in outcome.out
-    shutil.rmtree(arm)
-    assert again(study) == ["seed-3/fire"]
+    for arm in (reset, fire):
+        assert f"delete {arm} and start the study again" in outcome.out
+        shutil.rmtree(arm)
+    assert sorted(again(study)) == ["seed-3/fire", "seed-3/reset"]
     assert results(study) == results(finished)
 
 

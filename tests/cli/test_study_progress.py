@@ -22,10 +22,10 @@ from tests.study.inline import write_study
 LONG = "minatar_space_invaders_with_a_long_name/seed-12/shrink_perturb_and_a_long_name_of_an_arm"
 
 
-def drawn(names: list[str], columns: int, patch: pytest.MonkeyPatch, lines: int = 24) -> list[str]:
+def drawn(names: list[str], columns: int, patch: pytest.MonkeyPatch) -> list[str]:
     """Return the rows of a study with such running cells, a first one that has just begun too."""
     seconds = [0.0]
-    with terminal(patch, columns, lines) as written:
+    with terminal(patch, columns) as written:
         watched = StudyProgress(Path(), lambda: seconds[0])
         several = [watched.add_task(name, total=None) for name in names]
         watched.add_task("seed-1/first", total=None, waiting="starting")
@@ -41,9 +41,9 @@ def drawn(names: list[str], columns: int, patch: pytest.MonkeyPatch, lines: int 
     return rows(written)
 
 
-def test_lines_fit_the_terminal(monkeypatch: pytest.MonkeyPatch):
+def test_lines_fit_the_terminal_and_long_names_keep_both_ends(monkeypatch: pytest.MonkeyPatch):
     lists = (["seed-1/none"], [LONG, "seed-1/fire"], ["強" * 70], [LONG] * 15)
-    for names, columns in itertools.product(lists, (60, 80, 100, 160)):
+    for names, columns in itertools.product(lists, (60, 80, 160)):
         found = drawn(names, columns, monkeypatch)
         assert all(cell_len(line) <= columns for line in found), (names, columns)
         whole, words, *cells = found[-len(names) - 3 :]
@@ -54,32 +54,26 @@ def test_lines_fit_the_terminal(monkeypatch: pytest.MonkeyPatch):
             assert "50%" in cell and "80 s left" in cell
             assert ("25 env_steps/min" in cell) == (columns >= 80)
         assert cells[-1].split() == ["seed-1/first", cells[-1].split()[1], "starting"]
+        if columns == 80 and names[0] == LONG:
+            name = cells[0].split()[0]
+            assert name.startswith("minatar_space") and "…" in name
+            assert name.endswith("name_of_an_arm")
 
 
-def test_long_names_keep_both_ends(monkeypatch: pytest.MonkeyPatch):
-    name = drawn([LONG], 80, monkeypatch)[-2].split()[0]
-    assert name.startswith("minatar_space") and name.endswith("name_of_an_arm") and "…" in name
-
-
-@pytest.mark.parametrize("lines", [2, 3, 10])
+@pytest.mark.parametrize("lines", [2, 10])
 def test_cells_that_have_no_row_are_left_out(lines: int, monkeypatch: pytest.MonkeyPatch):
     with terminal(monkeypatch, 80, lines):
         watched = StudyProgress(Path())
         for number in range(40):
             watched.add_task(f"seed-{number}/fire", total=None)
-        options = watched.console.options
-        shown = watched.console.render_lines(watched.live.get_renderable(), options)
         watched.live._live_render.set_renderable(watched.live.get_renderable())
-        shown = watched.console.render_lines(watched.live._live_render, options)
+        shown = watched.console.render_lines(watched.live._live_render, watched.console.options)
     assert len(shown) == lines
-
-
-def test_before_the_first_cells_nothing_is_counted():
-    assert StudyProgress(Path()).plain() == "study: starting the first cells"
 
 
 def test_a_plain_line_names_the_running_cells():
     watched = StudyProgress(Path(), lambda: 0.0)
+    assert watched.plain() == "study: starting the first cells"
     for number in range(20):
         watched.add_task(f"seed-{number}/fire", total=100.0, completed=42 * (number > 0))
     watched.details = ["3 of 12 done", "20 running"]
@@ -134,6 +128,12 @@ def test_cells_are_as_far_as_their_metrics_say(cells: dict[str, Cell], tmp_path:
     watched.observe(progress)
     assert figures(watched)[1] == ["60%", "2.5 env_steps/s", "8 s left"]
 
+    # What failed is no longer waited for.
+    watched = StudyProgress(tmp_path, lambda: 0.0)
+    done = {cell.key for cell in cells.values()} - {fire.key}
+    watched.observe(Progress(progress.cells, done, {}, [Failure(fire, "why", None)]))
+    assert figures(watched) == [["100%", "4 of 5 done", "1 failed", "0 running", "0 to do"]]
+
 
 def test_the_time_left_of_a_study_is_a_range_where_its_rate_changed():
     seconds = [0.0]
@@ -149,20 +149,13 @@ def test_the_time_left_of_a_study_is_a_range_where_its_rate_changed():
     assert watched.plain().split(", ")[1].startswith("17 to 90 s left")
 
 
-def test_failed_cells_are_no_longer_waited_for(cells: dict[str, Cell], tmp_path: Path):
-    watched = StudyProgress(tmp_path, lambda: 0.0)
-    failures = [Failure(cells["fire"], "why", None)]
-    done = {cell.key for name, cell in cells.items() if name != "fire"}
-    watched.observe(Progress(list(cells.values()), done, {}, failures))
-    assert figures(watched) == [["100%", "4 of 5 done", "1 failed", "0 running", "0 to do"]]
-
-
-def test_a_study_draws_on_a_terminal_and_names_its_events(
+def test_a_study_names_its_events_on_a_terminal_and_elsewhere(
     cells: dict[str, Cell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     one, *others = cells.values()
+    began = Progress(list(cells.values()), set(), {one.key: 0.0}, event="began: [red]x[/y]")
     with terminal(monkeypatch, 60) as written, study_progress(tmp_path) as observer:
-        observer(Progress(list(cells.values()), set(), {one.key: 0.0}, event="began: [red]x[/y]"))
+        observer(began)
         observer(Progress(list(cells.values()), {cell.key for cell in others}, {one.key: 0.0}))
     found = rows(written)
     assert "[0/5] began: [red]x[/y]" in [row.strip() for row in found]
@@ -170,14 +163,8 @@ def test_a_study_draws_on_a_terminal_and_names_its_events(
     assert found[-3].startswith("study ━") and "71%" in found[-3]
     assert found[-2].split("  ")[1] == "4 of 5 done"
     assert found[-1].startswith("seed-3/prefix to 50 env_steps ") and "starting" in found[-1]
-
-
-def test_without_a_terminal_each_event_is_a_line(
-    cells: dict[str, Cell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
     monkeypatch.setattr(live, "_BEAT", 1000.0)
     with contextlib.redirect_stderr(io.StringIO()) as err, study_progress(tmp_path) as observer:
-        progress = Progress(list(cells.values()), {"x"}, event="done: [seed]-3/none")
         observer(Progress([], set()))
-        observer(Progress(progress.cells, set(), event=progress.event))
-    assert err.getvalue() == "[0/5] done: [seed]-3/none\n"
+        observer(began)
+    assert err.getvalue() == "[0/5] began: [red]x[/y]\n"

@@ -9,6 +9,8 @@ import altair as alt
 import pytest
 
 from tests.docs.snippets import DOCS
+from tests.report.conftest import quick  # noqa: F401
+from tests.study.inline import inline
 
 READ, LAKE = (DOCS / "examples" / f"{name}.ipynb" for name in ("read_a_run", "frozen_lake"))
 
@@ -32,29 +34,36 @@ def value_of(cell: str, names: dict[str, Any]) -> Any:
     return eval(compile(ast.Expression(last.value), "notebook", "eval"), names)
 
 
+def run(notebook: Path, smaller: dict[str, str]) -> list[Any]:
+    """Run all cells, of which the first is made smaller; return their values."""
+    pytest.importorskip("pandas")
+    first, *others = texts_of(notebook)
+    for before, after in smaller.items():
+        assert before in first
+        first = first.replace(before, after)
+    names: dict[str, Any] = {}
+    return [value_of(cell, names) for cell in (first, *others)]
+
+
 @pytest.mark.slow
 def test_cells_run_and_draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pandas")
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    found = [value_of(cell, names) for cell in texts_of(READ)]
-    assert len(found[0]) == 3  # rows of a table
-    for chart in found[1:]:
+    short = [f'{key}__every="4 epochs"' for key in ("log", "evaluate")]
+    changes = ", ".join(['metrics__every="1 phase"', "stream__epochs=4", *short])
+    table, *charts = run(READ, {'metrics__every="1 phase"': changes})
+    assert len(table) == 3
+    for chart in charts:
         (rows,) = chart.to_dict()["datasets"].values()
         assert isinstance(chart, alt.Chart) and len(rows) >= 29
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick")
 def test_the_lake_is_studied_and_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pandas")
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    small = {'"800 episodes"': '"40 episodes"', '"seeds": 5': '"seeds": 2'}
-    first, *others = texts_of(LAKE)
-    for before, after in small.items():
-        assert before in first
-        first = first.replace(before, after)
-    states, summary, scores, curves = [value_of(cell, names) for cell in (first, *others)]
+    with inline():
+        found = run(LAKE, {'"800 episodes"': '"40 episodes"', '"seeds": 5': '"seeds": 2'})
+    states, summary, scores, curves = found
     assert states.to_dict() == {"done": 2 * 4}  # the arms, and what they share
     assert set(summary["arm"]) == {"none", "full_reset", "fire"}
     assert isinstance(scores, alt.LayerChart)

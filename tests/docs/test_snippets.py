@@ -26,6 +26,8 @@ from rlplast.training.config import RunConfig, parse_yaml
 from tests.docs.snippets import BLOCKS, DOCS, Block
 from tests.docs.test_commands import train_commands
 from tests.marks import slow
+from tests.report.drawn import undrawn
+from tests.study.inline import inline
 
 PYTHON = [block for block in BLOCKS if block.language == "python"]
 YAML = [block for block in BLOCKS if block.language == "yaml"]
@@ -100,14 +102,16 @@ def test_every_block_says_its_language() -> None:
 @pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec")
 @pytest.mark.filterwarnings("ignore:Creating .*WeightUpdater")  # TorchRL
 @pytest.mark.parametrize("block", TO_RUN, ids=str)
-def test_python_blocks_run(block: Block, reader: Path) -> None:
+def test_python_blocks_run(block: Block, reader: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for out, config in loaded_runs(block).items():
         if Path(out).exists():  # another block loads it too
             continue
         api.train(dataclasses.asdict(shrunk(config, reader / "made")), out)
+    monkeypatch.setattr("rlplast.report.vega.draw", undrawn)
     code = "\n" * block.line + block.text  # so that a traceback has the page's line
     namespace: dict[str, Any] = {"__name__": "block"}
-    exec(compile(code, f"{block} (a block)", "exec"), namespace)
+    with inline():  # cells in processes of their own: tests/study/test_from_python.py
+        exec(compile(code, f"{block} (a block)", "exec"), namespace)
     for name, value in list(namespace.items()):
         if name.startswith("test_"):
             value()

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
-from rlplast.run import api
+from rlplast.run import api, read
+from rlplast.training import checkpoint
+from rlplast.training.best import best_checkpoint
 from rlplast.training.checkpoint import SENTINEL
+from rlplast.training.run_folder import RunFolder
 from tests.runs import TINY, at_step, forget, killed_at_rename, lines, status
 
 SHORT: dict[str, Any] = TINY | {
@@ -91,7 +94,8 @@ def test_a_run_goes_on_in_a_checkout_that_is_not_installed(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api, "versions", dict)
-    assert api.resume(run).info["status"] == "done"
+    info = api.resume(run).info
+    assert (info["status"], info["devices"]) == ("done", [{"type": "cpu"}])  # the same one
 
 
 @pytest.mark.parametrize("name", [".lock", "metrics.jsonl"])
@@ -122,19 +126,20 @@ def test_a_folder_that_another_run_took_meanwhile_is_refused(
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == lines
 
 
-@pytest.mark.parametrize("again", [False, True])
 def test_the_current_folder_may_change_while_a_run_trains(
-    again: bool, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path)
-    moves = at_step(3, lambda: os.chdir(tmp_path / "elsewhere"))
-    if again:
-        found = api.resume("run", observer=moves)
-    else:
-        found = api.train(SHORT, "new", observer=moves)
-    assert Path.cwd() == tmp_path / "elsewhere" and not list(Path.cwd().iterdir())
-    assert status(tmp_path / ("run" if again else "new")) == "done" == found.info["status"]
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for name in ("run", "new"):
+        monkeypatch.chdir(tmp_path)
+        moves = at_step(3, lambda: os.chdir(elsewhere))
+        go_on = name == "run"
+        found = (
+            api.resume(name, observer=moves) if go_on else api.train(SHORT, name, observer=moves)
+        )
+        assert Path.cwd() == elsewhere and not list(elsewhere.iterdir())
+        assert status(tmp_path / name) == "done" == found.info["status"]
 
 
 def test_a_run_that_was_stopped_as_it_began_is_started_by_resume(tmp_path: Path) -> None:
@@ -150,9 +155,45 @@ def test_a_run_that_was_stopped_as_it_began_is_started_by_resume(tmp_path: Path)
     assert lines(tmp_path / "run", "metrics")[-1]["env_steps"] == 40
 
 
-def test_a_run_is_printed_in_a_line(done: Path, run: Path) -> None:
-    last = lines(done, "metrics")[-1]
-    short = f"<Run {done}: dqn, done, 40 env_steps, {last['updates']} updates"
-    assert repr(api.load(done)).startswith(short) and len(repr(api.load(done))) < 200
-    (run / "metrics.jsonl").write_text("{\n{\n")
-    assert repr(api.load(run)) == f"<Run {run}: dqn, damaged>"
+# Reading.
+
+
+@pytest.mark.parametrize(
+    ("name", "reader"),
+    [
+        ("run.json", lambda folder: read.read_json(folder / "run.json")),
+        ("config.yaml", read.read_config),
+        ("metrics.jsonl", lambda folder: read.read_lines(folder / "metrics.jsonl")),
+        ("metrics.jsonl", RunFolder),
+        ("COMPLETE", checkpoint.load),
+        ("best.json", best_checkpoint),
+    ],
+)
+def test_a_pipe_in_place_of_a_file_is_refused_by_name(
+    name: str, reader: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / name)  # reading it would wait for a writer for ever
+    with pytest.raises(RlplastError, match=name):
+        reader(tmp_path)
+
+
+def test_an_integer_too_long_to_be_a_count_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    for digits in (21, 400, 5000):
+        path.write_text(
+            '{"updates": 18446744073709551616}\n{"updates": ' + "9" * digits + "}\n{}\n"
+        )
+        with pytest.raises(DamagedFile, match=r"metrics\.jsonl, line 2 "):
+            read.read_lines(path)
+    path.write_text('{"updates": 18446744073709551616}\n')
+    assert read.read_lines(path) == [{"updates": 2**64}]
+
+
+@pytest.mark.parametrize("name", ["tensors.safetensors", "state.json"])
+def test_a_sealed_file_replaced_by_a_pipe_is_damage(name: str, tmp_path: Path) -> None:
+    saved = tmp_path / "step-1"
+    checkpoint.save(saved, (1,), {}, {"lr": 1.0})
+    (saved / name).unlink()
+    os.mkfifo(saved / name)
+    with pytest.raises(RlplastError, match=f"{name} is no plain file"):
+        checkpoint.load(saved)

@@ -34,43 +34,25 @@ def began_on_a_gpu(run: Path, **agent: str) -> None:
     (run / "run.json").write_text(json.dumps(info(run) | {"devices": [GPU]}))
 
 
-def test_auto_is_decided_when_a_run_starts_and_recorded(cut: Path) -> None:
-    assert read_config(cut / "config.yaml", {}).device == "cpu"
-    assert info(cut)["devices"] == [{"type": "cpu"}]
-    api.resume(cut)
-    assert info(cut)["devices"] == [{"type": "cpu"}]
-
-
 def test_a_resume_without_the_gpu_of_a_run_is_refused(cut: Path) -> None:
     began_on_a_gpu(cut)
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(ConfigError, match=rf"sees 0 CUDA devices.* resume {cut} --device cpu"):
         api.resume(cut)
-    assert str(error.value) == (
-        "device = 'cuda' is not there: torch sees 0 CUDA devices; use auto or cpu. `rlplast resume "
-        f"{cut} --device cpu` moves the run to another device, where numbers round otherwise"
-    )
 
 
-def test_with_device_it_moves_and_says_so(cut: Path) -> None:
+def test_a_run_of_a_gpu_is_evaluated_elsewhere_and_moves_if_told_so(cut: Path) -> None:
+    assert read_config(cut / "config.yaml", {}).device == "cpu"  # decided when it started
+    assert info(cut)["devices"] == [{"type": "cpu"}]
     began_on_a_gpu(cut, accelerate="graph")
+    assert api.load(cut).evaluate(episodes=1)["episodes"] == 1  # where there is none
     assert read_config(cut / "config.yaml", {}).agent.accelerate == "graph"
     messages: list[str] = []
     moved: Any = api.resume(cut, report=messages.append, device="cpu").config
-    assert (
-        f"{cut} goes on on cpu, it was on NVIDIA H100: numbers may round otherwise, so it is not "
-        "the uninterrupted run bit for bit"
-    ) in messages
+    assert any(f"{cut} goes on on cpu, it was on NVIDIA H100" in said for said in messages)
     assert info(cut)["devices"] == [GPU, {"type": "cpu"}]
     kept: Any = read_config(cut / "config.yaml", {})
     assert kept.device == moved.device == "cpu"
     assert kept.agent.accelerate == moved.agent.accelerate == "off"  # a CPU has no graphs
-
-
-def test_a_run_of_a_gpu_acts_and_is_evaluated_where_there_is_none(cut: Path) -> None:
-    began_on_a_gpu(cut, accelerate="graph")
-    run = api.load(cut)
-    assert run.evaluate(episodes=1)["episodes"] == 1
-    run.close()
 
 
 def test_what_goes_on_from_a_run_keeps_its_device() -> None:

@@ -75,7 +75,6 @@ DRAWN = st.recursive(
 
 
 def resolved(schema: Any) -> Schema:
-    """The object among what a key may be; {} if none is one."""
     if "$ref" in schema:
         return resolved(SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]])
     if "properties" in schema:
@@ -92,14 +91,12 @@ def keys_of(schema: Schema, path: tuple[str, ...] = ()) -> Iterator[tuple[Any, S
 
 
 def with_value(base: Any, path: tuple[str, ...], value: Any) -> Any:
-    """A copy with another value at a path."""
     if not path:
         return value
     return {**(base or {}), path[0]: with_value((base or {}).get(path[0]), path[1:], value)}
 
 
 def numbers(schema: Any) -> Iterator[float]:
-    """All numbers in a schema, such as its bounds."""
     if isinstance(schema, Mapping):
         for value in schema.values():
             yield from numbers(value)
@@ -111,13 +108,11 @@ def numbers(schema: Any) -> Iterator[float]:
 
 
 def is_wrong(schema: Schema) -> Callable[[Any], bool]:
-    """A function that says whether a key's schema forbids a value."""
     allows = jsonschema.Draft202012Validator(schema | {"$defs": DEFS}).is_valid
     return lambda v: not (allows(v) and (not isinstance(v, float) or math.isfinite(v)))
 
 
 def values_near(schema: Schema) -> list[Any]:
-    """Values near a key's bounds, and quite others."""
     whole = (int(b) if b == int(b) else b for b in numbers(schema))
     near = sorted({bound + d for bound in whole for d in (-1, -0.25, 0, 0.25, 1)})
     return [*VALUES, *near, *([value] for value in near)]
@@ -136,7 +131,6 @@ def texts(value: Any) -> Iterator[str]:
 def check_refused(
     read: Callable[[Any], Any], base: Any, place: tuple[str, ...], value: Any
 ) -> None:
-    """Check that a value at a place of a config is refused as it should be."""
     key = shortened(place[-1])[1:-1]
     try:
         read(with_value(base, place, value))
@@ -199,7 +193,6 @@ READERS: dict[str, Callable[[Any], Any]] = {
 
 
 def params_of(key: str, method: str) -> Schema:
-    """The schema of a method's parameters."""
     cases = SCHEMA["$defs"][key]["allOf"]
     name = "name" if key == "OptimizerConfig" else "method"
     (found,) = (c for c in cases if c["if"]["properties"][name]["const"] == method)

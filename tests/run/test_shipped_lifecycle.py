@@ -19,17 +19,12 @@ TWINS = {
 
 
 @pytest.mark.parametrize("name", TWINS)
-def test_a_lifecycle_config_is_its_plain_run_with_the_layer(name: str) -> None:
+def test_a_lifecycle_config_is_its_plain_run_with_lives_that_are_shares_of_it(name: str) -> None:
     plain, others = TWINS[name]
     config: Any = read_config(name)
     with_layer, without = dataclasses.asdict(config), dataclasses.asdict(read_config(plain))
     differ = {key for key in without if with_layer[key] != without[key]}
     assert differ == {"layers", *others}
-
-
-@pytest.mark.parametrize("name", TWINS)
-def test_lives_are_shares_of_the_run(name: str) -> None:
-    config: Any = read_config(name)
     (row,) = config.layers
     updates = config.horizon().updates
     params = row["params"]

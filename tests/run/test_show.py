@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,17 +16,8 @@ from rlplast.run.config_file import read_config
 from rlplast.run.length import length_info
 from rlplast.run.show import disk_used, next_firing, share_done, show_run
 from rlplast.training.files import is_locked, lock
-from tests.every_kind import KINDS, small_run
-from tests.gpt.runs import write_corpora
+from tests.every_kind import KINDS
 from tests.runs import TINY, Killed, at_step, kill, lines
-
-
-@pytest.fixture(scope="module", params=KINDS)
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run; tests only read it."""
-    folder = tmp_path_factory.mktemp("show")
-    api.train(small_run(request.param, write_corpora(folder)), folder / "run")
-    return folder / "run"
 
 
 def edit(run: Path, **changes: Any) -> None:
@@ -33,16 +25,9 @@ def edit(run: Path, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_metrics_are_the_newest_of_whole_networks(tmp_path: Path) -> None:
-    api.train(TINY, tmp_path / "run")
-    found = show_run(tmp_path / "run")["metrics"]
-    newest = [row for row in lines(tmp_path / "run", "metrics") if "metric/srank/q" in row][-1]
-    names = {"metric/srank/q", "metric/weight_norm/q"}
-    assert {key for key in found if key.startswith("metric/")} == names
-    assert found.items() <= newest.items() and "env_steps" in found
-
-
-def test_a_finished_run_is_at_its_end(run: Path):
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_finished_run_is_at_its_end(kind: str, run_of: Callable[[str], Path]):
+    run = run_of(kind)
     found = show_run(run)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     info = json.loads((run / "run.json").read_text())
@@ -53,8 +38,11 @@ def test_a_finished_run_is_at_its_end(run: Path):
     rows = lines(run, "metrics")
     newest = next(row for row in reversed(rows) if any(key.startswith("eval/") for key in row))
     assert found["eval"].items() <= newest.items() and progress["unit"] in found["eval"]
-    receipts = lines(run, "receipts")
-    assert found["receipts"]["count"] == len(receipts)
+    whole = {key for row in rows for key in row if re.fullmatch(r"metric/\w+/\w+", key)}
+    newest = [row for row in rows if whole & row.keys()][-1]
+    assert {key for key in found["metrics"] if key.startswith("metric/")} == whole & newest.keys()
+    assert found["metrics"].items() <= newest.items() and progress["unit"] in found["metrics"]
+    assert found["receipts"]["count"] == len(lines(run, "receipts"))
     names = [checkpoint["name"] for checkpoint in found["checkpoints"]]
     assert sorted(names) == sorted(path.name for path in (run / "checkpoints").glob("*-*"))
     assert all(c["complete"] and 0 < c["bytes"] <= found["bytes"] for c in found["checkpoints"])
@@ -98,21 +86,17 @@ def test_of_another_machine_only_run_json_is_known(killed: Path):
     assert show_run(killed)["status"] == "running"
 
 
-@pytest.mark.parametrize("name", ["run.json", "config.yaml", "metrics.jsonl", "receipts.jsonl"])
-@pytest.mark.parametrize("content", [b"{\n{", b"\xff\xfe\n\xff", b"[1]\n[2]\n"])
-def test_a_damaged_file_is_named(killed: Path, name: str, content: bytes):
-    (killed / name).write_bytes(content)
-    with pytest.raises(DamagedFile, match=name):
-        show_run(killed)
-
-
-def test_foreign_lines_are_damage_too(killed: Path):
+def test_a_damaged_file_is_named(killed: Path, tmp_path: Path):
+    for name in ("run.json", "config.yaml", "metrics.jsonl", "receipts.jsonl"):
+        whole = (killed / name).read_bytes()
+        for content in (b"{\n{", b"\xff\xfe\n\xff", b"[1]\n[2]\n"):
+            (killed / name).write_bytes(content)
+            with pytest.raises(DamagedFile, match=name):
+                show_run(killed)
+        (killed / name).write_bytes(whole)
     (killed / "receipts.jsonl").write_text('{"method": "fire"}\n')
     with pytest.raises(DamagedFile, match="line 1 has no clock"):
         show_run(killed)
-
-
-def test_what_is_no_run_is_refused(tmp_path: Path):
     with pytest.raises(ConfigError, match="is no run's folder"):
         show_run(tmp_path)
 
@@ -138,11 +122,10 @@ def test_a_run_without_its_length_is_shown_without_what_is_ahead(killed: Path):
     assert (found["progress"], found["next"]) == (None, None) and found["clock"]["env_steps"] > 0
 
 
-def test_a_longer_run_is_shown_with_its_new_length(tmp_path: Path):
-    api.train(TINY, tmp_path / "run")
+def test_a_longer_run_is_shown_with_its_new_length(killed: Path):
     total = read_config(TINY).total_time()
-    api.resume(tmp_path / "run", f"{2 * total.value} {total.unit}")
-    progress = show_run(tmp_path / "run")["progress"]
+    api.resume(killed, f"{2 * total.value} {total.unit}")
+    progress = show_run(killed)["progress"]
     assert progress["done"] >= progress["total"] == 2 * total.value
 
 
@@ -153,13 +136,11 @@ def test_linked_files_count_once(tmp_path: Path):
     assert disk_used(tmp_path) == 1010
 
 
-@pytest.mark.parametrize(
-    ("row", "share"),
-    [({}, 0), ({"updates": 60}, 0.2), ({"phase": 1}, 1), ({"updates": 990}, 1), ({"phase": 0}, 0)],
-)
-def test_the_first_of_two_ends_counts(row: dict[str, int], share: float):
+def test_the_first_of_two_ends_counts():
     starts, stops = [Time(50, "updates")], [Time(100, "updates"), Time(1, "phase")]
-    assert share_done(row, starts, stops) == pytest.approx(share)
+    for updates, phase, share in ((0, 0, 0), (60, 0, 0.2), (0, 1, 1), (990, 0, 1)):
+        row = {"updates": updates, "phase": phase}
+        assert share_done(row, starts, stops) == pytest.approx(share)
 
 
 PHASES = {
