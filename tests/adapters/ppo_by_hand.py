@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rlplast.core.rng import derive_seed, torch_stream
+
 
 class Watched:
     """Notes what a PPO learns from: the observations of each rollout, and its minibatches.
@@ -82,3 +84,16 @@ def learn_by_hand(
             optimizer.step()
             update += 1
             after_update(update)
+
+
+def probed(watched: Watched, rollout: int, method: str, update: int) -> Tensor:
+    """The batch that a term of the actor reads at an update, for a callback of seed 5."""
+    observations = watched.rollouts[rollout - 1][0]
+    stream = derive_seed(0, "penalty", method, "actor", update)
+    generator = torch_stream(5, "probe", derive_seed(stream, 0))
+    return observations[torch.randint(len(observations), (8,), generator=generator)]
+
+
+def close(one: nn.Module, other: nn.Module) -> bool:
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return all(torch.allclose(a, b, rtol=0, atol=1e-6) for a, b in pairs)

@@ -14,7 +14,8 @@ from transformers import TrainerCallback
 
 from rlplast.adapters import hf_trainer, lightning, sb3
 from rlplast.core.errors import ConfigError, NothingToEdit
-from tests.adapters import hosts, test_trainers
+from tests.adapters import hosts
+from tests.adapters.test_trainers import small
 
 pytestmark = hosts.QUIET_LIGHTNING
 FIRE = {"method": "fire", "params": {"polynomial": "exact"}}
@@ -36,24 +37,15 @@ class Plant(pl.LightningModule):
         return torch.optim.Adam([p for p in self.parameters() if p.requires_grad], lr=1e-2)
 
 
-def fit(folder: Path, module: Any, *callbacks: Any, epochs: int = 4) -> None:
-    """Train for 10 updates an epoch."""
+def fit(folder: Path, module: Any, *callbacks: Any) -> None:
+    """Train for 4 epochs of 10 updates."""
     data = DataLoader(TensorDataset(X, Y), batch_size=4)
-    options: dict[str, Any] = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False}
-    quiet = {"enable_progress_bar": False, "enable_model_summary": False}
-    trainer = pl.Trainer(
-        max_epochs=epochs, default_root_dir=folder, callbacks=list(callbacks), **options, **quiet
-    )
-    trainer.fit(module, data)
-
-
-def orthogonality(weight: Tensor) -> float:
-    values = torch.linalg.svdvals(weight.detach())
-    return float(values.max() / values.min())
+    options = {"max_steps": -1, "max_epochs": 4}
+    hosts.lightning_trainer(folder, list(callbacks), **options).fit(module, data)
 
 
 class Watch(pl.Callback):
-    """What a module is right after an update."""
+    """How a module's first layer is right after an update."""
 
     def __init__(self, update: int) -> None:
         self.update, self.backbone, self.moments = update, 0.0, Tensor()
@@ -61,26 +53,22 @@ class Watch(pl.Callback):
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any) -> None:
         if trainer.global_step == self.update:
             weight = pl_module.backbone[0].weight
-            self.backbone = orthogonality(weight)
+            values = torch.linalg.svdvals(weight.detach())
+            self.backbone = float(values.max() / values.min())
             self.moments = trainer.optimizers[0].state[weight]["exp_avg"].clone()
 
 
-@pytest.mark.parametrize("layers", [None, ["backbone.*"]])
-def test_layers_that_thaw_under_way_are_edited(layers: Any, tmp_path: Path):
-    row = FIRE | {"at": "90%"} | ({} if layers is None else {"layers": layers})
-    hooks, watch, module = lightning.HookCallback([row]), Watch(36), Plant()
-    thaw = BackboneFinetuning(2, lambda_func=lambda epoch: 1.0, backbone_initial_lr=1e-3)
-    fit(tmp_path, module, thaw, hooks, watch)
-    assert watch.backbone == pytest.approx(1, abs=1e-4)
-    assert not watch.moments.any()
-    assert hooks.receipts[0].entries_touched == 6 * 8 + (8 * 2 if layers is None else 0)
-
-
-def test_a_hook_on_layers_that_are_still_frozen_says_so(tmp_path: Path):
-    row = FIRE | {"at": "25%", "layers": ["backbone.*"]}
-    thaw = BackboneFinetuning(2, lambda_func=lambda epoch: 1.0, backbone_initial_lr=1e-3)
-    with pytest.raises(NothingToEdit, match=r"hooks\[0\] \(fire\)\.layers = .*no trainable layer"):
-        fit(tmp_path, Plant(), thaw, lightning.HookCallback([row]))
+def test_layers_that_thaw_under_way_are_edited_and_named_while_frozen(tmp_path: Path):
+    thaw = lambda: BackboneFinetuning(2, lambda_func=lambda epoch: 1.0, backbone_initial_lr=1e-3)  # noqa: E731
+    own = {"layers": ["backbone.*"]}
+    for layers in ({}, own):
+        hooks, watch = lightning.HookCallback([FIRE | {"at": "90%"} | layers]), Watch(36)
+        fit(tmp_path, Plant(), thaw(), hooks, watch)
+        assert watch.backbone == pytest.approx(1, abs=1e-4)
+        assert not watch.moments.any()
+        assert hooks.receipts[0].entries_touched == 6 * 8 + (0 if layers else 8 * 2)
+    with pytest.raises(NothingToEdit, match=r"hooks\[0\] \(fire\)\.layers"):
+        fit(tmp_path, Plant(), thaw(), lightning.HookCallback([FIRE | {"at": "25%"} | own]))
 
 
 class Anew(Plant):
@@ -139,31 +127,29 @@ class NewOptimizer(BaseCallback):
     def _on_rollout_end(self) -> None:
         self.rollouts += 1
         if self.rollouts == 2:
-            policy = self.model.policy
-            policy.optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3)
+            self.change(self.model.policy)
+
+    def change(self, policy: Any) -> None:
+        policy.optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3)
 
     def _on_step(self) -> bool:
         return True
 
 
-@pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
-def test_hooks_follow_to_an_optimizer_that_a_policy_is_given(algorithm: str):
+@pytest.mark.parametrize(("algorithm", "network"), [("PPO", "actor"), ("DQN", "q")])
+def test_hooks_follow_to_an_optimizer_that_a_policy_is_given(algorithm: str, network: str):
     def trained(*others: Any) -> Any:
         rows = [
-            {"method": "weight_clip", "every": "1 updates"},
-            {"method": "full_reset", "at": "90%"},
+            {"method": "weight_clip", "every": "1 updates", "networks": [network]},
+            {"method": "full_reset", "at": "90%", "networks": [network]},
         ]
-        own = {"networks": ["actor"]} if algorithm == "PPO" else {}
-        callback = sb3.HookCallback([row | own for row in rows])
+        callback = sb3.HookCallback(rows)
         hosts.sb3_model(algorithm).learn(64, callback=[callback, *others])
         return callback
 
     expected, found = trained(), trained(NewOptimizer())
     assert found.driver.clock == expected.driver.clock
-    [network] = (
-        found.driver.networks.values() if algorithm == "DQN" else [found.driver.networks["actor"]]
-    )
-    assert network.optimizers[0] is found.model.policy.optimizer
+    assert found.driver.networks[network].optimizers[0] is found.model.policy.optimizer
     counts = [sum(r.firings for r in c.receipts) for c in (expected, found)]
     assert counts[0] == counts[1]
 
@@ -177,38 +163,6 @@ class NewInTheTrainer(TrainerCallback):
             self.trainer.optimizer = torch.optim.Adam(self.trainer.model.parameters(), lr=1e-3)
 
 
-def test_another_optimizer_than_the_trainers_first_is_an_error(tmp_path: Path):
-    hooks, other = (
-        hf_trainer.HookCallback([{"method": "full_reset", "at": "50%"}]),
-        NewInTheTrainer(),
-    )
-    model = hosts.WithLoss(test_trainers.small())
-    trainer = other.trainer = hosts.hf_trainer(tmp_path, model, [hooks, other])
-    with pytest.raises(ConfigError, match="trained by another Adam than when training began"):
-        trainer.train()
-
-
-def test_receipts_of_a_rollouts_updates_count_its_steps():
-    rows = [
-        {"method": "head_reset", "every": "5 updates"},
-        {"method": "full_reset", "every": "40 env_steps"},
-        {"method": "shrink_perturb", "every": "5 updates", "from": "50%"},
-    ]
-    callback = sb3.HookCallback(rows)
-    model = hosts.sb3_model("PPO", n_steps=32, batch_size=16, n_epochs=5)
-    model.learn(128, callback=callback)
-
-    def moments(method: str) -> list[tuple[int, int]]:
-        found = [r for r in callback.receipts if r.method == method]
-        return [(r.clock.updates, r.clock.env_steps) for r in found]
-
-    every = [(5 * (i + 1), 32 * (i // 2 + 1)) for i in range(8)]
-    assert moments("head_reset") == every
-    assert moments("shrink_perturb") == [m for m in every if m[1] >= 64]
-    # Between the last update and the next rollout; in the last rollout at its step.
-    assert moments("full_reset") == [(20, 64), (30, 96), (30, 120)]
-
-
 class NewPart(pl.Callback):
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         if trainer.current_epoch == 1:
@@ -216,23 +170,23 @@ class NewPart(pl.Callback):
             trainer.strategy.setup_optimizers(trainer)
 
 
-def test_a_part_that_another_module_replaces_is_an_error(tmp_path: Path):
-    hooks = lightning.HookCallback([FIRE | {"at": "50%"}], networks={"head": "head"})
-    with pytest.raises(ConfigError, match="'head' is another module now"):
-        fit(tmp_path, Plant(), NewPart(), hooks)
-
-
 class NewPolicy(NewOptimizer):
     """Gives an algorithm another policy."""
 
-    def _on_rollout_end(self) -> None:
-        self.rollouts += 1
-        if self.rollouts == 2:
-            self.model._setup_model()
+    def change(self, policy: Any) -> None:
+        self.model._setup_model()
 
 
-@pytest.mark.parametrize("algorithm", ["PPO", "DQN", "SAC"])
-def test_a_policy_that_another_one_replaces_is_an_error(algorithm: str):
-    callback = sb3.HookCallback([{"method": "full_reset", "every": "16 env_steps"}])
-    with pytest.raises(ConfigError, match="is another module now than when training began"):
-        hosts.sb3_model(algorithm).learn(64, callback=[callback, NewPolicy()])
+def test_what_cannot_be_followed_is_an_error(tmp_path: Path):
+    other = NewInTheTrainer()
+    callbacks = [hf_trainer.HookCallback([FIRE | {"at": "50%"}]), other]
+    other.trainer = hosts.hf_trainer(tmp_path, hosts.WithLoss(small()), callbacks)
+    with pytest.raises(ConfigError, match="another Adam than when training began"):
+        other.trainer.train()
+    hooks = lightning.HookCallback([FIRE | {"at": "50%"}], networks={"head": "head"})
+    with pytest.raises(ConfigError, match="'head' is another module now"):
+        fit(tmp_path, Plant(), NewPart(), hooks)
+    for algorithm in ("PPO", "DQN", "SAC"):
+        callback = sb3.HookCallback([{"method": "full_reset", "every": "16 env_steps"}])
+        with pytest.raises(ConfigError, match="is another module now"):
+            hosts.sb3_model(algorithm).learn(64, callback=[callback, NewPolicy()])

@@ -1,59 +1,236 @@
-"""Methods that read activations, in every trainer: as bare hooks told by hand."""
+"""What reading leaves alone, and which passes and batches are read."""
 
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
+import torch
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
+from rlplast.adapters.driver import Driver
+from rlplast.adapters.reading import LastBatch
 from rlplast.adapters.sb3 import HookCallback
-from rlplast.adapters.sb3_networks import find_networks
-from tests.adapters.by_hand import Batches, ByHand, Played, Replayed
-from tests.adapters.hosts import QUIET_LIGHTNING, Fit, hook_callback
-from tests.adapters.readers import net, sb3
-from tests.adapters.toys import INSIDE, READING, row, silence
-from tests.marks import slow_but
+from rlplast.adapters.trained import find_networks
+from rlplast.core.network.network import Network
+from rlplast.core.network.record import Recorder
+from tests.adapters.hosts import (
+    QUIET_LIGHTNING,
+    Fit,
+    Wide,
+    WideControl,
+    WithLoss,
+    begun,
+    books,
+    has_hooks,
+    hf_trainer,
+    hook_callback,
+    limited,
+    net,
+    same,
+    sb3_model,
+)
+from tests.adapters.toys import IDLE, NEVER, row
 
 pytestmark = [*QUIET_LIGHTNING, pytest.mark.usefixtures("toys")]
 
-SB3 = ("DQN", "SAC", "TD3", "PPO")
+READS = [NEVER, IDLE]
+both = pytest.mark.parametrize("host", ["hf", "lightning"])
 
 
-def in_sb3(name: str, hooks: list[Any], monkeypatch: pytest.MonkeyPatch) -> tuple[ByHand, Any]:
-    model = sb3(name)
-    networks = find_networks(model)
-    for network in networks.values():
-        silence(network)
-    seen: Any = Played(model) if name == "PPO" else Replayed(model)
-    probe = seen.draw if name == "PPO" else seen.probe(networks)
-    by_hand = ByHand(monkeypatch, hooks, seen.read, probe)
-    callback = HookCallback(hooks, seed=3)
-    model.learn(64, callback=callback)
-    return by_hand, callback
+class During:
+    """Looks at a model's modules in each of its training passes."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module, self.seen = module, []
+        forward = module.forward
+        module.forward = lambda *args, **kw: (self.look(), forward(*args, **kw))[1]
+
+    def look(self) -> None:
+        if torch.is_grad_enabled():
+            self.seen.append(has_hooks(self.module))
 
 
-@pytest.mark.parametrize("method", READING)
-@pytest.mark.parametrize("name", slow_but(["SAC", "PPO"], SB3))
-def test_sb3_resets_what_bare_hooks_reset(name: str, method: str, monkeypatch: pytest.MonkeyPatch):
-    by_hand, callback = in_sb3(name, [row(method)], monkeypatch)
-    assert by_hand.updates >= 16 and by_hand.changed > 0
-    fired = {r.network for r in callback.receipts}
-    assert fired == set(callback.driver.networks) - {"temperature"}
-    rests = {n for n, _ in by_hand.empty}
-    delayed = name == "TD3" and method in INSIDE
-    assert rests == ({n for n in range(1, by_hand.updates + 1) if n % 2} if delayed else set())
-    assert {name for _, name in by_hand.empty} == ({"actor"} if delayed else set())
+def test_forward_hooks_are_there_only_for_methods_that_read_and_a_driver(tmp_path: Path):
+    swr = {"method": "swr", "every": "1 updates"}
+    for hooks in ([NEVER], [IDLE], [swr]):
+        module, callback = net(), hook_callback("hf", hooks)
+        during = During(module)
+        Fit("hf", tmp_path, module, callback, max_steps=5).train()
+        assert set(during.seen) == {hooks != [swr]}
+        assert not has_hooks(module)
+    driver = begun(READS, module, torch.optim.Adam(module.parameters()))
+    assert has_hooks(module)
+    del driver
+    assert not has_hooks(module)
 
 
-# Scheduled ones read the last of an update's batches, the others all of them.
-@pytest.mark.parametrize(("method", "accumulation"), [(m, 3) for m in READING] + [("cbp", 1)])
-@pytest.mark.parametrize("host", ["hf", "lightning"])
-def test_trainer_resets_what_bare_hooks_reset(
-    host: str, method: str, accumulation: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+class Late(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.relu(nn.functional.dropout(x, 0.3, self.training))
+
+
+def noisy() -> nn.Sequential:
+    """Dropout before and after a nonlinearity: whoever runs it again moves torch's generator."""
+    torch.manual_seed(4)
+    first = [nn.Linear(64, 12), nn.Dropout(0.3), nn.ReLU(), nn.Dropout(0.3)]
+    second = [nn.Linear(12, 12), nn.RReLU(), nn.Linear(12, 12), Late()]
+    return nn.Sequential(*first, *second, nn.Linear(12, 10))
+
+
+@both
+def test_reading_and_a_hook_that_never_fires_change_no_bit(host: str, tmp_path: Path):
+    def after(*callbacks: Any) -> dict[str, Tensor]:
+        fit = Fit(host, tmp_path, noisy(), *callbacks).train()
+        assert not has_hooks(fit.module)
+        return fit.state() | {"draws": torch.rand(2)}
+
+    never = {"method": "full_reset", "at": "3 phase"}
+    callback = hook_callback(host, [*READS, never])
+    assert same(after(), after(callback))
+    assert callback.receipts and callback.driver.clock.updates == 20
+
+
+# Which passes are an update's
+
+
+def test_passes_of_a_skipped_step_are_dropped():
+    found = []
+    for factors in ((1.0, 1.0), (1.0, float("inf"), 1.0)):
+        module = net()
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        driver = begun([NEVER], module, optimizer)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+        for factor in factors:
+            optimizer.zero_grad()
+            scale = torch.tensor(factor)
+            (scaler.scale(module(torch.ones(4, 64) * scale.clamp(max=2)).sum()) * scale).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            driver.drop_passes()
+        found.append(books(driver))
+    assert same(*found)
+
+
+class Skips(torch.optim.Adam):
+    """Makes no second step, as a scaler that meets an overflow."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        made, step = [0], self.step
+
+        def maybe(closure: Any = None) -> Any:
+            made[0] += 1
+            return step(closure) if made[0] != 2 else closure and closure()
+
+        self.step = maybe  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("host", ["hf", "lightning", "sb3"])
+def test_passes_without_a_step_belong_to_no_update(
+    host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    """A scaler skips a step; PPO's ``target_kl`` stops a rollout after a forward pass."""
+    seen: list[int] = []
+    advance = Driver.advance
+
+    def look(driver: Driver, activations: Any = None, **counts: int) -> None:
+        seen.extend(len(next(iter(found.values()))) for found in (activations or {}).values())
+        advance(driver, activations, **counts)
+
+    monkeypatch.setattr(Driver, "advance", look)
+    if host == "sb3":
+        sb3_model("PPO", target_kl=1e-9).learn(64, callback=HookCallback([NEVER]))
+        assert seen and set(seen) == {8}
+        return
+    module, callback = net(), hook_callback(host, [NEVER])
+    options: dict[str, Any] = {"max_steps": 4, "accumulation": 2}
+    Fit(host, tmp_path, module, callback, optimizer=Skips(module.parameters()), **options).train()
+    assert seen == [16, 16, 16]
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_pass_that_checkpointing_repeats_counts_once(reentrant: bool):
     module = net()
-    seen = Batches(module)
-    by_hand = ByHand(monkeypatch, [row(method)], seen.read, seen.draw, at_step=False)
-    callback = hook_callback(host, [row(method)], networks={"model": "net"})
-    Fit(host, tmp_path, module, callback, accumulation=accumulation).train()
-    assert by_hand.updates == 20 and by_hand.changed > 0 and by_hand.empty == []
-    assert callback.receipts
+    network = Network("model", module, torch.optim.Adam(module.parameters()))
+    recorder = Recorder(network, training_only=True)
+    parts = [torch.randn(3, 64, requires_grad=True) for _ in range(2)]
+    for x in parts:
+        checkpoint(module, x, use_reentrant=reentrant).sum().backward()
+    found = recorder.take()
+    for x in parts:
+        module(x).sum().backward()
+    expected = recorder.take()
+    assert same(dict(found), dict(expected)) and len(found["0"]) == 6
+
+
+# The last batch
+
+
+def test_hf_takes_gradients_of_the_loss_on_the_last_batch(tmp_path: Path):
+    module = net()
+    before = [p.detach().clone() for p in module.parameters()]
+    batches = []
+
+    class Seen(WithLoss):
+        def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+            batches.append((x, labels))
+            return super().forward(x, labels)
+
+    hooks = [{"method": "toy_slope", "at": "5 updates"}]
+    callback = hook_callback("hf", hooks, networks=None)
+    options: dict[str, Any] = {"max_steps": 6, "learning_rate": 0.0}
+    hf_trainer(tmp_path, Seen(module), [callback], **options).train()
+    x, labels = batches[4]
+    again = net()
+    nn.functional.cross_entropy(again(x), labels).backward()
+    for now, start, parameter in zip(module.parameters(), before, again.parameters(), strict=True):
+        assert torch.equal(now, start - parameter.grad)
+    assert len(callback.receipts) == 1 and callback.receipts[0].sfe > 0
+
+
+@pytest.mark.parametrize("low", [False, True])
+def test_last_batch_is_run_again_in_evaluation_mode_and_under_its_autocast(low: bool):
+    module, x = noisy(), torch.randn(5, 64)
+    networks = find_networks(module, [torch.optim.Adam(module.parameters())], None)
+    source = LastBatch(networks)
+    handles = source.start()
+    with torch.autocast("cpu", torch.bfloat16, enabled=low):
+        module(x).sum().backward()
+        with torch.no_grad():
+            module(x + 1)  # is no training pass
+    found = source.activations("model", source.sample(1, 1))
+    assert all(part.training for part in module.modules())
+    with torch.autocast("cpu", torch.bfloat16, enabled=low):
+        expected = module.eval()[:6](x).detach()
+    assert torch.equal(found["4"], expected) and not found["4"].requires_grad
+    assert (found["4"].dtype == torch.bfloat16) is low
+    again = LastBatch(networks)
+    again.load_state_dict(source.state_dict())
+    assert same(dict(again.activations("model", again.sample(1, 1))), dict(found))
+    for handle in handles:
+        handle.remove()
+
+
+@pytest.mark.parametrize("name", ["DQN", "SAC", "PPO"])
+def test_observations_may_be_mappings_and_normalised(name: str):
+    """A custom extractor has no known order; units behind it are traced."""
+
+    class Parts(WideControl if name == "SAC" else Wide):
+        observation_space: Any = gymnasium.spaces.Dict(
+            {key: gymnasium.spaces.Box(-1, 1, (64,), np.float32) for key in "ab"}
+        )
+
+        def _obs(self) -> Any:
+            draw = self.np_random.uniform(-1, 1, (2, 64)).astype(np.float32)
+            return {"a": draw[0], "b": draw[1]}
+
+    env = VecNormalize(DummyVecEnv([lambda: limited(Parts())] * 2))
+    layers = {"net_arch": [4, 4], "activation_fn": nn.ReLU}
+    model = sb3_model(name, env=env, policy="MultiInputPolicy", policy_kwargs=layers)
+    callback = HookCallback([row("toy_least"), row("toy_silent", every="9 env_steps")])
+    model.learn(48, callback=callback)
+    assert {r.method for r in callback.receipts} == {"toy_least", "toy_silent"}

@@ -13,24 +13,35 @@ from rlplast.adapters.sb3_networks import find_networks
 from rlplast.adapters.trained import find_networks as find_parts
 from rlplast.core.errors import ConfigError, DamagedFile, NothingToEdit
 from rlplast.core.network.units import UnitSpec
-from tests.adapters.hosts import QUIET_LIGHTNING, Fit, hook_callback, sb3_model
-from tests.adapters.readers import IDLE, NEVER, SMALL, begun, has_hooks, net, sb3
-from tests.adapters.toys import row, silence
+from tests.adapters.hosts import (
+    QUIET_LIGHTNING,
+    RELU,
+    Fit,
+    WithLoss,
+    begun,
+    has_hooks,
+    hf_trainer,
+    hook_callback,
+    net,
+    sb3_model,
+    silence,
+)
+from tests.adapters.toys import IDLE, NEVER, row
 
 pytestmark = [*QUIET_LIGHTNING, pytest.mark.usefixtures("toys")]
 
 SLOPE, REPLAYS = ({"method": f"toy_{m}", "at": "5 updates"} for m in ("slope", "replays"))
+INSIDE = {"method": "toy_slope", "every": "1 updates"}
 
 
-def learn(name: str, *hooks: Any, **options: Any) -> Any:
-    callback = HookCallback(list(hooks), **options)
-    sb3(name).learn(32, callback=callback)
+def learn(name: str, hook: Any, policy_kwargs: Any = RELU, **options: Any) -> Any:
+    callback = HookCallback([hook], **options)
+    sb3_model(name, policy_kwargs=policy_kwargs).learn(32, callback=callback)
     return callback
 
 
 def test_users_own_probe_and_loss_are_read():
-    model = sb3("DQN")
-    network = find_networks(model)["q"]
+    model = sb3_model("DQN", policy_kwargs=RELU)
     x = torch.randn(7, 64, generator=torch.Generator().manual_seed(1))
     asked = []
 
@@ -42,61 +53,33 @@ def test_users_own_probe_and_loss_are_read():
         assert batch is x
         return model.q_net(batch).square().mean()
 
-    silence(network)
+    silence(find_networks(model)["q"])
     hooks = [row("redo", every="6 updates"), SLOPE, REPLAYS]
     model.learn(32, callback=(callback := HookCallback(hooks, probe=probe, loss=loss)))
     assert {r.method for r in callback.receipts} == {"redo", "toy_slope", "toy_replays"}
     assert set(asked) == {16, 256, 8} and not has_hooks(model.q_net)
 
 
-@pytest.mark.parametrize(
-    ("name", "hook", "options", "match"),
-    [
+def test_reading_what_is_not_there_is_refused():
+    once = {"method": "toy_silent", "at": "0%"}
+    options: dict[str, Any]
+    for name, hook, options, words in (
         ("DQN", SLOPE, {}, r"\(toy_slope\) on network 'q' reads gradients: pass probe=.* loss="),
-        ("DQN", SLOPE, {"probe": 1}, r"reads gradients: pass loss=, a function of such a batch"),
-        (
-            "SAC",
-            REPLAYS,
-            {},
-            r"on networks 'actor', 'critic', .* reads batches: pass probe=.*loss=",
-        ),
-        ("DQN", REPLAYS, {"probe": 1}, "pass loss=, a function of such a batch"),
-        (
-            "SAC",
-            SLOPE | {"at": None, "every": "1 updates"},
-            {},
-            "with 3 optimizers the loss of one",
-        ),
-        ("DQN", row("toy_silent", every="1 env_steps"), {}, "there are no data yet: let it fire"),
-        ("PPO", row("toy_silent", every=None, at="0%"), {}, "there are no data yet: let it fire"),
-    ],
-)
-def test_reading_what_is_not_there_is_refused(name: str, hook: Any, options: Any, match: str):
-    hook = {k: v for k, v in hook.items() if v is not None}
-    with pytest.raises(ConfigError, match=match) as error:
-        learn(name, hook, **options)
-    assert "\n" not in str(error.value)
-
-
-def test_gradients_of_an_update_are_read_with_one_optimizer():
-    hook = {"method": "toy_slope", "every": "1 updates"}
-    callback = learn("DQN", hook)
-    assert {r.method for r in callback.receipts} == {"toy_slope"}
-
-
-def test_network_without_units_is_refused_with_its_reasons():
-    callback = HookCallback([row("toy_least")])
-    with pytest.raises(NothingToEdit, match="no hidden units in scope"):
-        sb3_model("DQN", policy_kwargs={"net_arch": []}).learn(20, callback=callback)
-
-
-def test_recurrent_policy_asks_for_a_probe():
-    layers = SMALL | {"lstm_hidden_size": 8}
-    model = sb3("RecurrentPPO", policy="MlpLstmPolicy", policy_kwargs=layers)
-    with pytest.raises(ConfigError, match="no batch of this trainer fits: pass probe="):
-        model.learn(16, callback=HookCallback([IDLE]))
-    model.learn(16, callback=(callback := HookCallback([NEVER])))
-    assert callback.driver.clock.updates == 20
+        ("DQN", SLOPE, {"probe": 1}, r"reads gradients: pass loss="),
+        ("SAC", REPLAYS, {}, r"networks 'actor', 'critic', .* reads batches: pass probe=.*loss="),
+        ("DQN", REPLAYS, {"probe": 1}, "pass loss="),
+        ("SAC", INSIDE, {}, "with 3 optimizers"),
+        ("DQN", row("toy_silent", every="1 env_steps"), {}, "no data yet"),
+        ("PPO", once, {}, "no data yet"),
+        ("RecurrentPPO", IDLE, {}, "pass probe="),
+    ):
+        with pytest.raises(ConfigError, match=words) as error:
+            learn(name, hook, **options)
+        assert "\n" not in str(error.value)
+    with pytest.raises(NothingToEdit, match="no hidden units"):
+        learn("DQN", row("toy_least"), {"net_arch": []})
+    assert learn("DQN", INSIDE).receipts  # of one optimizer
+    assert learn("RecurrentPPO", NEVER).driver.clock.updates > 0
 
 
 def test_rows_of_one_process_decide_nothing_for_all():
@@ -109,19 +92,16 @@ def test_rows_of_one_process_decide_nothing_for_all():
     with pytest.raises(ConfigError, match=r"\(toy_silent\).*pass probe=.*, equal on all"):
         begin(IDLE)
     begin(IDLE, probe=torch.ones(4, 64))
-    begin({"method": "toy_slope", "every": "1 updates"})  # averaged over ranks
+    begin(INSIDE)  # averaged over ranks
 
 
-def test_module_that_is_not_called_has_no_batch(tmp_path: Path):
-    fit = Fit("lightning", tmp_path, net(), hook_callback("lightning", [IDLE]))
-    with pytest.raises(
-        ConfigError, match=r"'model' has not been called in training yet.*networks="
-    ):
+def test_batch_that_was_not_seen_or_cannot_be_kept_is_refused(tmp_path: Path):
+    callback = hook_callback("lightning", [IDLE], networks=None)  # not called as a whole
+    fit = Fit("lightning", tmp_path, net(), callback)
+    with pytest.raises(ConfigError, match=r"'model' has not been called.*networks="):
         fit.train()
     assert not has_hooks(fit.module)
 
-
-def test_argument_that_cannot_be_kept_is_refused():
     class Takes(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -132,9 +112,17 @@ def test_argument_that_cannot_be_kept_is_refused():
 
     module = Takes()
     driver = begun([IDLE], module, torch.optim.Adam(module.parameters()))
-    with pytest.raises(ConfigError, match=r"is called with a object, .* run again: pass probe="):
+    with pytest.raises(ConfigError, match=r"with a object, .*pass probe="):
         module(torch.ones(2, 64), object())
     driver.detach()
+
+    class Silent(WithLoss):  # a model without labels
+        def forward(self, x: Tensor, labels: Tensor) -> Any:
+            return {"loss": super().forward(x, labels)["loss"]} if self.training else {"x": x}
+
+    callback = hook_callback("hf", [SLOPE], networks=None)
+    with pytest.raises(ConfigError, match="returns no loss on its last batch"):
+        hf_trainer(tmp_path, Silent(net()), [callback]).train()
 
 
 def test_layers_that_are_not_called_as_modules_are_named():
@@ -164,5 +152,5 @@ def test_damaged_last_batch_is_refused():
     module = net()
     source = LastBatch(find_parts(module, [torch.optim.Adam(module.parameters())], None))
     for damaged in ({"last_batch": 3}, {"last_batch": {"model": {"args": []}}}):
-        with pytest.raises(DamagedFile, match="its last batch is of another form"):
+        with pytest.raises(DamagedFile, match="last batch"):
             source.load_state_dict(damaged)

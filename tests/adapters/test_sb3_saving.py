@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from stable_baselines3 import DQN, SAC
+from stable_baselines3 import DQN, PPO, SAC
 
 from rlplast.adapters.sb3 import CheckpointCallback, HookCallback
 from rlplast.core.errors import ConfigError, DamagedFile
-from tests.adapters import wide_env
-from tests.adapters.hosts import sb3_model
+from tests.adapters.hosts import RELU, Wide, WideControl, limited, sb3_model
+from tests.adapters.toys import row
 
 HOOKS = [
     {"method": "fire", "at": "0%"},
@@ -53,26 +53,24 @@ def timeless(path: Path) -> list[dict[str, Any]]:
     return [{key: row[key] for key in kept} for row in rows]
 
 
-def load(name: str, path: Path) -> Any:
-    env = wide_env.WideControl() if name == "SAC" else wide_env.Wide()
-    return (SAC if name == "SAC" else DQN).load(path, env=wide_env.limited(env), device="cpu")
+def load(algorithm: Any, path: Path) -> Any:
+    env = WideControl() if algorithm is SAC else Wide()
+    return algorithm.load(path, env=limited(env), device="cpu")
 
 
-@pytest.mark.parametrize("name", ["DQN", "SAC"])
-def test_saved_and_loaded_run_leaves_the_receipts_of_one_that_went_on(name: str, tmp_path: Path):
+def test_saved_and_loaded_run_leaves_the_receipts_of_one_that_went_on(tmp_path: Path):
     whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
     callback = hooked(whole)
-    model = sb3_model(name).learn(40, callback=callback)
+    model = sb3_model("SAC").learn(40, callback=callback)
     model.learn(40, callback=callback, reset_num_timesteps=False)
 
     first = hooked(parts)
-    model = sb3_model(name).learn(40, callback=first)
+    model = sb3_model("SAC").learn(40, callback=first)
     model.save(tmp_path / "model")
     first.save(tmp_path / "hooks")
     model.learn(20, callback=first, reset_num_timesteps=False)  # what a kill throws away
     second = hooked(parts, tmp_path / "hooks")
-    model = load(name, tmp_path / "model.zip")
-    model.learn(40, callback=second, reset_num_timesteps=False)
+    load(SAC, tmp_path / "model.zip").learn(40, callback=second, reset_num_timesteps=False)
     assert timeless(parts) == timeless(whole)
     assert {r["method"] for r in timeless(whole)} == {h["method"] for h in HOOKS}
 
@@ -85,9 +83,28 @@ def test_saved_and_loaded_run_leaves_the_receipts_of_one_that_went_on(name: str,
         assert resets[key].norm_after == pytest.approx(norm)
 
 
+@pytest.mark.usefixtures("toys")
+def test_ppo_goes_on_with_its_books_and_rollout(tmp_path: Path):
+    # Due at 36 of 64: after a checkpoint inside the third rollout, before the next update.
+    hooks = [row("toy_least"), row("toy_silent", every="36 env_steps")]
+    first = HookCallback(hooks, total="64 env_steps")
+    keep = CheckpointCallback(first, save_freq=40, save_path=str(tmp_path), name_prefix="m")
+    sb3_model("PPO", policy_kwargs=RELU).learn(64, callback=[first, keep])
+    assert [r.clock.env_steps for r in first.receipts if r.method == "toy_silent"] == [48]
+    second = HookCallback(hooks, total="64 env_steps")
+    second.load(tmp_path / "m_hooks_40_steps.rlplast")
+    model = load(PPO, tmp_path / "m_40_steps.zip")
+    model.learn(24, callback=second, reset_num_timesteps=False)
+    assert second.driver.clock.updates == 8 + 8
+    assert [r.clock.env_steps for r in second.receipts if r.method == "toy_silent"] == [40]
+    key = "toy_least every=1 updates"
+    states = [c.driver.state_dict()["hooks"][key]["states"]["policy"] for c in (first, second)]
+    assert [int(s["updates"]) for s in states] == [16, 16]
+
+
 def go_on(callback: HookCallback, folder: Path, reset: bool = False) -> None:
     """Train on from the checkpoint at 40."""
-    model = load("DQN", folder / "m_40_steps.zip")
+    model = load(DQN, folder / "m_40_steps.zip")
     model.learn(40, callback=callback, reset_num_timesteps=reset)
 
 
@@ -102,46 +119,31 @@ def test_checkpoint_callback_saves_both_and_no_firing_is_lost_or_doubled(saved: 
     assert [r["clock"]["env_steps"] for r in rows if r["method"] == "shrink_perturb"] == [60]
 
 
-def test_resuming_without_the_hooks_state_is_refused(saved: Path):
+def test_state_that_does_not_belong_to_the_model_is_refused(saved: Path):
+    at_40, at_80 = (saved / f"m_hooks_{n}_steps.rlplast" for n in (40, 80))
     with pytest.raises(ConfigError, match="load what was saved beside it"):
         go_on(HookCallback(HOOKS), saved)
-    callback = hooked(state=saved / "m_hooks_40_steps.rlplast")
     with pytest.raises(ConfigError, match="training starts at 0, the hooks are at"):
-        go_on(callback, saved, reset=True)
-
-
-def test_damaged_state_is_refused(saved: Path):
-    folder = saved / "m_hooks_40_steps.rlplast"
-    tensors = folder / "tensors.safetensors"
-    tensors.write_bytes(tensors.read_bytes()[:-9])
-    with pytest.raises(DamagedFile, match=r"tensors\.safetensors has \d+ bytes, written were"):
-        HookCallback(HOOKS).load(folder)
-
-
-def test_state_of_another_network_is_refused(saved: Path):
-    callback = hooked(state=saved / "m_hooks_40_steps.rlplast")
+        go_on(hooked(state=at_40), saved, reset=True)
+    with pytest.raises(ConfigError, match=r"q\..*weights differ"):
+        go_on(hooked(state=at_80), saved)
     model = sb3_model("DQN", policy_kwargs={"net_arch": [9]})
     model.num_timesteps = 40
-    with pytest.raises(DamagedFile, match=r"no initial value of q\.q_net\.0\.weight with shape"):
-        model.learn(20, callback=callback, reset_num_timesteps=False)
-
-
-def test_lost_receipts_are_noticed(saved: Path):
-    (saved / "receipts.jsonl").write_text("")
-    callback = hooked(saved / "receipts.jsonl", saved / "m_hooks_40_steps.rlplast")
-    with pytest.raises(DamagedFile, match="lines were lost"):
-        go_on(callback, saved)
-
-
-def test_model_and_hooks_of_two_moments_are_refused(saved: Path):
-    callback = hooked(state=saved / "m_hooks_80_steps.rlplast")
-    with pytest.raises(ConfigError, match=r"q\..*weights differ .*saved together with this"):
-        go_on(callback, saved)
-
-
-def test_callback_of_another_model_is_refused():
+    with pytest.raises(DamagedFile, match=r"no initial value of q\.q_net\.0\.weight"):
+        model.learn(20, callback=hooked(state=at_40), reset_num_timesteps=False)
     callback = hooked()
     sb3_model("DQN").learn(40, callback=callback)
     other = sb3_model("DQN", seed=2).learn(40)
-    with pytest.raises(ConfigError, match="state is of another run, model or moment"):
+    with pytest.raises(ConfigError, match="of another run, model or moment"):
         other.learn(40, callback=callback, reset_num_timesteps=False)
+
+
+def test_lost_receipts_and_damaged_state_are_noticed(saved: Path):
+    (saved / "receipts.jsonl").write_text("")
+    folder = saved / "m_hooks_40_steps.rlplast"
+    with pytest.raises(DamagedFile, match="lines were lost"):
+        go_on(hooked(saved / "receipts.jsonl", folder), saved)
+    tensors = folder / "tensors.safetensors"
+    tensors.write_bytes(tensors.read_bytes()[:-9])
+    with pytest.raises(DamagedFile, match=r"tensors\.safetensors"):
+        HookCallback(HOOKS).load(folder)

@@ -31,6 +31,10 @@ def row(name: str, **more: Any) -> dict[str, Any]:
     return {"method": name} | READING[name] | more
 
 
+NEVER = row("toy_least", params={"period": 10**9})  # keeps its books and resets nothing
+IDLE = row("toy_silent", every="3 updates", params={"at_most": -1.0})  # finds no such unit
+
+
 def restart(group: UnitGroup, units: Tensor, incoming: dict[Block, Tensor]) -> list[Edit]:
     """New incoming weights and no outgoing ones, for some units."""
     edits: list[Edit] = [Assign(p.block, incoming[p.block], p.mask(units)) for p in group.incoming]
@@ -118,10 +122,3 @@ def register() -> None:
     method("toy_least", source="a test")(Least)
     method("toy_slope", source="a test")(Slope)
     method("toy_replays", source="a test")(Replays)
-
-
-@torch.no_grad()
-def silence(network: Network, units: int = 2) -> None:
-    """Let the first units of each layer be silent on any input."""
-    for group in network.units().groups:
-        group.incoming[1].block.view[:units] = -1e3
