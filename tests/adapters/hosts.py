@@ -18,6 +18,11 @@ from rlplast.core.clock import Clock
 from rlplast.core.network.network import Network
 
 UPDATES = 20
+# What reads at every update, and what at some: with and without a reset of any unit.
+CBP = {"method": "cbp", "every": "1 updates", "params": {"maturity": 2, "replacement_rate": 0.02}}
+REDO = {"method": "redo", "every": "7 updates", "params": {"probe": 16}}
+NEVER = CBP | {"params": {"replacement_rate": 0.0}}
+IDLE = NEVER | {"every": "3 updates"}
 QUIET_LIGHTNING = [
     pytest.mark.filterwarnings(f"ignore:{start}")
     for start in (
@@ -37,7 +42,7 @@ def silence(network: Network, units: int = 2) -> None:
 
 
 def net() -> nn.Sequential:
-    """A network with silent units, for `rows()`."""
+    """A network with silent units."""
     torch.manual_seed(4)
     layers = [nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 10)]
     found = nn.Sequential(*layers)

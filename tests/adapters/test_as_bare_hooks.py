@@ -8,44 +8,50 @@ import pytest
 from rlplast.adapters.sb3 import HookCallback
 from rlplast.adapters.sb3_networks import find_networks
 from tests.adapters.by_hand import Batches, ByHand, Played, Replayed
-from tests.adapters.hosts import QUIET_LIGHTNING, RELU, Fit, hook_callback, net, sb3_model, silence
-from tests.adapters.toys import row
+from tests.adapters.hosts import (
+    CBP,
+    QUIET_LIGHTNING,
+    REDO,
+    RELU,
+    Fit,
+    hook_callback,
+    net,
+    sb3_model,
+    silence,
+)
 from tests.marks import slow
 
-pytestmark = [*QUIET_LIGHTNING, pytest.mark.usefixtures("toys")]
+pytestmark = QUIET_LIGHTNING
 
 SEED = 3
-ALWAYS = [
+HOOKS = [
+    REDO,
+    CBP,
     {"method": "fire", "at": "0%", "params": {"iterations": 5}},
     {"method": "full_reset", "at": "11 updates"},
     {"method": "shrink_perturb", "at": "50%", "params": {"coef": 0.5}},
     {"method": "shrink_perturb", "every": "1 updates", "params": {"coef": 1e-4}},
 ]
-LISTS = {
-    "toys": [row("toy_silent"), row("toy_least"), *ALWAYS],
-    "ours": [row("redo"), row("cbp"), *ALWAYS],
-}
 
 
-def fired(callback: Any, hooks: Any) -> None:
+def check(callback: Any) -> None:
     single = [r for r in callback.receipts if r.log_factor is None and not r.firings > 1]
-    assert {r.method for r in callback.receipts} == {hook["method"] for hook in hooks}
+    assert {r.method for r in callback.receipts} == {hook["method"] for hook in HOOKS}
     assert {r.clock.updates for r in single if r.method == "full_reset"} == {11}
     assert {r.clock.updates for r in single if r.method == "fire"} == {0}
 
 
-@pytest.mark.parametrize("rows", LISTS)
 @pytest.mark.parametrize("name", ["SAC", "TD3", "PPO", slow("DQN")])
-def test_in_sb3(name: str, rows: str, monkeypatch: pytest.MonkeyPatch):
-    hooks, model = LISTS[rows], sb3_model(name, policy_kwargs=RELU)
+def test_in_sb3(name: str, monkeypatch: pytest.MonkeyPatch):
+    model = sb3_model(name, policy_kwargs=RELU)
     networks = find_networks(model)
     for network in networks.values():
         silence(network)
     seen: Any = Played(model) if name == "PPO" else Replayed(model)
-    by_hand = ByHand(monkeypatch, hooks, SEED, seen.read, seen.probe(networks))
-    callback = HookCallback(hooks, seed=SEED)
+    by_hand = ByHand(monkeypatch, HOOKS, SEED, seen.read, seen.probe(networks))
+    callback = HookCallback(HOOKS, seed=SEED)
     model.learn(64, callback=callback)
-    fired(callback, hooks)
+    check(callback)
     assert by_hand.updates >= 16 and by_hand.changed == set(networks)
     # An actor that is delayed reads nothing in between.
     odd = range(1, by_hand.updates + 1, 2)
@@ -53,13 +59,12 @@ def test_in_sb3(name: str, rows: str, monkeypatch: pytest.MonkeyPatch):
 
 
 # Scheduled ones read the last of an update's batches, the others all of them.
-@pytest.mark.parametrize("rows", LISTS)
 @pytest.mark.parametrize("host", ["hf", "lightning"])
-def test_in_trainers(host: str, rows: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    hooks, module = LISTS[rows], net()
+def test_in_trainers(host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    module = net()
     seen = Batches(module)
-    by_hand = ByHand(monkeypatch, hooks, SEED, seen.read, seen.draw, at_step=False)
-    callback = hook_callback(host, hooks, seed=SEED)
+    by_hand = ByHand(monkeypatch, HOOKS, SEED, seen.read, seen.draw, at_step=False)
+    callback = hook_callback(host, HOOKS, seed=SEED)
     Fit(host, tmp_path, module, callback, accumulation=3).train()
-    fired(callback, hooks)
+    check(callback)
     assert by_hand.updates == 20 and by_hand.changed and by_hand.empty == []

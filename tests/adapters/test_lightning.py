@@ -12,6 +12,7 @@ from rlplast.adapters.lightning import HookCallback
 from rlplast.core.errors import ConfigError
 from tests.adapters.hosts import (
     QUIET_LIGHTNING,
+    REDO,
     UPDATES,
     Fit,
     Killed,
@@ -22,7 +23,6 @@ from tests.adapters.hosts import (
     net,
 )
 from tests.adapters.test_trainers import RESET, small
-from tests.adapters.toys import row
 
 pytestmark = QUIET_LIGHTNING
 UNKNOWN = "pass total="
@@ -45,13 +45,12 @@ def test_training_that_fails_lets_go_of_the_optimizer(tmp_path: Path):
     assert (callback.driver.clock.updates, len(callback.receipts)) == (3, 1)
 
 
-@pytest.mark.usefixtures("toys")
 def test_state_lies_in_the_checkpoint_and_is_missed_in_one_without(tmp_path: Path):
     def saved(*callbacks: Any) -> Any:
         Fit("lightning", tmp_path, net(), *callbacks, save=True, max_steps=8).train()
         return torch.load(tmp_path / "step=8.ckpt", weights_only=True)["callbacks"]  # no pickles
 
-    callback = hook_callback("lightning", [row("redo")])
+    callback = hook_callback("lightning", [REDO])
     state = saved(callback)[callback.state_key]
     assert set(state["initial"]) == set(state["probe"]["last_batch"]) == {"model"}
     (tmp_path / "step=8.ckpt").unlink()

@@ -19,12 +19,10 @@ import torch
 from rlplast.adapters.hf_trainer import HookCallback
 from rlplast.core.errors import ConfigError
 from rlplast.training import distributed
-from tests.adapters import toys
-from tests.adapters.hosts import WithLoss, hf_trainer, net
+from tests.adapters.hosts import CBP, REDO, WithLoss, hf_trainer, net
 
-toys.register()
 folder, rank, state = Path(sys.argv[1]), int(os.environ["RANK"]), {"refused": []}
-scheduled = [toys.row("toy_silent", every="5 updates")]
+scheduled = [REDO | {"every": "5 updates"}]
 
 
 def train(module, hooks, **options):
@@ -40,7 +38,7 @@ torch.manual_seed(0)
 layers = [torch.nn.Linear(64, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 10)]
 hooks = [{"method": "full_reset", "every": "5 updates"}, {"method": "swr", "every": "1 updates"}]
 state["own"] = train(torch.nn.Sequential(*layers), hooks, receipts=folder / "receipts.jsonl")
-for hooks in ([toys.row("toy_least")], scheduled):
+for hooks in ([CBP], scheduled):
     try:
         train(net(), hooks)
     except ConfigError as error:
@@ -78,8 +76,8 @@ def test_ranks_fire_and_read_alike_and_one_writes(tmp_path: Path):
     assert (tmp_path / "checkpoint-8" / "rlplast" / "COMPLETE").exists()
     assert one["reading"][2] > 0
     inside, scheduled = one["refused"]  # rows of one rank decide nothing
-    assert "(toy_least) on network 'model' reads activations of every update: each of 2" in inside
-    assert "(toy_silent) on network 'model'" in scheduled and "pass probe=" in scheduled
+    assert "(cbp) on network 'model' reads activations of every update: each of 2" in inside
+    assert "(redo) on network 'model'" in scheduled and "pass probe=" in scheduled
 
 
 @pytest.mark.slow

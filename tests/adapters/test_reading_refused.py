@@ -14,7 +14,10 @@ from rlplast.adapters.trained import find_networks as find_parts
 from rlplast.core.errors import ConfigError, DamagedFile, NothingToEdit
 from rlplast.core.network.units import UnitSpec
 from tests.adapters.hosts import (
+    IDLE,
+    NEVER,
     QUIET_LIGHTNING,
+    REDO,
     RELU,
     Fit,
     WithLoss,
@@ -26,12 +29,12 @@ from tests.adapters.hosts import (
     sb3_model,
     silence,
 )
-from tests.adapters.toys import IDLE, NEVER, row
 
-pytestmark = [*QUIET_LIGHTNING, pytest.mark.usefixtures("toys")]
+pytestmark = QUIET_LIGHTNING
 
-SLOPE, REPLAYS = ({"method": f"toy_{m}", "at": "5 updates"} for m in ("slope", "replays"))
-INSIDE = {"method": "toy_slope", "every": "1 updates"}
+SLOPE = {"method": "renew_weights", "at": "5 updates"}
+INSIDE = {"method": "renew_weights", "every": "1 updates"}
+REPLAYS = {"method": "dash", "at": "5 updates", "params": {"batches": 2, "batch": 8}}
 
 
 def learn(name: str, hook: Any, policy_kwargs: Any = RELU, **options: Any) -> Any:
@@ -54,22 +57,27 @@ def test_users_own_probe_and_loss_are_read():
         return model.q_net(batch).square().mean()
 
     silence(find_networks(model)["q"])
-    hooks = [row("redo", every="6 updates"), SLOPE, REPLAYS]
+    hooks = [REDO | {"every": "6 updates"}, SLOPE, REPLAYS]
     model.learn(32, callback=(callback := HookCallback(hooks, probe=probe, loss=loss)))
-    assert {r.method for r in callback.receipts} == {"redo", "toy_slope", "toy_replays"}
+    assert {r.method for r in callback.receipts} == {"redo", "renew_weights", "dash"}
     assert set(asked) == {16, 256, 8} and not has_hooks(model.q_net)
 
 
 def test_reading_what_is_not_there_is_refused():
-    once = {"method": "toy_silent", "at": "0%"}
+    once = {"method": "redo", "at": "0%"}
     options: dict[str, Any]
     for name, hook, options, words in (
-        ("DQN", SLOPE, {}, r"\(toy_slope\) on network 'q' reads gradients: pass probe=.* loss="),
+        (
+            "DQN",
+            SLOPE,
+            {},
+            r"\(renew_weights\) on network 'q' reads gradients: pass probe=.* loss=",
+        ),
         ("DQN", SLOPE, {"probe": 1}, r"reads gradients: pass loss="),
-        ("SAC", REPLAYS, {}, r"networks 'actor', 'critic', .* reads batches: pass probe=.*loss="),
+        ("SAC", REPLAYS, {}, r"networks 'actor', 'critic' reads batches: pass probe=.*loss="),
         ("DQN", REPLAYS, {"probe": 1}, "pass loss="),
         ("SAC", INSIDE, {}, "with 3 optimizers"),
-        ("DQN", row("toy_silent", every="1 env_steps"), {}, "no data yet"),
+        ("DQN", REDO | {"every": "1 env_steps"}, {}, "no data yet"),
         ("PPO", once, {}, "no data yet"),
         ("RecurrentPPO", IDLE, {}, "pass probe="),
     ):
@@ -77,7 +85,7 @@ def test_reading_what_is_not_there_is_refused():
             learn(name, hook, **options)
         assert "\n" not in str(error.value)
     with pytest.raises(NothingToEdit, match="no hidden units"):
-        learn("DQN", row("toy_least"), {"net_arch": []})
+        learn("DQN", NEVER, {"net_arch": []})
     assert learn("DQN", INSIDE).receipts  # of one optimizer
     assert learn("RecurrentPPO", NEVER).driver.clock.updates > 0
 
@@ -87,9 +95,9 @@ def test_rows_of_one_process_decide_nothing_for_all():
         module = net()
         begun([hook], module, torch.optim.Adam(module.parameters()), shards=2, **options)
 
-    with pytest.raises(ConfigError, match=r"\(toy_least\).*each of 2 processes or devices sees"):
+    with pytest.raises(ConfigError, match=r"\(cbp\) .*every update: each of 2"):
         begin(NEVER)
-    with pytest.raises(ConfigError, match=r"\(toy_silent\).*pass probe=.*, equal on all"):
+    with pytest.raises(ConfigError, match=r"\(cbp\).*pass probe=.*, equal on all"):
         begin(IDLE)
     begin(IDLE, probe=torch.ones(4, 64))
     begin(INSIDE)  # averaged over ranks

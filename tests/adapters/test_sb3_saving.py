@@ -11,8 +11,7 @@ from stable_baselines3 import DQN, PPO, SAC
 
 from rlplast.adapters.sb3 import CheckpointCallback, HookCallback
 from rlplast.core.errors import ConfigError, DamagedFile
-from tests.adapters.hosts import RELU, Wide, WideControl, limited, sb3_model
-from tests.adapters.toys import row
+from tests.adapters.hosts import CBP, REDO, RELU, Wide, WideControl, books, limited, sb3_model
 
 HOOKS = [
     {"method": "fire", "at": "0%"},
@@ -83,23 +82,20 @@ def test_saved_and_loaded_run_leaves_the_receipts_of_one_that_went_on(tmp_path: 
         assert resets[key].norm_after == pytest.approx(norm)
 
 
-@pytest.mark.usefixtures("toys")
 def test_ppo_goes_on_with_its_books_and_rollout(tmp_path: Path):
     # Due at 36 of 64: after a checkpoint inside the third rollout, before the next update.
-    hooks = [row("toy_least"), row("toy_silent", every="36 env_steps")]
+    hooks = [CBP, REDO | {"every": "36 env_steps"}]
     first = HookCallback(hooks, total="64 env_steps")
     keep = CheckpointCallback(first, save_freq=40, save_path=str(tmp_path), name_prefix="m")
     sb3_model("PPO", policy_kwargs=RELU).learn(64, callback=[first, keep])
-    assert [r.clock.env_steps for r in first.receipts if r.method == "toy_silent"] == [48]
+    assert [r.clock.env_steps for r in first.receipts if r.method == "redo"] == [48]
     second = HookCallback(hooks, total="64 env_steps")
     second.load(tmp_path / "m_hooks_40_steps.rlplast")
     model = load(PPO, tmp_path / "m_40_steps.zip")
     model.learn(24, callback=second, reset_num_timesteps=False)
     assert second.driver.clock.updates == 8 + 8
-    assert [r.clock.env_steps for r in second.receipts if r.method == "toy_silent"] == [40]
-    key = "toy_least every=1 updates"
-    states = [c.driver.state_dict()["hooks"][key]["states"]["policy"] for c in (first, second)]
-    assert [int(s["updates"]) for s in states] == [16, 16]
+    assert [r.clock.env_steps for r in second.receipts if r.method == "redo"] == [40]
+    assert [int(books(c.driver)["0/updates"]) for c in (first, second)] == [16, 16]
 
 
 def go_on(callback: HookCallback, folder: Path, reset: bool = False) -> None:

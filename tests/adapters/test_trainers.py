@@ -12,7 +12,9 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.network import Network
 from tests.adapters.hosts import (
+    CBP,
     QUIET_LIGHTNING,
+    REDO,
     UPDATES,
     Fit,
     Killed,
@@ -21,7 +23,6 @@ from tests.adapters.hosts import (
     killer,
     same,
 )
-from tests.adapters.toys import row
 from tests.marks import slow
 
 pytestmark = [*QUIET_LIGHTNING, pytest.mark.parametrize("host", ["hf", "lightning"])]
@@ -102,18 +103,12 @@ def test_penalty_in_the_users_own_loss_holds_the_weights(host: str, tmp_path: Pa
 
 
 # Those that read: at every update, and once at the first moment after the checkpoint at update 8.
-READ = {
-    "toys": [row("toy_least"), row("toy_silent", every="1 epochs")],
-    "ours": [row("cbp"), row("redo", every="1 epochs")],
-}
+READ = [CBP, REDO | {"every": "1 epochs"}]
 
 
-@pytest.mark.parametrize(("killed", "read"), [(11, "toys"), slow(17, "ours"), slow(9, "ours")])
-@pytest.mark.usefixtures("toys")
-def test_interrupted_and_resumed_equals_uninterrupted(
-    host: str, killed: int, read: str, tmp_path: Path
-):
-    hooks = HOOKS + READ[read]
+@pytest.mark.parametrize("killed", [11, slow(17)])
+def test_interrupted_and_resumed_equals_uninterrupted(host: str, killed: int, tmp_path: Path):
+    hooks = HOOKS + READ
 
     def fit(name: str, *others: Any) -> tuple[Fit, Any]:
         path = tmp_path / name / "receipts.jsonl"
