@@ -76,16 +76,6 @@ def test_skipped_step_of_a_scaler_is_no_update():
     assert driver.clock.updates == 2
 
 
-def test_every_update_hooks_run_before_scheduled_ones_of_the_same_update():
-    module, optimizer = line()
-    hooks = [RESET | {"at": "3 updates", "params": {"init": "stored"}}, SHRINK]
-    driver = begun(hooks, module, optimizer)
-    train(module, optimizer, 3)
-    assert torch.equal(module.weight, driver.networks["model"].initial["weight"])
-    driver.end()
-    assert [r.firings for r in driver.receipts] == [1, 3]
-
-
 def test_optimizer_is_free_when_training_ends_or_the_driver_is_gone():
     module, optimizer = line()
     hooks = [RESET | {"every": "2 updates"}]

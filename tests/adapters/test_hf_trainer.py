@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel, TrainerState
+from transformers import GPT2Config, GPT2LMHeadModel, TrainerCallback, TrainerState
 
-import rlplast
 from rlplast.adapters.hf_trainer import HookCallback
 from rlplast.core.errors import ConfigError
 from tests.adapters.hosts import UPDATES, Fit, WithLoss, hf_trainer, hook_callback, rows, same
@@ -93,44 +91,14 @@ def test_what_is_attached_wrongly_is_refused(tmp_path: Path):
         HookCallback([]).on_train_begin(None, None, None)
 
 
-def gpt2(callback: HookCallback, model: GPT2LMHeadModel) -> torch.optim.Optimizer:
-    optimizer = torch.optim.AdamW(model.parameters())
-    state = TrainerState(num_train_epochs=1, max_steps=2)
-    callback.on_train_begin(None, state, None, model=model, optimizer=optimizer)
-    return optimizer
-
-
-def small_gpt2() -> GPT2LMHeadModel:
-    sizes = {"n_layer": 2, "n_embd": 64, "n_head": 2, "vocab_size": 300, "n_positions": 32}
-    return GPT2LMHeadModel(GPT2Config(**sizes, attn_pdrop=0.0, initializer_range=0.05))
-
-
-def test_linear_layers_of_gpt2_are_fired_one_part_at_a_time():
-    model = small_gpt2()
-    block = model.transformer.h[0]
-    for layer in (block.attn.c_attn, block.mlp.c_fc):
-        nn.init.normal_(layer.bias)
-    parts = list(block.attn.c_attn.weight.detach().split(64, dim=1))
-    parts += [block.mlp.c_fc.weight.detach()]
-    twins = nn.ModuleList(nn.Linear(*part.shape, bias=False) for part in parts)
-    with torch.no_grad():
-        for twin, part in zip(twins, parts, strict=True):
-            twin.weight.copy_(part.T)
-    rlplast.fire(twins)
-    callback = HookCallback([{"method": "fire", "at": "0%"}])
-    gpt2(callback, model)
-    fired = [*block.attn.c_attn.weight.detach().split(64, dim=1), block.mlp.c_fc.weight.detach()]
-    for twin, part in zip(twins, fired, strict=True):
-        assert torch.allclose(twin.weight, part.T, atol=1e-6)
-    matrices = 2 * (3 * 64 * 64 + 64 * 64 + 2 * 64 * 256)
-    assert callback.receipts[0].entries_touched == matrices
-    assert bool(block.attn.c_attn.bias.abs().min() > 0)
-
-
 def test_pretrained_class_is_reset_by_its_own_law():
-    model, callback = small_gpt2(), HookCallback([RESET | {"at": "50%"}])
+    sizes = {"n_layer": 2, "n_embd": 64, "n_head": 2, "vocab_size": 300, "n_positions": 32}
+    model = GPT2LMHeadModel(GPT2Config(**sizes, attn_pdrop=0.0, initializer_range=0.05))
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    optimizer = gpt2(callback, model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    callback, state = HookCallback([RESET | {"at": "50%"}]), TrainerState(max_steps=2)
+    state.num_train_epochs = 1
+    callback.on_train_begin(None, state, None, model=model, optimizer=optimizer)
     generators = torch.get_rng_state().clone()
     optimizer.step()
     (receipt,) = callback.receipts
@@ -148,3 +116,20 @@ def test_pretrained_class_is_reset_by_its_own_law():
     assert (after["transformer.ln_f.weight"] == 1).all()
     assert not after["transformer.h.0.mlp.c_fc.bias"].any()
     assert receipt.entries_touched == sum(p.numel() for p in model.parameters())
+
+
+class NewInTheTrainer(TrainerCallback):
+    def __init__(self) -> None:
+        self.trainer: Any = None
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == 3:
+            self.trainer.optimizer = torch.optim.Adam(self.trainer.model.parameters(), lr=1e-3)
+
+
+def test_an_optimizer_that_is_another_one_under_way_is_an_error(tmp_path: Path):
+    other = NewInTheTrainer()
+    callbacks = [HookCallback([RESET | {"at": "50%"}]), other]
+    other.trainer = hf_trainer(tmp_path, WithLoss(small()), callbacks)
+    with pytest.raises(ConfigError, match="another Adam than when training began"):
+        other.trainer.train()

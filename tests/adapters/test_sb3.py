@@ -1,6 +1,5 @@
 """Hooks in Stable-Baselines3 and sb3-contrib: when they fire, and what they leave alone."""
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -33,21 +32,17 @@ RESET = {"method": "full_reset"}
 SWR = {"method": "swr", "every": "1 updates"}
 
 
-def test_updates_are_counted_inside_train():
-    algorithm = sb3_model("DQN", gradient_steps=7, train_freq=7)
-    callback = HookCallback([RESET | {"every": "3 updates"}])
-    algorithm.learn(49, callback=callback)
-    assert callback.driver.clock.updates == algorithm._n_updates == 42  # at 14, 21, … 49
-    assert [r.clock.updates for r in callback.receipts] == list(range(3, 43, 3))
-    assert all(r.crossings == 1 for r in callback.receipts)
-
-
-def test_updates_of_ppo_are_minibatches():
-    algorithm = sb3_model("PPO", n_epochs=3)
-    callback = HookCallback([RESET | {"every": "4 updates"}])
-    algorithm.learn(32, callback=callback)
-    assert [r.clock.updates for r in callback.receipts] == [4, 8, 12]  # 2 rollouts × 3 × 2
-    assert algorithm._n_updates == 6  # what Stable-Baselines3 calls an update is an epoch
+def test_updates_are_optimizer_steps_counted_inside_train():
+    for name, every, due in (("DQN", 3, range(3, 43, 3)), ("PPO", 4, (4, 8, 12))):
+        options = {"n_epochs": 3} if name == "PPO" else {"gradient_steps": 7, "train_freq": 7}
+        algorithm, callback = (
+            sb3_model(name, **options),
+            HookCallback([RESET | {"every": f"{every} updates"}]),
+        )
+        algorithm.learn(32 if name == "PPO" else 49, callback=callback)
+        assert [r.clock.updates for r in callback.receipts] == list(due)
+        assert all(r.crossings == 1 for r in callback.receipts)
+    assert callback.driver.clock.updates == 12  # 2 rollouts × 3 epochs × 2 minibatches
 
 
 @pytest.mark.parametrize("name", ["SAC", "TQC", "TD3", "DDPG", "CrossQ"])
@@ -123,41 +118,11 @@ def test_hook_that_was_never_due_is_named():
             sb3_model("DQN", learning_starts=1000).learn(20, callback=HookCallback([hook]))
 
 
-class Looking(HookCallback):
-    """Copies the networks right after the first firing."""
-
-    seen: Any = None
-
-    def _on_step(self) -> bool:
-        super()._on_step()
-        if self.receipts and self.seen is None:
-            self.seen = copy.deepcopy(self.driver.networks)
-        return True
-
-
-@pytest.mark.parametrize("name", ["DQN", "TD3"])
-def test_followers_equal_their_network_after_a_firing(name: str):
-    callback = Looking([RESET | {"at": "50%"}])
-    sb3_model(name).learn(40, callback=callback)
-    assert {r.clock.env_steps for r in callback.receipts} == {20}  # total_timesteps is the total
-    pairs = [pair for network in callback.seen.values() for pair in network.followed()]
-    assert pairs and all(torch.equal(mine.view, theirs.view) for mine, theirs in pairs)
-
-
-def test_ppo_hooks_fire_between_update_and_rollout():
-    # At the start; in and at the end of rollout 1; in rollout 2; in the last rollout at its step.
-    expected = {0: (0, 0), 1: (16, 4), 16: (16, 4), 17: (32, 8), 33: (33, 8)}
-    for due, (env_steps, updates) in expected.items():
-        callback = HookCallback([RESET | {"at": f"{due} env_steps"}])
-        sb3_model("PPO").learn(48, callback=callback)
-        (receipt,) = callback.receipts
-        assert (receipt.clock.env_steps, receipt.clock.updates) == (env_steps, updates), due
-
-
 def test_receipts_of_a_rollouts_updates_count_its_steps():
     rows = [
         {"method": "head_reset", "every": "5 updates"},
         {"method": "full_reset", "every": "40 env_steps"},
+        {"method": "fire", "at": ["0 env_steps", "32 env_steps"]},
         {"method": "shrink_perturb", "every": "5 updates", "from": "50%"},
     ]
     callback = HookCallback(rows)
@@ -172,6 +137,7 @@ def test_receipts_of_a_rollouts_updates_count_its_steps():
     assert moments("shrink_perturb") == [m for m in every if m[1] >= 64]
     # Between the last update and the next rollout; in the last rollout at its step.
     assert moments("full_reset") == [(20, 64), (30, 96), (30, 120)]
+    assert moments("fire") == [(0, 0), (10, 32)]
 
 
 def test_summaries_come_at_log_points_and_at_the_end(monkeypatch: pytest.MonkeyPatch):
@@ -285,3 +251,52 @@ def test_what_cannot_work_is_refused_before_training():
     callback = HookCallback([half | {"optimizer": "keep"}])
     sb3_model("DQN", **adagrad).learn(20, callback=callback)
     assert len(callback.receipts) == 1
+
+
+class NewOptimizer(BaseCallback):
+    """Gives a policy a new optimizer at the end of its second rollout."""
+
+    rollouts = 0
+
+    def _on_rollout_end(self) -> None:
+        self.rollouts += 1
+        if self.rollouts == 2:
+            self.change(self.model.policy)
+
+    def change(self, policy: Any) -> None:
+        policy.optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3)
+
+    def _on_step(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("algorithm", "network"), [("PPO", "actor"), ("DQN", "q")])
+def test_hooks_follow_to_an_optimizer_that_a_policy_is_given(algorithm: str, network: str):
+    def trained(*others: Any) -> Any:
+        rows = [
+            {"method": "weight_clip", "every": "1 updates", "networks": [network]},
+            {"method": "full_reset", "at": "90%", "networks": [network]},
+        ]
+        callback = HookCallback(rows)
+        sb3_model(algorithm).learn(64, callback=[callback, *others])
+        return callback
+
+    expected, found = trained(), trained(NewOptimizer())
+    assert found.driver.clock == expected.driver.clock
+    assert found.driver.networks[network].optimizers[0] is found.model.policy.optimizer
+    counts = [sum(r.firings for r in c.receipts) for c in (expected, found)]
+    assert counts[0] == counts[1]
+
+
+class NewPolicy(NewOptimizer):
+    """Gives an algorithm another policy."""
+
+    def change(self, policy: Any) -> None:
+        self.model._setup_model()
+
+
+def test_a_policy_that_another_one_replaces_is_an_error():
+    for algorithm in ("PPO", "DQN", "SAC"):
+        callback = HookCallback([RESET | {"every": "16 env_steps"}])
+        with pytest.raises(ConfigError, match="is another module now"):
+            sb3_model(algorithm).learn(64, callback=[callback, NewPolicy()])

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from rlplast.adapters.sb3 import HookCallback
 from rlplast.adapters.sb3_networks import find_networks
 from rlplast.core.errors import ConfigError
+from rlplast.core.rng import torch_stream
 from tests.adapters.hosts import RELU, Pixels, WideControl, sb3_model
 from tests.adapters.ppo_by_hand import Watched, close, learn_by_hand, probed
 from tests.adapters.test_sb3_networks import fresh, units
@@ -47,20 +48,31 @@ def adam(policy: Any) -> torch.optim.Optimizer:
     return torch.optim.Adam(policy.parameters(), lr=3e-4, eps=1e-5)
 
 
+@torch.no_grad()
+def dormant(net: Any, rollout: Tensor, number: int) -> float:
+    """The share of dormant units (Sokar et al. 2023) on the batch of a moment."""
+    x = rollout[torch.randint(len(rollout), (256,), generator=torch_stream(5, "probe", number))]
+    activities = [net[:end](x).abs().mean(0) for end in (2, 4)]
+    return float(torch.cat([a <= 0.025 * a.mean() for a in activities]).float().mean())
+
+
 def test_rows_of_the_parts_equal_a_loop_by_hand():
-    """l2 on the critic, C-CHAIN on the actor, and the value head back to θ0 before rollout 3."""
+    """l2_init on the critic, C-CHAIN on the actor; the value head back to θ0 before rollout 3."""
     reset = {"method": "head_reset", "at": "32 env_steps", "params": {"init": "stored"}}
     penalties = [
-        {"method": "l2", "params": {"coef": 0.05}} | CRITIC,
+        {"method": "l2_init", "from": "5 updates", "params": {"coef": 0.05}} | CRITIC,
         {"method": "c_chain", "networks": ["actor"], "params": {"coef": 3.0, "batch": 8}},
     ]
     model = sb3_model("PPO", policy_kwargs=RELU)
+    with torch.no_grad():
+        model.policy.mlp_extractor.value_net[0].bias[:3] = -1e3  # dormant
     policy, watched = copy.deepcopy(model.policy), Watched(model)
-    callback = HookCallback([reset | CRITIC], seed=5, penalties=penalties)
+    metrics = {"every": "16 env_steps", "names": ["dormant_ratio"]}
+    callback = HookCallback([reset | CRITIC], seed=5, penalties=penalties, metrics=metrics)
     model.learn(64, callback=callback)
 
     optimizer = adam(policy)
-    critic = [p for n, p in policy.named_parameters() if "value" in n]
+    critic = {p: p.detach().clone() for n, p in policy.named_parameters() if "value" in n}
     head = {n: p.detach().clone() for n, p in policy.value_net.named_parameters()}
     past: list[Any] = [actor_of(policy), actor_of(policy)]
     seen: dict[str, Any] = {"update": 0, "rollout": 0}
@@ -72,12 +84,21 @@ def test_rows_of_the_parts_equal_a_loop_by_hand():
             for parameter in critic:
                 for tensor in optimizer.state[parameter].values():
                     tensor.zero_()
+        if number > 1:
+            line = callback.metrics[number - 2]
+            steps = 16 * (number - 1)
+            assert (line["updates"], line["env_steps"]) == (seen["update"], steps)
+            found = dormant(policy.mlp_extractor.value_net, last, seen["update"] + steps)
+            assert found > 0.1
+            assert line["metric/dormant_ratio/critic"] == pytest.approx(found, abs=1e-6)
 
     def term(policy: Any) -> Tensor:
         x = probed(watched, seen["rollout"], "c_chain", seen["update"])
         now = policy.action_net(policy.mlp_extractor.policy_net(x))
         churn = 3.0 * (now - past[0](x).detach()).square().mean()
-        return churn + 0.05 / 2 * sum(p.square().sum() for p in critic)
+        if seen["update"] + 1 < 5:
+            return churn
+        return churn + 0.05 / 2 * sum((p - start).square().sum() for p, start in critic.items())
 
     def after(update: int) -> None:
         seen["update"] = update

@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.penalties import Penalties
-from rlplast.core.network.network import Network
 from tests.adapters.hosts import (
     CBP,
     QUIET_LIGHTNING,
@@ -76,30 +74,6 @@ def test_what_cannot_be_trained_is_refused(host: str, tmp_path: Path):
     callback = hook_callback(host, [{"method": "persistent", "at": "50%"}])
     with pytest.raises(ConfigError, match=r"hooks\[0\] \(persistent\) adds a term to the loss"):
         Fit(host, tmp_path, small(), callback).train()
-
-
-def test_penalty_in_the_users_own_loss_holds_the_weights(host: str, tmp_path: Path):
-    def moved(coef: float) -> float:
-        net = small(0.0)
-        fit = Fit(host, tmp_path / str(coef), net, hook_callback(host, []))
-        network = Network("model", net)
-        row = {"method": "l2_init", "params": {"coef": coef}}
-        penalties = Penalties([row], {"model": network})
-        name = "forward" if host == "hf" else "training_step"
-        plain = getattr(fit.module, name)
-
-        def forward(x: Tensor, labels: Tensor) -> dict[str, Tensor]:
-            found = plain(x, labels)
-            return found | {"loss": found["loss"] + penalties.of("model")}
-
-        def training_step(batch: Any) -> Tensor:
-            return plain(batch) + penalties.of("model")
-
-        setattr(fit.module, name, forward if host == "hf" else training_step)
-        fit.train()
-        return max((b.view - network.initial[b.name]).abs().max().item() for b in network.blocks)
-
-    assert moved(1e4) < 0.5 * moved(0.0)
 
 
 # Those that read: at every update, and once at the first moment after the checkpoint at update 8.
