@@ -1,7 +1,6 @@
 """Beside the hooks of a callback, bare ones on copies, told by hand what an update read."""
 
 import copy
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,64 +13,32 @@ from rlplast.adapters.driver import Driver
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.network.network import Network
+from tests.adapters.hosts import state
 
 Activations = dict[str, Tensor]
 Networks = Mapping[str, Network]
 
 
-def twin(network: Network) -> Network:
-    """A network of copies, outside any trainer."""
-    module = copy.deepcopy(network.module)
-    parameters = [p for p in module.parameters() if p.requires_grad]
-    kind: Any = type(network.optimizers[0])
-    found = Network(
-        network.name,
-        module,
-        kind(parameters),
-        {name: copy.deepcopy(f.module) for name, f in network.followers.items()},
-        init=network.init,
-        initial=network.initial,
-        order=network.order,
-        units=network._given_units,
-    )
-    for mine, theirs in zip(everyone(found), everyone(network), strict=True):
-        pairs = zip(mine.blocks, theirs.blocks, strict=True)
-        mine.blocks = tuple(dataclasses.replace(a, spec=b.spec) for a, b in pairs)
-    return found
-
-
-def everyone(network: Network) -> tuple[Network, ...]:
-    return network, *network.followers.values()
-
-
-def tensors(networks: Networks) -> dict[str, Tensor]:
-    """Weights of networks and followers, and what the optimizers remember of them."""
+def everything(networks: Networks) -> dict[str, Tensor]:
+    """Weights of networks and followers, and what the optimizers remember."""
     found = {}
     for name, network in networks.items():
-        for number, each in enumerate(everyone(network)):
-            found |= {f"{name}/{number}/{b.name}": b.view for b in each.blocks}
-        held = {id(b.param): b.name for b in network.blocks}
-        for optimizer in network.optimizers:
-            for p, values in optimizer.state.items():
-                own = {k: v for k, v in values.items() if isinstance(v, Tensor) and id(p) in held}
-                found |= {f"{name}/{held[id(p)]}/{k}": v for k, v in own.items()}
+        own = state(network.optimizers, network.module)
+        found |= {f"{name}/{key}": value for key, value in own.items()}
+        for follower in network.followers.values():
+            own = state([], follower.module)
+            found |= {f"{name}/follower/{key}": value for key, value in own.items()}
     return found
 
 
-@torch.no_grad()
 def give(source: Networks, goal: Networks) -> None:
-    """Copy all `tensors`; what an optimizer remembers comes into being."""
     for name, network in source.items():
-        params = {b.name: b.param for b in goal[name].blocks}
-        names = {id(b.param): b.name for b in network.blocks}
-        for optimizer in network.optimizers:
-            for p, values in optimizer.state.items():
-                if id(p) in names:
-                    held = goal[name].optimizers[0].state[params[names[id(p)]]]
-                    held |= {k: v.clone() for k, v in values.items() if isinstance(v, Tensor)}
-    found = tensors(goal)
-    for key, value in tensors(source).items():
-        found[key].copy_(value)
+        other = goal[name]
+        followers = zip(network.followers.values(), other.followers.values(), strict=True)
+        for mine, theirs in ((network, other), *followers):
+            theirs.module.load_state_dict(mine.module.state_dict())
+        for mine, theirs in zip(network.optimizers, other.optimizers, strict=True):
+            theirs.load_state_dict(mine.state_dict())
 
 
 def plain(receipt: Receipt) -> dict[str, Any]:
@@ -92,13 +59,8 @@ def hidden(prefix: str, layers: Any, x: Tensor) -> Activations:
 class ByHand:
     """Watches the drivers of one test.
 
-    Args:
-        monkeypatch: pytest's.
-        configs: the hook list.
-        seed: of its draws.
-        read: network → activations of the update that its optimizer ends now, by hand.
-        probe: (size, generator) → the batch of a scheduled firing, by hand; by network.
-        at_step: whether `read` is asked before the network's step, or after the update.
+    `read` gives the activations of a network's current update, by hand, asked at the step of its
+    optimizer (`at_step`) or after the update; `probe` the batch of a scheduled firing.
     """
 
     def __init__(
@@ -150,13 +112,14 @@ class ByHand:
             give(hooks.networks, copies)
             self.compare(activations)
             mine = None if activations is None else {n: self.update.get(n, {}) for n in activations}
-            before = {k: v.clone() for k, v in tensors(hooks.networks).items()}
+            before = everything(hooks.networks)
             expected = step(bare, activations=mine, **counts)
             found = step(hooks, activations=activations, **counts)
-            theirs = tensors(copies)
-            for key, value in tensors(hooks.networks).items():
+            after, theirs = everything(hooks.networks), everything(copies)
+            for key, value in after.items():
                 assert torch.equal(value, theirs[key]), key
-                self.changed |= set() if torch.equal(value, before[key]) else {key.split("/")[0]}
+                if not torch.equal(value, before[key]):
+                    self.changed.add(key.split("/")[0])
             assert [plain(r) for r in found] == [plain(r) for r in expected]
             if ends:
                 self.updates, self.update = counts["updates"], {}
@@ -187,7 +150,7 @@ class ByHand:
 
     def pair(self, hooks: Hooks) -> tuple[Hooks, dict[str, Network]]:
         if id(hooks) not in self.bare:
-            copies = {name: twin(network) for name, network in hooks.networks.items()}
+            copies = copy.deepcopy(dict(hooks.networks))
             about: dict[str, Any] = {"horizon": hooks.horizon, "probe": self.probe}
             bare = Hooks(self.configs, copies, hooks.total, self.seed, **about)
             self.bare[id(hooks)] = bare, copies

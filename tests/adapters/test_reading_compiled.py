@@ -43,20 +43,17 @@ def forgotten() -> Iterator[None]:
     torch.compiler.reset()
 
 
-def in_hf(folder: Path, compiled: bool) -> tuple[Any, nn.Module]:
-    module, callback = net(), hook_callback("hf", LIST)
-    options = {"torch_compile": True, "torch_compile_backend": BACKEND} if compiled else {}
-    Fit("hf", folder, module, callback, **options).train()
-    return callback, module
+def in_trainer(host: str) -> Callable[..., Any]:
+    def run(folder: Path, compiled: bool) -> tuple[Any, nn.Module]:
+        module, callback = net(), hook_callback(host, LIST)
+        options = {"torch_compile": True, "torch_compile_backend": BACKEND}
+        fit = Fit(host, folder, module, callback, **(options if host == "hf" and compiled else {}))
+        if host == "lightning" and compiled:
+            fit.module = torch.compile(fit.module, backend=BACKEND)
+        fit.train()
+        return callback, module
 
-
-def in_lightning(folder: Path, compiled: bool) -> tuple[Any, nn.Module]:
-    module, callback = net(), hook_callback("lightning", LIST)
-    fit = Fit("lightning", folder, module, callback)
-    if compiled:
-        fit.module = torch.compile(fit.module, backend=BACKEND)
-    fit.train()
-    return callback, module
+    return run
 
 
 def in_dqn(folder: Path, compiled: bool) -> tuple[Any, nn.Module]:
@@ -78,7 +75,7 @@ def in_sac(folder: Path, compiled: bool) -> tuple[Any, nn.Module]:
     return callback, model.policy
 
 
-@pytest.mark.parametrize("run", [in_hf, in_lightning, in_dqn, in_sac])
+@pytest.mark.parametrize("run", [in_trainer("hf"), in_trainer("lightning"), in_dqn, in_sac])
 def test_compiled_model_is_read_like_the_raw_one(run: Callable[..., Any], tmp_path: Path):
     eager, module = run(tmp_path, False)
     compiled, raw = run(tmp_path, True)

@@ -78,7 +78,7 @@ def test_firing_comes_after_every_optimizer_step_of_its_update(
     ]
 
 
-# In the critic alone: one that never fires but reads is of `policy` in PPO.
+# What reads is of the network `policy` in PPO, and "parts" of its critic.
 IDLE_OPTIONS: dict[str, dict[str, Any]] = {
     "reading": {"hooks": [NEVER, IDLE, RESET | {"at": "1M updates"}]},
     "watching": {"metrics": {"every": "10 env_steps"}},

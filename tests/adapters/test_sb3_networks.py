@@ -1,6 +1,7 @@
 """What the adapter knows of Stable-Baselines3's networks: parts, laws, forward orders, units."""
 
 from contextlib import nullcontext
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -166,21 +167,17 @@ def test_every_hidden_unit_of_a_plain_policy_is_known():
     assert units(find_networks(explores)["actor"]) == ["latent_pi.0 relu latent_pi.2"]
 
 
-@pytest.mark.parametrize("share", [True, False])
-def test_trunk_on_pictures_is_read_by_every_head(share: bool):
-    layers = {"net_arch": [4], "share_features_extractor": share}
-    model = sb3_model("PPO", Pixels(), "CnnPolicy", policy_kwargs=layers)
-    network = find_networks(model)["policy"]
+def test_trunk_on_pictures_is_read_by_every_head():
     heads = [f"mlp_extractor.{part}_net.0" for part in ("policy", "value")]
     trunk = "features_extractor"
-    readers = " ".join(heads) if share else heads[0]
-    assert units(network)[:4] == [
-        f"{trunk}.cnn.0 relu {trunk}.cnn.2",
-        f"{trunk}.cnn.2 relu {trunk}.cnn.4",
-        f"{trunk}.cnn.4 relu {trunk}.linear.0",
-        f"{trunk}.linear.0 relu {readers}",
-    ]
-    assert len(units(network)) == (6 if share else 10)
+    for share, readers, count in ((True, " ".join(heads), 6), (False, heads[0], 10)):
+        layers = {"net_arch": [4], "share_features_extractor": share}
+        model = sb3_model("PPO", Pixels(), "CnnPolicy", policy_kwargs=layers)
+        found = units(find_networks(model)["policy"])
+        ends = ["cnn.0", "cnn.2", "cnn.4", "linear.0"]
+        chain = [f"{trunk}.{a} relu {trunk}.{b}" for a, b in pairwise(ends)]
+        assert found[:4] == [*chain, f"{trunk}.linear.0 relu {readers}"]
+        assert len(found) == count
 
 
 def test_swr_works_where_there_is_one_order_of_homogeneous_layers():
