@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from stable_baselines3 import DQN, PPO, SAC
+from stable_baselines3 import DQN, PPO
 
 from rlplast.adapters.sb3 import CheckpointCallback, HookCallback
+from rlplast.adapters.sb3_networks import find_networks
 from rlplast.core.errors import ConfigError, DamagedFile
-from tests.adapters.hosts import CBP, REDO, RELU, Wide, WideControl, books, limited, sb3_model
+from tests.adapters.hosts import CBP, REDO, RELU, Wide, books, limited, sb3_model
 
 HOOKS = [
     {"method": "fire", "at": "0%"},
@@ -45,41 +46,8 @@ def hooked(receipts: Path | None = None, state: Path | None = None) -> HookCallb
     return callback
 
 
-def timeless(path: Path) -> list[dict[str, Any]]:
-    """Receipts without what depends on the replay, which Stable-Baselines3 saves apart."""
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    kept = ("method", "network", "clock", "crossings", "entries_touched", "firings", "followers")
-    return [{key: row[key] for key in kept} for row in rows]
-
-
 def load(algorithm: Any, path: Path) -> Any:
-    env = WideControl() if algorithm is SAC else Wide()
-    return algorithm.load(path, env=limited(env), device="cpu")
-
-
-def test_saved_and_loaded_run_leaves_the_receipts_of_one_that_went_on(tmp_path: Path):
-    whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
-    callback = hooked(whole)
-    model = sb3_model("SAC").learn(40, callback=callback)
-    model.learn(40, callback=callback, reset_num_timesteps=False)
-
-    first = hooked(parts)
-    model = sb3_model("SAC").learn(40, callback=first)
-    model.save(tmp_path / "model")
-    first.save(tmp_path / "hooks")
-    model.learn(20, callback=first, reset_num_timesteps=False)  # what a kill throws away
-    second = hooked(parts, tmp_path / "hooks")
-    load(SAC, tmp_path / "model.zip").learn(40, callback=second, reset_num_timesteps=False)
-    assert timeless(parts) == timeless(whole)
-    assert {r["method"] for r in timeless(whole)} == {h["method"] for h in HOOKS}
-
-    resets = {r.network: r for r in second.receipts if r.method == "shrink_perturb"}
-    assert set(resets) == set(first.driver.networks)
-    for key, network in second.driver.networks.items():
-        theta_0 = first.driver.networks[key].initial
-        assert all(torch.equal(v, theta_0[k]) for k, v in network.initial.items())
-        norm = sum(float(v.double().square().sum()) for v in theta_0.values()) ** 0.5
-        assert resets[key].norm_after == pytest.approx(norm)
+    return algorithm.load(path, env=limited(Wide()), device="cpu")
 
 
 def test_ppo_goes_on_with_its_books_and_rollout(tmp_path: Path):
@@ -108,11 +76,20 @@ def test_checkpoint_callback_saves_both_and_no_firing_is_lost_or_doubled(saved: 
     folder = saved / "m_hooks_40_steps.rlplast"
     names = sorted(path.name for path in folder.iterdir())
     assert names == ["COMPLETE", "state.json", "tensors.safetensors"]
-    go_on(hooked(saved / "receipts.jsonl", folder), saved)
-    rows = [r for r in timeless(saved / "receipts.jsonl") if r["method"] != "swr"]
+    callback = hooked(saved / "receipts.jsonl", folder)
+    go_on(callback, saved)
+    lines = (saved / "receipts.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert {r["method"] for r in rows} == {h["method"] for h in HOOKS}
     assert [r["clock"]["updates"] for r in rows if r["method"] == "head_reset"] == [7, 14, 21, 28]
     assert [r["clock"]["env_steps"] for r in rows if r["method"] == "fire"] == [0]
     assert [r["clock"]["env_steps"] for r in rows if r["method"] == "shrink_perturb"] == [60]
+    [reset] = [r for r in callback.receipts if r.method == "shrink_perturb"]
+    theta_0 = callback.driver.networks["q"].initial.values()
+    norm = sum(float(v.double().square().sum()) for v in theta_0) ** 0.5
+    assert reset.norm_after == pytest.approx(norm)
+    start = find_networks(sb3_model("DQN"))["q"].initial  # of the same seed
+    assert all(torch.equal(v, start[k]) for k, v in callback.driver.networks["q"].initial.items())
 
 
 def test_state_that_does_not_belong_to_the_model_is_refused(saved: Path):
