@@ -36,7 +36,6 @@ QUIET_LIGHTNING = [
 
 @torch.no_grad()
 def silence(network: Network, units: int = 2) -> None:
-    """Let the first units of each layer be silent on any input."""
     for group in network.units().groups:
         group.incoming[1].block.view[:units] = -1e3
 
@@ -51,7 +50,6 @@ def net() -> nn.Sequential:
 
 
 def state(optimizers: Any, module: nn.Module) -> dict[str, Tensor]:
-    """Weights and optimizer state."""
     found = dict(module.state_dict())
     for number, optimizer in enumerate(optimizers):
         for index, values in optimizer.state_dict()["state"].items():
@@ -114,8 +112,6 @@ class Wide(gymnasium.Env):
 
 
 class WideControl(Wide):
-    """The same with three numbers as an action."""
-
     action_space = spaces.Box(-1, 1, (3,), np.float32)
 
 
@@ -136,7 +132,6 @@ class PixelControl(Pixels):
 
 
 def limited(env: gymnasium.Env) -> gymnasium.Env:
-    """The environment in episodes of 8 steps."""
     return gymnasium.wrappers.TimeLimit(env, 8)
 
 
@@ -322,7 +317,6 @@ class Fit:
         self.trainer = lightning_trainer(folder, [*callbacks, *[keep] * save], **options)
 
     def train(self, resume: int | None = None) -> "Fit":
-        """Train; if asked to, from the checkpoint of an update."""
         if self.host == "hf":
             self.trainer.train(resume_from_checkpoint=resume is not None)
         else:

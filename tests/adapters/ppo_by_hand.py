@@ -11,11 +11,7 @@ from rlplast.core.rng import derive_seed, torch_stream
 
 
 class Watched:
-    """Notes what a PPO learns from: the observations of each rollout, and its minibatches.
-
-    Args:
-        model: the PPO; its rollout buffer is watched from now on.
-    """
+    """Notes what a PPO learns from: the observations of each rollout, and its minibatches."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -56,16 +52,10 @@ def learn_by_hand(
     before_rollout: Callable[[int, Tensor | None], None] = lambda number, observations: None,
     after_update: Callable[[int], None] = lambda update: None,
 ) -> None:
-    """Make the updates of a run, in its order.
+    """Make the updates of a run, in its order, on a copy of the policy as it began.
 
-    Args:
-        watched: what it learned from.
-        policy: a copy of the policy as it began.
-        optimizer: of the copy's parameters.
-        term: what is added to the loss; its gradient is not clipped.
-        before_rollout: called with the number of each rollout from 1 on, before it is played, and
-            with the observations of the one before.
-        after_update: called with the number of each update from 1 on.
+    The gradient of `term` is not clipped. `before_rollout` gets the number of each rollout from 1
+    on, and the observations of the one before; `after_update` the number of each update.
     """
     model, update, last = watched.model, 0, None
     for number, (observations, batches) in enumerate(watched.rollouts, 1):

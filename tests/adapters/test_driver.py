@@ -106,7 +106,6 @@ def test_driver_of_an_interrupted_training_lets_go_when_the_next_one_begins():
 
 
 def stopped(hooks: Any) -> tuple[nn.Linear, Any, dict[str, Any]]:
-    """A module of 4 updates, its optimizer and the hooks' state."""
     module, optimizer = line()
     driver = begun(hooks, module, optimizer)
     train(module, optimizer, 4)
@@ -190,8 +189,6 @@ def test_networks_that_share_tensors_or_lack_an_optimizer_are_refused():
 
 
 class Wrapped(torch.optim.Optimizer):
-    """Stands for the wrapper of the name that a test gives it."""
-
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = optimizer
 
@@ -206,7 +203,6 @@ def test_wrapped_optimizer_is_unwrapped():
 
 @pytest.fixture
 def group() -> Iterator[None]:
-    """A process group of one."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()

@@ -43,8 +43,6 @@ def test_checkpoint_elsewhere_is_loaded_by_hand_and_one_of_another_run_refused(t
 
 
 class Endless(torch.utils.data.IterableDataset[Any]):
-    """Data whose length is not known."""
-
     def __iter__(self) -> Any:
         yield from rows(64)
 

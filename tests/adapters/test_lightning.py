@@ -111,8 +111,6 @@ def test_layers_that_thaw_under_way_are_edited_and_named_while_frozen(tmp_path: 
 
 
 class Anew(Plant):
-    """Sets up its optimizer a second time."""
-
     def on_train_epoch_start(self) -> None:
         if self.current_epoch == 1:
             self.trainer.strategy.setup_optimizers(self.trainer)
@@ -129,8 +127,6 @@ def test_hooks_follow_to_an_optimizer_that_lightning_sets_up_anew(tmp_path: Path
 
 
 class Two(Plant):
-    """Trains its parts in turn by hand, each with the other one toggled off."""
-
     def __init__(self) -> None:
         super().__init__()
         self.automatic_optimization = False
@@ -159,8 +155,6 @@ def test_what_is_toggled_off_for_one_loss_is_not_frozen(tmp_path: Path):
 
 
 class Manual(Two):
-    """The same with one optimizer for both."""
-
     def configure_optimizers(self) -> Any:
         return torch.optim.Adam(self.parameters(), lr=1e-3)
 

@@ -88,7 +88,6 @@ def test_reading_and_a_hook_that_never_fires_change_no_bit(host: str, tmp_path: 
 
 
 def skipping(module: nn.Module) -> torch.optim.Optimizer:
-    """Makes no second step, as a scaler that meets an overflow."""
     optimizer, made = torch.optim.Adam(module.parameters()), [0]
     step = optimizer.step
 

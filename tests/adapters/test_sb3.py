@@ -254,8 +254,6 @@ def test_what_cannot_work_is_refused_before_training():
 
 
 class NewOptimizer(BaseCallback):
-    """Gives a policy a new optimizer at the end of its second rollout."""
-
     rollouts = 0
 
     def _on_rollout_end(self) -> None:
@@ -289,8 +287,6 @@ def test_hooks_follow_to_an_optimizer_that_a_policy_is_given(algorithm: str, net
 
 
 class NewPolicy(NewOptimizer):
-    """Gives an algorithm another policy."""
-
     def change(self, policy: Any) -> None:
         self.model._setup_model()
 

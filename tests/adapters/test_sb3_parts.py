@@ -50,7 +50,6 @@ def adam(policy: Any) -> torch.optim.Optimizer:
 
 @torch.no_grad()
 def active(net: Any, rollout: Tensor, number: int) -> float:
-    """The share of positive activations on the batch of a moment."""
     x = rollout[torch.randint(len(rollout), (256,), generator=torch_stream(5, "probe", number))]
     return float(torch.cat([net[:end](x) > 0 for end in (2, 4)]).float().mean())
 

@@ -35,7 +35,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def saved(trained: Path, tmp_path: Path) -> Path:
-    """A copy of that folder."""
     return shutil.copytree(trained, tmp_path / "saved")
 
 
@@ -67,7 +66,6 @@ def test_ppo_goes_on_with_its_books_and_rollout(tmp_path: Path):
 
 
 def go_on(callback: HookCallback, folder: Path, reset: bool = False) -> None:
-    """Train on from the checkpoint at 40."""
     model = load(DQN, folder / "m_40_steps.zip")
     model.learn(40, callback=callback, reset_num_timesteps=reset)
 

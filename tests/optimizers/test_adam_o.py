@@ -63,7 +63,6 @@ def test_an_update_is_adamws_and_the_pull_at_the_weights_before_it(
 
 
 def pulled(module: nn.Module, **options: Any) -> set[str]:
-    """The names of the tensors that are pulled."""
     (optimizer,) = Updater(OptimizerConfig("adam_o", **options), module).optimizers
     own = [p for g in optimizer.param_groups if g["isometry"] > 0 for p in g["params"]]
     names = {p: name for name, p in module.named_parameters()}

@@ -92,7 +92,6 @@ def test_updates_are_the_papers(make, options):
 
 
 def sevens(network: Network) -> Assign:
-    """Sets the weights into the first unit."""
     block = network.blocks[0]
     mask = torch.zeros_like(block.view, dtype=torch.bool)
     mask[0] = True

@@ -73,7 +73,6 @@ def test_warm_up_is_bounded_and_the_schedule_falls_over_what_is_left():
 
 
 def small(**options) -> tuple[nn.Module, Updater]:
-    """A network with matrices, vectors and a kernel, and what updates it."""
     torch.random.default_generator.manual_seed(0)
     kernel, flat = nn.Conv2d(1, 2, 3), nn.Flatten()
     module = nn.Sequential(kernel, flat, nn.Linear(8, 6), nn.Linear(6, 2))
