@@ -12,7 +12,7 @@ NAMES = {"PPO": {"actor", "critic"}, "DQN": {"q"}, "SAC": {"actor", "critic"}}
 @pytest.mark.parametrize("kind", NAMES)
 def test_dead_networks_are_found_and_nothing_changes(kind: str) -> None:
     model = sb3_model(kind, policy_kwargs={"net_arch": [32]})
-    draw = torch.randn(32, 64, generator=torch.Generator().manual_seed(1)).numpy()
+    draw = torch.randn(64, 64, generator=torch.Generator().manual_seed(1)).numpy()
     fresh = diagnose_sb3(model, draw, updates=30, targets=2, lr=1e-2)
     assert fresh.keys() == NAMES[kind]
     assert "lost" not in {own.verdict for own in fresh.values()}
