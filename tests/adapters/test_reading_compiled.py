@@ -75,7 +75,10 @@ def in_sac(folder: Path, compiled: bool) -> tuple[Any, nn.Module]:
     return callback, model.policy
 
 
-@pytest.mark.parametrize("run", [in_trainer("hf"), in_trainer("lightning"), in_dqn, in_sac])
+RUNS = {"hf": in_trainer("hf"), "lightning": in_trainer("lightning"), "dqn": in_dqn, "sac": in_sac}
+
+
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 def test_compiled_model_is_read_like_the_raw_one(run: Callable[..., Any], tmp_path: Path):
     eager, module = run(tmp_path, False)
     compiled, raw = run(tmp_path, True)
