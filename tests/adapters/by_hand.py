@@ -1,5 +1,6 @@
 """Beside the hooks of a callback, bare ones on copies, told by hand what an update read."""
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,17 +11,38 @@ from torch import Tensor, nn
 
 from rlplast.adapters.driver import Driver
 from rlplast.core.method.hooks import Hooks
+from rlplast.core.method.receipt import Receipt
 from rlplast.core.network.network import Network
-from tests.adapters.twins import (
-    assert_same_moments,
-    assert_same_weights,
-    copy_moments,
-    copy_weights,
-    plain,
-    twin,
-)
+from tests.adapters.hosts import state
 
 Activations = dict[str, Tensor]
+Networks = Mapping[str, Network]
+
+
+def everything(networks: Networks) -> dict[str, Tensor]:
+    """Weights of networks and followers, and what the optimizers remember."""
+    found = {}
+    for name, network in networks.items():
+        own = state(network.optimizers, network.module)
+        found |= {f"{name}/{key}": value for key, value in own.items()}
+        for follower in network.followers.values():
+            own = state([], follower.module)
+            found |= {f"{name}/follower/{key}": value for key, value in own.items()}
+    return found
+
+
+def give(source: Networks, goal: Networks) -> None:
+    for name, network in source.items():
+        other = goal[name]
+        followers = zip(network.followers.values(), other.followers.values(), strict=True)
+        for mine, theirs in ((network, other), *followers):
+            theirs.module.load_state_dict(mine.module.state_dict())
+        for mine, theirs in zip(network.optimizers, other.optimizers, strict=True):
+            theirs.load_state_dict(mine.state_dict())
+
+
+def plain(receipt: Receipt) -> dict[str, Any]:
+    return {k: v for k, v in receipt.row().items() if not k.startswith("time/")}
 
 
 @torch.no_grad()
@@ -37,33 +59,33 @@ def hidden(prefix: str, layers: Any, x: Tensor) -> Activations:
 class ByHand:
     """Watches the drivers of one test.
 
-    Args:
-        monkeypatch: pytest's.
-        configs: the hook list.
-        read: network → activations of the update that its optimizer ends now, by hand.
-        probe: (size, generator) → the batch of a scheduled firing, by hand; by network.
-        at_step: whether `read` is asked before the network's step, or after the update.
+    `read` gives the activations of a network's current update, by hand, asked at the step of its
+    optimizer (`at_step`) or after the update; `probe` the batch of a scheduled firing.
     """
 
     def __init__(
         self,
         monkeypatch: pytest.MonkeyPatch,
         configs: Any,
+        seed: int,
         read: Callable[[str], Activations],
         probe: Any,
         at_step: bool = True,
     ) -> None:
-        self.configs, self.read, self.probe, self.at_step = configs, read, probe, at_step
+        self.configs, self.seed = configs, seed
+        self.read, self.probe, self.at_step = read, probe, at_step
         self.bare: dict[int, tuple[Hooks, dict[str, Network]]] = {}
         self.update: dict[str, Activations] = {}
         self.empty: list[tuple[int, str]] = []
-        self.changed = self.updates = 0
-        begin, step = Driver.begin, Hooks.step
+        self.changed: set[str] = set()
+        self.updates = 0
+        begin, step, flush = Driver.begin, Hooks.step, Hooks.flush
         monkeypatch.setattr(Driver, "begin", self.watched(begin))
         monkeypatch.setattr(Hooks, "step", self.beside(step))
+        monkeypatch.setattr(Hooks, "flush", self.flushed(flush))
 
     def watched(self, begin: Any) -> Any:
-        def call(driver: Driver, networks: Mapping[str, Network], *args: Any, **kw: Any) -> None:
+        def call(driver: Driver, networks: Networks, *args: Any, **kw: Any) -> None:
             for name, network in networks.items() if self.at_step else ():
                 network.optimizers[-1].register_step_pre_hook(self.stepping(name))
             begin(driver, networks, *args, **kw)
@@ -82,28 +104,41 @@ class ByHand:
             if any(hooks is bare for bare, _ in self.bare.values()):
                 return step(hooks, activations=activations, **counts)
             bare, copies = self.pair(hooks)
-            if counts.get("updates", 0) > self.updates:
-                late = {} if self.at_step else {n: self.read(n) for n in hooks.networks}
-                self.update |= late
-            copy_weights(hooks.networks, copies)
-            copy_moments(hooks.networks, copies)
-            self.compare(hooks, activations)
+            if hooks.clock is not None:  # PPO counts steps that what is due by them waits for
+                bare.go_to(hooks.clock)
+            ends = counts.get("updates", 0) > self.updates
+            if ends and not self.at_step:
+                self.update = {n: self.read(n) for n in hooks.networks}
+            give(hooks.networks, copies)
+            self.compare(activations)
             mine = None if activations is None else {n: self.update.get(n, {}) for n in activations}
+            before = everything(hooks.networks)
             expected = step(bare, activations=mine, **counts)
-            before = weights(hooks)
             found = step(hooks, activations=activations, **counts)
-            self.changed += weights(hooks) != before
-            assert_same_weights(hooks.networks, copies)
-            assert_same_moments(hooks.networks, copies)
+            after, theirs = everything(hooks.networks), everything(copies)
+            for key, value in after.items():
+                assert torch.equal(value, theirs[key]), key
+                if not torch.equal(value, before[key]):
+                    self.changed.add(key.split("/")[0])
             assert [plain(r) for r in found] == [plain(r) for r in expected]
-            if counts.get("updates", 0) > self.updates:
-                self.updates = counts["updates"]
-                self.update = {}
+            if ends:
+                self.updates, self.update = counts["updates"], {}
             return found
 
         return call
 
-    def compare(self, hooks: Hooks, activations: Any) -> None:
+    def flushed(self, flush: Any) -> Any:
+        def call(hooks: Hooks) -> Any:
+            found = flush(hooks)
+            bare, copies = self.pair(hooks)
+            give(hooks.networks, copies)
+            mine = [plain(r) for r in flush(bare, hooks.clock)]
+            assert [plain(r) for r in found] == mine
+            return found
+
+        return call
+
+    def compare(self, activations: Any) -> None:
         for name, found in (activations or {}).items():
             mine = self.update.get(name, {})
             if not found:
@@ -115,16 +150,11 @@ class ByHand:
 
     def pair(self, hooks: Hooks) -> tuple[Hooks, dict[str, Network]]:
         if id(hooks) not in self.bare:
-            copies = {name: twin(network) for name, network in hooks.networks.items()}
+            copies = copy.deepcopy(dict(hooks.networks))
             about: dict[str, Any] = {"horizon": hooks.horizon, "probe": self.probe}
-            bare = Hooks(self.configs, copies, hooks.total, hooks.seed, **about)
+            bare = Hooks(self.configs, copies, hooks.total, self.seed, **about)
             self.bare[id(hooks)] = bare, copies
         return self.bare[id(hooks)]
-
-
-def weights(hooks: Hooks) -> list[float]:
-    blocks = [b for network in hooks.networks.values() for b in network.trainable()]
-    return [float(block.view.double().sum()) for block in blocks]
 
 
 # Stable-Baselines3
@@ -148,12 +178,8 @@ class Replayed:
         if name == "q":
             return hidden("q_net.", policy.q_net.q_net, batch.observations)
         if name == "actor":
-            layers, key = (
-                (policy.actor.latent_pi, "latent_pi.")
-                if hasattr(policy.actor, "latent_pi")
-                else (policy.actor.mu, "mu.")
-            )
-            return hidden(key, layers, batch.observations)
+            key = "latent_pi" if hasattr(policy.actor, "latent_pi") else "mu"
+            return hidden(f"{key}.", getattr(policy.actor, key), batch.observations)
         if name == "critic":
             x = torch.cat([batch.observations, batch.actions], 1)
             return hidden("qf0.", policy.critic.qf0, x) | hidden("qf1.", policy.critic.qf1, x)
@@ -196,6 +222,9 @@ class Played:
     def draw(self, size: int, generator: torch.Generator) -> Tensor:
         assert self.rollout is not None
         return self.rollout[torch.randint(len(self.rollout), (size,), generator=generator)]
+
+    def probe(self, names: Any) -> Any:
+        return self.draw
 
 
 # The Hugging Face Trainer and Lightning

@@ -1,24 +1,28 @@
-"""Trainers of a second, ours and other people's, that a list of hooks is put into."""
+"""Other people's trainers, in runs of a second, that hooks are put into."""
 
 import copy
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 
-from rlplast.core.method.hooks import Hooks
-from rlplast.core.method.receipt import Receipt
-from rlplast.run import api
-from rlplast.run.build import build
-from rlplast.training.config import read_yaml
-from tests.adapters import wide_env
-from tests.sac_runs import QUIET, small_sac
-from tests.supervised_runs import small_supervised
+from rlplast.adapters.driver import Driver
+from rlplast.adapters.reading import LastBatch
+from rlplast.adapters.trained import find_networks
+from rlplast.core.clock import Clock
+from rlplast.core.network.network import Network
 
 UPDATES = 20
+# What reads at every update, and what at some: with and without a reset of any unit.
+CBP = {"method": "cbp", "every": "1 updates", "params": {"maturity": 2, "replacement_rate": 0.02}}
+REDO = {"method": "redo", "every": "7 updates", "params": {"probe": 16}}
+NEVER = CBP | {"params": {"replacement_rate": 0.0}}
+IDLE = NEVER | {"every": "3 updates"}
 QUIET_LIGHTNING = [
     pytest.mark.filterwarnings(f"ignore:{start}")
     for start in (
@@ -30,26 +34,108 @@ QUIET_LIGHTNING = [
 ]
 
 
-def mlp(weights: list[Tensor] | None = None) -> nn.Sequential:
-    """The Q-network of `wide_env`: 64 → 256 → 256 → 10."""
-    net = nn.Sequential(
-        nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)
-    )
-    give(net, weights)
-    return net
-
-
 @torch.no_grad()
-def give(module: nn.Module, weights: list[Tensor] | None) -> None:
-    """Copy weights into a module's parameters, in order."""
-    if weights is not None:
-        for parameter, value in zip(module.parameters(), weights, strict=True):
-            parameter.copy_(value)
+def silence(network: Network, units: int = 2) -> None:
+    for group in network.units().groups:
+        group.incoming[1].block.view[:units] = -1e3
+
+
+def net() -> nn.Sequential:
+    """A network with silent units."""
+    torch.manual_seed(4)
+    layers = [nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 10)]
+    found = nn.Sequential(*layers)
+    silence(Network("model", found))
+    return found
+
+
+def state(optimizers: Any, module: nn.Module) -> dict[str, Tensor]:
+    found = dict(module.state_dict())
+    for number, optimizer in enumerate(optimizers):
+        for index, values in optimizer.state_dict()["state"].items():
+            found |= {f"{number}/{index}/{k}": v for k, v in values.items()}
+    return {k: torch.as_tensor(v).clone() for k, v in found.items()}
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(v, other[k]) for k, v in one.items())
+
+
+def books(driver: Driver) -> dict[str, Tensor]:
+    """The tensors that methods keep."""
+    hooks = driver.state_dict()["hooks"]
+    every = [h["states"] for h in hooks.values() if isinstance(h, dict) and "states" in h]
+    return {f"{i}/{k}": v for i, h in enumerate(every) for ts in h.values() for k, v in ts.items()}
+
+
+def has_hooks(*modules: nn.Module) -> bool:
+    every = [part for module in modules for part in module.modules()]
+    return any(part._forward_hooks or part._forward_pre_hooks for part in every)
+
+
+# A loop of plain torch
+
+
+def begun(hooks: Any, module: nn.Module, optimizer: Any, shards: int = 1, **options: Any) -> Driver:
+    driver = Driver(hooks, "10 updates", **options)
+    begin(driver, module, optimizer, shards)
+    return driver
+
+
+def begin(driver: Driver, module: nn.Module, optimizer: Any, shards: int = 1) -> None:
+    networks = find_networks(module, [optimizer], None)
+    fresh = driver.clock == Clock() and driver.loaded is None
+    steps = {optimizer: lambda: True}
+    about: dict[str, Any] = {"units": (), "source": LastBatch(networks), "shards": shards}
+    driver.begin(networks, lambda: steps, Clock(), None, fresh=fresh, **about)
 
 
 # Stable-Baselines3, which writes into the policy_kwargs it is given: each gets its own.
 
 
+class Wide(gymnasium.Env):
+    """64 random numbers per step and ten actions that change nothing; never ends by itself."""
+
+    observation_space: Any = spaces.Box(-1, 1, (64,), np.float32)
+    action_space: Any = spaces.Discrete(10)
+
+    def _obs(self) -> Any:
+        return self.np_random.uniform(-1, 1, 64).astype(np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return self._obs(), {}
+
+    def step(self, action: Any) -> Any:
+        obs = self._obs()
+        return obs, float(obs[0]) if isinstance(obs, np.ndarray) else 1.0, False, False, {}
+
+
+class WideControl(Wide):
+    action_space = spaces.Box(-1, 1, (3,), np.float32)
+
+
+class Pixels(Wide):
+    """Pictures without a reward."""
+
+    observation_space = spaces.Box(0, 255, (36, 36, 1), np.uint8)
+
+    def _obs(self) -> Any:
+        return self.np_random.integers(0, 256, (36, 36, 1), np.uint8)
+
+    def step(self, action: Any) -> Any:
+        return self._obs(), 0.0, False, False, {}
+
+
+class PixelControl(Pixels):
+    action_space = WideControl.action_space
+
+
+def limited(env: gymnasium.Env) -> gymnasium.Env:
+    return gymnasium.wrappers.TimeLimit(env, 8)
+
+
+RELU: dict[str, Any] = {"net_arch": [12, 12], "activation_fn": nn.ReLU}
 REPLAY = {
     "learning_starts": 10,
     "batch_size": 8,
@@ -62,7 +148,7 @@ SETTINGS = {
     "QRDQN": REPLAY,
     "PPO": {"n_steps": 16, "batch_size": 8, "n_epochs": 2},
     "A2C": {"n_steps": 8},
-    "RecurrentPPO": {"n_steps": 8, "batch_size": 8},
+    "RecurrentPPO": {"n_steps": 8, "batch_size": 8, "n_epochs": 1},
 }
 
 
@@ -74,8 +160,11 @@ def sb3_model(name: str, env: Any = None, policy: str = "MlpPolicy", **options: 
     algorithm = getattr(stable_baselines3, name, None) or getattr(sb3_contrib, name)
     settings: dict[str, Any] = {"policy_kwargs": {"net_arch": [8]}, "seed": 1, "device": "cpu"}
     settings |= SETTINGS.get(name, REPLAY) | options
+    if name == "RecurrentPPO":
+        policy = "MlpLstmPolicy"
+        settings["policy_kwargs"] = {"lstm_hidden_size": 8} | settings["policy_kwargs"]
     if env is None:
-        env = wide_env.limited(wide_env.Wide() if name in SETTINGS else wide_env.WideControl())
+        env = limited(Wide() if name in SETTINGS else WideControl())
     return algorithm(policy, env, **copy.deepcopy(settings))
 
 
@@ -160,11 +249,11 @@ def lightning_trainer(folder: Path, callbacks: list[Any], **options: Any) -> Any
     return pl.Trainer(**(settings | options))
 
 
-def loader(seed: int = 2, batch_size: int = 8) -> Any:
+def loader(seed: int = 2) -> Any:
     """Batches in an order of their own, the same in every epoch and process."""
     data, generator = rows(), torch.Generator().manual_seed(seed)
     order = torch.randperm(len(data), generator=generator).tolist()
-    return torch.utils.data.DataLoader([data[i] for i in order], batch_size=batch_size)
+    return torch.utils.data.DataLoader([data[i] for i in order], batch_size=8)
 
 
 # Both of them
@@ -179,17 +268,13 @@ def killer(host: str, step: int) -> Any:
     import lightning.pytorch as pl
     from transformers import TrainerCallback
 
-    class Hf(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if state.global_step == step:
-                raise Killed
+    def end(self: Any, first: Any, second: Any, *args: Any, **kwargs: Any) -> None:
+        if (second if host == "hf" else first).global_step == step:
+            raise Killed
 
-    class Lightning(pl.Callback):
-        def on_train_batch_end(self, trainer: Any, *args: Any, **kwargs: Any) -> None:
-            if trainer.global_step == step:
-                raise Killed
-
-    return Hf() if host == "hf" else Lightning()
+    if host == "hf":
+        return type("Killer", (TrainerCallback,), {"on_step_end": end})()
+    return type("Killer", (pl.Callback,), {"on_train_batch_end": end})()
 
 
 class Fit:
@@ -232,7 +317,6 @@ class Fit:
         self.trainer = lightning_trainer(folder, [*callbacks, *[keep] * save], **options)
 
     def train(self, resume: int | None = None) -> "Fit":
-        """Train; if asked to, from the checkpoint of an update."""
         if self.host == "hf":
             self.trainer.train(resume_from_checkpoint=resume is not None)
         else:
@@ -249,131 +333,8 @@ class Fit:
 
 
 def hook_callback(host: str, *args: Any, **options: Any) -> Any:
-    """The `HookCallback` of a trainer."""
+    """The `HookCallback` of a trainer, on the network of `Fit`."""
     from rlplast.adapters import hf_trainer, lightning
 
+    options = {"networks": {"model": "net"}} | options
     return (hf_trainer if host == "hf" else lightning).HookCallback(*args, **options)
-
-
-def state(optimizers: Any, module: nn.Module) -> dict[str, Tensor]:
-    """Weights and optimizer state."""
-    found = dict(module.state_dict())
-    for number, optimizer in enumerate(optimizers):
-        for index, values in optimizer.state_dict()["state"].items():
-            found |= {f"{number}/{index}/{k}": v for k, v in values.items()}
-    return {k: torch.as_tensor(v).clone() for k, v in found.items()}
-
-
-def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(v, other[k]) for k, v in one.items())
-
-
-# Every trainer with one list: what it fired.
-
-Host = Callable[[Path, Path, list[Tensor] | None], list[Receipt]]
-
-
-def drive(config: Mapping[str, Any], hooks: Path, weights: list[Tensor] | None) -> list[Receipt]:
-    """Train one of our kinds as the loop does."""
-    parsed = api.read_config(dict(config) | QUIET | {"hooks": read_yaml(hooks)}, {})
-    trainable, fired = build(parsed)
-    if weights is not None:
-        (network,) = trainable.networks.values()
-        give(network.module, weights)
-        for block in network.blocks:
-            network.initial[block.name].copy_(block.view)
-        fired = Hooks(
-            parsed.hooks,
-            trainable.networks,
-            parsed.reference_time(),
-            parsed.seed,
-            trainable.units,
-            parsed.horizon(),
-        )
-    trainable.after_update = fired.after_update
-    receipts = fired.fire(None, trainable.clock)
-    total = parsed.total_time()
-    while trainable.clock[total.unit] < total.value or trainable.owes():
-        previous = trainable.clock
-        trainable.step()
-        receipts += fired.fire(previous, trainable.clock)
-    trainable.close()
-    return receipts + fired.flush(trainable.clock)
-
-
-def own_dqn(hooks: Path, folder: Path, weights: list[Tensor] | None) -> list[Receipt]:
-    wide_env.register()
-    agent = {"network": "mlp", "batch_size": 8, "buffer_size": 100, "initial_steps": 10}
-    config = {
-        "kind": "dqn",
-        "threads": 1,
-        "device": "cpu",
-        "total": "40 env_steps",
-        "env": {"id": f"gym/{wide_env.ID}", "num_envs": 2},
-        "agent": agent,
-    }
-    return drive(config, hooks, weights)
-
-
-def own_sac(hooks: Path, folder: Path, weights: list[Tensor] | None) -> list[Receipt]:
-    return drive(small_sac(total="60 env_steps"), hooks, weights)
-
-
-def own_supervised(hooks: Path, folder: Path, weights: list[Tensor] | None) -> list[Receipt]:
-    model = {"name": "mlp", "hidden": [256, 256]}
-    stream = {"name": "warm_start", "fraction": 0.4, "epochs": 1}
-    return drive(small_supervised(model=model, stream=stream, penalties=[]), hooks, weights)
-
-
-def own_gpt(hooks: Path, folder: Path, weights: list[Tensor] | None) -> list[Receipt]:
-    config = {
-        "kind": "gpt",
-        "threads": 1,
-        "device": "cpu",
-        "model": {"layers": 1, "heads": 2, "width": 8, "context": 16, "vocab_size": 256},
-        "corpora": {"stdlib": "embedded/stdlib"},
-        "phases": [{"updates": UPDATES, "mixture": {"stdlib": 1}}],
-        "batch_size": 2,
-    }
-    return drive(config, hooks, weights)
-
-
-def in_sb3(name: str) -> Host:
-    def run(hooks: Path, folder: Path, weights: list[Tensor] | None) -> list[Receipt]:
-        from rlplast.adapters.sb3 import HookCallback
-
-        layers = [256, 256] if name == "DQN" else [16, 16]
-        policy = {"net_arch": layers, "activation_fn": nn.ReLU}
-        model, callback = sb3_model(name, policy_kwargs=policy), HookCallback(hooks)
-        for net in (model.q_net, model.q_net_target) if name == "DQN" else ():
-            give(net, weights)
-        model.learn(64, callback=callback)
-        return callback.receipts
-
-    return run
-
-
-def in_trainer(host: str) -> Host:
-    def run(hooks: Path, folder: Path, weights: list[Tensor] | None) -> list[Receipt]:
-        callback = hook_callback(host, hooks, networks={"model": "net"})
-        Fit(host, folder, mlp(weights), callback).train()
-        return callback.receipts
-
-    return run
-
-
-HOSTS: dict[str, Host] = {
-    "dqn": own_dqn,
-    "sac": own_sac,
-    "supervised": own_supervised,
-    "gpt": own_gpt,
-    "sb3_dqn": in_sb3("DQN"),
-    "sb3_sac": in_sb3("SAC"),
-    "sb3_td3": in_sb3("TD3"),
-    "sb3_tqc": in_sb3("TQC"),
-    "sb3_ppo": in_sb3("PPO"),
-    "hf_trainer": in_trainer("hf"),
-    "lightning": in_trainer("lightning"),
-}
-MLP_HOSTS = ("dqn", "supervised", "sb3_dqn", "hf_trainer", "lightning")
-WITHOUT_ORDER = ("gpt",)

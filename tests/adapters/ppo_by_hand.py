@@ -7,13 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rlplast.core.rng import derive_seed, torch_stream
+
 
 class Watched:
-    """Notes what a PPO learns from: the observations of each rollout, and its minibatches.
-
-    Args:
-        model: the PPO; its rollout buffer is watched from now on.
-    """
+    """Notes what a PPO learns from: the observations of each rollout, and its minibatches."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -54,16 +52,10 @@ def learn_by_hand(
     before_rollout: Callable[[int, Tensor | None], None] = lambda number, observations: None,
     after_update: Callable[[int], None] = lambda update: None,
 ) -> None:
-    """Make the updates of a run, in its order.
+    """Make the updates of a run, in its order, on a copy of the policy as it began.
 
-    Args:
-        watched: what it learned from.
-        policy: a copy of the policy as it began.
-        optimizer: of the copy's parameters.
-        term: what is added to the loss; its gradient is not clipped.
-        before_rollout: called with the number of each rollout from 1 on, before it is played, and
-            with the observations of the one before.
-        after_update: called with the number of each update from 1 on.
+    The gradient of `term` is not clipped. `before_rollout` gets the number of each rollout from 1
+    on, and the observations of the one before; `after_update` the number of each update.
     """
     model, update, last = watched.model, 0, None
     for number, (observations, batches) in enumerate(watched.rollouts, 1):
@@ -82,3 +74,16 @@ def learn_by_hand(
             optimizer.step()
             update += 1
             after_update(update)
+
+
+def probed(watched: Watched, rollout: int, method: str, update: int) -> Tensor:
+    """The batch that a term of the actor reads at an update, for a callback of seed 5."""
+    observations = watched.rollouts[rollout - 1][0]
+    stream = derive_seed(0, "penalty", method, "actor", update)
+    generator = torch_stream(5, "probe", derive_seed(stream, 0))
+    return observations[torch.randint(len(observations), (8,), generator=generator)]
+
+
+def close(one: nn.Module, other: nn.Module) -> bool:
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return all(torch.allclose(a, b, rtol=0, atol=1e-6) for a, b in pairs)

@@ -10,8 +10,8 @@ from tests.adapters.hosts import QUIET_LIGHTNING
 from tests.marks import slow
 
 pytestmark = QUIET_LIGHTNING
-
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+RESUMED = "equals uninterrupted: True"
 
 
 @pytest.mark.parametrize(
@@ -19,17 +19,11 @@ EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
     [
         slow("sb3_hooks", ["fire        env_step 1000", "head_reset", "lines in"]),
         slow("sb3_ppo_stages", ["head_reset of critic in phase 2", "stage 2", "lines in"]),
-        slow("hf_trainer_hooks", ["full_reset     update 18", "equals uninterrupted: True"]),
-        ("lightning_hooks", ["full_reset  update 10", "equals uninterrupted: True"]),
+        slow("hf_trainer_hooks", ["full_reset     update 18", RESUMED]),
+        ("lightning_hooks", ["full_reset  update 10", RESUMED]),
     ],
 )
-def test_example_runs(
-    name: str,
-    promised: list[str],
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_example_runs(name: str, promised: list[str], capsys, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tempfile.mkdtemp", lambda: str(tmp_path))
     with torch.random.fork_rng():

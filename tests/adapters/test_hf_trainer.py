@@ -6,72 +6,59 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, TrainerCallback, TrainerState
 
-import rlplast
 from rlplast.adapters.hf_trainer import HookCallback
 from rlplast.core.errors import ConfigError
-from tests.adapters.hosts import UPDATES, Fit, WithLoss, hf_trainer, rows, same
-from tests.adapters.test_trainers import HOOKS, NET, RESET, small
+from tests.adapters.hosts import UPDATES, Fit, WithLoss, hf_trainer, hook_callback, rows, same
+from tests.adapters.test_trainers import HOOKS, RESET, small
 
 
 def hooked(folder: Path, **options: Any) -> tuple[Fit, HookCallback]:
-    callback = HookCallback(HOOKS, receipts=folder / "receipts.jsonl", networks=NET, seed=2)
+    callback = hook_callback("hf", HOOKS, receipts=folder / "receipts.jsonl", seed=2)
     return Fit("hf", folder, small(), callback, save=True, **options), callback
 
 
-def test_checkpoint_elsewhere_is_loaded_by_hand(tmp_path: Path):
+def test_checkpoint_elsewhere_is_loaded_by_hand_and_one_of_another_run_refused(tmp_path: Path):
     folder = tmp_path / "run"
     whole = hooked(folder)[0].train()
     moved = tmp_path / "moved"
     shutil.move(folder / "checkpoint-16", moved)
     (folder / "receipts.jsonl").rename(tmp_path / "receipts.jsonl")
     fit, _ = hooked(tmp_path)
-    with pytest.raises(ConfigError, match=r"HookCallback\.load\(CHECKPOINT/rlplast\) before"):
+    with pytest.raises(ConfigError, match="load"):
         fit.trainer.train(resume_from_checkpoint=str(moved))
     fit, callback = hooked(tmp_path)
     callback.load(moved / "rlplast")
     fit.trainer.train(resume_from_checkpoint=str(moved))
     assert same(whole.state(), fit.state())
 
-
-def test_hooks_state_of_another_run_is_refused(tmp_path: Path):
-    for name, rate in (("a", 1e-3), ("b", 5e-3)):
-        hooked(tmp_path / name, learning_rate=rate)[0].train()
-    before = (tmp_path / "b" / "receipts.jsonl").read_bytes()
-    checkpoint = str(tmp_path / "a" / "checkpoint-8")
+    other = tmp_path / "other"
+    hooked(other, learning_rate=5e-3)[0].train()
+    before = (other / "receipts.jsonl").read_bytes()
+    checkpoint = str(folder / "checkpoint-8")
     with pytest.raises(ConfigError, match=r"model\.0\.weight: 4 of 4 weights differ from those"):
-        hooked(tmp_path / "b")[0].trainer.train(resume_from_checkpoint=checkpoint)
-    assert (tmp_path / "b" / "receipts.jsonl").read_bytes() == before
-
-
-def test_two_callbacks_on_one_trainer_are_refused(tmp_path: Path):
-    callbacks = [HookCallback([RESET | {"at": "50%"}]) for _ in range(2)]
-    with pytest.raises(ConfigError, match="two HookCallbacks on one trainer"):
-        hf_trainer(tmp_path, WithLoss(small()), callbacks).train()
+        hooked(other)[0].trainer.train(resume_from_checkpoint=checkpoint)
+    assert (other / "receipts.jsonl").read_bytes() == before
 
 
 class Endless(torch.utils.data.IterableDataset[Any]):
-    """Data whose length is not known."""
-
     def __iter__(self) -> Any:
         yield from rows(64)
 
 
-@pytest.mark.parametrize(
-    ("due", "fired"), [({"every": "1 epochs"}, None), ({"at": "12 updates"}, 12)]
-)
-def test_epochs_are_refused_where_data_have_no_length(due: Any, fired: int | None, tmp_path: Path):
-    callback = HookCallback([RESET | due])
-    trainer = hf_trainer(tmp_path, WithLoss(small()), [callback])
-    trainer.train_dataset = Endless()
-    if fired is None:
-        with pytest.raises(ConfigError, match="counts epochs: this run counts phase, updates"):
-            trainer.train()
-    else:
+def test_epochs_are_refused_where_data_have_no_length(tmp_path: Path):
+    def trained(due: str) -> HookCallback:
+        callback = HookCallback([RESET | {"every": due}])
+        trainer = hf_trainer(tmp_path, WithLoss(small()), [callback])
+        trainer.train_dataset = Endless()
         trainer.train()
-        assert [r.clock.updates for r in callback.receipts] == [fired]  # in the second pass
+        return callback
+
+    with pytest.raises(ConfigError, match="counts epochs"):
+        trained("1 epochs")
+    found = trained("12 updates")
+    assert [r.clock.updates for r in found.receipts] == [12]  # in the second pass
 
 
 def test_extending_a_run_moves_nothing_that_was_scheduled(tmp_path: Path):
@@ -84,56 +71,32 @@ def test_extending_a_run_moves_nothing_that_was_scheduled(tmp_path: Path):
 
 def test_networks_name_parts_and_followers(tmp_path: Path):
     model = WithLoss(small())
-    model.target = small()
-    model.target.requires_grad_(False)
+    model.target = small().requires_grad_(False)
     hooks = [RESET | {"at": "50%", "networks": ["body"]}]
     callback = HookCallback(hooks, networks={"body": ["net", "target"]})
     hf_trainer(tmp_path, model, [callback]).train()
     assert [r.followers for r in callback.receipts] == [{"target": "copy"}]
-    with pytest.raises(ConfigError, match=r"networks\['body'\] = 'nets': did you mean 'net'"):
-        hf_trainer(
-            tmp_path, WithLoss(small()), [HookCallback(hooks, networks={"body": "nets"})]
-        ).train()
 
 
-def test_something_else_than_a_trainer_is_refused():
-    with pytest.raises(ConfigError, match="pass it as one of a transformers Trainer's callbacks"):
+def test_what_is_attached_wrongly_is_refused(tmp_path: Path):
+    for callbacks, words in (
+        ([HookCallback([]), HookCallback([])], "two HookCallbacks"),
+        ([HookCallback([], networks={"body": "nets"})], r"networks\['body'\] = 'nets'"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            hf_trainer(tmp_path, WithLoss(small()), callbacks).train()
+    with pytest.raises(ConfigError, match="transformers Trainer"):
         HookCallback([]).on_train_begin(None, None, None)
 
 
-def gpt2() -> GPT2LMHeadModel:
+def test_pretrained_class_is_reset_by_its_own_law():
     sizes = {"n_layer": 2, "n_embd": 64, "n_head": 2, "vocab_size": 300, "n_positions": 32}
-    return GPT2LMHeadModel(GPT2Config(**sizes, attn_pdrop=0.0, initializer_range=0.05))
-
-
-def test_linear_layers_of_gpt2_are_fired_one_part_at_a_time():
-    model = gpt2()
-    block = model.transformer.h[0]
-    for layer in (block.attn.c_attn, block.mlp.c_fc):
-        nn.init.normal_(layer.bias)
-    parts = list(block.attn.c_attn.weight.detach().split(64, dim=1))
-    parts += [block.mlp.c_fc.weight.detach()]
-    twins = nn.ModuleList(nn.Linear(*part.shape, bias=False) for part in parts)
-    with torch.no_grad():
-        for twin, part in zip(twins, parts, strict=True):
-            twin.weight.copy_(part.T)
-    rlplast.fire(twins)
-    callback = HookCallback([{"method": "fire", "at": "0%"}])
-    optimizer = torch.optim.AdamW(model.parameters())
-    callback.on_train_begin(None, _state(max_steps=2), None, model=model, optimizer=optimizer)
-    fired = [*block.attn.c_attn.weight.detach().split(64, dim=1), block.mlp.c_fc.weight.detach()]
-    for twin, part in zip(twins, fired, strict=True):
-        assert torch.allclose(twin.weight, part.T, atol=1e-6)
-    matrices = 2 * (3 * 64 * 64 + 64 * 64 + 2 * 64 * 256)
-    assert callback.receipts[0].entries_touched == matrices
-    assert bool(block.attn.c_attn.bias.abs().min() > 0)
-
-
-def test_pretrained_class_is_reset_by_its_own_law(tmp_path: Path):
-    model, callback = gpt2(), HookCallback([RESET | {"at": "50%"}])
-    optimizer = torch.optim.AdamW(model.parameters())
+    model = GPT2LMHeadModel(GPT2Config(**sizes, attn_pdrop=0.0, initializer_range=0.05))
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    callback.on_train_begin(None, _state(max_steps=2), None, model=model, optimizer=optimizer)
+    optimizer = torch.optim.AdamW(model.parameters())
+    callback, state = HookCallback([RESET | {"at": "50%"}]), TrainerState(max_steps=2)
+    state.num_train_epochs = 1
+    callback.on_train_begin(None, state, None, model=model, optimizer=optimizer)
     generators = torch.get_rng_state().clone()
     optimizer.step()
     (receipt,) = callback.receipts
@@ -153,7 +116,18 @@ def test_pretrained_class_is_reset_by_its_own_law(tmp_path: Path):
     assert receipt.entries_touched == sum(p.numel() for p in model.parameters())
 
 
-def _state(**values: Any) -> Any:
-    from transformers import TrainerState
+class NewInTheTrainer(TrainerCallback):
+    def __init__(self) -> None:
+        self.trainer: Any = None
 
-    return TrainerState(num_train_epochs=1, **values)
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == 3:
+            self.trainer.optimizer = torch.optim.Adam(self.trainer.model.parameters(), lr=1e-3)
+
+
+def test_an_optimizer_that_is_another_one_under_way_is_an_error(tmp_path: Path):
+    other = NewInTheTrainer()
+    callbacks = [HookCallback([RESET | {"at": "50%"}]), other]
+    other.trainer = hf_trainer(tmp_path, WithLoss(small()), callbacks)
+    with pytest.raises(ConfigError, match="another Adam than when training began"):
+        other.trainer.train()

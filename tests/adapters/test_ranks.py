@@ -1,6 +1,7 @@
 """Hooks in the Trainer with two processes, as ``torchrun`` starts them."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,35 +9,6 @@ from pathlib import Path
 import pytest
 
 PROGRAM = """
-import sys
-from pathlib import Path
-
-import torch
-
-from rlplast.adapters.hf_trainer import HookCallback
-from rlplast.training import distributed
-from tests.adapters.hosts import WithLoss, hf_trainer
-
-torch.manual_seed(0)
-layers = [torch.nn.Linear(64, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 10)]
-folder, rank = Path(sys.argv[1]), torch.distributed
-hooks = [
-    {"method": "full_reset", "every": "5 updates"},
-    {"method": "swr", "every": "1 updates"},
-]
-callback = HookCallback(hooks, networks={"model": "net"}, receipts=folder / "receipts.jsonl")
-model = WithLoss(torch.nn.Sequential(*layers))
-trainer = hf_trainer(folder, model, [callback], save_strategy="steps", save_steps=8)
-if len(sys.argv) > 2:  # a rank that goes astray
-    callback.driver.seed = int(__import__("os").environ["RANK"])
-trainer.train()
-number = torch.distributed.get_rank()
-state = {"weight": model.net[3].weight.double().sum().item(), "receipts": len(callback.receipts)}
-(folder / f"rank{number}.json").write_text(__import__("json").dumps(state))
-"""
-
-
-READING = """
 import json
 import os
 import sys
@@ -45,82 +17,60 @@ from pathlib import Path
 import torch
 
 from rlplast.adapters.hf_trainer import HookCallback
-from rlplast.core.errors import ConfigError
 from rlplast.training import distributed
-from tests.adapters import toys
-from tests.adapters.hosts import WithLoss, hf_trainer
-from tests.adapters.readers import net
+from tests.adapters.hosts import CBP, REDO, WithLoss, hf_trainer, net
 
-toys.register()
-folder, refused = Path(sys.argv[1]), []
-scheduled = [toys.row("toy_silent", every="5 updates")]
+folder, rank, state = Path(sys.argv[1]), int(os.environ["RANK"]), {"refused": []}
+scheduled = [REDO | {"every": "5 updates"}]
 
 
-def train(hooks, **options):
-    callback, module = HookCallback(hooks, networks={"model": "net"}, **options), net()
-    hf_trainer(folder, WithLoss(module), [callback]).train()
-    return callback, module
+def train(module, hooks, seed=0, **options):
+    saving = {"save_strategy": "steps", "save_steps": 8} if "receipts" in options else {}
+    callback = HookCallback(hooks, networks={"model": "net"}, **options)
+    callback.driver.seed = seed
+    hf_trainer(folder, WithLoss(module), [callback], **saving).train()
+    weights = [float(p.double().sum()) for p in module.parameters()]
+    return weights, len(callback.receipts), sum(r.entries_touched for r in callback.receipts)
 
 
-for hooks in ([toys.row("toy_least")], scheduled):
+torch.manual_seed(0)
+layers = [torch.nn.Linear(64, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 10)]
+hooks = [{"method": "full_reset", "every": "5 updates"}, {"method": "swr", "every": "1 updates"}]
+state["own"] = train(torch.nn.Sequential(*layers), hooks, receipts=folder / "receipts.jsonl")
+for refused, seed in (([CBP], 0), (scheduled, 0), (hooks, rank)):  # the last goes astray
     try:
-        train(hooks)
-    except ConfigError as error:
-        refused.append(str(error))
-callback, module = train(scheduled, probe=lambda size, g: torch.rand(size, 64, generator=g))
-state = {
-    "refused": refused,
-    "weight": module[2].weight.double().sum().item(),
-    "touched": sum(r.entries_touched for r in callback.receipts),
-}
-(folder / f"reading{os.environ['RANK']}.json").write_text(json.dumps(state))
+        train(net(), refused, seed)
+    except Exception as error:
+        state["refused"].append(str(error))
+probe = lambda size, g: torch.rand(size, 64, generator=g)
+state["reading"] = train(net(), scheduled, probe=probe)
+(folder / f"rank{rank}.json").write_text(json.dumps(state))
+distributed.leave()
 """
 
 
-def torchrun(folder: Path, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    (folder / "program.py").write_text(f"{program}\ndistributed.leave()\n")
+@pytest.mark.slow
+def test_ranks_fire_and_read_alike_and_one_writes(tmp_path: Path):
+    (tmp_path / "program.py").write_text(PROGRAM)
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     root = Path(__file__).parents[2]
-    return subprocess.run(
-        [*launch, str(folder / "program.py"), str(folder), *arguments],
+    done = subprocess.run(
+        [*launch, str(tmp_path / "program.py"), str(tmp_path)],
         cwd=root,
-        env={**__import__("os").environ, "PYTHONPATH": str(root)},
+        env=os.environ | {"PYTHONPATH": str(root)},
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
-
-
-@pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which two ranks have run both programs."""
-    folder = tmp_path_factory.mktemp("ranks")
-    done = torchrun(folder, PROGRAM + READING)
     assert done.returncode == 0, done.stderr
-    return folder
-
-
-@pytest.mark.slow
-def test_ranks_fire_alike_and_one_writes(done: Path):
-    states = [json.loads((done / f"rank{i}.json").read_text()) for i in range(2)]
-    assert states[0] == states[1]
-    lines = (done / "receipts.jsonl").read_text().splitlines()
-    assert len(lines) == states[0]["receipts"] == 7  # 3 resets, 4 summaries
-    assert (done / "checkpoint-8" / "rlplast" / "COMPLETE").exists()
-
-
-@pytest.mark.slow
-def test_ranks_that_differ_after_a_firing_stop(tmp_path: Path):
-    done = torchrun(tmp_path, PROGRAM, "astray")
-    assert done.returncode != 0
-    assert "tensors differ between the 2 processes" in done.stderr
-
-
-@pytest.mark.slow
-def test_rows_of_one_rank_decide_nothing_and_a_probe_is_read_by_all(done: Path):
-    one, other = (json.loads((done / f"reading{i}.json").read_text()) for i in range(2))
-    assert one == other and one["touched"] > 0
-    inside, scheduled = one["refused"]
-    assert "(toy_least) on network 'model' reads activations of every update: each of 2" in inside
-    assert "(toy_silent) on network 'model'" in scheduled and "pass probe=" in scheduled
+    one, other = (json.loads((tmp_path / f"rank{i}.json").read_text()) for i in range(2))
+    assert one == other
+    rows = (tmp_path / "receipts.jsonl").read_text().splitlines()
+    assert len(rows) == one["own"][1] == 7  # 3 resets, 4 summaries
+    assert (tmp_path / "checkpoint-8" / "rlplast" / "COMPLETE").exists()
+    assert one["reading"][2] > 0
+    inside, scheduled, astray = one["refused"]  # rows of one rank decide nothing
+    assert "(cbp) on network 'model' reads activations of every update: each of 2" in inside
+    assert "(redo) on network 'model'" in scheduled and "pass probe=" in scheduled
+    assert "tensors differ between the 2 processes" in astray

@@ -1,12 +1,11 @@
 """Hooks in Stable-Baselines3 and sb3-contrib: when they fire, and what they leave alone."""
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import pytest
+import sb3_contrib
 import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
@@ -17,37 +16,36 @@ from rlplast.adapters.driver import Driver
 from rlplast.adapters.sb3 import HookCallback
 from rlplast.adapters.sb3_networks import find_networks
 from rlplast.core.errors import ConfigError
-from tests.adapters import wide_env
-from tests.adapters.hosts import same, sb3_model, state
+from tests.adapters.hosts import (
+    IDLE,
+    NEVER,
+    RELU,
+    PixelControl,
+    books,
+    has_hooks,
+    same,
+    sb3_model,
+    state,
+)
 
 RESET = {"method": "full_reset"}
 SWR = {"method": "swr", "every": "1 updates"}
-CONTROL = ("SAC", "TQC", "TD3", "DDPG", "CrossQ")
 
 
-def everything(algorithm: Any) -> dict[str, Tensor]:
-    networks = find_networks(algorithm).values()
-    return state([o for network in networks for o in network.optimizers], algorithm.policy)
+def test_updates_are_optimizer_steps_counted_inside_train():
+    for name, every, due in (("DQN", 3, range(3, 43, 3)), ("PPO", 4, (4, 8, 12))):
+        options = {"n_epochs": 3} if name == "PPO" else {"gradient_steps": 7, "train_freq": 7}
+        algorithm, callback = (
+            sb3_model(name, **options),
+            HookCallback([RESET | {"every": f"{every} updates"}]),
+        )
+        algorithm.learn(32 if name == "PPO" else 49, callback=callback)
+        assert [r.clock.updates for r in callback.receipts] == list(due)
+        assert all(r.crossings == 1 for r in callback.receipts)
+    assert callback.driver.clock.updates == 12  # 2 rollouts × 3 epochs × 2 minibatches
 
 
-def test_updates_are_counted_inside_train():
-    algorithm = sb3_model("DQN", gradient_steps=7, train_freq=7)
-    callback = HookCallback([RESET | {"every": "3 updates"}])
-    algorithm.learn(49, callback=callback)
-    assert callback.driver.clock.updates == algorithm._n_updates == 42  # at 14, 21, … 49
-    assert [r.clock.updates for r in callback.receipts] == list(range(3, 43, 3))
-    assert all(r.crossings == 1 for r in callback.receipts)
-
-
-def test_updates_of_ppo_are_minibatches():
-    algorithm = sb3_model("PPO", n_epochs=3)
-    callback = HookCallback([RESET | {"every": "4 updates"}])
-    algorithm.learn(32, callback=callback)
-    assert [r.clock.updates for r in callback.receipts] == [4, 8, 12]  # 2 rollouts × 3 × 2
-    assert algorithm._n_updates == 6  # what Stable-Baselines3 calls an update is an epoch
-
-
-@pytest.mark.parametrize("name", CONTROL)
+@pytest.mark.parametrize("name", ["SAC", "TQC", "TD3", "DDPG", "CrossQ"])
 def test_firing_comes_after_every_optimizer_step_of_its_update(
     name: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -71,62 +69,75 @@ def test_firing_comes_after_every_optimizer_step_of_its_update(
 
     monkeypatch.setattr(Driver, "_keep", look)
     callback = HookCallback([RESET | {"every": "2 updates", "params": {"init": "stored"}}])
-    algorithm.learn(30, callback=callback)
-    assert callback.driver.clock.updates == steps["critic"] == 20
+    algorithm.learn(20, callback=callback)
+    assert callback.driver.clock.updates == steps["critic"] == 10
     delay = getattr(algorithm, "policy_delay", 1)
-    expected = [
+    assert seen == [
         {key: done if key == "critic" else done // delay for key in steps}
-        for done in range(2, 21, 2)
+        for done in range(2, 11, 2)
     ]
-    assert seen == expected
 
 
-@pytest.mark.parametrize("name", ["DQN", "PPO", *CONTROL])
-def test_hook_that_never_fires_changes_no_bit(name: str):
-    callback = HookCallback([RESET | {"at": "1M updates"}])
-    plain = sb3_model(name).learn(40)  # each seeds torch and NumPy when it is built
-    with pytest.warns(UserWarning, match=r"hooks\[0\] \(full_reset\) was never due: the run had"):
-        hooked = sb3_model(name).learn(40, callback=callback)
-    assert callback.receipts == [] and callback.driver.clock.updates > 0
-    assert same(everything(plain), everything(hooked))
-
-
-def test_hook_of_every_update_was_never_due_in_a_run_without_updates():
-    with pytest.warns(UserWarning, match=r"hooks\[0\] \(swr\) was never due: .* 0 updates and 20"):
-        sb3_model("DQN", learning_starts=1000).learn(20, callback=HookCallback([SWR]))
-
-
-class Looking(HookCallback):
-    """Copies the networks right after the first firing."""
-
-    seen: Any = None
-
-    def _on_step(self) -> bool:
-        super()._on_step()
-        if self.receipts and self.seen is None:
-            self.seen = copy.deepcopy(self.driver.networks)
-        return True
-
-
-@pytest.mark.parametrize("name", ["DQN", "SAC", "TD3"])
-def test_followers_equal_their_network_after_a_firing(name: str):
-    callback = Looking([RESET | {"at": "50%"}])
-    sb3_model(name).learn(40, callback=callback)
-    assert {r.clock.env_steps for r in callback.receipts} == {20}  # total_timesteps is the total
-    pairs = [pair for network in callback.seen.values() for pair in network.followed()]
-    assert pairs and all(torch.equal(mine.view, theirs.view) for mine, theirs in pairs)
+# What reads is of the network `policy` in PPO, and "parts" of its critic.
+IDLE_OPTIONS: dict[str, dict[str, Any]] = {
+    "reading": {"hooks": [NEVER, IDLE, RESET | {"at": "1M updates"}]},
+    "watching": {"metrics": {"every": "10 env_steps"}},
+    "parts": {
+        "hooks": [NEVER | {"networks": ["critic"]}],
+        "metrics": {"every": "16 env_steps", "names": ["churn"], "networks": ["actor", "critic"]},
+    },
+}
 
 
 @pytest.mark.parametrize(
-    ("due", "env_steps", "updates"),
-    [(0, 0, 0), (1, 16, 4), (16, 16, 4), (17, 32, 8), (33, 33, 8)],
-    ids=["start", "in rollout 1", "end of rollout 1", "in rollout 2", "in the last rollout"],
+    ("name", "option"),
+    [
+        *((name, "reading") for name in ("DQN", "SAC", "TD3", "TQC", "CrossQ", "PPO")),
+        *(("DQN", "watching"), ("PPO", "watching"), ("PPO", "parts")),
+    ],
 )
-def test_ppo_hooks_fire_between_update_and_rollout(due: int, env_steps: int, updates: int):
-    callback = HookCallback([RESET | {"at": f"{due} env_steps"}])
-    sb3_model("PPO").learn(48, callback=callback)
-    (receipt,) = callback.receipts
-    assert (receipt.clock.env_steps, receipt.clock.updates) == (env_steps, updates)
+@pytest.mark.filterwarnings("ignore:.* was never due")
+def test_hooks_that_change_nothing_change_no_bit(name: str, option: str):
+    def after(callback: Any) -> dict[str, Tensor]:
+        model = sb3_model(name, policy_kwargs=RELU)  # seeds torch and NumPy
+        model.learn(48, callback=callback)
+        assert not has_hooks(model.policy)
+        optimizers = [o for n in find_networks(model).values() for o in n.optimizers]
+        return state(optimizers, model.policy) | {"draw": torch.rand(())}
+
+    callback = HookCallback(**({"hooks": []} | IDLE_OPTIONS[option]))
+    assert same(after(None), after(callback)) and callback.driver.clock.updates > 0
+    if option == "reading":
+        assert len(callback.receipts) > 5 and all(r.sfe == 0 for r in callback.receipts)
+        assert all(v.any() for k, v in books(callback.driver).items() if "/util/" in k)
+
+
+def test_hook_that_was_never_due_is_named():
+    for hook, steps in ((SWR, "0 updates and 20"), (RESET | {"at": "1M updates"}, "0 updates")):
+        with pytest.warns(UserWarning, match=rf"hooks\[0\] .* was never due: .* {steps}"):
+            sb3_model("DQN", learning_starts=1000).learn(20, callback=HookCallback([hook]))
+
+
+def test_receipts_of_a_rollouts_updates_count_its_steps():
+    rows = [
+        {"method": "head_reset", "every": "5 updates"},
+        {"method": "full_reset", "every": "40 env_steps"},
+        {"method": "fire", "at": ["0 env_steps", "32 env_steps"]},
+        {"method": "shrink_perturb", "every": "5 updates", "from": "50%"},
+    ]
+    callback = HookCallback(rows)
+    sb3_model("PPO", n_steps=32, batch_size=16, n_epochs=5).learn(128, callback=callback)
+
+    def moments(method: str) -> list[tuple[int, int]]:
+        found = [r for r in callback.receipts if r.method == method]
+        return [(r.clock.updates, r.clock.env_steps) for r in found]
+
+    every = [(5 * (i + 1), 32 * (i // 2 + 1)) for i in range(8)]
+    assert moments("head_reset") == every
+    assert moments("shrink_perturb") == [m for m in every if m[1] >= 64]
+    # Between the last update and the next rollout; in the last rollout at its step.
+    assert moments("full_reset") == [(20, 64), (30, 96), (30, 120)]
+    assert moments("fire") == [(0, 0), (10, 32)]
 
 
 def test_summaries_come_at_log_points_and_at_the_end(monkeypatch: pytest.MonkeyPatch):
@@ -153,7 +164,7 @@ def test_receipts_are_appended_as_a_run_writes_them(tmp_path: Path):
         clock = receipt.clock
         counters = {"updates": clock.updates, "env_steps": clock.env_steps, "phase": 0}
         assert row == receipt.row() | {"clock": counters}
-    with pytest.raises(ConfigError, match="has lines of another run"):
+    with pytest.raises(ConfigError, match="lines of another run"):
         sb3_model("DQN").learn(40, callback=HookCallback([SWR], receipts=path))
 
 
@@ -166,96 +177,6 @@ def test_phases_are_started_by_hand():
     assert [(r.clock.phase, r.clock.env_steps) for r in callback.receipts] == [(1, 40)]
 
 
-def test_second_learn_goes_on_with_the_same_hooks():
-    callback = HookCallback([RESET | {"every": "25 env_steps"}, RESET | {"at": "50%"}])
-    algorithm = sb3_model("DQN").learn(60, callback=callback)
-    theta_0 = {k: v.clone() for k, v in callback.driver.networks["q"].initial.items()}
-    algorithm.learn(60, callback=callback, reset_num_timesteps=False)
-    assert [r.clock.env_steps for r in callback.receipts] == [25, 30, 50, 75, 100]
-    assert same(theta_0, callback.driver.networks["q"].initial)
-    assert callback.driver.clock.updates == algorithm._n_updates
-    with pytest.raises(ConfigError, match="make a new HookCallback for a new run"):
-        algorithm.learn(60, callback=callback)
-
-
-def test_callback_does_not_go_on_after_a_learn_without_it(tmp_path: Path):
-    callback = HookCallback([RESET | {"at": "50%"}], total="90 env_steps")
-    algorithm = sb3_model("DQN").learn(30, callback=callback)
-    algorithm.learn(30, reset_num_timesteps=False)
-    with pytest.raises(ConfigError, match=r"differ .* last training: .*pass the callback to every"):
-        algorithm.learn(30, callback=callback, reset_num_timesteps=False)
-    callback.save(tmp_path / "hooks")  # the remedy
-    callback.load(tmp_path / "hooks")
-    algorithm.learn(10, callback=callback, reset_num_timesteps=False)
-    assert [r.method for r in callback.receipts] == ["full_reset"]
-
-
-@pytest.mark.parametrize("name", ["ARS", "TRPO"])
-def test_algorithm_without_a_known_layout_is_refused_by_name(name: str):
-    import sb3_contrib
-
-    algorithm = getattr(sb3_contrib, name)("MlpPolicy", "CartPole-v1", device="cpu")
-    with pytest.raises(ConfigError, match=f"{name} is not supported: .*allowed are DQN, QRDQN"):
-        algorithm.learn(8, callback=HookCallback([RESET | {"at": "0%"}]))
-
-
-def test_algorithm_in_jax_is_refused_by_name():
-    """SBX: its classes derive from those of Stable-Baselines3, their weights are JAX's."""
-    base = type("OnPolicyAlgorithmJax", (PPO,), {"__module__": "sbx.common.on_policy_algorithm"})
-    jax = type("PPO", (base,), {"__module__": "sbx.ppo.ppo"})
-    algorithm = jax("MlpPolicy", "CartPole-v1", n_steps=8, batch_size=8, device="cpu")
-    for options in ({}, {"layers": [{"method": "dropout"}]}):
-        with pytest.raises(ConfigError, match=r"PPO is of SBX, .* in JAX: .*stable_baselines3"):
-            algorithm.learn(8, callback=HookCallback([RESET | {"at": "0%"}], **options))
-
-
-def test_something_else_than_an_algorithm_is_refused():
-    with pytest.raises(ConfigError, match="attached to a Linear: allowed is a Stable-Baselines3"):
-        HookCallback([]).init_callback(torch.nn.Linear(1, 1))  # type: ignore[arg-type]
-
-
-def test_shared_features_extractor_is_refused():
-    pixels = gymnasium.spaces.Box(0, 255, (36, 36, 1), "uint8")
-
-    class Pictures(wide_env.WideControl):
-        observation_space = pixels
-
-        def _obs(self) -> Any:
-            return pixels.sample()
-
-    layers = {"net_arch": [4], "share_features_extractor": True}
-    algorithm = sb3_model("SAC", Pictures(), "CnnPolicy", policy_kwargs=layers)
-    with pytest.raises(ConfigError, match="this SAC share their features extractor"):
-        algorithm.learn(1, callback=HookCallback([RESET | {"at": "0%"}]))
-
-
-ADAGRAD = {"net_arch": [4], "optimizer_class": torch.optim.Adagrad}
-
-
-@pytest.mark.parametrize(
-    ("hooks", "options", "match"),
-    [
-        (
-            [{"at": "50%"}],
-            {"policy_kwargs": ADAGRAD},
-            r"state of a Adagrad.*no rule: .*keeps no weights there",
-        ),
-        ([{"at": "2 epochs"}], {}, r"counts epochs: this run counts .*env_steps"),
-        ([{"at": "50%"}] * 2, {}, "two HookCallbacks on one trainer"),
-    ],
-)
-def test_what_cannot_work_is_refused_before_training(hooks: Any, options: Any, match: str):
-    callbacks: list[Any] = [HookCallback([RESET | hook]) for hook in hooks]
-    with pytest.raises(ConfigError, match=match):
-        sb3_model("DQN", **options).learn(8, callback=callbacks)
-
-
-def test_state_without_a_rule_is_kept_if_asked_to():
-    callback = HookCallback([RESET | {"at": "50%", "optimizer": "keep"}])
-    sb3_model("DQN", policy_kwargs=ADAGRAD).learn(20, callback=callback)
-    assert len(callback.receipts) == 1
-
-
 class Interrupt(BaseCallback):
     def _on_step(self) -> bool:
         if self.num_timesteps == 30:
@@ -263,9 +184,115 @@ class Interrupt(BaseCallback):
         return True
 
 
-def test_interrupted_learn_goes_on_with_its_callback():
-    algorithm, callback = sb3_model("DQN"), HookCallback([RESET | {"every": "20 env_steps"}])
-    with pytest.raises(KeyboardInterrupt):
-        algorithm.learn(60, callback=[callback, Interrupt()])
-    algorithm.learn(30, callback=callback, reset_num_timesteps=False)
-    assert [r.clock.env_steps for r in callback.receipts] == [20, 40]
+def test_second_learn_goes_on_with_the_same_hooks_also_after_an_interruption():
+    for interrupts in ((), (Interrupt(),)):
+        callback = HookCallback([RESET | {"every": "20 env_steps"}, RESET | {"at": "50%"}])
+        algorithm = sb3_model("DQN")
+        try:
+            algorithm.learn(60, callback=[callback, *interrupts])
+        except KeyboardInterrupt:
+            assert interrupts
+        theta_0 = {k: v.clone() for k, v in callback.driver.networks["q"].initial.items()}
+        algorithm.learn(60, callback=callback, reset_num_timesteps=False)
+        due = [20, 30, 40, 60, 80] if interrupts else [20, 30, 40, 80, 100]
+        assert [r.clock.env_steps for r in callback.receipts] == due
+        assert same(theta_0, callback.driver.networks["q"].initial)
+        assert callback.driver.clock.updates == algorithm._n_updates
+        with pytest.raises(ConfigError, match="new HookCallback for a new run"):
+            algorithm.learn(60, callback=callback)
+
+
+def test_callback_does_not_go_on_after_a_learn_without_it(tmp_path: Path):
+    callback = HookCallback([RESET | {"at": "50%"}], total="90 env_steps")
+    algorithm = sb3_model("DQN").learn(30, callback=callback)
+    algorithm.learn(30, reset_num_timesteps=False)
+    with pytest.raises(ConfigError, match="pass the callback to every"):
+        algorithm.learn(30, callback=callback, reset_num_timesteps=False)
+    callback.save(tmp_path / "hooks")  # the remedy
+    callback.load(tmp_path / "hooks")
+    algorithm.learn(10, callback=callback, reset_num_timesteps=False)
+    assert [r.method for r in callback.receipts] == ["full_reset"]
+
+
+def test_algorithms_without_a_known_layout_are_refused_by_name():
+    for name in ("ARS", "TRPO"):
+        algorithm = getattr(sb3_contrib, name)("MlpPolicy", "CartPole-v1", device="cpu")
+        with pytest.raises(ConfigError, match=name):
+            algorithm.learn(8, callback=HookCallback([RESET | {"at": "0%"}]))
+    # SBX: its classes derive from those of Stable-Baselines3, their weights are JAX's.
+    base = type("OnPolicyAlgorithmJax", (PPO,), {"__module__": "sbx.common.on_policy_algorithm"})
+    jax = type("PPO", (base,), {"__module__": "sbx.ppo.ppo"})
+    algorithm = jax("MlpPolicy", "CartPole-v1", n_steps=8, batch_size=8, device="cpu")
+    for options in ({}, {"layers": [{"method": "dropout"}]}):
+        with pytest.raises(ConfigError, match="PPO is of SBX"):
+            algorithm.learn(8, callback=HookCallback([RESET | {"at": "0%"}], **options))
+    with pytest.raises(ConfigError, match="attached to a Linear"):
+        HookCallback([]).init_callback(torch.nn.Linear(1, 1))  # type: ignore[arg-type]
+
+
+def test_shared_features_extractor_is_refused():
+    layers = {"net_arch": [4], "share_features_extractor": True}
+    algorithm = sb3_model("SAC", PixelControl(), "CnnPolicy", policy_kwargs=layers)
+    with pytest.raises(ConfigError, match="features extractor"):
+        algorithm.learn(1, callback=HookCallback([RESET | {"at": "0%"}]))
+
+
+def test_what_cannot_work_is_refused_before_training():
+    adagrad = {"policy_kwargs": {"net_arch": [4], "optimizer_class": torch.optim.Adagrad}}
+    half = RESET | {"at": "50%"}
+    for hooks, options, words in (
+        ([half], adagrad, "Adagrad"),
+        ([RESET | {"at": "2 epochs"}], {}, "epochs"),
+        ([half] * 2, {}, "two HookCallbacks"),
+    ):
+        callbacks: list[Any] = [HookCallback([hook]) for hook in hooks]
+        with pytest.raises(ConfigError, match=words):
+            sb3_model("DQN", **options).learn(8, callback=callbacks)
+    callback = HookCallback([half | {"optimizer": "keep"}])
+    sb3_model("DQN", **adagrad).learn(20, callback=callback)
+    assert len(callback.receipts) == 1
+
+
+class NewOptimizer(BaseCallback):
+    rollouts = 0
+
+    def _on_rollout_end(self) -> None:
+        self.rollouts += 1
+        if self.rollouts == 2:
+            self.change(self.model.policy)
+
+    def change(self, policy: Any) -> None:
+        policy.optimizer = torch.optim.Adam(policy.parameters(), lr=1e-3)
+
+    def _on_step(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("algorithm", "network"), [("PPO", "actor"), ("DQN", "q")])
+def test_hooks_follow_to_an_optimizer_that_a_policy_is_given(algorithm: str, network: str):
+    def trained(*others: Any) -> Any:
+        rows = [
+            {"method": "weight_clip", "every": "1 updates", "networks": [network]},
+            {"method": "full_reset", "at": "90%", "networks": [network]},
+        ]
+        callback = HookCallback(rows)
+        sb3_model(algorithm).learn(64, callback=[callback, *others])
+        return callback
+
+    expected, found = trained(), trained(NewOptimizer())
+    assert found.driver.clock == expected.driver.clock
+    assert found.driver.networks[network].optimizers[0] is found.model.policy.optimizer
+    counts = [sum(r.firings for r in c.receipts) for c in (expected, found)]
+    assert counts[0] == counts[1]
+
+
+class NewPolicy(NewOptimizer):
+    def change(self, policy: Any) -> None:
+        self.model._setup_model()
+
+
+def test_a_policy_that_another_one_replaces_is_an_error():
+    for algorithm in ("PPO", "DQN", "SAC"):
+        callback = HookCallback([RESET | {"every": "16 env_steps"}])
+        with pytest.raises(ConfigError, match="is another module now"):
+            sb3_model(algorithm).learn(64, callback=[callback, NewPolicy()])

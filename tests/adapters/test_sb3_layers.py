@@ -1,32 +1,21 @@
 """Layers in Stable-Baselines3: put into the policy before it trains, into targets too."""
 
-from itertools import cycle
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 import rlplast
 from rlplast.adapters.sb3 import HookCallback
 from rlplast.adapters.sb3_networks import find_networks
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.network import INSTALLED
-from tests.adapters.hosts import same, sb3_model, state
-
-RELU = {"net_arch": [16, 16], "activation_fn": nn.ReLU}
-ADDING = ("layer_norm", "crelu", "deep_fourier", "normalize_project")
-KEEPING = ("dropout", "dropconnect", "scheduled_drop", "lifecycle")
+from tests.adapters.hosts import RELU, same, sb3_model, state
 
 
 @pytest.mark.parametrize(
     ("method", "name"),
-    [
-        *zip([*ADDING, *KEEPING], cycle(["DQN", "SAC", "PPO"]), strict=False),
-        ("layer_norm", "SAC"),
-        ("layer_norm", "PPO"),
-    ],
+    [("layer_norm", n) for n in ("DQN", "SAC", "PPO")] + [("crelu", "SAC"), ("lifecycle", "DQN")],
 )
 def test_optimizers_hold_what_there_is_after_it_and_train_it(method: str, name: str):
     model = sb3_model(name, policy_kwargs=RELU)
@@ -64,19 +53,16 @@ def test_layers_equal_those_put_in_by_hand():
     assert same(*found) and any("norm" in key for key in found[0])
 
 
-def test_layers_of_one_part_reach_the_policy():
-    """dropconnect replaces the last layer too, of which the policy has to know."""
+def test_layers_and_modules_of_hooks_reach_the_policy_from_one_part():
+    # dropconnect replaces the last layer too, of which the policy has to know.
+    own: dict[str, Any] = {"networks": ["critic"]}
+    row = {"method": "dropconnect", "params": {"p": 0.5}} | own
     model = sb3_model("PPO", policy_kwargs=RELU)
-    row = {"method": "dropconnect", "networks": ["critic"], "params": {"p": 0.5}}
-    model.learn(64, callback=HookCallback([], layers=[row]))
+    model.learn(32, callback=HookCallback([], layers=[row]))
     changed = {n for n, m in model.policy.named_modules() if INSTALLED in vars(m)}
     assert changed == {"mlp_extractor.value_net.2", "value_net"}
-
-
-def test_hook_that_brings_modules_works():
-    hook = {"method": "plasticity_injection", "at": "32 env_steps", "networks": ["critic"]}
     model = sb3_model("PPO", policy_kwargs=RELU)
-    callback = HookCallback([hook])
+    callback = HookCallback([{"method": "plasticity_injection", "at": "32 env_steps"} | own])
     model.learn(64, callback=callback)
     assert [(r.method, r.network, r.clock.env_steps) for r in callback.receipts] == [
         ("plasticity_injection", "critic", 32)
@@ -84,30 +70,19 @@ def test_hook_that_brings_modules_works():
     assert float(model.policy.value_net.gate) == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "networks"), [("SAC", "actor"), ("SAC", "critic"), ("PPO", "policy")]
-)
-def test_hook_that_would_reach_one_head_of_several_is_refused(name: str, networks: str):
-    hook = {"method": "plasticity_injection", "at": "50%", "networks": [networks]}
-    with pytest.raises(ConfigError, match=f"ends in one head, which '{networks}'"):
-        sb3_model(name, policy_kwargs=RELU).learn(32, callback=HookCallback([hook]))
-
-
-@pytest.mark.parametrize(
-    ("row", "match"),
-    [
-        ({"method": "redo"}, "list it under `hooks:`"),
-        ({"method": "stochastic_depth"}, "finds no residual blocks"),
-        ({"method": "dropout", "networks": ["p"]}, "networks: 'p'"),
-    ],
-)
-def test_layer_that_does_not_fit_is_refused_by_name(row: Any, match: str):
-    with pytest.raises(ConfigError, match=match):
-        sb3_model("DQN").learn(8, callback=HookCallback([], layers=[row]))
-
-
-def test_new_parameters_in_a_trained_model_are_refused(tmp_path: Path):
+def test_what_does_not_fit_is_refused_by_name():
+    inject = {"method": "plasticity_injection", "at": "50%"}
+    for name, hooks, layers, words in (
+        ("SAC", [inject | {"networks": ["actor"]}], [], "one head, which 'actor'"),
+        ("SAC", [inject | {"networks": ["critic"]}], [], "one head, which 'critic'"),
+        ("PPO", [inject | {"networks": ["policy"]}], [], "one head, which 'policy'"),
+        ("DQN", [], [{"method": "redo"}], "redo"),
+        ("DQN", [], [{"method": "stochastic_depth"}], "no residual blocks"),
+        ("DQN", [], [{"method": "dropout", "networks": ["p"]}], "networks: 'p'"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            sb3_model(name).learn(8, callback=HookCallback(hooks, layers=layers))
     model = sb3_model("DQN")
     model.learn(40)
-    with pytest.raises(ConfigError, match="the Adam has been training without them"):
+    with pytest.raises(ConfigError, match="Adam has been training without them"):
         model.learn(40, callback=HookCallback([], layers=[{"method": "layer_norm"}]))

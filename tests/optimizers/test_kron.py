@@ -7,57 +7,26 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.edits import Assign
 from rlplast.core.network.network import Network
-from rlplast.core.network.optim_state import (
-    moments,
-    shared,
-)
+from rlplast.core.network.optim_state import moments, shared
 from rlplast.core.rng import derive_seed
 from rlplast.optimizers import kron as module_of_kron
 from rlplast.optimizers.config import OptimizerConfig
 from rlplast.optimizers.kron import Kron
 from rlplast.optimizers.updater import Updater
 from tests.firing import apply
-from tests.optimizers.test_state import Mixed
+from tests.optimizers.drives import Mixed, drive, give_gradients, weights
 
 needs_package = pytest.mark.skipif(find_spec("kron_torch") is None, reason="needs kron-torch")
 
 
-def mixed() -> nn.Module:
-    torch.random.default_generator.manual_seed(0)
-    return Mixed()
-
-
-def weights(module: nn.Module) -> list[Tensor]:
-    return [p.detach().clone() for p in module.parameters()]
-
-
-def give_gradients(module: nn.Module, generator: torch.Generator) -> None:
-    for p in module.parameters():
-        p.grad = torch.randn(p.shape, generator=generator) * 1e-2
-        p.grad = p.grad.contiguous(
-            memory_format=torch.channels_last if p.ndim == 4 else torch.contiguous_format
-        )
-
-
-def drive(module: nn.Module, optimizer: torch.optim.Optimizer, updates: int, seed: int = 1) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(updates):
-        give_gradients(module, generator)
-        optimizer.step()
-
-
-def assert_same(mine: list[Tensor], theirs: list[Tensor]) -> None:
-    assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
-
-
 @needs_package
 def test_updates_are_those_of_the_package():
-    module = mixed()
+    module = Mixed()
     other = copy.deepcopy(module).to(memory_format=torch.contiguous_format)
     other.scalar = nn.Parameter(other.scalar.detach().view(1))  # the package knows no 0-d tensor
     ours = Kron(module.parameters(), lr=0.01, weight_decay=0.1, seed=3)
@@ -67,7 +36,7 @@ def test_updates_are_those_of_the_package():
         if update == 10:  # from here preconditioners learn less often, and rarely at the end
             for steps in (theirs._prob_step, shared(ours)["updates"]):
                 steps.fill_(2000)
-        give_gradients(module, generator)
+        give_gradients(module, generator, 0.0)
         for p, q in zip(module.parameters(), other.parameters(), strict=True):
             assert p.grad is not None
             q.grad = p.grad.clone(memory_format=torch.contiguous_format).view(q.shape)
@@ -83,22 +52,26 @@ def test_updates_are_those_of_the_package():
 
 
 @needs_package
-def test_draws_are_of_a_stream_of_its_own_and_nothing_is_printed(capsys):
-    before = torch.get_rng_state()
-    state = random.getstate()
-    module = mixed()
-    torch.set_rng_state(before)
-    drive(module, Kron(module.parameters()), 3)
-    assert torch.equal(torch.get_rng_state(), before) and random.getstate() == state
+def test_draws_are_of_a_stream_of_the_runs_seed_and_nothing_is_printed(capsys):
+    found = []
+    for seed in (0, 1, 1):
+        module = Mixed()
+        updater = Updater(OptimizerConfig("kron", momentum=0.5), module, seed)
+        before = torch.get_rng_state(), random.getstate()
+        drive(module, *updater.optimizers, updates=2, mean=0.0)
+        assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[1]
+        found.append(weights(module))
+        assert updater.optimizers[0].param_groups[0]["b1"] == 0.5
+    assert torch.equal(found[1], found[2]) and not torch.equal(found[0], found[1])
     assert capsys.readouterr().out == ""
 
 
 @needs_package
 def test_touched_entries_lose_their_momentum_and_preconditioners_stay():
-    module = mixed()
+    module = Mixed()
     optimizer = Kron(module.parameters(), lr=0.01)
     network = Network("net", module, optimizer)
-    drive(module, optimizer, 5)
+    drive(module, optimizer, updates=5, mean=0.0)
     (block,) = network.select(lambda b: b.name == "conv.weight")
     before = {n: t.clone() for n, t in moments(network, block.param).items()}
     mask = torch.zeros_like(block.view, dtype=torch.bool)
@@ -109,23 +82,10 @@ def test_touched_entries_lose_their_momentum_and_preconditioners_stay():
     assert torch.equal(after["Q"], before["Q"]) and float(after["step"]) == 5
     assert torch.equal(after["momentum_buffer"], before["momentum_buffer"].masked_fill(mask, 0))
     assert before["momentum_buffer"][1].all()
-    drive(module, optimizer, 1)  # what was zeroed is what the package reads: one gradient's share
+    drive(module, optimizer, updates=1)  # what was zeroed is what the package reads
     apply(network, plan, method="toy", optimizer="parameter")
     assert float(after["step"]) == 0 and not after["momentum_buffer"].any()
     assert sorted(after["Q"].unique().tolist()) == [0, 1]
-
-
-@needs_package
-def test_the_runs_seed_is_that_of_its_draws():
-    found = []
-    for seed in (0, 1, 1):
-        module = mixed()
-        updater = Updater(OptimizerConfig("kron", momentum=0.5), module, seed)
-        drive(module, updater.optimizers[0], 2)
-        found.append(weights(module))
-        assert updater.optimizers[0].param_groups[0]["b1"] == 0.5
-    assert_same(found[1], found[2])
-    assert not torch.equal(found[0][0], found[1][0])
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):

@@ -6,47 +6,24 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlplast.agents.dqn import DQN
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.edits import Assign, swapped
 from rlplast.core.network.network import Network
-from rlplast.core.network.optim_state import (
-    averages,
-)
+from rlplast.core.network.optim_state import averages
 from rlplast.optimizers.config import OptimizerConfig
 from rlplast.optimizers.schedule_free import ScheduleFree
 from rlplast.optimizers.updater import Updater
 from rlplast.run import api
 from rlplast.supervised.trainer import Supervised
 from tests.firing import apply
-from tests.runs import TINY, lines
+from tests.optimizers.drives import drive, give_gradients, linear, weights
+from tests.runs import lines
 from tests.supervised_runs import small_supervised
 
 
-def linear() -> nn.Module:
-    torch.random.default_generator.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).double()
-
-
-def give_gradients(module: nn.Module, generator: torch.Generator) -> None:
-    for p in module.parameters():
-        p.grad = 1 + torch.randn(p.shape, dtype=p.dtype, generator=generator)
-
-
-def drive(module: nn.Module, optimizer: torch.optim.Optimizer, updates: int, seed: int = 1) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(updates):
-        give_gradients(module, generator)
-        optimizer.step()
-
-
-def weights(module: nn.Module) -> Tensor:
-    return torch.cat([p.detach().flatten() for p in module.parameters()])
-
-
-def evaluated(module: nn.Module, optimizer: ScheduleFree) -> Tensor:
-    with swapped(averages(Network("net", module, optimizer))):
-        return weights(module)
+def evaluated(network: Network) -> Tensor:
+    with swapped(averages(network)):
+        return weights(network.module)
 
 
 def test_weights_and_average_are_the_packages():
@@ -55,6 +32,7 @@ def test_weights_and_average_are_the_packages():
     module, generator = linear(), torch.Generator().manual_seed(1)
     other = copy.deepcopy(module)
     ours = ScheduleFree(module.parameters(), lr=0.01, **options)
+    network = Network("net", module, ours)
     theirs = package.AdamWScheduleFree(other.parameters(), lr=0.01, foreach=False, **options)
     for update in range(12):
         for optimizer in (ours, theirs):  # a warm-up and a fall
@@ -68,14 +46,14 @@ def test_weights_and_average_are_the_packages():
         theirs.step()
         torch.testing.assert_close(weights(module), weights(other), rtol=1e-12, atol=1e-14)
         theirs.eval()
-        torch.testing.assert_close(evaluated(module, ours), weights(other), rtol=1e-12, atol=1e-14)
-    assert (evaluated(module, ours) - weights(module)).abs().min() > 1e-4
+        torch.testing.assert_close(evaluated(network), weights(other), rtol=1e-12, atol=1e-14)
+    assert (evaluated(network) - weights(module)).abs().min() > 1e-4
 
 
 def test_training_weights_are_back_bit_for_bit_even_after_an_error():
     module = linear().float()
     optimizer = ScheduleFree(module.parameters(), lr=0.01)
-    drive(module, optimizer, 5)
+    drive(module, optimizer, updates=5)
     before = weights(module)
     with (
         pytest.raises(RuntimeError, match="stop"),
@@ -92,13 +70,13 @@ def test_an_edit_moves_the_average_too(policy):
     module = linear()
     optimizer = ScheduleFree(module.parameters(), lr=0.01)
     network = Network("net", module, optimizer)
-    drive(module, optimizer, 20)
-    average, y = evaluated(module, optimizer)[:12], weights(module)[:12]
+    drive(module, optimizer, updates=20)
+    average, y = evaluated(network)[:12], weights(module)[:12]
     mask = torch.zeros(4, 3, dtype=torch.bool)
     mask[0] = True
     value = torch.full((4, 3), 7.0, dtype=torch.float64)
     apply(network, [Assign(network.blocks[0], value, mask)], method="toy", optimizer=policy)
-    found = evaluated(module, optimizer)[:12]
+    found = evaluated(network)[:12]
     if policy == "keep":
         torch.testing.assert_close(found[:3], 7 + (average - y)[:3])
     else:
@@ -112,35 +90,25 @@ def test_a_first_beta_of_zero_is_refused():
         Updater(OptimizerConfig("schedule_free", betas=[0.0, 0.9]), nn.Linear(2, 1))
 
 
-@pytest.mark.parametrize("kind", ["dqn", "supervised"])
-def test_evaluations_of_a_run_and_a_loaded_run_use_the_average(kind, tmp_path, monkeypatch):
-    config = TINY if kind == "dqn" else small_supervised(hooks=[])
-    own = {"optimizer": {"name": "schedule_free", "lr": 0.05}, "hooks": []}
+def test_evaluations_of_a_run_and_a_loaded_run_use_the_average(tmp_path, monkeypatch):
+    optimizer = {"name": "schedule_free", "lr": 0.05}
+    config = small_supervised(optimizer=optimizer, hooks=[], total="2 epochs")
     held, trained = [], []
-    cls = DQN if kind == "dqn" else Supervised
-    evaluate = cls.evaluate
+    evaluate = Supervised.evaluate
 
     def watched(self, *args):
-        (network,) = self.networks.values()
-        held.append(weights(network.module))
+        held.append(weights(self.networks["model"].module))
         return evaluate(self, *args)
 
-    monkeypatch.setattr(cls, "evaluate", watched)
+    monkeypatch.setattr(Supervised, "evaluate", watched)
     keep = lambda loop: trained.append(loop.trainable)  # noqa: E731
-    run = api.train(config | own, tmp_path / "run", observer=keep)
+    run = api.train(config, tmp_path / "run", observer=keep)
     (network,) = trained[-1].networks.values()
-    with swapped(averages(network)):
-        average = weights(network.module)
+    average = evaluated(network)
     assert torch.equal(held[-1], average)
     assert not torch.equal(weights(network.module), average)
     (loaded,) = run.agent().networks.values()
     assert torch.equal(weights(loaded.module), average)
-
-
-def test_a_saved_run_is_evaluated_with_the_average(tmp_path):
-    optimizer = {"name": "schedule_free", "lr": 0.05}
-    config = small_supervised(optimizer=optimizer, hooks=[], total="2 epochs")
-    api.train(config, tmp_path / "run")
     last = [r for r in lines(tmp_path / "run", "metrics") if "eval/accuracy" in r][-1]
     scores = api.load(tmp_path / "run").evaluate()
     assert scores == {key: last[f"eval/{key}"] for key in scores}

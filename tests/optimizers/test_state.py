@@ -11,6 +11,7 @@ from rlplast.core.network.edits import swapped
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import (
     DRAWN,
+    RULES,
     allocate,
     averages,
     load_optimizer_tensors,
@@ -18,59 +19,41 @@ from rlplast.core.network.optim_state import (
     shared,
     zero_all,
 )
-from rlplast.core.network.stacked import StackedLinear
 from rlplast.optimizers.config import OptimizerConfig
 from rlplast.optimizers.updater import Updater
 from tests.marks import optimizers
 from tests.models import assert_same
+from tests.optimizers.drives import Mixed, drive
 
 UPDATES = 12
-every_optimizer = pytest.mark.parametrize("name", optimizers())
-
-
-class Mixed(nn.Module):
-    """Tensors of zero to four dimensions; the kernel is in channels_last."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 4, 2)
-        self.stacked = StackedLinear(2, 4, 5)
-        self.linear, self.head = nn.Linear(4, 6), nn.Linear(6, 2)
-        self.scalar = nn.Parameter(torch.tensor(0.5))
-        self.conv.to(memory_format=torch.channels_last)  # pyright: ignore
 
 
 def made(name: str, start: nn.Module | None = None) -> Network:
-    torch.random.default_generator.manual_seed(0)
     module = Mixed()
     if start is not None:
         module.load_state_dict(start.state_dict())
     momentum = {"momentum": 0.9} if name in ("sgd", "rmsprop") else {}
-    updater = Updater(OptimizerConfig(name, lr=0.01, **momentum), module, 3)  # type: ignore[arg-type]
-    return Network("net", module, updater.optimizers)
+    params = {"centered": True} if name == "rmsprop" else {}
+    config = OptimizerConfig(name, lr=0.01, params=params, **momentum)  # type: ignore[arg-type]
+    return Network("net", module, Updater(config, module, 3).optimizers)
 
 
 def driven(network: Network, updates: int, seed: int) -> dict[str, Tensor]:
-    """Update along drawn gradients; return the weights, in training and as evaluations use them."""
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(updates):
-        for p in network.module.parameters():
-            gradient = torch.randn(p.shape, generator=generator) * 1e-2
-            p.grad = torch.empty_like(p).copy_(gradient)
-        for optimizer in network.optimizers:
-            optimizer.step()
+    """Update; return the weights, in training and as evaluations use them."""
+    drive(network.module, *network.optimizers, updates=updates, seed=seed, mean=0.0)
     weights = {n: t.clone() for n, t in network.module.state_dict().items()}
     with swapped(averages(network)):
         return weights | {f"{n} average": t.clone() for n, t in network.module.state_dict().items()}
 
 
-@every_optimizer
-def test_state_goes_on_bit_for_bit_saved_by_name_or_as_torch_does(
+@pytest.mark.parametrize("name", optimizers())
+def test_state_goes_on_saved_by_name_or_as_torch_does_and_a_reset_is_a_new_optimizer(
     name: str, tmp_path: Path
 ) -> None:
     for updates in (1, UPDATES):
         network = made(name)
         driven(network, updates, 1)
+        assert all(type(optimizer) in RULES for optimizer in network.optimizers)
         by_name, by_torch = (made(name, network.module) for _ in range(2))
         load_optimizer_tensors(by_name, copy.deepcopy(optimizer_tensors(network)))
         for optimizer, other in zip(network.optimizers, by_torch.optimizers, strict=True):
@@ -80,17 +63,11 @@ def test_state_goes_on_bit_for_bit_saved_by_name_or_as_torch_does(
         for copied in (by_name, by_torch):
             assert_same(expected, driven(copied, 5, 2))
             assert_same(optimizer_tensors(network), optimizer_tensors(copied))
-
-
-@every_optimizer
-def test_a_reset_of_the_network_is_a_new_optimizer_that_repeats_no_draw(name: str) -> None:
-    network = made(name)
-    driven(network, UPDATES, 1)
     zero_all(network)
     new = made(name, network.module)
     allocate(new)
     for optimizer in new.optimizers:
         if DRAWN in shared(optimizer):
-            shared(optimizer)[DRAWN].fill_(UPDATES)
+            shared(optimizer)[DRAWN].fill_(UPDATES + 5)  # no draw is repeated
     assert_same(optimizer_tensors(network), optimizer_tensors(new))
     assert_same(driven(network, 5, 2), driven(new, 5, 2))

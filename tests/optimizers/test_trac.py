@@ -8,38 +8,33 @@ import pytest
 import scipy.special
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, Optimizer
+from torch.optim import SGD, Adam
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.edits import Assign, Scale, write
 from rlplast.core.network.network import Network
-from rlplast.core.network.optim_state import (
-    shared,
-)
+from rlplast.core.network.optim_state import shared
 from rlplast.optimizers.config import OptimizerConfig
 from rlplast.optimizers.trac import Trac, erfi
 from rlplast.optimizers.updater import Updater
 from tests.firing import apply
 from tests.naive.optimizers import NaiveTrac
+from tests.optimizers import drives
+from tests.optimizers.drives import drive, give_gradients, weights
 
 FAR = 48  # updates after which the scale has grown from 1e-7 to about 0.2
 
 
-def arguments(dtype: torch.dtype) -> Tensor:
-    """Numbers of every size, near where the formula changes and where the result overflows."""
+@pytest.mark.parametrize(("dtype", "rtol"), [(torch.float64, 1e-13), (torch.float32, 2e-7)])
+def test_erfi_is_scipys(dtype: torch.dtype, rtol: float):
+    # Numbers of every size, near where the formula changes and where the result overflows.
     generator = torch.Generator().manual_seed(0)
     small = torch.tensor([0.0, 1e-300, 1e-12, 1e-8]).double()
     wide = 35 * torch.rand(5000, generator=generator, dtype=torch.float64)
     edges = [e + torch.linspace(-0.05, 0.05, 501) for e in (9.29, 10, 26.6417, 26.7137, 26.8328)]
     steps = torch.linspace(1e-3, 30, 3001).double()
-    ends = torch.tensor([1e3, 1e30, math.inf])
-    found = torch.cat([small, wide, steps, *edges, ends]).to(dtype)
-    return torch.cat([found, -found])
-
-
-@pytest.mark.parametrize(("dtype", "rtol"), [(torch.float64, 1e-13), (torch.float32, 2e-7)])
-def test_erfi_is_scipys(dtype: torch.dtype, rtol: float):
-    x = arguments(dtype)
+    x = torch.cat([small, wide, steps, *edges, torch.tensor([1e3, 1e30, math.inf])]).to(dtype)
+    x = torch.cat([x, -x])
     expected = torch.from_numpy(scipy.special.erfi(x.numpy()))
     found = erfi(x)
     assert found.dtype == expected.dtype == dtype
@@ -47,6 +42,12 @@ def test_erfi_is_scipys(dtype: torch.dtype, rtol: float):
     assert torch.equal(found.isinf(), expected.isinf())
     torch.testing.assert_close(found, expected, rtol=rtol, atol=0)
     assert erfi(torch.tensor([math.nan], dtype=dtype)).isnan().all()
+
+
+def linear(make=Adam, **options) -> tuple[nn.Sequential, Trac, Network]:
+    module = drives.linear()
+    optimizer = Trac(make(module.parameters(), lr=0.01, **options))
+    return module, optimizer, Network("net", module, optimizer)
 
 
 def test_a_tuner_far_from_zero_still_says_what_the_paper_says():
@@ -64,26 +65,6 @@ def test_a_tuner_far_from_zero_still_says_what_the_paper_says():
     assert tuner["s"].tolist() == pytest.approx(expected.tolist(), rel=1e-12)
 
 
-def linear(make=Adam, dtype=torch.float64, **options) -> tuple[nn.Module, Trac, Network]:
-    torch.random.default_generator.manual_seed(0)
-    module = nn.Sequential(nn.Linear(3, 4, dtype=dtype), nn.Linear(4, 2, dtype=dtype))
-    optimizer = Trac(make(module.parameters(), lr=0.01, **options))
-    return module, optimizer, Network("net", module, optimizer)
-
-
-def weights(module: nn.Module) -> Tensor:
-    return torch.cat([p.detach().flatten() for p in module.parameters()])
-
-
-def drive(module: nn.Module, optimizer: Optimizer, updates: int, seed: int = 1) -> None:
-    """Update along gradients that have a direction and do not depend on the weights."""
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(updates):
-        for p in module.parameters():
-            p.grad = 1 + torch.randn(p.shape, dtype=p.dtype, generator=generator)
-        optimizer.step()
-
-
 @pytest.mark.parametrize(("make", "options"), [(Adam, {}), (SGD, {"momentum": 0.9})])
 def test_updates_are_the_papers(make, options):
     module, ours, _ = linear(make, **options)
@@ -95,12 +76,11 @@ def test_updates_are_the_papers(make, options):
     generator = torch.Generator().manual_seed(1)
     for _ in range(FAR):
         before = weights(module)
-        gradients = []
+        give_gradients(module, generator)
+        gradients = torch.cat([p.grad.flatten() for p in module.parameters()]).tolist()
         for p, q in zip(module.parameters(), other.parameters(), strict=True):
-            p.grad = 1 + torch.randn(p.shape, dtype=p.dtype, generator=generator)
             q.data.copy_(p)
             q.grad = p.grad.clone()
-            gradients += p.grad.flatten().tolist()
         base.step()
         moves = (weights(other) - before).tolist()
         ours.step()
@@ -111,46 +91,45 @@ def test_updates_are_the_papers(make, options):
     assert np.abs(moved).max() > 1e-3  # it has left: the comparison saw more than a standstill
 
 
-def mask_of(network: Network) -> Tensor:
-    mask = torch.zeros_like(network.blocks[0].view, dtype=torch.bool)
+def sevens(network: Network) -> Assign:
+    block = network.blocks[0]
+    mask = torch.zeros_like(block.view, dtype=torch.bool)
     mask[0] = True
-    return mask
+    return Assign(block, torch.full_like(block.view, 7.0), mask)
 
 
 def test_touched_entries_start_from_where_they_were_put():
     module, optimizer, network = linear(SGD)
-    drive(module, optimizer, FAR)
-    value, mask = torch.full((4, 3), 7.0, dtype=torch.float64), mask_of(network)
-    apply(network, [Assign(network.blocks[0], value, mask)], method="toy", optimizer="touched")
-    before = {n: p.detach().clone() for n, p in module.named_parameters()}
+    drive(module, optimizer, updates=FAR)
+    apply(network, [sevens(network)], method="toy", optimizer="touched")
+    before: Tensor = module[0].weight.detach().clone()
     for p in module.parameters():
         p.grad = torch.zeros_like(p)
     scale = shared(optimizer)["s"].sum()
     optimizer.step()
-    assert torch.equal(module[0].weight[0], before["0.weight"][0])  # jump 0
-    assert not torch.equal(module[0].weight[1], before["0.weight"][1])  # others: another scale
+    assert torch.equal(module[0].weight[0], before[0])  # jump 0
+    assert not torch.equal(module[0].weight[1], before[1])  # others: another scale
     assert scale != shared(optimizer)["s"].sum()
 
 
-@pytest.mark.parametrize("how", ["assign", "scale", "inside an update"])
-def test_a_weight_that_is_edited_goes_on_from_there(how):
+def test_a_weight_that_is_edited_goes_on_from_there():
     # what remembers moves on as without the edit: the reference moved with the weight
-    found = []
-    for edited in (False, True):
+    found = {}
+    for how in ("not", "assign", "scale", "inside an update"):
         module, optimizer, network = linear()
-        drive(module, optimizer, FAR)
-        block = network.blocks[0]
-        seven = Assign(block, torch.full_like(block.view, 7.0), mask_of(network))
-        if edited and how == "inside an update":
-            write([seven])
-        elif edited:
-            plan = seven if how == "assign" else Scale(block, torch.tensor(0.25).double())
+        drive(module, optimizer, updates=FAR)
+        if how == "inside an update":
+            write([sevens(network)])
+        elif how != "not":
+            scaled = Scale(network.blocks[0], torch.tensor(0.25).double())
+            plan = sevens(network) if how == "assign" else scaled
             apply(network, [plan], method="toy", optimizer="keep")
         before = weights(module)
-        drive(module, optimizer, 20, seed=2)
-        found.append(weights(module) - before)
-    torch.testing.assert_close(found[0], found[1], rtol=1e-9, atol=0)
-    assert found[0].abs().min() > 1e-2
+        drive(module, optimizer, updates=20, seed=2)
+        found[how] = weights(module) - before
+    assert found["not"].abs().min() > 1e-2
+    for how, moved in found.items():
+        torch.testing.assert_close(found["not"], moved, rtol=1e-9, atol=0, msg=how)
 
 
 def test_options_and_learning_rate_are_the_bases():

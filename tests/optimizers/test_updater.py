@@ -1,6 +1,7 @@
 """Optimizers and learning rates from a config, beside torch's own schedulers."""
 
 import dataclasses
+import math
 import re
 
 import pytest
@@ -19,6 +20,7 @@ from rlplast.optimizers.config import OptimizerConfig, lr_at
 from rlplast.optimizers.updater import Updater, minimise_together
 from tests.marks import optimizers
 from tests.models import build
+from tests.optimizers.drives import orthogonalised
 
 LENGTH = 20
 
@@ -35,9 +37,8 @@ def torchs(make) -> list[float]:
     return rates
 
 
-@pytest.mark.parametrize(
-    ("options", "make"),
-    [
+def test_learning_rates_are_torchs():
+    for options, make in (
         ({}, lambda o: lr_scheduler.ConstantLR(o, 1.0)),
         (
             {"schedule": "cosine", "lr_min": 0.1},
@@ -57,13 +58,11 @@ def torchs(make) -> list[float]:
             {"warmup": 0.25, "warmup_end": "inside"},
             lambda o: lr_scheduler.LinearLR(o, 1 / 5, 1.0, 4),
         ),
-    ],
-)
-def test_learning_rates_are_torchs(options, make):
-    config = OptimizerConfig(lr=0.5, **options)
-    config.check()
-    ours = [lr_at(config, done, LENGTH) for done in range(LENGTH)]
-    assert ours == pytest.approx(torchs(make), rel=1e-6)
+    ):
+        config = OptimizerConfig(lr=0.5, **options)
+        config.check()
+        ours = [lr_at(config, done, LENGTH) for done in range(LENGTH)]
+        assert ours == pytest.approx(torchs(make), rel=1e-6), options
 
 
 def test_warm_up_is_bounded_and_the_schedule_falls_over_what_is_left():
@@ -74,23 +73,21 @@ def test_warm_up_is_bounded_and_the_schedule_falls_over_what_is_left():
 
 
 def small(**options) -> tuple[nn.Module, Updater]:
-    """A network with matrices, vectors and a kernel, and what updates it."""
     torch.random.default_generator.manual_seed(0)
     kernel, flat = nn.Conv2d(1, 2, 3), nn.Flatten()
     module = nn.Sequential(kernel, flat, nn.Linear(8, 6), nn.Linear(6, 2))
     return module, Updater(OptimizerConfig(**options), module)
 
 
+X = torch.randn(5, 1, 4, 4, generator=torch.Generator().manual_seed(1))
+
+
 def updates(module: nn.Module, updater: Updater, number: int) -> None:
-    x = torch.randn(5, 1, 4, 4, generator=torch.Generator().manual_seed(1))
     for _ in range(number):
-        updater.minimise(module(x).square().sum())
+        updater.minimise(module(X).square().sum())
 
 
-every_optimizer = pytest.mark.parametrize("name", optimizers())
-
-
-@every_optimizer
+@pytest.mark.parametrize("name", optimizers())
 def test_every_parameter_is_updated_at_the_learning_rate_that_is_set(name):
     module, updater = small(name=name, schedule="linear", lr=1.0)  # trac begins with 1e-7 of it
     before = [p.detach().clone() for p in module.parameters()]
@@ -101,59 +98,34 @@ def test_every_parameter_is_updated_at_the_learning_rate_that_is_set(name):
     assert updater.lr == pytest.approx(0.25) and set(rates) == {updater.lr}
 
 
-@every_optimizer
-def test_allocated_state_is_what_the_first_update_creates(name):
-    momentum = {"momentum": 0.9} if name in ("sgd", "rmsprop") else {}
-    params = {"centered": True} if name == "rmsprop" else {}
-    (module, real), (other, empty) = (small(name=name, **momentum, params=params) for _ in "ab")
-    updates(module, real, 1)
-    network = Network("net", other, empty.optimizers)
-    allocate(network)
-    created = optimizer_tensors(Network("net", module, real.optimizers))
-    assert optimizer_tensors(network).keys() == created.keys() and created
-    assert all(type(optimizer) in RULES for optimizer in real.optimizers)
-
-
-@pytest.mark.parametrize(
-    ("options", "make"),
-    [
-        ({"name": "adam", "eps": 1e-3}, lambda p: torch.optim.Adam(p, lr=0.01, eps=1e-3)),
-        (
-            {"name": "adamw", "betas": [0.5, 0.9], "weight_decay": 0.1},
-            lambda p: torch.optim.AdamW(p, lr=0.01, betas=(0.5, 0.9), weight_decay=0.1),
-        ),
-        (
-            {"name": "sgd", "momentum": 0.9, "params": {"nesterov": True}},
-            lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, nesterov=True),
-        ),
-        (
-            {"name": "rmsprop", "eps": 0.01, "params": {"alpha": 0.95, "centered": True}},
-            lambda p: torch.optim.RMSprop(p, lr=0.01, alpha=0.95, eps=0.01, centered=True),
-        ),
-    ],
+TORCHS = (
+    ({"name": "adam", "eps": 1e-3}, lambda p: torch.optim.Adam(p, lr=0.01, eps=1e-3)),
+    (
+        {"name": "adamw", "betas": [0.5, 0.9], "weight_decay": 0.1},
+        lambda p: torch.optim.AdamW(p, lr=0.01, betas=(0.5, 0.9), weight_decay=0.1),
+    ),
+    (
+        {"name": "sgd", "momentum": 0.9, "params": {"nesterov": True}},
+        lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, nesterov=True),
+    ),
+    (
+        {"name": "rmsprop", "eps": 0.01, "params": {"alpha": 0.95, "centered": True}},
+        lambda p: torch.optim.RMSprop(p, lr=0.01, alpha=0.95, eps=0.01, centered=True),
+    ),
 )
-def test_an_optimizer_is_torchs_with_the_configs_values(options, make):
-    (module, ours), (other, _) = small(lr=0.01, **options), small()
-    theirs = make(other.parameters())
-    x = torch.randn(5, 1, 4, 4, generator=torch.Generator().manual_seed(1))
-    updates(module, ours, 4)
-    for _ in range(4):
-        theirs.zero_grad()
-        other(x).square().sum().backward()
-        theirs.step()
-    for mine, torchs in zip(module.parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(mine, torchs)
 
 
-def newton_schulz(matrix: torch.Tensor) -> torch.Tensor:
-    """Return U Vᵀ of a matrix, as nearly as five of Muon's steps come to it, in float64."""
-    x = matrix.double() / matrix.double().norm()
-    wide = x.shape[0] <= x.shape[1]
-    x = x if wide else x.T
-    for _ in range(5):
-        gram = x @ x.T
-        x = 3.4445 * x + (-4.775 * gram + 2.0315 * gram @ gram) @ x
-    return x if wide else x.T
+def test_an_optimizer_is_torchs_with_the_configs_values():
+    for options, make in TORCHS:
+        (module, ours), (other, _) = small(lr=0.01, **options), small()
+        theirs = make(other.parameters())
+        updates(module, ours, 4)
+        for _ in range(4):
+            theirs.zero_grad()
+            other(X).square().sum().backward()
+            theirs.step()
+        for mine, torchs in zip(module.parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(mine, torchs, msg=str(options))
 
 
 def test_adamw_trains_what_muon_cannot_or_should_not():
@@ -168,9 +140,7 @@ def test_adamw_trains_what_muon_cannot_or_should_not():
     held = {id(p) for p in adamw.param_groups[0]["params"]}
     assert held == {id(p) for p in tied.parameters()} - {id(tied["inner"].weight)}
 
-
-def test_muon_leaves_the_last_linear_layer_to_adamw_where_no_trace_says_which_is_the_output():
-    class Branches(nn.Module):
+    class Branches(nn.Module):  # no trace says which layer is the output: the last one
         def __init__(self):
             super().__init__()
             self.inner, self.out = nn.Linear(4, 4), nn.Linear(4, 2)
@@ -196,7 +166,7 @@ def test_muon_moves_hidden_matrices_along_their_orthogonalised_gradient_and_adam
             continue
         assert param.grad is not None
         # Nesterov's look-ahead of a momentum that begins at 0 is a multiple of the gradient.
-        move = 0.2 * max(param.shape) ** 0.5 * newton_schulz(param.grad)
+        move = 0.2 * max(param.shape) ** 0.5 * orthogonalised(param.grad)
         expected = before[name].double() * (1 - 0.01 * 0.1) - 0.01 * move
         # torch orthogonalises in bfloat16
         torch.testing.assert_close(param.double(), expected, rtol=0.05, atol=5e-4)
@@ -242,22 +212,9 @@ def test_matrices_alone_decay_and_a_tied_one_is_held_once():
     assert [p.ndim for p in rest["params"]] == [1, 1, 1, 1]
 
 
-def test_the_gradient_is_clipped_only_if_asked():
-    module = nn.Linear(4, 1, bias=False)
-    for bound, expected in ((None, 6.0), (1.5, 1.5)):
-        updater = Updater(OptimizerConfig(name="sgd", lr=1.0, clip_norm=bound), module)
-        before = module.weight.detach().clone()
-        updater.minimise(3 * module.weight.sum())
-        assert float((module.weight.detach() - before).norm()) == pytest.approx(expected, rel=1e-5)
-
-
 def test_values_that_do_not_go_together_are_named():
     for changes, words in (
-        ({"name": "adamm"}, "'adam'"),
         ({"params": {"alpha": 0.9}}, "'alpha'"),
-        ({"name": "rmsprop", "params": {"alpha": 1.0}}, "rmsprop.alpha"),
-        ({"betas": [0.9]}, "two numbers"),
-        ({"betas": [0.9, 1.0]}, "optimizer.betas[1]"),
         ({"schedule": "step"}, "milestones"),
         ({"milestones": [0.5]}, "schedule: step"),
         ({"lr_min": 1.0}, "at most lr"),
@@ -274,8 +231,7 @@ def test_values_that_do_not_go_together_are_named():
         assert Updater(config, nn.Linear(2, 1)).optimizers[0].param_groups[0]["nesterov"]
 
 
-@pytest.mark.parametrize("name", ["adam", "adamw"])
-@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize(("name", "decay"), [("adam", 0.1), ("adamw", 0.1), ("adam", 0.0)])
 def test_compiled_steps_are_those_of_torchs_own_adam(name: str, decay: float):
     config = OptimizerConfig(name=name, lr=0.01, weight_decay=decay, eps=1e-3, clip_norm=0.3)
     generator = torch.Generator().manual_seed(0)
@@ -308,17 +264,13 @@ def test_gradients_of_several_modules_are_clipped_by_their_common_norm(bound, ow
     for _ in range(3):
         losses = [m(x).square().mean() for m, x in zip(ours, inputs, strict=True)]
         minimise_together(updaters, losses, bound)
-        parameters = [list(module.parameters()) for module in theirs]
-        expected = sum(m(x).square().mean() for m, x in zip(theirs, inputs, strict=True))
-        gradients = torch.autograd.grad(expected, [p for part in parameters for p in part])
-        norm = torch.cat([g.flatten() for g in gradients]).norm()
-        factor = 1.0 if bound is None else min(1.0, bound / float(norm))
-        clipped = iter(g * factor for g in gradients)
-        with torch.no_grad():
-            for part in parameters:
-                steps = [next(clipped) for _ in part]
-                length = float(torch.cat([g.flatten() for g in steps]).norm())
-                for parameter, step in zip(part, steps, strict=True):
-                    parameter -= 0.1 * step * (1.0 if own is None else min(1.0, own / length))
+        every = [p for module in theirs for p in module.parameters()]
+        loss = sum(m(x).square().mean() for m, x in zip(theirs, inputs, strict=True))
+        for p, gradient in zip(every, torch.autograd.grad(loss, every), strict=True):
+            p.grad = gradient
+        nn.utils.clip_grad_norm_(every, bound or math.inf)
+        for module in theirs:
+            nn.utils.clip_grad_norm_(module.parameters(), own or math.inf)
+        torch.optim.SGD(every, lr=0.1).step()
     for mine, their in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine.state_dict(), their.state_dict(), rtol=1e-4, atol=1e-6)

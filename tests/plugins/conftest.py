@@ -40,6 +40,5 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def forget() -> None:
-    """Have entry points looked for again."""
     plugins._entry_points.cache_clear()
     registry._load.cache_clear()

@@ -42,7 +42,6 @@ def install(
 
 
 def install_toy(site: Path) -> None:
-    """Install the toy package."""
     shutil.copytree(TOY / "toy_plugin", site / "toy_plugin")
     project = tomllib.loads((TOY / "pyproject.toml").read_text())["project"]
     install(site, project["name"], project["entry-points"], project["version"])
