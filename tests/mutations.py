@@ -54,7 +54,7 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
      "= self._due_by(int(self.start.value) - 1)", "= self._due_by(int(self.start.value))"),
     ("core/method/schedule.py", "core/method/test_schedule.py",
      "0 < horizon[time.unit] <= time.value", "0 < horizon[time.unit] < time.value"),
-    ("core/method/condition.py", "core/method/test_condition.py core/method/test_hooks_when.py",
+    ("core/method/condition.py", "core/method/test_condition.py",
      ">= self.cooldown.value", "> self.cooldown.value"),
     ("core/method/firing.py", "core/method/test_firing.py agents/test_layers_of_hooks.py",
      'if policy == "network" and (p.within is None or', 'if policy == "network" and (True or'),
