@@ -21,6 +21,8 @@ from tests.core.toy import Toy, loop, run
 from tests.models import assert_same, build, loss_of, masters_of, subject
 
 AT = {"at": "50%"}
+
+
 EVERY = {"every": "1 updates"}
 
 
@@ -68,17 +70,16 @@ def test_activations_of_a_scheduled_firing_are_those_of_its_probe() -> None:
     assert drawn[0].shape == (5, 5)
     assert same(first, activations_of(made.module, drawn[0]))
     assert not any(t.requires_grad for t in first.values())
-
-
-def test_a_probe_may_be_a_batch_and_its_size_is_the_methods_parameter() -> None:
-    made = subject("mlp")
-    name, seen = spy(lambda context: context.activations["0"], "activations", size=3)
-    fired(name, made.network, probe=made.x)
-    assert torch.equal(seen[0], activations_of(made.module, made.x)["0"])
-    fired(name, made.network, probe=inputs)
-    assert seen[1].shape == (3, 6)
+    fired(name, made.network, probe=made.x)  # a probe may be a batch
+    assert same(seen[1][0], activations_of(made.module, made.x))
     fired(name, made.network, AT | {"params": {"probe": 7}}, probe=inputs)
-    assert seen[2].shape == (7, 6)
+    assert seen[2][0]["0"].shape == (7, 6)
+    networks = {n: Network(n, build("mlp")) for n in ("a", "b")}
+    probes = {"a": torch.ones(2, 5), "b": torch.zeros(3, 5)}
+    fired(name, networks, probe=probes)
+    assert [found["0"].shape[0] for found, _ in seen[3:]] == [2, 3]
+    with pytest.raises(ConfigError, match="'b'"):
+        fired(name, networks, probe={"a": torch.ones(2, 5)})
 
 
 def test_models_of_several_arguments_get_them_all() -> None:
@@ -221,16 +222,14 @@ def test_moments_are_the_optimizers_own_tensors_in_the_layout_of_blocks() -> Non
     assert not any(seen[0].values())  # before the first update
     made.update()
     fired(name, made.network)
+    state = made.optimizer.state[made.module.get_parameter("fc1.weight")]
     for member in (0, 1):
         found = seen[1][f"[{member}].fc1.weight"]
         assert found.keys() == {"exp_avg", "exp_avg_sq"}
         for key, tensor in found.items():
-            own = made.optimizer.state[made.module.get_parameter("fc1.weight")][key]
-            assert torch.equal(tensor, own[member])
-            assert tensor.data_ptr() == own[member].data_ptr()
+            own = state[key][member]
+            assert torch.equal(tensor, own) and tensor.data_ptr() == own.data_ptr()
 
-
-def test_moments_may_be_edited_and_a_networks_without_an_optimizer_has_none() -> None:
     def forget(context: Context) -> Any:
         moments = context.moments(context.blocks[0])
         return [Assign(t, torch.zeros_like(t)) for t in moments.values()]
@@ -241,8 +240,7 @@ def test_moments_may_be_edited_and_a_networks_without_an_optimizer_has_none() ->
     state = made.optimizer.state[made.module.get_parameter("0.weight")]
     assert not state["exp_avg"].any() and not state["exp_avg_sq"].any() and state["step"] == 3
     [receipt] = hooks_of(name, Network("net", build("mlp"))).step(updates=5)
-    assert receipt.entries_touched == 0
-    assert seen[1] == []
+    assert receipt.entries_touched == 0 and seen[1] == []  # nor is there an optimizer
 
 
 def test_activations_inside_an_update_are_those_it_was_given() -> None:
@@ -291,7 +289,12 @@ def test_gradients_inside_an_update_are_the_ones_it_used() -> None:
     assert seen[1] == {}
 
 
-def test_what_a_reader_lacks_is_named_when_the_hooks_are_made_or_step() -> None:
+class Empty(Toy):
+    def sample(self, size: int, number: int) -> Any:
+        return None
+
+
+def test_what_a_reader_lacks_or_did_not_declare_is_named() -> None:
     network = subject("mlp").network
     for what in ("activations", "gradients", "batches"):
         name, _ = spy(lambda context: None, what)
@@ -310,6 +313,21 @@ def test_what_a_reader_lacks_is_named_when_the_hooks_are_made_or_step() -> None:
         fired(endless, network, probe=inputs)
     with pytest.raises(ConfigError, match="'activation'"):
         spy(lambda context: None, "activation")
+    looks: dict[str, Any] = {
+        "activations": lambda context: context.activations,
+        "gradients": lambda context: context.gradients,
+        "moments": lambda context: context.moments(context.blocks[0]),
+        "batches": lambda context: context.batches(1),
+    }
+    for what, look in looks.items():
+        name, _ = spy(look)
+        for schedule in (AT, EVERY):
+            with pytest.raises(ConfigError, match=f"reads '{what}'"):
+                fired(name, network, schedule, probe=inputs)
+    name, _ = spy(lambda context: context.activations, "activations")
+    toy = Empty()
+    with pytest.raises(ConfigError, match=rf"\({name}\) reads a probe batch and there are no data"):
+        fired(name, toy.networks, source=toy)
 
 
 def test_activations_that_an_update_does_not_give_are_named() -> None:
@@ -336,41 +354,6 @@ def test_losses_without_a_gradient_are_refused_by_name() -> None:
     for loss in losses:
         with pytest.raises(ConfigError, match=rf"\({name}\), network 'net'"):
             fired(name, made.network, probe=made.x, loss=lambda x, loss=loss: loss(made.module(x)))
-
-
-def test_a_probe_by_network_has_one_for_each_that_reads() -> None:
-    networks = {n: Network(n, build("mlp")) for n in ("a", "b")}
-    name, seen = spy(lambda context: context.activations["0"], "activations")
-    probes = {"a": torch.ones(2, 5), "b": torch.zeros(3, 5)}
-    fired(name, networks, probe=probes)
-    assert [t.shape[0] for t in seen] == [2, 3]
-    with pytest.raises(ConfigError, match="'b'"):
-        fired(name, networks, probe={"a": torch.ones(2, 5)})
-
-
-def test_what_a_method_does_not_declare_it_cannot_read() -> None:
-    looks: dict[str, Any] = {
-        "activations": lambda context: context.activations,
-        "gradients": lambda context: context.gradients,
-        "moments": lambda context: context.moments(context.blocks[0]),
-        "batches": lambda context: context.batches(1),
-    }
-    for what, look in looks.items():
-        name, _ = spy(look)
-        for schedule in (AT, EVERY):
-            with pytest.raises(ConfigError, match=f"reads '{what}'"):
-                fired(name, subject("mlp").network, schedule, probe=inputs)
-
-
-def test_a_probe_before_there_are_data_is_refused() -> None:
-    class Empty(Toy):
-        def sample(self, size: int, number: int) -> Any:
-            return None
-
-    name, _ = spy(lambda context: context.activations, "activations")
-    toy = Empty()
-    with pytest.raises(ConfigError, match=rf"\({name}\) reads a probe batch and there are no data"):
-        fired(name, toy.networks, source=toy)
 
 
 class Counting(Toy):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from rlplast.core.clock import Clock
 from rlplast.core.errors import BadWeights, ConfigError
@@ -89,6 +89,10 @@ def test_policies_zero_more_and_more() -> None:
     parameter = zeroed("parameter")
     assert {n for n, z in parameter.items() if z} == {n for n in parameter if "0.weight:" in n}
     assert all(zeroed("network").values())
+    for policy in ("optimizer", "followers"):
+        given: dict[str, Any] = {"optimizer": "keep", "followers": "leave"} | {policy: "coppy"}
+        with pytest.raises(ConfigError, match=policy):
+            check_policy(**given)
 
 
 def test_network_policy_spares_other_networks_of_the_same_optimizer() -> None:
@@ -101,13 +105,6 @@ def test_network_policy_spares_other_networks_of_the_same_optimizer() -> None:
     assert float(optimizer.state[actor.bias]["step"]) == 0
     assert float(optimizer.state[critic.bias]["step"]) == 1
     assert optimizer.state[critic.weight]["exp_avg"].abs().min() > 0
-
-
-def test_unknown_policies_are_refused() -> None:
-    for policy in ("optimizer", "followers"):
-        given: dict[str, Any] = {"optimizer": "keep", "followers": "leave"} | {policy: "coppy"}
-        with pytest.raises(ConfigError, match=policy):
-            check_policy(**given)
 
 
 def test_no_network_is_written_if_the_plan_of_one_or_of_a_follower_is_bad() -> None:
@@ -150,22 +147,18 @@ def test_followers_get_plans_of_their_own_copies_or_nothing() -> None:
 
 
 def test_a_firing_waits_for_the_device_twice_however_much_it_does() -> None:
-    for families in (("mlp",), ("mlp", "conv_batchnorm", "stacked")):
-        made = [subject(family) for family in families]
-        counters = {"a": torch.ones((), dtype=torch.int64)}
-        planned = [
-            Planned(m.network, plan_of(m.network.trainable()), counters=dict(counters))
-            for m in made
-        ]
+    counters = {"a": torch.ones((), dtype=torch.int64)}
+    made = [subject(family).network for family in ("mlp", "conv_batchnorm", "stacked")]
+    planned = [Planned(n, plan_of(n.trainable()), counters=dict(counters)) for n in made]
+    for given in (planned[:1], planned):
         for optimizer in ("keep", "touched", "parameter", "network"):
             with host_reads() as found:
-                receipts = carry_out(planned, method="toy", optimizer=optimizer)
+                carry_out(given, method="toy", optimizer=optimizer)
             assert found == ["tolist", "tolist"]  # the check, and the numbers of all receipts
-            assert len(receipts) == len(families)
 
 
 def test_counters_are_told_and_begin_again() -> None:
-    for dtype in (torch.int64, torch.float32, torch.float64):
+    for dtype in (torch.int64, torch.float32):
         _, network, block = linear()
         counters = {"a": torch.tensor(3, dtype=dtype), "b": torch.tensor(0, dtype=dtype)}
         edits: list[Edit] = [
@@ -175,7 +168,6 @@ def test_counters_are_told_and_begin_again() -> None:
         [receipt] = carry_out([Planned(network, edits, counters=counters)], method="toy")
         assert receipt.units == {"a": 3, "b": 2}
         assert receipt.entries_touched == 6  # of Blocks, not of the method's own tensors
-        assert [float(t) for t in counters.values()] == [0, 0]
         [again] = carry_out([Planned(network, edits[:1], counters=counters)], method="toy")
         assert again.units == {"a": 0, "b": 0}
         [none] = carry_out([Planned(network, edits[:1])], method="toy")
@@ -202,8 +194,8 @@ def test_a_plan_without_edits_is_told_as_such() -> None:
     assert json.loads(json.dumps(receipt.row(), allow_nan=False))["norm_before"] is None
 
 
-def test_boolean_and_integer_buffers_are_edited_and_counted() -> None:
-    module = nn.Module()
+def test_buffers_of_other_types_are_edited_and_counted() -> None:
+    module: Any = nn.Module()
     module.register_buffer("awake", torch.ones(4, dtype=torch.bool))
     module.register_buffer("age", torch.zeros(4, dtype=torch.int64))
     network = Network("net", module)
@@ -212,10 +204,9 @@ def test_boolean_and_integer_buffers_are_edited_and_counted() -> None:
         Assign(awake, torch.tensor([True, False, True, False])),
         Assign(age, torch.tensor([0, 0, 3, 0])),
     ]
-    receipt = apply(network, plan, method="toy")
-    assert receipt.sfe == pytest.approx(2 + 9)
-    assert isinstance(module.awake, Tensor) and module.awake.tolist() == [True, False, True, False]
-    assert isinstance(module.age, Tensor) and module.age.dtype == torch.int64
+    assert apply(network, plan, method="toy").sfe == pytest.approx(2 + 9)
+    assert module.awake.tolist() == [True, False, True, False]
+    assert module.age.dtype == torch.int64
 
 
 def test_receipt_sums_dfi_of_the_tensors_that_have_one() -> None:
