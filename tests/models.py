@@ -4,6 +4,7 @@ import copy
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -200,6 +201,10 @@ class Subject:
         return {name: value.detach().clone() for name, value in self.state().items()}
 
 
+def _nothing(module: nn.Module) -> None:
+    """Install nothing."""
+
+
 def subject(
     family: str,
     optimizer: MakeOptimizer | str = "adam",
@@ -207,7 +212,7 @@ def subject(
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
-    install: Callable[[nn.Module], object] = lambda module: None,
+    install: Callable[[nn.Module], object] = _nothing,
 ) -> Subject:
     """Return a model `updates` updates after its initialisation; its follower is still there.
 
@@ -222,8 +227,33 @@ def subject(
     x, y = data(family, seed)
     x, y = (t.to(device, dtype if t.is_floating_point() else t.dtype) for t in (x, y))
     made = Subject(module, network, trained_by, x, y)
-    made.update(updates)
+    if isinstance(optimizer, str) and install is _nothing:
+        _train_once(made, (family, optimizer, updates, seed, dtype, device))
+    else:
+        made.update(updates)
     return made
+
+
+_TRAINED: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+
+
+@torch.no_grad()
+def _train_once(made: Subject, key: tuple[Any, ...]) -> None:
+    """Train, or copy what the first subject of its kind became."""
+    params = list(made.module.parameters())
+    if key not in _TRAINED:
+        with torch.enable_grad():
+            made.update(key[2])
+        own = [(p.grad, made.optimizer.state.get(p)) for p in params]
+        _TRAINED[key] = copy.deepcopy((made.module.state_dict(), own))
+        return
+    tensors, own = copy.deepcopy(_TRAINED[key])
+    for name, tensor in made.module.state_dict().items():
+        tensor.copy_(tensors[name])
+    for param, (grad, state) in zip(params, own, strict=True):
+        param.grad = grad
+        if state is not None:
+            made.optimizer.state[param] = state
 
 
 def masters_of(module: nn.Module) -> dict[Tensor, Tensor]:

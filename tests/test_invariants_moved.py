@@ -5,6 +5,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -95,9 +96,9 @@ def in_float64(method: str, late: bool, **keys: Any) -> dict[str, Tensor]:
     return result(made, driven)
 
 
-@pytest.mark.parametrize("method", CASES)
-def test_moved_memory(method: str) -> None:
-    for family in ("conv_batchnorm", "tied", "stacked"):
+@pytest.mark.parametrize(("method", "other"), zip(CASES, cycle(["tied", "stacked"]), strict=False))
+def test_moved_memory(method: str, other: str) -> None:
+    for family in ("conv_batchnorm", other):
         if (method, family) in ACCEPTED:
             with about(family, "moved, with equal bits"):
                 assert_same(
