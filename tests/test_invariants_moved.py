@@ -96,7 +96,9 @@ def in_float64(method: str, late: bool, **keys: Any) -> dict[str, Tensor]:
     return result(made, driven)
 
 
-@pytest.mark.parametrize(("method", "other"), zip(CASES, cycle(["tied", "stacked"]), strict=False))
+@pytest.mark.parametrize(
+    ("method", "other"), [*zip(CASES, cycle(["tied", "stacked"]), strict=False)]
+)
 def test_moved_memory(method: str, other: str) -> None:
     for family in ("conv_batchnorm", other):
         if (method, family) in ACCEPTED:
