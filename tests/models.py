@@ -237,23 +237,31 @@ def subject(
 _TRAINED: dict[tuple[Any, ...], tuple[Any, ...]] = {}
 
 
-@torch.no_grad()
 def _train_once(made: Subject, key: tuple[Any, ...]) -> None:
     """Train, or copy what the first subject of its kind became."""
-    params = list(made.module.parameters())
-    if key not in _TRAINED:
-        with torch.enable_grad():
-            made.update(key[2])
-        own = [(p.grad, made.optimizer.state.get(p)) for p in params]
-        _TRAINED[key] = copy.deepcopy((made.module.state_dict(), own))
-        return
-    tensors, own = copy.deepcopy(_TRAINED[key])
-    for name, tensor in made.module.state_dict().items():
-        tensor.copy_(tensors[name])
-    for param, (grad, state) in zip(params, own, strict=True):
-        param.grad = grad
-        if state is not None:
-            made.optimizer.state[param] = state
+    if key in _TRAINED:
+        tensors, gradients, entries = _TRAINED[key]
+        for name, tensor in made.module.state_dict().items():
+            tensor.copy_(tensors[name])
+    else:
+        made.update(key[2])
+        state = made.optimizer.state
+        gradients = {n: p.grad for n, p in made.module.named_parameters()}
+        entries = {n: state[p] for n, p in made.module.named_parameters() if p in state}
+        tensors = {n: t.clone() for n, t in made.module.state_dict().items()}
+        _TRAINED[key] = tensors, gradients, _copies(entries)
+    for name, param in made.module.named_parameters():
+        grad = gradients[name]
+        param.grad = None if grad is None else grad.clone()
+    params = dict(made.module.named_parameters())
+    made.optimizer.state.update({params[n]: e for n, e in _copies(entries).items()})
+
+
+def _copies(entries: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {
+        name: {key: t.clone() if isinstance(t, Tensor) else t for key, t in entry.items()}
+        for name, entry in entries.items()
+    }
 
 
 def masters_of(module: nn.Module) -> dict[Tensor, Tensor]:

@@ -1,4 +1,3 @@
-import copy
 import math
 import os
 import random
@@ -12,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import forward_ad
-from torch.func import functional_call, grad, jvp, vmap
+from torch.func import grad, jvp, vmap
 
 from rlplast.core import registry
 from rlplast.core.fast import linear as module
@@ -176,17 +175,6 @@ def test_other_types_are_computed_as_torch_does(of: torch.dtype) -> None:
         assert torch.equal(affine(*tensors(*SMALL)), F.linear(*tensors(*SMALL)))
 
 
-def test_a_quickened_model_keeps_its_tensors_and_leaves_other_kinds_of_layers_alone() -> None:
-    class Own(nn.Linear):
-        pass
-
-    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), Own(3, 2))
-    before = [id(p) for p in model.parameters()]
-    use_fast_linear(model)
-    assert [type(layer) for layer in model] == [Linear, nn.ReLU, Own]
-    assert [id(p) for p in model.parameters()] == before
-
-
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own, of jvp
 def test_transforms_of_torch_func_see_a_linear_layer() -> None:
     x, weight, bias = (t.detach() for t in tensors(*LARGE))
@@ -258,25 +246,6 @@ def test_compiled_code_has_the_gradients_of_eager_code(sizes: tuple[int, int, in
     assert all(close(f, e) for f, e in zip(found, expected, strict=True))
 
 
-def test_a_stacked_layer_computes_what_its_members_would() -> None:
-    _, d_in, d_out = LARGE
-    stacked = StackedLinear(3, d_in, d_out, generator=torch.Generator().manual_seed(2))
-    x = torch.stack([tensors(*LARGE)[0].detach() * i for i in (1, 2, 3)])
-    y = stacked(x)
-    y.square().mean().backward()
-    assert stacked.bias is not None and stacked.weight.grad is not None
-    for i in range(3):
-        own = nn.Linear(d_in, d_out).double()
-        values = {"weight": stacked.weight[i].double(), "bias": stacked.bias[i].double()}
-        expected = functional_call(own, values, (x[i].double(),))
-        assert close(y[i], expected)
-    expected = copy.deepcopy(stacked).double()
-    expected.zero_grad()
-    expected(x.double()).square().mean().backward()
-    assert expected.weight.grad is not None
-    assert close(stacked.weight.grad, expected.weight.grad)
-
-
 def test_methods_find_torchs_own_layers_in_an_agent_whose_layers_are_then_quickened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -290,3 +259,12 @@ def test_methods_find_torchs_own_layers_in_an_agent_whose_layers_are_then_quicke
     agent = dqn(layers=[{"method": "layer_norm"}])
     assert nn.Linear in seen and Linear not in seen
     assert {type(net.head) for net in (agent.online, agent.target)} == {Linear}
+
+    class Own(nn.Linear):
+        pass
+
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), Own(3, 2))
+    before = [id(p) for p in model.parameters()]
+    use_fast_linear(model)
+    assert [type(layer) for layer in model] == [Linear, nn.ReLU, Own]
+    assert [id(p) for p in model.parameters()] == before

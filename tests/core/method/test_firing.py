@@ -1,6 +1,5 @@
 """One firing: what is written, what the optimizer forgets, what followers get, what is told."""
 
-import functools
 import json
 import math
 from typing import Any
@@ -16,7 +15,7 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit, Scale
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import moments
-from tests.firing import apply, linear
+from tests.firing import apply
 from tests.models import FAMILIES, FORMS, OPTIMIZERS, Subject, assert_same, subject
 from tests.syncs import host_reads
 
@@ -157,23 +156,6 @@ def test_a_firing_waits_for_the_device_twice_however_much_it_does() -> None:
             assert found == ["tolist", "tolist"]  # the check, and the numbers of all receipts
 
 
-def test_counters_are_told_and_begin_again() -> None:
-    for dtype in (torch.int64, torch.float32):
-        _, network, block = linear()
-        counters = {"a": torch.tensor(3, dtype=dtype), "b": torch.tensor(0, dtype=dtype)}
-        edits: list[Edit] = [
-            Scale(block, torch.tensor(2.0)),
-            Assign(counters["b"], torch.tensor(2, dtype=dtype)),
-        ]
-        [receipt] = carry_out([Planned(network, edits, counters=counters)], method="toy")
-        assert receipt.units == {"a": 3, "b": 2}
-        assert receipt.entries_touched == 6  # of Blocks, not of the method's own tensors
-        [again] = carry_out([Planned(network, edits[:1], counters=counters)], method="toy")
-        assert again.units == {"a": 0, "b": 0}
-        [none] = carry_out([Planned(network, edits[:1])], method="toy")
-        assert none.units is None
-
-
 def test_a_plan_without_edits_is_told_as_such() -> None:
     made = subject("mlp")
     before = made.snapshot()
@@ -192,37 +174,6 @@ def test_a_plan_without_edits_is_told_as_such() -> None:
         made.network.blocks[0].view.fill_(float("nan"))
     [receipt] = carry_out(planned, method="toy")
     assert json.loads(json.dumps(receipt.row(), allow_nan=False))["norm_before"] is None
-
-
-def test_buffers_of_other_types_are_edited_and_counted() -> None:
-    module: Any = nn.Module()
-    module.register_buffer("awake", torch.ones(4, dtype=torch.bool))
-    module.register_buffer("age", torch.zeros(4, dtype=torch.int64))
-    network = Network("net", module)
-    awake, age = network.blocks
-    plan: list[Edit] = [
-        Assign(awake, torch.tensor([True, False, True, False])),
-        Assign(age, torch.tensor([0, 0, 3, 0])),
-    ]
-    assert apply(network, plan, method="toy").sfe == pytest.approx(2 + 9)
-    assert module.awake.tolist() == [True, False, True, False]
-    assert module.age.dtype == torch.int64
-
-
-def test_receipt_sums_dfi_of_the_tensors_that_have_one() -> None:
-    _, network, block = linear()
-    distance = functools.partial(lambda w: w.square().sum())
-    bias = network.blocks[1]
-    before = float(block.view.square().sum() + bias.view.square().sum())
-    plan: list[Edit] = [
-        Assign(block, torch.full((2, 3), 2.0), dfi=distance),
-        Assign(bias, torch.full((2,), 3.0), dfi=distance),
-    ]
-    receipt = apply(network, plan, method="toy")
-    assert receipt.dfi_before == pytest.approx(before)
-    assert receipt.dfi_after == 24.0 + 18.0
-    without: list[Edit] = [Scale(bias, torch.tensor(0.0))]
-    assert apply(network, without, method="toy").dfi_before is None
 
 
 @torch.no_grad()

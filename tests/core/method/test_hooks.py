@@ -4,7 +4,6 @@ import copy
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,11 +14,7 @@ from torch import nn
 import rlplast
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, DamagedFile, NothingToEdit
-from rlplast.core.method.context import Context
 from rlplast.core.method.hooks import Hooks
-from rlplast.core.method.method import Method, State
-from rlplast.core.method.method import method as register
-from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
 from rlplast.core.registry import get
 from rlplast.core.rng import torch_stream
@@ -301,53 +296,6 @@ def test_networks_with_nothing_to_edit_are_left_out_unless_named() -> None:
         Hooks([config | {"params": {"layers": 4}}], networks(), "10 updates")
 
 
-@pytest.fixture
-def counting(own_methods: None) -> None:
-    @register("counting", source="a test")
-    @dataclass(frozen=True)
-    class Counting(Method):
-        """Set the first row of each weight to 7, and count it."""
-
-        policies = ("keep", "leave")
-
-        def setup(self, network: Network, blocks: Any) -> State:
-            names = [b.layer for b in blocks if b.role == "weight"]
-            return {f"count/{name}": torch.zeros((), dtype=torch.int64) for name in names}
-
-        def plan(self, context: Context, state: State) -> list[Edit]:
-            edits: list[Edit] = []
-            for block in context.blocks:
-                if block.role == "weight":
-                    row = torch.full((1, *block.view.shape[1:]), 7.0)
-                    counter = state[f"count/{block.layer}"]
-                    edits.append(Assign(block, row, rows=torch.tensor([0])))
-                    edits.append(Assign(counter, counter + 1))
-            return edits
-
-
-@pytest.mark.usefixtures("counting")
-def test_receipts_tell_the_counters_of_a_firing_or_of_all_updates_since_the_last() -> None:
-    def hooks_of(period: int) -> Hooks:
-        row = {"method": "counting", "every": f"{period} updates"}
-        return Hooks([row], subject("mlp").network, "10 updates")
-
-    hooks = hooks_of(2)
-    receipts = [r for update in range(1, 6) for r in hooks.step(updates=update)]
-    assert [r.row()["units"] for r in receipts] == [{"0": 1, "2": 1, "4": 1}] * 2
-    assert receipts[0].entries_touched == 5 + 6 + 6
-    hooks = hooks_of(1)
-    hooks.step(updates=3)
-    saved = hooks.state_dict()
-    assert saved["counting every=1 updates"]["states"]["net"]["count/0"] == 3
-    [receipt] = hooks.flush(Clock(updates=3))
-    assert (receipt.firings, receipt.units) == (3, {"0": 3, "2": 3, "4": 3})
-    assert receipt.entries_touched == 5 + 6 + 6
-    hooks.step(updates=4)
-    [receipt] = hooks.flush(Clock(updates=4))
-    assert receipt.units == {"0": 1, "2": 1, "4": 1}
-
-
-@pytest.mark.usefixtures("counting")
 def test_an_update_with_hooks_and_ticks_waits_for_no_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -355,7 +303,7 @@ def test_an_update_with_hooks_and_ticks_waits_for_no_device(
     made = subject("mlp")
     rlplast.replace_layers(made.module, life=[2, 3], recovery=[2, 3], clear_moments=True)
     network = Network("net", made.module, made.optimizer)
-    rows = [{"method": m, "every": "1 updates"} for m in ("counting", "swr")]
+    rows = [{"method": m, "every": "1 updates"} for m in ("weight_clip", "swr")]
     hooks = Hooks(rows, network, "100 updates")
     with host_reads() as found:
         for update in range(1, 9):

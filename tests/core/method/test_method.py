@@ -15,7 +15,7 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Context
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.install import install_methods
-from rlplast.core.method.listing import ROW_KEYS, method_of, parse_row
+from rlplast.core.method.listing import ROW_KEYS, parse_row
 from rlplast.core.method.method import FUNCTIONS, Method, State, implements, method
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.blocks import Block
@@ -175,15 +175,3 @@ def test_a_method_under_another_key_is_told_where_it_belongs() -> None:
             with pytest.raises(ConfigError) as caught:
                 parse(key, {"method": name})
             assert str(caught.value).endswith(f"set `{setting}`")
-
-
-def test_every_method_is_accepted_by_one_list_alone() -> None:
-    for info in registry.rows("methods"):
-        accepted = []
-        for key in ROW_KEYS:
-            try:
-                accepted.append((key, method_of("x", {"method": info.name}, key)))
-            except ConfigError:
-                continue
-        [(key, name)] = accepted
-        assert name == info.name and info.family == registry.LISTS[key]
