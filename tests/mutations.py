@@ -62,7 +62,7 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
      "own = {t.key: t.state for t in self.terms if t.state and t.started is None}", "own = {}"),
     ("core/method/hooks.py", "core/method/test_hooks.py methods/test_c_chain.py",
      'key=lambda h: h.method.key == "penalties")', 'key=lambda h: h.method.key != "penalties")'),
-    ("core/method/hook.py", "core/method/test_hooks.py",
+    ("core/method/hook.py", "core/method/test_hooks.py methods/test_swr.py",
      "((factors - 1) * norms).square()", "(factors * norms).square()"),
     ("core/network/optim_state.py", "core/network/test_optim_state.py optimizers/test_upgd.py",
      "if name != DRAWN:", "if name:"),

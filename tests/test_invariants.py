@@ -388,15 +388,6 @@ def test_what_is_frozen_or_out_of_scope_keeps_every_bit(method: str) -> None:
     assert served is (edits_at_once and not case.of_units)  # a head has none
 
 
-def test_tied_tensor_is_edited_once() -> None:
-    made = subject("tied")
-    theta, start = made.module.get_parameter("embed.weight").clone(), made.network.initial
-    receipt = rlplast.apply("shrink_perturb", made.network, coef=0.25)
-    expected = 0.75 * theta + 0.25 * start["embed.weight"]
-    torch.testing.assert_close(made.module.get_parameter("embed.weight"), expected)
-    assert receipt.entries_touched == sum(p.numel() for p in made.module.parameters())
-
-
 def test_fire_edits_a_tied_tensor_only_when_asked() -> None:
     made = subject("tied")
     before = made.module.get_parameter("embed.weight").clone()

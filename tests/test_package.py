@@ -115,7 +115,7 @@ class Installed:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        run(sys.executable, "-m", "venv", folder / "venv")
+        run(sys.executable, "-m", "venv", "--without-pip", folder / "venv")  # it has the host's
         self.bin = folder / "venv" / ("Scripts" if os.name == "nt" else "bin")
         scheme = {"base": str(folder / "venv"), "platbase": str(folder / "venv")}
         paths = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}

@@ -38,7 +38,6 @@ from tests.runs import (
     Killed,
     at_step,
     check_resumes,
-    files_up_to,
     final,
     flip,
     forget,
@@ -498,22 +497,6 @@ def test_half_a_line_of_a_killed_run_does_not_hide_the_others(halfway: Path) -> 
     (halfway / "run.json").write_text('{"status": ')
     outcome = command("resume", halfway)
     assert outcome.code == 1 and "run.json" in outcome.err
-
-
-def test_disk_that_is_full_ends_the_run_with_exit_1_and_resume_equals(
-    tmp_path: Path, expected: dict[str, Any]
-) -> None:
-    config, run = tmp_path / "config.yaml", tmp_path / "run"
-    config.write_text(yaml.safe_dump(TINY))
-    # Before the first update there is no optimizer state; later checkpoints do not fit.
-    with files_up_to(2_000_000):
-        outcome = command("train", config, "--out", run)
-    assert outcome.code == 1
-    assert "could not be written" in outcome.err and "File too large" in outcome.err
-    assert status(run) == "failed"
-    assert {p.name for p in (run / "checkpoints").iterdir()} == {"step-0", "step-12"}
-    api.resume(run)
-    assert final(run) == expected
 
 
 def test_folder_in_use_or_not_empty_is_exit_2(halfway: Path, tmp_path: Path) -> None:

@@ -1,4 +1,3 @@
-import copy
 from typing import Any
 
 import pytest
@@ -208,27 +207,6 @@ def test_a_networks_draws_do_not_depend_on_firings_of_another() -> None:
         return networks["critic"].blocks[0].view.clone()
 
     assert torch.equal(critic("critic"), critic("actor", "critic"))
-
-
-def test_state_has_the_number_and_the_clock_of_the_last_firing() -> None:
-    hook = RESET | {"when": HIGH | {"cooldown": "20 updates"}}
-
-    def run(restarts: tuple[int, ...]) -> tuple[list[int], torch.Tensor]:
-        network, fired = network_of(), []
-        hooks = Hooks([hook], network, "100 updates", seed=2)
-        for update in range(1, 100, 7):
-            if update in restarts:
-                saved = copy.deepcopy(hooks.state_dict())
-                hooks = Hooks([hook], network, "100 updates", seed=2)
-                hooks.load_state_dict(saved)
-            fired += hooks.observe({"train/loss": 2.0}, Clock(updates=update))
-        return [r.clock.updates for r in fired], network.blocks[0].view.clone()
-
-    whole, weights = run(())
-    assert whole == [1, 22, 43, 64, 85]
-    for restarts in ((8,), (22,), (29, 36), tuple(range(100))):
-        again, same = run(restarts)
-        assert again == whole and torch.equal(weights, same)
 
 
 def test_units_of_a_cooldown_have_to_be_counted_and_messages_count_the_rows_of_the_config() -> None:

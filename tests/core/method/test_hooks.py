@@ -108,21 +108,6 @@ def test_every_update_hook_acts_at_every_update_and_reports_once() -> None:
     assert hooks.flush(Clock(updates=3)) == []
 
 
-def test_summary_receipt_sums_logs_of_factors() -> None:
-    module = nn.Sequential(nn.Linear(3, 3, bias=False))
-    network = network_of(module)
-    with torch.no_grad():
-        module.get_parameter("0.weight").mul_(2)
-    half = {"method": "swr", "every": "1 updates", "params": {"coef": 0.5}}
-    hooks = Hooks([half], network, "10 updates")
-    hooks.step(updates=2)
-    [receipt] = hooks.flush(Clock(updates=2))
-    # norms 2 → 1.5 → 1.25 of the initial one
-    assert receipt.log_factor == pytest.approx(torch.tensor(1.25 / 2).log().item(), rel=1e-5)
-    norm = float(network.initial["0.weight"].norm())
-    assert receipt.sfe == pytest.approx(norm**2 * (0.5**2 + 0.25**2), rel=1e-5)
-
-
 def draws(rows: list[dict[str, Any]], seed: int = 0, until: int = 4) -> list[torch.Tensor]:
     """The first weights after each update of a run of 10."""
     network = network_of()
