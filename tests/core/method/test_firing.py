@@ -130,21 +130,6 @@ def test_no_network_is_written_if_the_plan_of_one_or_of_a_follower_is_bad() -> N
         assert_same(snapshot, m.snapshot())
 
 
-def test_followers_get_plans_of_their_own_copies_or_nothing() -> None:
-    def triple(follower: Network) -> list[Edit]:
-        return [Scale(b, torch.tensor(3.0)) for b in follower.blocks]
-
-    for policy in ("same_edit", "copy", "leave"):
-        made = subject("mlp")
-        edits = [Scale(b, torch.tensor(2.0)) for b in made.network.trainable()]
-        start = {n: t.clone() for n, t in made.follower.state_dict().items()}
-        replan = triple if policy == "same_edit" else None
-        apply(made.network, edits, replan, method="toy", followers=policy)
-        own, tripled = dict(made.module.state_dict()), {n: 3 * t for n, t in start.items()}
-        expected = {"same_edit": tripled, "copy": own, "leave": start}[policy]
-        assert_same(dict(made.follower.state_dict()), expected)
-
-
 def test_a_firing_waits_for_the_device_twice_however_much_it_does() -> None:
     counters = {"a": torch.ones((), dtype=torch.int64)}
     made = [subject(family).network for family in ("mlp", "conv_batchnorm", "stacked")]

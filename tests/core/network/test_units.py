@@ -15,7 +15,7 @@ from rlplast.agents.sac_networks import Temperature
 from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.network.network import Network
 from rlplast.core.network.stacked import StackedLayerNorm, StackedLinear
-from rlplast.core.network.units import Part, UnitGroup, UnitSpec
+from rlplast.core.network.units import UnitGroup, UnitSpec
 from rlplast.core.rng import preserve_global_rng
 from tests.core.network.own import OWN, Q_SHAPES, drawn, own
 from tests.methods.nets import changed, randomise, snapshot
@@ -529,14 +529,3 @@ def test_masks_of_parts_reach_exactly_their_entries() -> None:
     assert torch.equal(columns.spread(torch.arange(4.0)), (torch.arange(16) // 4).float()[None])
     [channels] = groups["0"].outgoing
     assert torch.equal(channels.mask(mask)[:, :, 0, 0], mask.expand(4, 4))
-
-
-def test_a_group_of_a_network_is_found_in_its_follower() -> None:
-    network = Network("net", build("mlp"), followers=build("mlp", seed=1))
-    follower = network.followers["target"]
-    names_ = {b.name: b for b in follower.blocks}
-    group = network.units().groups[0]
-    own = group.of(names_)
-    assert [p.block for p in own.parts] == [names_[p.block.name] for p in group.parts]
-    assert (own.name, own.size, own.point) == (group.name, group.size, group.point)
-    assert isinstance(own.weight, Part) and own.weight.block.view is names_["0.weight"].view
