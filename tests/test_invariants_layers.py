@@ -29,7 +29,15 @@ BELONGS = {
 POLICIES = list(product(["network", "parameter", "touched", "keep"], ["copy", "same_edit"]))
 Tensors = dict[str, Tensor]
 
-SERVED = [(m, f) for m, f in ACCEPTED if f in LAYERS and m != "plasticity_injection"]
+# Each method on the family that has most, and on another one in turn.
+METHODS = [m for m in CASES if m != "plasticity_injection"]
+OTHERS = cycle(["residual", "tied", "stacked"])
+SERVED = [
+    (method, family)
+    for method in METHODS
+    for family in ("conv_batchnorm", next(f for f in OTHERS if (method, f) in ACCEPTED))
+    if (method, family) in ACCEPTED
+]
 
 
 def fired(
@@ -119,9 +127,7 @@ def all_layers_are_no_layers(method: str, family: str, keys: dict[str, Any], nam
     assert [comparable(r) for r in named[2]] == [comparable(r) for r in plain[2]]
 
 
-@pytest.mark.parametrize(
-    "method", [m for m, f in SERVED if f == "stacked" and CASES[m].edits_weights]
-)
+@pytest.mark.parametrize("method", [m for m in METHODS if CASES[m].edits_weights])
 def test_one_member_of_an_ensemble_leaves_every_bit_of_the_other(method: str) -> None:
     """Compared with the members of an ensemble of which both are reset, too."""
     for followers in ("copy", "same_edit"):

@@ -195,20 +195,6 @@ def test_firings_draw_from_a_stream_named_by_their_number() -> None:
         assert torch.equal(drawn, network.fresh(network.blocks[0], generator))
 
 
-def test_a_networks_draws_do_not_depend_on_firings_of_another() -> None:
-    when = {"when": {"metric": "dormant_ratio", "above": 0}}
-
-    def critic(*names: str) -> torch.Tensor:
-        networks = {name: network_of(name) for name in names}
-        hooks = Hooks([RESET | when], networks, "100 updates", seed=1)
-        if "actor" in names:
-            hooks.observe({"metric/dormant_ratio/actor": 1.0}, Clock(updates=1))
-        hooks.observe({"metric/dormant_ratio/critic": 1.0}, Clock(updates=2))
-        return networks["critic"].blocks[0].view.clone()
-
-    assert torch.equal(critic("critic"), critic("actor", "critic"))
-
-
 def test_units_of_a_cooldown_have_to_be_counted_and_messages_count_the_rows_of_the_config() -> None:
     cool = RESET | {"when": HIGH | {"cooldown": "3 epochs"}}
     with pytest.raises(ConfigError, match=r"hooks\[0\].*epochs"):

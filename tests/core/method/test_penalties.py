@@ -1,7 +1,6 @@
 """Penalties: which tensors and updates they reach, what is refused, and what is counted."""
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from rlplast.run import api
 from rlplast.run.build import build
 from tests.methods.penalty_cases import CASES, TWINS, moved, penalties, row
 from tests.models import assert_same, loss_of, masters_of, subject
-from tests.runs import Killed, at_step, final, kill
 from tests.supervised_runs import small_supervised
 
 
@@ -354,21 +352,3 @@ def test_a_windowed_penalty_trains_compiled_as_it_does_eager() -> None:
     )
     for name, tensor in eager.items():
         torch.testing.assert_close(compiled[name], tensor, rtol=1e-3, atol=1e-4)
-
-
-def test_a_run_resumed_anywhere_beside_a_window_equals_an_uninterrupted_one(tmp_path: Path) -> None:
-    config = small_supervised(penalties=SECOND_STAGE)
-    api.train(config, tmp_path / "through")
-    expected = final(tmp_path / "through")
-    run = tmp_path / "run"
-    with pytest.raises(Killed):
-        api.train(config, run, observer=at_step(8, kill))
-    for count in (5, 7):  # at the start of phase 1; in the window of the second row
-        with pytest.raises(Killed):
-            api.resume(run, observer=at_step(count, kill))
-    api.resume(run)
-    assert final(run) == expected
-    logged = [r for r in expected["metrics"] if "train/penalty" in r]
-    assert all((r["train/penalty"] > 0) == (r["updates"] > 12) for r in logged)
-    assert {r["phase"] for r in logged} == {1}
-    assert {r["phase"] for r in expected["metrics"] if "train/loss" in r} == {0, 1}

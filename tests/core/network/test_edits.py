@@ -7,12 +7,10 @@ import torch
 from torch import nn
 
 from rlplast.core.errors import BadWeights, ConfigError
-from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit, Scale, check, write
 from rlplast.core.network.network import Network
 from tests.firing import apply, linear
 from tests.models import assert_same, subject
-from tests.syncs import host_reads
 
 
 def test_plan_that_does_not_fit_is_refused_and_nothing_written() -> None:
@@ -115,31 +113,6 @@ def test_bad_rows_are_refused() -> None:
         with pytest.raises(ConfigError, match=message):
             check([(made.network, [edit])])
     check([(made.network, [Assign(block, torch.zeros(2, 5), rows=torch.tensor([5, 0]))])])
-
-
-def test_a_check_waits_for_the_device_once_however_much_there_is() -> None:
-    def forms(blocks: tuple[Block, ...]) -> list[Edit]:
-        rows = torch.tensor([1, 0])
-        return [
-            [
-                Assign(block, block.view + 1),
-                Scale(block, torch.tensor(0.5)),
-                Assign(block, block.view, block.view > 0),
-                Assign(block, block.view[rows], rows=rows),
-                Assign(torch.zeros(3), torch.ones(3)),
-            ][i % 5]
-            for i, block in enumerate(blocks)
-        ]
-
-    for networks, edits in ((1, 1), (3, 7)):
-        made = [subject("conv_batchnorm", updates=0).network for _ in range(networks)]
-        plans = [(n, forms(n.select(lambda b: b.view.ndim > 0)[:edits])) for n in made]
-        with host_reads() as found:
-            check(plans)
-            assert found == ["tolist"]
-            for _, plan in plans:
-                write(plan)
-        assert found == ["tolist"]
 
 
 def test_scale_computes_in_at_least_fp32_and_rounds_once() -> None:

@@ -136,21 +136,11 @@ class Slow(SGD):
                 param.copy_(slow)
 
 
-def schedule_free(params: Any) -> Optimizer:
-    package = pytest.importorskip("schedulefree")
-    optimizer = package.AdamWScheduleFree(params, lr=1e-2)
-    optimizer.train()
-    return optimizer
-
-
-@pytest.mark.parametrize(
-    ("make", "kept"), [(functools.partial(Slow, lr=1e-2), "slow"), (schedule_free, "z")]
-)
-def test_keep_is_no_advice_where_an_optimizer_keeps_weights(make: Any, kept: str) -> None:
-    made = subject("mlp", make, updates=20)
-    with pytest.raises(UnsupportedOptimizer, match=f"weights in {kept}"):
+def test_keep_is_no_advice_where_an_optimizer_keeps_weights() -> None:
+    made = subject("mlp", functools.partial(Slow, lr=1e-2), updates=20)
+    with pytest.raises(UnsupportedOptimizer, match="weights in slow"):
         rlplast.apply("fire", made.network)
-    with pytest.warns(UserWarning, match=f"'net' in {kept}"):
+    with pytest.warns(UserWarning, match="'net' in slow"):
         rlplast.apply("fire", made.network, optimizer_policy="keep")
     plain = subject("conv_batchnorm", functools.partial(torch.optim.NAdam, lr=1e-2), updates=20)
     with pytest.raises(UnsupportedOptimizer):
