@@ -73,8 +73,10 @@ def test_activations_of_a_scheduled_firing_are_those_of_its_probe() -> None:
     fired(name, made.network, AT | {"params": {"probe": 7}}, probe=inputs)
     assert seen[2][0]["0"].shape == (7, 6)
     idle, _ = spy(lambda context: None, "activations", "gradients", "batches")
-    fired(idle, made.network, probe=probe, loss=torch.sum)
-    assert len(drawn) == 1  # nothing is computed that is not read
+    both, _ = spy(lambda c: (c.gradients, c.activations), "activations", "gradients")
+    for reader in (idle, both):
+        fired(reader, made.network, probe=probe, loss=lambda x: made.module(x).sum())
+    assert len(drawn) == 2  # nothing is computed that is not read, and one batch serves both
     networks = {n: Network(n, build("mlp")) for n in ("a", "b")}
     probes = {"a": torch.ones(2, 5), "b": torch.zeros(3, 5)}
     fired(name, networks, probe=probes)
