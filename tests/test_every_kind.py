@@ -52,12 +52,12 @@ RESUMES = {
     "dropconnect": ("supervised", "gpt"),
     "scheduled_drop": ("gpt", "dqn"),
     "layer_norm": ("ppo", "supervised"),
-    "crelu": ("sac", "supervised"),
+    "crelu": ("supervised", "sac"),
     "deep_fourier": ("gpt", "ppo"),
     "stochastic_depth": ("gpt", "sac"),
-    "rigl": ("sac", "dqn"),
-    "unit_features": ("sac", "dqn"),
-    "activation": ("sac", "supervised"),
+    "rigl": ("dqn", "sac"),
+    "unit_features": ("dqn", "sac"),
+    "activation": ("supervised", "sac"),
     "aid": ("gpt", "dqn"),
 }
 REFUSED_LAYERS = {
