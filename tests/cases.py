@@ -166,7 +166,9 @@ def install(method: str, module: nn.Module) -> None:
 
 def ready(method: str, family: str, *args: Any, **options: Any) -> Subject:
     """Return a `subject` in which a method is installed."""
-    return subject(family, *args, install=partial(install, method), **options)
+    if implements(method_of(method), "install"):
+        options["install"] = partial(install, method)
+    return subject(family, *args, **options)
 
 
 def probe(network: Network) -> Callable[[int, torch.Generator], Tensor]:

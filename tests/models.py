@@ -4,6 +4,7 @@ import copy
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -200,6 +201,10 @@ class Subject:
         return {name: value.detach().clone() for name, value in self.state().items()}
 
 
+def _nothing(module: nn.Module) -> None:
+    """Install nothing."""
+
+
 def subject(
     family: str,
     optimizer: MakeOptimizer | str = "adam",
@@ -207,7 +212,7 @@ def subject(
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
-    install: Callable[[nn.Module], object] = lambda module: None,
+    install: Callable[[nn.Module], object] = _nothing,
 ) -> Subject:
     """Return a model `updates` updates after its initialisation; its follower is still there.
 
@@ -222,8 +227,41 @@ def subject(
     x, y = data(family, seed)
     x, y = (t.to(device, dtype if t.is_floating_point() else t.dtype) for t in (x, y))
     made = Subject(module, network, trained_by, x, y)
-    made.update(updates)
+    if isinstance(optimizer, str) and install is _nothing:
+        _train_once(made, (family, optimizer, updates, seed, dtype, device))
+    else:
+        made.update(updates)
     return made
+
+
+_TRAINED: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+
+
+def _train_once(made: Subject, key: tuple[Any, ...]) -> None:
+    """Train, or copy what the first subject of its kind became."""
+    if key in _TRAINED:
+        tensors, gradients, entries = _TRAINED[key]
+        for name, tensor in made.module.state_dict().items():
+            tensor.copy_(tensors[name])
+    else:
+        made.update(key[2])
+        state = made.optimizer.state
+        gradients = {n: p.grad for n, p in made.module.named_parameters()}
+        entries = {n: state[p] for n, p in made.module.named_parameters() if p in state}
+        tensors = {n: t.clone() for n, t in made.module.state_dict().items()}
+        _TRAINED[key] = tensors, gradients, _copies(entries)
+    for name, param in made.module.named_parameters():
+        grad = gradients[name]
+        param.grad = None if grad is None else grad.clone()
+    params = dict(made.module.named_parameters())
+    made.optimizer.state.update({params[n]: e for n, e in _copies(entries).items()})
+
+
+def _copies(entries: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {
+        name: {key: t.clone() if isinstance(t, Tensor) else t for key, t in entry.items()}
+        for name, entry in entries.items()
+    }
 
 
 def masters_of(module: nn.Module) -> dict[Tensor, Tensor]:

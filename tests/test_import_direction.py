@@ -15,14 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("rlplast", "agents", "envs")  # agents and envs are imported as rlplast.agents, …
 
-CORE_TIERS = (("",), ("fast",), ("network",), ("method",))  # "": core's own files
-CORE_RANK = {room: rank for rank, rooms in enumerate(CORE_TIERS) for room in rooms}
-
+CORE_RANK = {"": 0, "fast": 1, "network": 2, "method": 3}  # "": core's own files
 TIERS = (
     ("plugins",),
     ("core",),
@@ -60,12 +56,7 @@ class Import(NamedTuple):
     path: str
     line: int
     target: str
-    in_function: bool
     unconditional: bool  # a statement of the module itself, in no function, `if` or `try`
-
-    @property
-    def where(self) -> str:
-        return f"{self.path}:{self.line}"
 
 
 def room_of_path(path: str) -> str:
@@ -77,14 +68,14 @@ def room_of_path(path: str) -> str:
 
 def room_of_target(target: str) -> str | None:
     """The room a dotted name belongs to; None for the standard library and third parties."""
-    parts = target.split(".")
-    if parts[0] != "rlplast":
+    first, *parts = target.split(".")
+    if first != "rlplast":
         return None
-    known = RANK.keys() | {"envs"}
-    return parts[1] if len(parts) > 1 and parts[1] in known else "rlplast"
+    return parts[0] if parts and parts[0] in RANK.keys() | {"envs"} else "rlplast"
 
 
-def core_room(parts: list[str]) -> str:
+def core_room(name: str) -> str:
+    parts = re.split(r"[./]", name)
     return parts[2] if len(parts) > 2 and parts[2] in CORE_RANK else ""
 
 
@@ -95,9 +86,7 @@ def targets_of_node(node: ast.AST, package: list[str]) -> list[str]:
         base = package[: len(package) - node.level + 1] if node.level else []
         module = ".".join([*base, *([node.module] if node.module else [])])
         # Names matter only where they may be rooms: `from rlplast import core`.
-        return (
-            [f"{module}.{alias.name}" for alias in node.names] if module == "rlplast" else [module]
-        )
+        return [f"rlplast.{a.name}" for a in node.names] if module == "rlplast" else [module]
     if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
         name = ast.unparse(node.func).split(".")[-1]
         if name in ("import_module", "__import__") and isinstance(node.args[0].value, str):
@@ -106,20 +95,16 @@ def targets_of_node(node: ast.AST, package: list[str]) -> list[str]:
 
 
 def imports_of_source(source: str, path: str) -> Iterator[Import]:
-    package = path.split("/")[:-1]
-
-    def visit(node: ast.AST, in_function: bool, depth: int) -> Iterator[Import]:
-        for target in targets_of_node(node, package):
-            yield Import(path, getattr(node, "lineno", 0), target, in_function, depth == 1)
-        in_function |= isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+    def visit(node: ast.AST, depth: int) -> Iterator[Import]:
+        for target in targets_of_node(node, path.split("/")[:-1]):
+            yield Import(path, getattr(node, "lineno", 0), target, depth == 1)
         for child in ast.iter_child_nodes(node):
-            yield from visit(child, in_function, depth + 1)
+            yield from visit(child, depth + 1)
 
-    return visit(ast.parse(source, filename=path), False, 0)
+    return visit(ast.parse(source, filename=path), 0)
 
 
-def rooms_violation(item: Import) -> str | None:
-    source, target = room_of_path(item.path), room_of_target(item.target)
+def of_rooms(item: Import, source: str, target: str | None) -> str | None:
     if source not in RANK and source not in ("rlplast", "envs"):
         return f"'{source}' is no known room; give it a place in TIERS"
     if target is None or target == source or source == "cli":
@@ -128,101 +113,63 @@ def rooms_violation(item: Import) -> str | None:
         late = target in FACADE_LATE_IMPORTS and not item.unconditional
         allowed = target in FACADE_IMPORTS or late
         return None if allowed else f"the facade may not import '{target}' (run: inside functions)"
-    if (source, target) in (("agents", "envs"), ("envs", "plugins")):
-        return None
-    if source == "run" and target in ONLY_RUN_IMPORTS:
+    if (source, target) == ("envs", "plugins") or (source == "run" and target in ONLY_RUN_IMPORTS):
         return None
     only = ONLY_RUN_IMPORTS | ONLY_CLI_IMPORTS
-    if source == "envs" or target in only or RANK[target] > RANK[source]:
+    if (source, target) != ("agents", "envs") and (
+        source == "envs" or target in only or RANK[target] > RANK[source]
+    ):
         return f"'{source}' may not import '{target}'"
     return None
 
 
-def core_violation(item: Import) -> str | None:
+def violation(item: Import, base: set[str]) -> str | None:
+    source, target = room_of_path(item.path), room_of_target(item.target)
+    if problem := of_rooms(item, source, target):
+        return problem
+    if source == target == "core":
+        here, there = (core_room(n) for n in (item.path.removesuffix(".py"), item.target))
+        if here != there and CORE_RANK[there] >= CORE_RANK[here]:
+            return f"core's '{here}' may not import its '{there}'"
     top = item.target.split(".")[0]
-    room = room_of_path(item.path)
-    if room not in LEAN or top in sys.stdlib_module_names or top in PACKAGES:
+    if top in sys.stdlib_module_names or top in PACKAGES:
         return None
-    allowed = CORE_THIRD_PARTY | CORE_THIRD_PARTY_OF_FILE.get(item.path, set())
-    return None if top in allowed else f"{room!r} may not import '{top}' here"
-
-
-def core_rooms_violation(item: Import) -> str | None:
-    if room_of_path(item.path) != "core" or room_of_target(item.target) != "core":
-        return None
-    source = core_room(item.path.removesuffix(".py").split("/"))
-    target = core_room(item.target.split("."))
-    if target == source or CORE_RANK[target] < CORE_RANK[source]:
-        return None
-    return f"core's '{source}' may not import its '{target}'"
-
-
-def base_violation(item: Import, base: set[str]) -> str | None:
-    """Modules must load with the base install, so optional libraries wait inside functions."""
-    top = item.target.split(".")[0]
-    known = top in sys.stdlib_module_names or top in PACKAGES or top in base
-    if known or not item.unconditional:
-        return None
-    return f"'{top}' is not in [project] dependencies; import it inside the function that needs it"
+    lean = CORE_THIRD_PARTY | CORE_THIRD_PARTY_OF_FILE.get(item.path, set())
+    if source in LEAN and top not in lean:
+        return f"'{source}' may not import '{top}' here"
+    if top not in base and item.unconditional:  # optional libraries wait inside functions
+        return f"'{top}' is not in [project] dependencies; import it inside the function"
+    return None
 
 
 def violations(imports: list[Import], base: set[str]) -> list[str]:
-    checks = [
-        (item, problem)
-        for item in imports
-        for problem in (
-            rooms_violation(item),
-            core_violation(item),
-            core_rooms_violation(item),
-            base_violation(item, base),
-        )
-    ]
-    return [f"{item.where}: {problem}" for item, problem in checks if problem]
-
-
-def room_graph(imports: list[Import]) -> dict[str, set[str]]:
-    graph: dict[str, set[str]] = {}
-    for item in imports:
-        source, target = room_of_path(item.path), room_of_target(item.target)
-        if target not in (None, source, "rlplast") and source != "rlplast":
-            graph.setdefault(source, set()).add(str(target))
-    return graph
+    found = [(item, violation(item, base)) for item in imports]
+    return [f"{item.path}:{item.line}: {problem}" for item, problem in found if problem]
 
 
 @functools.cache
 def imports_of_repository() -> list[Import]:
     paths = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
     assert paths, f"no modules under {ROOT}"
-    return [
-        item
-        for path in paths
-        for item in imports_of_source(
-            path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix()
-        )
-    ]
-
-
-def base_modules() -> set[str]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    names = [re.split(r"[^\w-]", line)[0].lower() for line in project["dependencies"]]
-    return {MODULE_OF_DISTRIBUTION.get(name, name) for name in names}
+    names = {path: path.relative_to(ROOT).as_posix() for path in paths}
+    return [i for path, name in names.items() for i in imports_of_source(path.read_text(), name)]
 
 
 def test_imports_point_one_way():
-    found = violations(imports_of_repository(), base_modules())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = [re.split(r"[^\w-]", line)[0].lower() for line in project["dependencies"]]
+    base = {MODULE_OF_DISTRIBUTION.get(name, name) for name in names}
+    found = violations(imports_of_repository(), base)
     assert not found, "\n" + "\n".join(found)
 
 
 def test_rooms_form_no_cycle():
-    # Rooms of one tier may import each other, but not in circles.
-    graphlib.TopologicalSorter(room_graph(imports_of_repository())).prepare()
-
-
-BASE = {"torch", "numpy", "safetensors", "yaml", "rich", "altair"}
-
-
-def check(source: str, path: str) -> list[str]:
-    return violations(list(imports_of_source(source, path)), BASE)
+    graph: dict[str, set[str]] = {}
+    for item in imports_of_repository():  # rooms of one tier may import each other
+        source, target = room_of_path(item.path), room_of_target(item.target)
+        if target not in (None, source, "rlplast") and source != "rlplast":
+            graph.setdefault(source, set()).add(str(target))
+    graphlib.TopologicalSorter(graph).prepare()
 
 
 def test_checker_reports_file_and_line():
@@ -241,13 +188,7 @@ def test_checker_reports_file_and_line():
         ("envs/atari.py", "from rlplast.core import errors\n", 1),
         ("rlplast/plugins.py", "from rlplast.core import errors\n", 1),
         ("rlplast/core/fast/linear.py", "from rlplast.core.network import blocks\n", 1),
+        ("rlplast/core/rng.py", "from rlplast.core.fast import linear\n", 1),
     ):
-        (found,) = check(source, path)
+        (found,) = violations([*imports_of_source(source, path)], {"torch", "safetensors"})
         assert found.startswith(f"{path}:{line}: ")
-
-
-def test_cycle_between_rooms_of_one_tier_is_found():
-    there = imports_of_source("import rlplast.metrics", "rlplast/methods/a.py")
-    back = imports_of_source("import rlplast.methods", "rlplast/metrics/b.py")
-    with pytest.raises(graphlib.CycleError):
-        graphlib.TopologicalSorter(room_graph([*there, *back])).prepare()

@@ -47,11 +47,8 @@ from tests.cases import (
 from tests.models import OPTIMIZERS, Critic, Subject, assert_same, observed, subject
 
 
-def test_every_method_has_a_case() -> None:
+def test_every_method_has_a_case_and_models_cover_channels_last_and_buffers() -> None:
     assert CASES.keys() == {row.name for row in rows("interventions")}  # see tests/cases.py
-
-
-def test_models_cover_channels_last_and_buffers() -> None:
     made = subject("conv_batchnorm")
     weight = made.module.get_parameter("0.weight")
     assert weight.is_contiguous(memory_format=torch.channels_last)
@@ -74,9 +71,13 @@ def test_refusals_name_the_place_and_change_nothing() -> None:
             hooks(method, ready(method, "mlp").network, every="1 updates")
 
 
+# Other families have all that the mlp has, but units of separate linear layers.
+TRIED = [(m, f) for m, f in ACCEPTED if f != "mlp" or CASES[m].of_units]
+
+
 @pytest.mark.parametrize(
     ("method", "family", "optimizer"),
-    [(*case, optimizer) for case, optimizer in zip(ACCEPTED, cycle(OPTIMIZERS), strict=False)],
+    [(*case, optimizer) for case, optimizer in zip(TRIED, cycle(OPTIMIZERS), strict=False)],
 )
 def test_method(method: str, family: str, optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     of = (method, family, optimizer)
@@ -97,7 +98,7 @@ def a_hook_that_never_fires_equals_no_hook(method: str, family: str, optimizer: 
     if not CASES[method].refuses_inside:
         never += [hooks(method, hooked.network, every="1 updates", **{"from": "99%"})]
     stream = torch.get_rng_state()
-    for update in range(1, 5):
+    for update in range(1, 4):
         plain.update()
         hooked.update()
         assert [driven.step(updates=update) for driven in never] == [[]] * len(never)
@@ -219,7 +220,7 @@ def restored_hooks_continue_identically(method: str, family: str, optimizer: str
         hooks(method, m.network, **schedule(method)) for m in (whole, first)
     )
     receipts: list[Any] = []
-    for update in range(1, 9):
+    for update in range(1, 7):
         if update == 4:  # a new process: new networks, saved tensors
             saved = copy.deepcopy(first_hooks.state_dict())
             second = ready(method, family, optimizer, updates=1)
@@ -233,7 +234,7 @@ def restored_hooks_continue_identically(method: str, family: str, optimizer: str
             receipts.append([(r.sfe, r.clock, r.crossings, r.norm_after, r.units) for r in fired])
     assert receipts[0::2] == receipts[1::2]
     left, right = (
-        [(r.sfe, r.firings, r.log_factor, r.units) for r in h.flush(Clock(updates=8))]
+        [(r.sfe, r.firings, r.log_factor, r.units) for r in h.flush(Clock(updates=6))]
         for h in (whole_hooks, first_hooks)
     )
     assert left == right
@@ -389,15 +390,6 @@ def test_what_is_frozen_or_out_of_scope_keeps_every_bit(method: str) -> None:
     assert all(name.startswith(("7.", "target.")) for name in changed)  # the linear layer
     served = not changed.isdisjoint(made.module.state_dict())
     assert served is (edits_at_once and not case.of_units)  # a head has none
-
-
-def test_tied_tensor_is_edited_once() -> None:
-    made = subject("tied")
-    theta, start = made.module.get_parameter("embed.weight").clone(), made.network.initial
-    receipt = rlplast.apply("shrink_perturb", made.network, coef=0.25)
-    expected = 0.75 * theta + 0.25 * start["embed.weight"]
-    torch.testing.assert_close(made.module.get_parameter("embed.weight"), expected)
-    assert receipt.entries_touched == sum(p.numel() for p in made.module.parameters())
 
 
 def test_fire_edits_a_tied_tensor_only_when_asked() -> None:

@@ -5,6 +5,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -13,27 +14,14 @@ from torch import Tensor, nn
 
 import rlplast
 from rlplast.core.network.network import Network
-from rlplast.core.registry import rows
 from rlplast.metrics.probe import IN_RUNS, OF_CURVATURE
+from tests import test_every_kind
 from tests.cases import ACCEPTED, CASES, about, drive, hooks, loss, probe, ready, schedule
 from tests.methods import penalty_cases
 from tests.models import Subject, assert_same, loss_of, subject
 
 Move = Callable[[nn.Module], object]
-LAYERS: dict[str, dict[str, Any]] = {
-    "activation": {"kind": "elu"},
-    "aid": {},
-    "crelu": {},
-    "deep_fourier": {},
-    "dropconnect": {},
-    "dropout": {},
-    "layer_norm": {},
-    "lifecycle": {"life": [2, 4], "recovery": [1, 2], "warmup": 1},
-    "normalize_project": {},
-    "rigl": {"every": 2},
-    "scheduled_drop": {},
-    "unit_features": {},
-}
+LAYERS = test_every_kind.LAYERS | {"lifecycle": {"life": [2, 4], "recovery": [1, 2], "warmup": 1}}
 OF_BLOCKS = {"stochastic_depth"}  # which needs residual blocks; its tick is that of dropout
 
 
@@ -95,9 +83,11 @@ def in_float64(method: str, late: bool, **keys: Any) -> dict[str, Tensor]:
     return result(made, driven)
 
 
-@pytest.mark.parametrize("method", CASES)
-def test_moved_memory(method: str) -> None:
-    for family in ("conv_batchnorm", "tied", "stacked"):
+@pytest.mark.parametrize(
+    ("method", "other"), [*zip(CASES, cycle(["tied", "stacked"]), strict=False)]
+)
+def test_moved_memory(method: str, other: str) -> None:
+    for family in ("conv_batchnorm", other):
         if (method, family) in ACCEPTED:
             with about(family, "moved, with equal bits"):
                 assert_same(
@@ -116,7 +106,7 @@ def assert_close(expected: dict[str, Tensor], found: dict[str, Tensor]) -> None:
         torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-5, msg=name)
 
 
-@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("layer", sorted(LAYERS.keys() - OF_BLOCKS))
 def test_ticks_of_layers_reach_moved_memory(layer: str) -> None:
     def trained(moved: Move, by_hand: bool) -> dict[str, Tensor]:
         put_in = partial(rlplast.replace_layers, method=layer, **LAYERS[layer])
@@ -134,10 +124,6 @@ def test_ticks_of_layers_reach_moved_memory(layer: str) -> None:
 
     for by_hand in (False, True):
         assert_same(trained(stay, by_hand), trained(move, by_hand))
-
-
-def test_every_layer_is_tried() -> None:
-    assert LAYERS.keys() | OF_BLOCKS == {row.name for row in rows("layers")}
 
 
 def penalised(penalty: str, dtype: torch.dtype, first: Move, made_so: bool, then: Move) -> Any:

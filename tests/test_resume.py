@@ -1,28 +1,37 @@
 """Invariant 5: interrupted and resumed equals uninterrupted, bit for bit; and what may go wrong.
 
 Every step and every file operation of a toy run are in tests/training; here whole DQN runs
-are interrupted, some of them in processes of their own.
+are interrupted, some of them in processes of their own, and their folders damaged.
 """
 
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 import yaml
 
-from rlplast.core.clock import Clock
-from rlplast.core.errors import ConfigError, DamagedFile, Interrupted
+from rlplast.core.clock import Clock, Time
+from rlplast.core.errors import ConfigError, DamagedFile, Interrupted, RlplastError
 from rlplast.run import api
+from rlplast.run.config_file import read_config
 from rlplast.training import checkpoint
 from rlplast.training.loop import Loop
+from rlplast.training.run_folder import RunFolder
 from tests.cli.commands import command
+from tests.every_kind import KINDS, small_run
+from tests.gpt.runs import write_corpora
 from tests.marks import slow
 from tests.runs import (
     TINY,
@@ -30,9 +39,11 @@ from tests.runs import (
     at_step,
     check_resumes,
     final,
+    flip,
     forget,
     kill,
     killed_at_rename,
+    lines,
     status,
     stop,
 )
@@ -46,14 +57,17 @@ def copied(through: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(through, tmp_path / "run"))
 
 
-@pytest.mark.parametrize("env_steps", [0, 36, 108])
+@pytest.mark.parametrize("env_steps", [36, 120])
 def test_resume_from_any_checkpoint_equals(
     env_steps: int, copied: Path, expected: dict[str, Any]
 ) -> None:
     forget(copied, after=env_steps)
+    before = sorted((copied / "checkpoints").rglob("*"))
     api.resume(copied)
     assert final(copied) == expected
     assert status(copied) == "done"
+    if env_steps == 120:  # only the status was missing
+        assert sorted((copied / "checkpoints").rglob("*")) == before
 
 
 def test_killed_between_steps_and_resumed_equals(tmp_path: Path, expected: dict[str, Any]) -> None:
@@ -126,34 +140,16 @@ def test_sigkill_then_sigterm_to_run_and_worker_and_resume_equals(
     assert status(run) == "done"
 
 
-def test_killed_before_the_first_checkpoint_starts_from_the_beginning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: dict[str, Any]
-) -> None:
-    def die(*args: object) -> None:
-        raise Killed
-
-    run = tmp_path / "run"
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr(checkpoint, "write", die)
-        api.train(TINY, run)
-    (run / "run.json").unlink()  # killed even before this was written
-    (run / "metrics.jsonl").write_text('{"updates": 3')
-    messages: list[str] = []
-    api.resume(run, report=messages.append)
-    assert messages[0] == f"{run} has no checkpoint yet: starting from the beginning"
-    assert messages[1:] == [f"what it had written before is kept in {run / 'metrics.jsonl.1'}"]
-    assert (run / "metrics.jsonl.1").read_text() == '{"updates": 3'
-    assert final(run) == expected
-    assert status(run) == "done"
-
-
-def test_lines_of_a_run_whose_checkpoints_are_gone_are_kept(
+def test_lines_of_a_run_whose_checkpoints_and_status_are_gone_are_kept(
     copied: Path, expected: dict[str, Any]
 ) -> None:
     (copied / "metrics.jsonl.1").write_text("of an earlier time")
     forget(copied, after=-1)
+    (copied / "run.json").unlink()  # killed even before this was written
     before = {name: (copied / f"{name}.jsonl").read_bytes() for name in ("metrics", "receipts")}
-    api.resume(copied)
+    messages: list[str] = []
+    api.resume(copied, report=messages.append)
+    assert "has no checkpoint yet" in messages[0] and "metrics.jsonl.2" in messages[1]
     assert (copied / "metrics.jsonl.1").read_text() == "of an earlier time"
     assert (copied / "metrics.jsonl.2").read_bytes() == before["metrics"]
     assert (copied / "receipts.jsonl.1").read_bytes() == before["receipts"]
@@ -188,17 +184,6 @@ def test_checkpoint_of_another_run_is_refused_by_name(through: Path, copied: Pat
     (copied / "run.json").unlink()  # whose it is, nobody knows: it goes on
     api.resume(copied)
     assert api.load(through).agent() is not None
-
-
-def test_killed_after_the_last_checkpoint_only_the_status_is_missing(
-    copied: Path, expected: dict[str, Any]
-) -> None:
-    forget(copied, after=120)
-    before = sorted((copied / "checkpoints").rglob("*"))
-    api.resume(copied)
-    assert status(copied) == "done"
-    assert final(copied) == expected
-    assert sorted(p for p in (copied / "checkpoints").rglob("*")) <= before
 
 
 def env_of(env_id: str, num_envs: int = 2, **options: Any) -> dict[str, Any]:
@@ -238,33 +223,6 @@ def test_every_kind_of_environment_and_total_resumes(
 ) -> None:
     config = TINY | {"total": "60 env_steps", "evaluate": {"every": None}} | change
     check_resumes(config, tmp_path)
-
-
-# Interrupted.
-
-
-def test_signals_leave_a_checkpoint_of_the_very_step(
-    tmp_path: Path, expected: dict[str, Any]
-) -> None:
-    run, clocks = tmp_path / "run", []
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        observer = at_step(29, lambda number=number: os.kill(os.getpid(), number))
-
-        def observe(loop: Loop, observer: Any = observer) -> None:
-            observer(loop)
-            clocks.append(loop.trainable.clock)
-
-        with pytest.raises(Interrupted, match="rlplast resume"):
-            if clocks:
-                api.resume(run, observer=observe)
-            else:
-                api.train(TINY, run, observer=observe)
-        assert len(clocks) % 29 == 0
-        assert status(run) == "interrupted"
-        _, state = checkpoint.load(checkpoint.newest(run / "checkpoints")[0])
-        assert state["clock"] == vars(clocks[-1])
-    api.resume(run)
-    assert final(run) == expected
 
 
 # Done, and extended.
@@ -346,10 +304,13 @@ def test_total_that_does_not_extend_is_refused(through: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"evaluate": {"every": "5%", "episodes": 3}, "metrics": {"every": None}},
+        {
+            "evaluate": {"every": "5%", "episodes": 3},
+            "metrics": {"every": None},
+            "hooks": [*TINY["hooks"], {"method": "head_reset", "every": "9999 frames"}],
+        },
         {"evaluate": {"every": None}, "metrics": {"every": "4%", "batch_size": 32}},
         slow({"log": {"every": "1%"}, "checkpoint": {"every": "100%"}}),
-        {"hooks": [*TINY["hooks"], {"method": "head_reset", "every": "9999 frames"}]},
     ],
     ids=lambda change: " ".join(change),
 )
@@ -363,3 +324,194 @@ def test_cadence_and_hooks_that_never_fire_change_nothing(
         assert changed[name] == expected[name]
     for key in ("clock", "trainable"):
         assert changed["state.json"][key] == expected["state.json"][key]
+
+
+# Damaged.
+
+
+@pytest.fixture
+def halfway(copied: Path) -> Path:
+    """A copy of the run as it would be if killed after its checkpoint at 60 env_steps."""
+    forget(copied, after=60)
+    return copied
+
+
+def cut(path: Path) -> None:
+    (path / "tensors.safetensors").write_bytes((path / "tensors.safetensors").read_bytes()[:999])
+
+
+def reseal(path: Path) -> None:
+    """Make the manifest match what lies there."""
+    seal = json.loads((path / "COMPLETE").read_text())
+    for name in seal["files"]:
+        data = (path / name).read_bytes()
+        seal["files"][name] = [len(data), zlib.crc32(data)]
+    (path / "COMPLETE").write_text(json.dumps(seal))
+
+
+def test_damaged_checkpoints_are_passed_over_with_their_reasons(
+    halfway: Path, expected: dict[str, Any]
+) -> None:
+    checkpoints = halfway / "checkpoints"
+    flip(checkpoints / "step-60" / "state.json")
+    next((checkpoints / "step-48" / "replay").iterdir()).unlink()
+    (checkpoints / "step-36" / "COMPLETE").unlink()
+    cut(checkpoints / "step-24")
+    messages: list[str] = []
+    api.resume(halfway, report=messages.append)
+    for reason in ("not finished", "altered", "missing", "999 bytes"):
+        assert any(reason in said for said in messages), reason
+    assert all("step-12" in said for said in messages)
+    assert final(halfway) == expected
+    checkpoint.check(checkpoints / "step-60")  # written anew
+
+
+def test_a_config_edited_before_a_resume_is_said(halfway: Path) -> None:
+    path = halfway / "config.yaml"
+    edited = {"threads": 2, "seed": 99}
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | edited))
+    messages: list[str] = []
+    try:
+        with pytest.raises(Killed):
+            api.resume(halfway, report=messages.append, observer=at_step(1, kill))
+    finally:
+        torch.set_num_threads(1)
+    for key, now in edited.items():
+        said = [words for words in messages if f"{key} = " in words]
+        assert len(said) == 1 and f"its config.yaml says {now}" in said[0]
+
+
+def test_no_usable_checkpoint_is_exit_1(halfway: Path) -> None:
+    for path in (halfway / "checkpoints").iterdir():
+        cut(path)
+    outcome = command("resume", halfway)
+    assert outcome.code == 1
+    assert "no usable checkpoint in" in outcome.err
+    assert outcome.err.count("/tensors.safetensors has 999 bytes, written were") == 2
+    more = len(list((halfway / "checkpoints").iterdir())) - 2
+    assert outcome.err.endswith(f"; and {more} more\n")
+
+
+def test_state_that_fits_its_manifest_and_no_run_is_exit_1(halfway: Path) -> None:
+    folder = halfway / "checkpoints" / "step-60"
+    saved = (folder / "state.json").read_text()
+    for change in (
+        lambda state: state.pop("hooks"),
+        lambda state: state["clock"].update(updates="many"),
+        lambda state: state["trainable"]["experience"].update(credit=None),
+        lambda state: state["trainable"]["experience"]["replay"].update(rows_written=[10**9, 3]),
+        lambda state: state.update(lengths={"ietrics.jsonl": 3}),
+    ):
+        state = json.loads(saved)
+        change(state)
+        (folder / "state.json").write_text(json.dumps(state))
+        reseal(folder)
+        outcome = command("resume", halfway)
+        assert outcome.code == 1 and outcome.err.count("\n") == 1
+        assert "step-60" in outcome.err
+
+
+def leaves(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the paths to all values of a state; of a list to the first."""
+    if isinstance(tree, dict | list):
+        keys = tree if isinstance(tree, dict) else range(min(len(tree), 1))
+        for key in keys:
+            yield from leaves(tree[key], (*path, key))
+    else:
+        yield path
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:__array__ implementation")  # a tensor in an array's place
+@pytest.mark.parametrize("kind", KINDS)
+def test_null_in_place_of_any_value_of_a_state_is_refused_or_means_nothing(
+    kind: str, tmp_path: Path
+) -> None:
+    config = small_run(kind, write_corpora(tmp_path))
+    total = read_config(config).total_time()
+    half = Time(int(total.value * 0.6), total.unit)
+    run = api.train(config, tmp_path / "run", until=(half,)).path
+    found, _ = checkpoint.newest(run / "checkpoints")
+    for other in (run / "checkpoints").iterdir():
+        if other.name != found.name:
+            shutil.rmtree(other)
+    (run / "run.json").write_text(json.dumps({"status": "interrupted"}))
+    saved, refused = (found / "state.json").read_text(), 0
+    for path in [*leaves(json.loads(saved))][KINDS.index(kind) % 2 :: 2]:  # half of them by turns
+        copy = tmp_path / "copy"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(run, copy)
+        state = json.loads(saved)
+        node = state
+        for key in path[:-1]:
+            node = node[key]
+        node[path[-1]] = None
+        (copy / "checkpoints" / found.name / "state.json").write_text(json.dumps(state))
+        reseal(copy / "checkpoints" / found.name)
+        try:
+            api.resume(copy)
+        except RlplastError:  # any other error is a traceback
+            refused += 1
+    assert refused > 0
+
+
+def test_line_altered_before_the_checkpoint_is_named_and_the_run_goes_on(
+    halfway: Path, expected: dict[str, Any]
+) -> None:
+    path = halfway / "metrics.jsonl"
+    text = path.read_bytes()
+    place = text.index(b'"train/loss": ') + len(b'"train/loss": ')
+    digit = next(i for i in range(place, len(text)) if chr(text[i]).isdigit())
+    path.write_bytes(text[:digit] + bytes([text[digit] ^ 1]) + text[digit + 1 :])
+    messages: list[str] = []
+    run = api.resume(halfway, report=messages.append)
+    line = text[:digit].count(b"\n")
+    found = re.search(r"metrics\.jsonl was altered in lines (\d+) to (\d+) since", messages[0])
+    assert found is not None and int(found[1]) <= line + 1 <= int(found[2])
+    assert run.info["altered"] == {"metrics.jsonl": [int(found[1]), int(found[2])]}
+    pairs = zip(lines(halfway, "metrics"), expected["metrics"], strict=True)
+    differing = [a != b for a, b in pairs]
+    assert differing.index(True) == line and sum(differing) == 1
+    assert final(halfway)["tensors.safetensors"] == expected["tensors.safetensors"]
+
+
+def test_actions_out_of_range_in_a_replay_are_exit_1(halfway: Path) -> None:
+    folder = halfway / "checkpoints" / "step-60"
+    (path,) = (folder / "replay").glob("env0000-records-*.npy")
+    records = np.load(path)
+    records["action"][3] = 77
+    with path.open("r+b") as file:
+        file.seek(-records.nbytes, 2)
+        file.write(records.tobytes())
+    reseal(folder)
+    outcome = command("resume", halfway)
+    assert outcome.code == 1
+    assert f"replay {folder / 'replay'} holds actions from 0 to 77" in outcome.err
+
+
+def test_half_a_line_of_a_killed_run_does_not_hide_the_others(halfway: Path) -> None:
+    rows = api.load(halfway).lines()
+    with (halfway / "metrics.jsonl").open("a") as file:
+        file.write('{"updates": 4')
+    assert api.load(halfway).lines() == rows
+    (halfway / "run.json").write_text('{"status": ')
+    outcome = command("resume", halfway)
+    assert outcome.code == 1 and "run.json" in outcome.err
+
+
+def test_folder_in_use_or_not_empty_is_exit_2(halfway: Path, tmp_path: Path) -> None:
+    writer = RunFolder(halfway)
+    try:
+        outcome = command("resume", halfway)
+    finally:
+        writer.close()
+    assert outcome.code == 2 and str(halfway) in outcome.err
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump(TINY))
+    for name in ("run.json", "notes.txt"):
+        run = tmp_path / name[:-1]
+        run.mkdir()
+        (run / name).write_text("{}")
+        outcome = command("train", config, "--out", run)
+        assert outcome.code == 2 and "rlplast resume" in outcome.err
+        assert [p.name for p in run.iterdir()] == [name]

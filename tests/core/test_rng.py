@@ -14,12 +14,9 @@ from rlplast.core.rng import (
 )
 
 
-def test_seeds_are_those_of_runs_already_made() -> None:
+def test_seeds_are_those_of_runs_already_made_and_fit_every_generator() -> None:
     assert derive_seed(0, "environment") == 4222051398853257072
     assert derive_seed(1, "hook", "fire#1", "q", 2) == 3254076454256413475
-
-
-def test_seeds_fit_every_generator() -> None:
     for seed in (0, 1, -1, 2**70):
         assert 0 <= derive_seed(seed, "x") < 2**63
         torch_stream(seed, "x")
@@ -42,28 +39,23 @@ def test_long_lived_stream_goes_on_whatever_others_draw() -> None:
 
 
 def test_restored_streams_go_on_in_the_generators_handed_out() -> None:
+    state, kept = random.getstate(), str(np.random.get_state())
     streams = Streams(0)
-    streams.numpy("replay").random(3)
+    streams.numpy("replay").integers(2**32, dtype=np.uint32)  # PCG64 keeps the other half
     torch.rand(3)
     saved = streams.state_dict()
     saved["numpy"] = json.loads(json.dumps(saved["numpy"]))
-    expected = streams.numpy("replay").random(5).tolist(), torch.rand(5)
 
+    def drawn(generator: np.random.Generator) -> list[int]:
+        return generator.integers(2**32, size=3, dtype=np.uint32).tolist()
+
+    expected = drawn(streams.numpy("replay")), torch.rand(5)
     other = Streams(9)
     held = other.numpy("replay")
     other.load_state_dict(saved)
-    assert held.random(5).tolist() == expected[0]
+    assert drawn(held) == expected[0]
     assert torch.equal(torch.rand(5), expected[1])
-
-
-def test_half_of_a_64_bit_draw_is_part_of_the_state() -> None:
-    streams = Streams(0)
-    streams.numpy("replay").integers(2**32, dtype=np.uint32)  # PCG64 keeps the other half
-    saved = json.loads(json.dumps(streams.state_dict()["numpy"]))
-    expected = streams.numpy("replay").integers(2**32, size=3, dtype=np.uint32).tolist()
-    streams.load_state_dict({"numpy": saved, "model": torch.get_rng_state()})
-    drawn = streams.numpy("replay").integers(2**32, size=3, dtype=np.uint32).tolist()
-    assert drawn == expected
+    assert (random.getstate(), str(np.random.get_state())) == (state, kept)  # whose are no streams
 
 
 def test_global_generators_are_put_back_even_after_an_error() -> None:
@@ -73,16 +65,6 @@ def test_global_generators_are_put_back_even_after_an_error() -> None:
         torch.rand(7)
         raise ZeroDivisionError
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_streams_leave_numpys_and_pythons_global_generators_alone() -> None:
-    state, kept = random.getstate(), np.random.get_state()
-    streams = Streams(0)
-    streams.numpy("replay").random(3)
-    torch_stream(0, "x")
-    streams.load_state_dict(streams.state_dict())
-    assert random.getstate() == state
-    assert str(np.random.get_state()) == str(kept)
 
 
 def test_a_process_that_computes_on_no_gpu_begins_none(monkeypatch: pytest.MonkeyPatch) -> None:

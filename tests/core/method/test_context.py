@@ -1,7 +1,6 @@
 """What methods read besides weights: where it comes from, and that reading moves nothing."""
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Context
 from rlplast.core.method.hooks import Hooks
-from rlplast.core.network.edits import Assign
 from rlplast.core.network.network import Network
 from rlplast.core.rng import preserve_global_rng
 from tests.core.method.spies import spy
@@ -21,6 +19,8 @@ from tests.core.toy import Toy, loop, run
 from tests.models import assert_same, build, loss_of, masters_of, subject
 
 AT = {"at": "50%"}
+
+
 EVERY = {"every": "1 updates"}
 
 
@@ -68,17 +68,21 @@ def test_activations_of_a_scheduled_firing_are_those_of_its_probe() -> None:
     assert drawn[0].shape == (5, 5)
     assert same(first, activations_of(made.module, drawn[0]))
     assert not any(t.requires_grad for t in first.values())
-
-
-def test_a_probe_may_be_a_batch_and_its_size_is_the_methods_parameter() -> None:
-    made = subject("mlp")
-    name, seen = spy(lambda context: context.activations["0"], "activations", size=3)
-    fired(name, made.network, probe=made.x)
-    assert torch.equal(seen[0], activations_of(made.module, made.x)["0"])
-    fired(name, made.network, probe=inputs)
-    assert seen[1].shape == (3, 6)
+    fired(name, made.network, probe=made.x)  # a probe may be a batch
+    assert same(seen[1][0], activations_of(made.module, made.x))
     fired(name, made.network, AT | {"params": {"probe": 7}}, probe=inputs)
-    assert seen[2].shape == (7, 6)
+    assert seen[2][0]["0"].shape == (7, 6)
+    idle, _ = spy(lambda context: None, "activations", "gradients", "batches")
+    both, _ = spy(lambda c: (c.gradients, c.activations), "activations", "gradients")
+    for reader in (idle, both):
+        fired(reader, made.network, probe=probe, loss=lambda x: made.module(x).sum())
+    assert len(drawn) == 2  # nothing is computed that is not read, and one batch serves both
+    networks = {n: Network(n, build("mlp")) for n in ("a", "b")}
+    probes = {"a": torch.ones(2, 5), "b": torch.zeros(3, 5)}
+    fired(name, networks, probe=probes)
+    assert [found["0"].shape[0] for found, _ in seen[3:]] == [2, 3]
+    with pytest.raises(ConfigError, match="'b'"):
+        fired(name, networks, probe={"a": torch.ones(2, 5)})
 
 
 def test_models_of_several_arguments_get_them_all() -> None:
@@ -140,29 +144,21 @@ def test_gradients_are_those_of_the_loss_on_the_probe_and_leave_no_trace() -> No
     assert all(m.training for m in made.module.modules())
 
 
-def test_gradients_come_in_the_layout_of_blocks_once_per_tie_and_of_what_trains() -> None:
-    made = subject("stacked")
+def test_gradients_come_once_per_tie_and_of_what_trains() -> None:
     name, seen = spy(lambda context: context.gradients, "gradients")
-    fired(name, made.network, probe=made.x, loss=lambda x: loss_of(made.module, x, made.y))
-    weight = made.module.get_parameter("fc2.weight")
-    [expected] = torch.autograd.grad(loss_of(made.module, made.x, made.y), [weight])
-    assert seen[0].keys() == {b.name for b in made.network.trainable()}
-    for member in (0, 1):
-        assert torch.equal(seen[0][f"[{member}].fc2.weight"], expected[member])
     tied = subject("tied")
     fired(name, tied.network, probe=tied.x, loss=lambda x: loss_of(tied.module, x, tied.y))
-    assert seen[1].keys() == {"embed.weight", "fc.weight", "fc.bias"}
+    assert seen[0].keys() == {"embed.weight", "fc.weight", "fc.bias"}
     frozen = subject("mlp")
     frozen.module.get_submodule("0").requires_grad_(False)
     bias = frozen.module.get_parameter("2.bias")
-    fired(
-        name,
-        frozen.network,
-        probe=frozen.x,
-        loss=lambda x: frozen.module(x)[:, :0].sum() + bias.sum(),
-    )
-    assert seen[2]["2.bias"].tolist() == [1.0] * 6
-    assert not any(n.startswith("0.") for n in seen[2])
+
+    def loss(x: Tensor) -> Tensor:
+        return frozen.module(x)[:, :0].sum() + bias.sum()
+
+    fired(name, frozen.network, probe=frozen.x, loss=loss)
+    assert seen[1]["2.bias"].tolist() == [1.0] * 6
+    assert not any(n.startswith("0.") for n in seen[1])
 
 
 def test_gradients_of_masters_are_those_of_the_weights_that_compute() -> None:
@@ -174,19 +170,6 @@ def test_gradients_of_masters_are_those_of_the_weights_that_compute() -> None:
     fired(name, network, probe=x, loss=lambda x: module(x).sum())
     module(x).sum().backward()
     assert same(seen[0], {n: p.grad for n, p in module.named_parameters()})
-
-
-def test_batches_are_as_many_as_asked_for_and_of_the_firings_stream() -> None:
-    def look(context: Context) -> Any:
-        return [list(context.batches(3, size=4)) for _ in range(2)]
-
-    name, seen = spy(lambda context: {"batches": look(context)}, "batches")
-    fired(name, subject("mlp").network, probe=inputs)
-    [found] = seen
-    first, again = found["batches"]
-    assert [batch[""].shape for batch in first] == [(4, 5)] * 3
-    assert all(torch.equal(a[""], b[""]) for a, b in zip(first, again, strict=True))
-    assert len({tuple(b[""].flatten().tolist()) for b in first}) == 3
 
 
 def test_gradients_on_a_batch_in_training_mode_move_no_statistics_and_no_stream() -> None:
@@ -211,40 +194,6 @@ def test_gradients_on_a_batch_in_training_mode_move_no_statistics_and_no_stream(
     assert not torch.equal(training["3.weight"], evaluating["3.weight"])
 
 
-def test_moments_are_the_optimizers_own_tensors_in_the_layout_of_blocks() -> None:
-    def look(context: Context) -> Any:
-        return {b.name: context.moments(b) for b in context.blocks if b.role != "buffer"}
-
-    name, seen = spy(look, "moments")
-    made = subject("stacked", updates=0)
-    fired(name, made.network)
-    assert not any(seen[0].values())  # before the first update
-    made.update()
-    fired(name, made.network)
-    for member in (0, 1):
-        found = seen[1][f"[{member}].fc1.weight"]
-        assert found.keys() == {"exp_avg", "exp_avg_sq"}
-        for key, tensor in found.items():
-            own = made.optimizer.state[made.module.get_parameter("fc1.weight")][key]
-            assert torch.equal(tensor, own[member])
-            assert tensor.data_ptr() == own[member].data_ptr()
-
-
-def test_moments_may_be_edited_and_a_networks_without_an_optimizer_has_none() -> None:
-    def forget(context: Context) -> Any:
-        moments = context.moments(context.blocks[0])
-        return [Assign(t, torch.zeros_like(t)) for t in moments.values()]
-
-    name, seen = spy(forget, "moments")
-    made = subject("mlp")
-    fired(name, made.network)
-    state = made.optimizer.state[made.module.get_parameter("0.weight")]
-    assert not state["exp_avg"].any() and not state["exp_avg_sq"].any() and state["step"] == 3
-    [receipt] = hooks_of(name, Network("net", build("mlp"))).step(updates=5)
-    assert receipt.entries_touched == 0
-    assert seen[1] == []
-
-
 def test_activations_inside_an_update_are_those_it_was_given() -> None:
     made = subject("mlp")
     name, seen = spy(lambda context: (context.activations, context.inside), "activations")
@@ -263,19 +212,6 @@ def test_activations_inside_an_update_are_those_it_was_given() -> None:
     assert len(seen) == 2
 
 
-def test_activations_of_several_networks_are_given_by_name() -> None:
-    networks = {n: Network(n, build("mlp")) for n in ("a", "b")}
-    name, seen = spy(lambda context: (context.network.name, context.activations), "activations")
-    hooks = hooks_of(name, networks, EVERY)
-    assert hooks.recorded() == {"a", "b"}
-    found = {n: activations_of(w.module, torch.ones(1, 5)) for n, w in networks.items()}
-    hooks.step(updates=1, activations=found)
-    assert [n for n, _ in seen] == ["a", "b"]
-    assert all(activations is found[n] for n, activations in seen)
-    hooks.step(updates=2, activations=found | {"b": {}})  # b made no update this time
-    assert [n for n, _ in seen[2:]] == ["a"]
-
-
 def test_gradients_inside_an_update_are_the_ones_it_used() -> None:
     made = subject("stacked")
     name, seen = spy(lambda context: context.gradients, "gradients")
@@ -291,7 +227,12 @@ def test_gradients_inside_an_update_are_the_ones_it_used() -> None:
     assert seen[1] == {}
 
 
-def test_what_a_reader_lacks_is_named_when_the_hooks_are_made_or_step() -> None:
+class Empty(Toy):
+    def sample(self, size: int, number: int) -> Any:
+        return None
+
+
+def test_what_a_reader_lacks_or_did_not_declare_is_named() -> None:
     network = subject("mlp").network
     for what in ("activations", "gradients", "batches"):
         name, _ = spy(lambda context: None, what)
@@ -305,50 +246,17 @@ def test_what_a_reader_lacks_is_named_when_the_hooks_are_made_or_step() -> None:
             for loss in (None, {"other": torch.sum}):
                 with pytest.raises(ConfigError, match=r"'net'.*loss="):
                     hooks_of(name, network, probe=inputs, loss=loss)
-    endless, _ = spy(lambda context: list(context.batches()), "batches")
-    with pytest.raises(ConfigError, match="batches = None"):
-        fired(endless, network, probe=inputs)
-    with pytest.raises(ConfigError, match="'activation'"):
-        spy(lambda context: None, "activation")
-
-
-def test_activations_that_an_update_does_not_give_are_named() -> None:
-    name, _ = spy(lambda context: context.activations, "activations")
-    fine = torch.ones(3, 6)
-    for given, says in (
-        (None, "pass activations="),
-        (5, "int"),
-        (torch.ones(2), "Tensor"),
-        ({"net": [1]}, "'net' are a list"),
-        ({"0": fine}, "lack 2"),
-        ({"0": None, "2": fine}, "NoneType for 0"),
-        ({"0": torch.ones(3, 7), "2": fine}, r"\(3, 7\) for 0"),
-        ({"0": torch.ones(6), "2": fine}, r"\(6,\) for 0"),
-    ):
-        with pytest.raises(ConfigError, match=says):
-            hooks_of(name, subject("mlp").network, EVERY).step(updates=1, activations=given)
-
-
-def test_losses_without_a_gradient_are_refused_by_name() -> None:
     made = subject("mlp")
     name, _ = spy(lambda context: context.gradients, "gradients")
     losses: list[Any] = [lambda y: 0.5, lambda y: y.sum(1), lambda y: y.detach().sum()]
     for loss in losses:
         with pytest.raises(ConfigError, match=rf"\({name}\), network 'net'"):
             fired(name, made.network, probe=made.x, loss=lambda x, loss=loss: loss(made.module(x)))
-
-
-def test_a_probe_by_network_has_one_for_each_that_reads() -> None:
-    networks = {n: Network(n, build("mlp")) for n in ("a", "b")}
-    name, seen = spy(lambda context: context.activations["0"], "activations")
-    probes = {"a": torch.ones(2, 5), "b": torch.zeros(3, 5)}
-    fired(name, networks, probe=probes)
-    assert [t.shape[0] for t in seen] == [2, 3]
-    with pytest.raises(ConfigError, match="'b'"):
-        fired(name, networks, probe={"a": torch.ones(2, 5)})
-
-
-def test_what_a_method_does_not_declare_it_cannot_read() -> None:
+    endless, _ = spy(lambda context: list(context.batches()), "batches")
+    with pytest.raises(ConfigError, match="batches = None"):
+        fired(endless, network, probe=inputs)
+    with pytest.raises(ConfigError, match="'activation'"):
+        spy(lambda context: None, "activation")
     looks: dict[str, Any] = {
         "activations": lambda context: context.activations,
         "gradients": lambda context: context.gradients,
@@ -359,75 +267,35 @@ def test_what_a_method_does_not_declare_it_cannot_read() -> None:
         name, _ = spy(look)
         for schedule in (AT, EVERY):
             with pytest.raises(ConfigError, match=f"reads '{what}'"):
-                fired(name, subject("mlp").network, schedule, probe=inputs)
-
-
-def test_a_probe_before_there_are_data_is_refused() -> None:
-    class Empty(Toy):
-        def sample(self, size: int, number: int) -> Any:
-            return None
-
+                fired(name, network, schedule, probe=inputs)
     name, _ = spy(lambda context: context.activations, "activations")
+    fine = torch.ones(3, 6)
+    for given, says in (
+        (None, "pass activations="),
+        (5, "int"),
+        ({"net": [1]}, "'net' are a list"),
+        ({"0": fine}, "lack 2"),
+        ({"0": None, "2": fine}, "NoneType for 0"),
+        ({"0": torch.ones(3, 7), "2": fine}, r"\(3, 7\) for 0"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            hooks_of(name, network, EVERY).step(updates=1, activations=given)
     toy = Empty()
     with pytest.raises(ConfigError, match=rf"\({name}\) reads a probe batch and there are no data"):
         fired(name, toy.networks, source=toy)
-
-
-class Counting(Toy):
-    """A toy that counts what is asked of it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: list[str] = []
-
-    def sample(self, size: int, number: int) -> Tensor:
-        self.asked.append(f"sample {size}")
-        return super().sample(size, number)
-
-    def batches(self, count: int | None, size: int, number: int) -> Iterator[Tensor]:
-        self.asked.append(f"batches {count} {size}")
-        return super().batches(count, size, number)
-
-    def activations(self, network: str, batch: Tensor) -> dict[str, Tensor]:
-        self.asked.append("activations")
-        return super().activations(network, batch)
-
-    def loss(self, network: str, batch: Tensor, train: bool = False) -> Tensor:
-        self.asked.append(f"loss train={train}")
-        return super().loss(network, batch, train)
 
 
 def gradients_of_batches(context: Context) -> Any:
     return {i: context.gradients_on(b, train=True) for i, b in enumerate(context.batches(2, 3))}
 
 
-# What is declared, what is read, and what the run is asked for.
-READERS: dict[str, tuple[tuple[str, ...], Any, list[str]]] = {
-    "nothing": ((), lambda c: None, []),
-    "declared alone": (("activations", "gradients", "batches"), lambda c: None, []),
-    "moments": (("moments",), lambda c: c.moments(c.blocks[0]), []),
-    "activations": (("activations",), lambda c: c.activations, ["sample 5", "activations"]),
-    "gradients": (("gradients",), lambda c: c.gradients, ["sample 5", "loss train=False"]),
-    "both": (
-        ("activations", "gradients"),
-        lambda c: (c.gradients, c.activations),
-        ["sample 5", "loss train=False", "activations"],
-    ),
-    "batches": (
-        ("batches",),
-        gradients_of_batches,
-        ["batches 2 3", "loss train=True", "loss train=True"],
-    ),
-}
-
-
-def test_a_run_computes_what_is_read_and_no_more() -> None:
-    for which, (reads, look, expected) in READERS.items():
-        name, seen = spy(look, *reads)
-        toy = Counting()
-        fired(name, toy.networks, source=toy)
-        assert toy.asked == expected, which
-        assert len(seen) == 1
+# What is declared, and what is read.
+READERS: list[tuple[tuple[str, ...], Any]] = [
+    (("activations", "gradients", "batches"), lambda c: None),
+    (("moments",), lambda c: c.moments(c.blocks[0])),
+    (("activations", "gradients"), lambda c: (c.gradients, c.activations)),
+    (("batches",), gradients_of_batches),
+]
 
 
 def test_reading_changes_no_bit_of_a_run(tmp_path: Any) -> None:
@@ -443,42 +311,13 @@ def test_reading_changes_no_bit_of_a_run(tmp_path: Any) -> None:
             return {**toy.module.state_dict()}, torch.get_rng_state(), streams
 
     plain, rng, streams = final("plain")
-    for which, (reads, look, _) in READERS.items():
+    for reads, look in READERS:
         name, seen = spy(look, *reads)
         probed, rng_probed, streams_probed = final(name, {"method": name, "every": "2 updates"})
-        assert len(seen) == 4, which
+        assert len(seen) == 4, reads
         assert_same(plain, probed)
-        assert torch.equal(rng, rng_probed), which
-        assert streams == streams_probed, which
-
-
-def test_a_users_probe_may_draw_from_the_global_stream_and_moves_it_not() -> None:
-    def careless(size: int, generator: torch.Generator) -> Tensor:
-        return torch.randn(size, 5)
-
-    name, seen = spy(lambda context: context.activations["0"], "activations")
-    with preserve_global_rng():
-        torch.manual_seed(0)
-        before = torch.get_rng_state()
-        fired(name, subject("mlp").network, probe=careless)
-        assert torch.equal(torch.get_rng_state(), before)
-    assert seen[0].shape == (5, 6)
-
-
-def test_a_followers_plan_reads_the_networks_units_and_activations() -> None:
-    def look(context: Context) -> Any:
-        return context.network.name, context.units, context.activations, context.owner
-
-    name, seen = spy(look, "activations")
-    made = subject("mlp")
-    fired(name, made.network, AT | {"followers": "same_edit"}, probe=made.x)
-    (_, own, activations, owner), (follower, units, theirs, of) = seen
-    assert (owner, follower, of) == (None, "net.target", made.network)
-    assert theirs is activations
-    assert [g.name for g in units] == [g.name for g in own] == ["0", "2"]
-    blocks = set(made.network.followers["target"].blocks)
-    assert all(p.block in blocks for g in units for p in g.parts)
-    assert not any(p.block in blocks for g in own for p in g.parts)
+        assert torch.equal(rng, rng_probed), reads
+        assert streams == streams_probed, reads
 
 
 def test_a_context_says_where_the_run_is_and_draws_the_same_again() -> None:

@@ -1,3 +1,5 @@
+"""Hooks in a hand-written loop: when and on what they fire, what they add up and tell."""
+
 import copy
 import inspect
 import math
@@ -11,13 +13,16 @@ from torch import nn
 
 import rlplast
 from rlplast.core.clock import Clock
-from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.core.errors import ConfigError, DamagedFile, NothingToEdit
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.network.network import Network
 from rlplast.core.registry import get
 from rlplast.core.rng import torch_stream
+from rlplast.methods import recycling
 from tests.cases import CASES
-from tests.models import assert_same, subject
+from tests.core.method.networks import networks
+from tests.models import assert_same, build, subject
+from tests.syncs import host_reads
 
 RESET = {"method": "full_reset"}
 
@@ -27,30 +32,29 @@ def network_of(module: nn.Module | None = None, name: str = "net") -> Network:
     return Network(name, module, torch.optim.SGD(module.parameters(), lr=0.1))
 
 
+pytestmark = pytest.mark.usefixtures("own_methods")
+
+
 def fired_at(config: dict[str, Any], steps: range, unit: str = "updates") -> list[tuple[int, int]]:
     hooks = Hooks([RESET | config], network_of(), f"100 {unit}")
-    found = []
-    for count in steps:
-        found += [(r.clock[unit], r.crossings) for r in hooks.step(**{unit: count})]
-    return found
+    found = [r for count in steps for r in hooks.step(**{unit: count})]
+    return [(r.clock[unit], r.crossings) for r in found]
 
 
-def test_hook_fires_at_its_update_in_a_hand_written_loop() -> None:
-    assert fired_at({"at": "50%"}, range(1, 101)) == [(50, 1)]
-    assert fired_at({"at": ["25%", "50 updates"]}, range(1, 101)) == [(25, 1), (50, 1)]
-    assert fired_at({"at": "0%"}, range(0, 5)) == [(0, 1)]  # the first clock
-    assert fired_at({"at": "0%"}, range(1, 5)) == [(1, 1)]
-    assert fired_at({"every": "30 updates"}, range(1, 101)) == [(30, 1), (60, 1), (90, 1)]
+def test_a_hook_fires_where_its_schedule_says_and_not_at_the_end_or_after_it() -> None:
+    whole = range(1, 121)
     between = {"every": "10 updates", "from": "25 updates", "until": "40 updates"}
-    assert fired_at(between, range(1, 101)) == [(30, 1), (40, 1)]
-
-
-def test_jumps_count_the_points_they_cross_and_nothing_fires_at_the_end_or_after_it() -> None:
-    every = {"every": "10 env_steps"}
-    assert fired_at(every, range(0, 101, 25), "env_steps") == [(25, 2), (50, 3), (75, 2), (100, 2)]
-    assert fired_at({"every": "50%"}, range(0, 121)) == [(50, 1)]
-    gated = {"every": "20 updates", "from": "30%"}
-    assert fired_at(gated, range(0, 121)) == [(40, 1), (60, 1), (80, 1)]
+    for config, steps, expected in (
+        ({"at": ["25%", "50 updates"]}, whole, [(25, 1), (50, 1)]),
+        ({"at": "0%"}, range(0, 5), [(0, 1)]),  # the first clock
+        ({"at": "0%"}, range(1, 5), [(1, 1)]),
+        ({"every": "30 updates"}, whole, [(30, 1), (60, 1), (90, 1)]),
+        (between, whole, [(30, 1), (40, 1)]),
+        ({"every": "50%"}, whole, [(50, 1)]),
+    ):
+        assert fired_at(config, steps) == expected, config
+    jumps = fired_at({"every": "10 env_steps"}, range(0, 101, 25), "env_steps")
+    assert jumps == [(25, 2), (50, 3), (75, 2), (100, 2)]
 
 
 def test_step_refuses_counters_that_go_back_or_were_never_given() -> None:
@@ -104,85 +108,47 @@ def test_every_update_hook_acts_at_every_update_and_reports_once() -> None:
     assert hooks.flush(Clock(updates=3)) == []
 
 
-def test_summary_receipt_sums_logs_of_factors() -> None:
-    module = nn.Sequential(nn.Linear(3, 3, bias=False))
-    network = network_of(module)
-    with torch.no_grad():
-        module.get_parameter("0.weight").mul_(2)
-    half = {"method": "swr", "every": "1 updates", "params": {"coef": 0.5}}
-    hooks = Hooks([half], network, "10 updates")
-    hooks.step(updates=2)
-    [receipt] = hooks.flush(Clock(updates=2))
-    # norms 2 → 1.5 → 1.25 of the initial one
-    assert receipt.log_factor == pytest.approx(torch.tensor(1.25 / 2).log().item(), rel=1e-5)
-    norm = float(network.initial["0.weight"].norm())
-    assert receipt.sfe == pytest.approx(norm**2 * (0.5**2 + 0.25**2), rel=1e-5)
+def draws(rows: list[dict[str, Any]], seed: int = 0, until: int = 4) -> list[torch.Tensor]:
+    """The first weights after each update of a run of 10."""
+    network = network_of()
+    hooks = Hooks([RESET | row for row in rows], network, "10 updates", seed)
+    weights = []
+    for update in range(1, until + 1):
+        hooks.step(updates=update)
+        weights.append(network.blocks[0].view.clone())
+    return weights
 
 
-def test_each_firing_draws_anew_from_seed_and_number() -> None:
-    def draws(period: int, seed: int) -> list[torch.Tensor]:
-        network = network_of()
-        hooks = Hooks([RESET | {"every": f"{period} updates"}], network, "10 updates", seed)
-        weights = []
-        for update in range(1, 5):
-            hooks.step(updates=update)
-            weights.append(network.blocks[0].view.clone())
-        return weights
-
+def test_each_firing_draws_anew_from_seed_and_number_whatever_other_rows_there_are() -> None:
     for period in (1, 2):
-        first, again = draws(period, 0), draws(period, 0)
+        row = {"every": f"{period} updates"}
+        first, again = draws([row]), draws([row])
         assert not torch.equal(first[1], first[3])
         assert all(torch.equal(first[u], again[u]) for u in (1, 2, 3))
-        assert not torch.equal(first[3], draws(period, 1)[3])
+        assert not torch.equal(first[3], draws([row], 1)[3])
         key = f"full_reset every={period} updates"
         generator = torch_stream(0, "hook", key, "net", 4 // period)
         law = network_of()
         assert torch.equal(first[3], law.fresh(law.blocks[0], generator))
-
-
-def test_loop_goes_on_after_a_restart_where_it_was() -> None:
-    def run(restart: int | None) -> tuple[list[Any], dict[str, torch.Tensor]]:
-        made = subject("mlp", updates=0)
-        configs = [
-            {"method": "shrink_perturb", "every": "3 updates", "params": {"init": "fresh"}},
-            {"method": "swr", "every": "1 updates", "params": {"coef": 0.1}},
-        ]
-        hooks = Hooks(configs, made.network, "100 updates", seed=4)
-        receipts: list[Any] = []
-        for update in range(1, 11):
-            made.update()
-            receipts += hooks.step(updates=update)
-            if update == restart:
-                saved = copy.deepcopy(hooks.state_dict())
-                hooks = Hooks(configs, made.network, "100 updates", seed=4)
-                hooks.load_state_dict(saved)
-        receipts += hooks.flush(Clock(updates=10))
-        return [(r.method, r.sfe, r.firings, r.clock) for r in receipts], made.snapshot()
-
-    whole, weights = run(None)
-    for restart in (1, 3, 7):
-        again, same = run(restart)
-        assert again == whole
-        assert_same(weights, same)
+    never = {"every": "3 updates", "from": "90%"}
+    assert torch.equal(
+        draws([never, {"at": "50%"}], until=6)[5], draws([{"at": "50%"}], until=6)[5]
+    )
 
 
 def test_methods_state_is_restored_into_its_own_tensors() -> None:
-    params = {"coef": 0.5, "reanchor_on_lr_decay": True}
-    config = {"method": "swr", "every": "1 updates", "params": params}
+    config = {"method": "swr", "every": "1 updates", "params": {"reanchor_on_lr_decay": True}}
     made = subject("mlp")
-    hooks = Hooks([config], made.network, "100 updates")
+    hooks, again = (Hooks([config], made.network, "100 updates") for _ in range(2))
     hooks.step(updates=1)
     made.optimizer.param_groups[0]["lr"] /= 10
     hooks.step(updates=2)  # anchors are now the norms of update 2
-    saved = copy.deepcopy(hooks.state_dict())
-    again = Hooks([config], made.network, "100 updates")
     tensors = again.hooks[0].states["net"]
-    addresses = {n: t.data_ptr() for n, t in tensors.items()}
-    again.load_state_dict(saved)
-    assert_same(hooks.hooks[0].states["net"], again.hooks[0].states["net"])
-    assert {n: t.data_ptr() for n, t in again.hooks[0].states["net"].items()} == addresses
-    start = torch.stack([made.network.initial[f"{i}.weight"].norm() for i in (0, 2, 4)])
-    assert not torch.allclose(tensors["anchor"], start)
+    start = {n: (t.data_ptr(), t.clone()) for n, t in tensors.items()}
+    again.load_state_dict(copy.deepcopy(hooks.state_dict()))
+    assert_same(hooks.hooks[0].states["net"], tensors)
+    assert {n: t.data_ptr() for n, t in tensors.items()} == {n: p for n, (p, _) in start.items()}
+    assert not torch.allclose(tensors["anchor"], start["anchor"][1])
 
 
 def test_next_due_is_the_nearest_scheduled_hook() -> None:
@@ -252,17 +218,6 @@ def test_keys_name_the_method_and_its_schedule() -> None:
     ]
 
 
-def test_another_row_of_the_same_method_moves_no_draw() -> None:
-    def drawn(rows: list[dict[str, Any]]) -> torch.Tensor:
-        network = network_of()
-        hooks = Hooks([RESET | row for row in rows], network, "100 updates")
-        hooks.step(updates=60)
-        return network.blocks[0].view.clone()
-
-    never = {"every": "5 updates", "from": "90%"}
-    assert torch.equal(drawn([never, {"at": "50%"}]), drawn([{"at": "50%"}]))
-
-
 def test_apply_needs_initial_weights_where_the_method_returns_to_them() -> None:
     module = nn.Linear(3, 2)
     for method, scope in (("shrink_perturb", "all"), ("fire", "dqn")):
@@ -309,3 +264,58 @@ def test_state_of_a_hook_on_other_networks_is_refused_before_anything_is_copied(
 
     with pytest.raises(DamagedFile, match="hook list"):
         hooks("b").load_state_dict(hooks("a").state_dict())
+
+
+def test_networks_with_nothing_to_edit_are_left_out_unless_named() -> None:
+    config = {"method": "head_reset", "every": "1 updates"}
+    hooks = Hooks([config], networks(), "10 updates")
+    hooks.step(updates=1)
+    assert [n.name for n in hooks.hooks[0].networks] == ["actor", "critic"]
+    assert [r.network for r in hooks.flush()] == ["actor", "critic"]
+    for named in (["temperature"], ["actor", "temperature"]):
+        with pytest.raises(NothingToEdit, match=r"head_reset .*'temperature'"):
+            Hooks([config | {"networks": named}], networks(), "10 updates")
+    with pytest.raises(NothingToEdit, match="'temperature'"):
+        Hooks([config], {"temperature": networks()["temperature"]}, "10 updates")
+    with pytest.raises(ConfigError, match=r"head_reset\.layers.*actor"):  # nor other mistakes
+        Hooks([config | {"params": {"layers": 4}}], networks(), "10 updates")
+
+
+def test_an_update_with_hooks_and_ticks_waits_for_no_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recycling, "by_rows", lambda mask: False)  # which is asked on a CPU only
+    made = subject("mlp")
+    rlplast.replace_layers(made.module, life=[2, 3], recovery=[2, 3], clear_moments=True)
+    network = Network("net", made.module, made.optimizer)
+    rows = [{"method": m, "every": "1 updates"} for m in ("weight_clip", "swr")]
+    hooks = Hooks(rows, network, "100 updates")
+    with host_reads() as found:
+        for update in range(1, 9):
+            hooks.step(updates=update)
+    assert found == []
+
+
+def test_a_network_of_which_nothing_trains_may_tick() -> None:
+    module = build("mlp").requires_grad_(False)
+    rlplast.replace_layers(module, life=[5, 5])
+    network = Network("net", module)
+    Hooks([], network, "10 updates").step(updates=2)
+    layer: Any = module.get_submodule("0")
+    assert (layer.life == 3).all()
+
+
+def test_ticks_come_before_all_hooks_and_leave_no_receipt() -> None:
+    module = build("mlp")
+    rlplast.replace_layers(module, life=[5, 5], recovery=[2, 2])
+    network = Network("net", module, torch.optim.SGD(module.parameters(), lr=0.1))
+    rows = [{"method": "swr", "every": "1 updates"}, {"method": "fire", "at": "50%"}]
+    hooks = Hooks(rows, network, "20 updates")
+    keys = ["layers/0 lifecycle", "swr every=1 updates", "fire at=50%"]
+    assert [h.key for h in hooks.hooks] == keys
+    assert [h.key for h in hooks.every_update] == keys[:2]
+    receipts = [r for update in range(1, 20) for r in hooks.step(updates=update)] + hooks.flush()
+    assert [r.method for r in receipts] == ["fire", "swr"]
+    with host_reads() as found:
+        assert hooks.flush() == []
+    assert found == ["tolist"] * 2  # one per hook and network

@@ -1,20 +1,15 @@
 """Modules that methods bring: from a config, by hand, and found again by a network."""
 
 import copy
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 import rlplast
 from rlplast.core.errors import ConfigError, NothingToEdit
-from rlplast.core.method.context import Context
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.install import install_methods
-from rlplast.core.method.method import Method, State, method
-from rlplast.core.network.edits import Edit, Scale
 from rlplast.core.network.network import Network
 from rlplast.methods.lifecycle_modules import LifecycleLinear
 from tests.core.method.networks import Temperature, modules
@@ -23,28 +18,23 @@ from tests.models import assert_same, build
 LIFECYCLE: dict[str, Any] = {"method": "lifecycle"}
 
 
-def installed(module: nn.Module) -> int:
-    return len(Network("net", module).installed)
-
-
 def test_layers_go_into_every_network_that_has_some_and_into_followers() -> None:
     built = modules()
     assert install_methods([LIFECYCLE], [], built, seed=1) == {
         "actor": ["0", "2"],
         "critic": ["fc1", "fc2"],
     }
-    assert [installed(m) for ms in built.values() for m in ms] == [1, 1, 1, 0]
+    found = [len(Network("net", m).installed) for ms in built.values() for m in ms]
+    assert found == [1, 1, 1, 0]
     online, target = built["critic"]
     assert_same(dict(online.state_dict()), dict(target.state_dict()))
 
-
-def test_networks_may_be_named_and_parameters_given() -> None:
     built = modules()
     config = LIFECYCLE | {"networks": ["critic"], "params": {"warmup": 3, "layers": ["fc2"]}}
     assert install_methods([config], [], built, 0) == {"critic": ["fc2"]}
     layer: Any = built["critic"][1].get_submodule("fc2")
     assert layer.lifecycle == rlplast.Lifecycle(warmup=3, layers=("fc2",))
-    assert not installed(built["actor"][0])
+    assert not Network("net", built["actor"][0]).installed
     unnamed = {"method": "lifecycle", "params": {"layers": ["fc*"]}}  # the actor has none of these
     assert install_methods([unnamed], [], modules(), 0) == {"critic": ["fc1", "fc2"]}
     assert install_methods([], [], built, 0) == {}
@@ -68,7 +58,6 @@ def test_layers_that_fit_no_network_or_are_listed_twice_are_refused() -> None:
     cases: list[tuple[list[dict[str, Any]], str]] = [
         ([LIFECYCLE | {"networks": ["temperature"]}], "'temperature'"),
         ([LIFECYCLE | {"params": {"layers": ["fc9"]}}], "'fc9'"),
-        ([LIFECYCLE | {"params": {"life": [9, 3]}}], r"lifecycle\.life"),
         ([LIFECYCLE, LIFECYCLE], "already"),
     ]
     for rows, message in cases:
@@ -76,15 +65,11 @@ def test_layers_that_fit_no_network_or_are_listed_twice_are_refused() -> None:
             install_methods(rows, [], modules(), 0)
     with pytest.raises(NothingToEdit):
         install_methods([LIFECYCLE], [], {"temperature": (Temperature(),)}, 0)
-    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
     for name, key in (("redo", "hooks"), ("l2_init", "penalties")):
         with pytest.raises(ConfigError, match=f"'{name}' .*'{key}'"):
-            rlplast.replace_layers(model, name)
+            rlplast.replace_layers(build("mlp"), name)
     with pytest.raises(ConfigError, match="Linear"):
         rlplast.replace_layers(nn.Linear(4, 2), "plasticity_injection")
-
-
-def test_followers_need_the_layers_too() -> None:
     online, target = build("mlp"), build("mlp")
     rlplast.replace_layers(online)
     with pytest.raises(ConfigError, match="other layers"):
@@ -113,6 +98,21 @@ def test_layers_tick_once_in_the_whole_in_a_part_and_when_made_by_hand() -> None
     assert Network("net", build("mlp")).installed == ()
 
 
+def test_hooks_with_modules_are_installed_and_others_passed_over() -> None:
+    rows = [{"method": m, "at": "50%"} for m in ("fire", "plasticity_injection")]
+    built = modules()
+    assert install_methods([], rows, built, 0).keys() == {"actor", "critic"}
+    network = Network("actor", built["actor"][0])
+    assert [m.name for m in network.installed] == ["plasticity_injection"]
+    hooks = Hooks([rows[1]], network, "10 updates")  # such a method fires when its hook says
+    assert [h.key for h in hooks.hooks] == ["plasticity_injection at=50%"]
+    assert [h.key for h in Hooks([], network, "10 updates").hooks] == []
+    with pytest.raises(NothingToEdit, match=r"hooks\[1\].*'temperature'"):
+        install_methods([], [rows[0], rows[1] | {"networks": ["temperature"]}], modules(), 0)
+    with pytest.raises(ConfigError, match=r"hooks\[0\] \(plasticity_inj.*\)\.networks: 'actr'"):
+        install_methods([], [rows[1] | {"networks": ["actr"]}], modules(), 0)
+
+
 def test_layers_of_two_calls_tick_once_each() -> None:
     module = build("mlp")
     rlplast.replace_layers(module, layers=["0"], life=[50, 60], warmup=3)
@@ -123,49 +123,3 @@ def test_layers_of_two_calls_tick_once_each() -> None:
     rlplast.tick(network)
     layers: Any = [module.get_submodule(path) for path in ("0", "2")]
     assert [int(m.life_max[0] - m.life[0]) for m in layers] == [2, 2]
-
-
-class Doubled(nn.Module):
-    """A layer whose output counts twice, for a method that is a hook with modules."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x: Tensor) -> Tensor:
-        return 2 * self.layer(x)
-
-
-@pytest.fixture
-def doubling(own_methods: None) -> type[Method]:
-    @method("doubling", source="a test")
-    @dataclass(frozen=True)
-    class Doubling(Method):
-        """Count the first layer twice; halve what is edited when fired."""
-
-        def install(self, model: nn.Module, seed: int) -> list[str]:
-            if not isinstance(model, nn.Sequential):
-                raise NothingToEdit("doubling finds no chain")
-            model[0] = Doubled(model[0])
-            return ["0"]
-
-        def plan(self, context: Context, state: State) -> list[Edit]:
-            return [Scale(block, torch.tensor(0.5)) for block in context.blocks]
-
-    return Doubling
-
-
-def test_hooks_with_modules_are_installed_and_others_passed_over(doubling: type[Method]) -> None:
-    rows = [{"method": "fire", "at": "50%"}, {"method": "doubling", "at": "50%"}]
-    built = modules()
-    assert install_methods([], rows, built, 0) == {"actor": ["0"]}
-    assert isinstance(built["actor"][0].get_submodule("0"), Doubled)
-    network = Network("actor", built["actor"][0])
-    assert network.installed == (doubling(),)
-    hooks = Hooks([rows[1]], network, "10 updates")  # such a method fires when its hook says
-    assert [h.key for h in hooks.hooks] == ["doubling at=50%"]
-    assert [h.key for h in Hooks([], network, "10 updates").hooks] == []
-    with pytest.raises(NothingToEdit, match=r"hooks\[1\].*'critic'"):
-        install_methods([], [rows[0], rows[1] | {"networks": ["critic"]}], modules(), 0)
-    with pytest.raises(ConfigError, match=r"hooks\[0\] \(doubling\)\.networks: 'actr'"):
-        install_methods([], [rows[1] | {"networks": ["actr"]}], modules(), 0)

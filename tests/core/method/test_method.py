@@ -1,5 +1,6 @@
-"""A method's functions, and what registering one checks."""
+"""Methods: what registering one checks, and the lists of a config that they are named in."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -12,10 +13,18 @@ import rlplast
 from rlplast.core import registry
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Context
+from rlplast.core.method.hooks import Hooks
+from rlplast.core.method.install import install_methods
+from rlplast.core.method.listing import ROW_KEYS, parse_row
 from rlplast.core.method.method import FUNCTIONS, Method, State, implements, method
+from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Edit
+from rlplast.core.network.network import Network
 from rlplast.core.registry import build, get
+from rlplast.methods.fire import Fire
+from rlplast.methods.l2 import L2
+from rlplast.methods.lifecycle import Lifecycle
 from tests.models import build as build_model
 
 pytestmark = pytest.mark.usefixtures("own_methods")
@@ -101,3 +110,68 @@ def test_a_users_method_needs_the_public_names_alone() -> None:
     assert torch.equal(network.blocks[0].view, before / 4)
     assert (receipt.method, receipt.optimizer_policy) == ("own_decay", "network")
     assert [info.name for info in registry.rows("interventions")].count("own_decay") == 1
+
+
+# One parser for the lists of a config: hooks, layers and penalties.
+
+
+LISTED = {"hooks": "fire", "layers": "lifecycle", "penalties": "l2"}
+NETWORKS = {"actor": object(), "critic": object()}
+
+
+def row(key: str, **keys: Any) -> dict[str, Any]:
+    return {"method": LISTED[key]} | keys
+
+
+def parse(key: str, config: Any) -> Any:
+    return parse_row(f"{key}[2]", config, key, NETWORKS)
+
+
+def test_a_row_is_for_the_networks_it_names_or_for_all_and_what_is_wrong_is_named() -> None:
+    methods = {"hooks": Fire, "layers": Lifecycle, "penalties": L2}
+    follower = Network("net", build_model("mlp"), followers=build_model("mlp"))
+    for key in ROW_KEYS:
+        found = parse(key, row(key))
+        assert (found.label, found.method) == (f"{key}[2] ({LISTED[key]})", methods[key]())
+        assert (found.networks, found.named) == (("actor", "critic"), False)
+        assert parse(key, row(key, params=None)) == found
+        named = parse(key, row(key, networks=["critic"]))
+        assert (named.networks, named.named) == (("critic",), True)
+        cases: list[tuple[Any, str]] = [
+            (LISTED[key], r"\[2\]"),
+            (None, r"\[2\]"),
+            ({}, "'method'"),
+            (row(key, network=["actor"]), "'network'.*'networks'"),
+            (row(key) | {3: 4}, "3"),
+            ({"method": LISTED[key] + "x"}, f"'{LISTED[key]}'"),
+            (row(key, networks=["actor", "actor"]), "once"),
+            (row(key, networks=["critc"]), "'critc'.*'critic'"),
+        ]
+        for config, says in cases:
+            with pytest.raises(ConfigError, match=says):
+                parse(key, config)
+        with pytest.raises(ConfigError, match="'target' follows 'net'"):
+            parse_row(f"{key}[0]", row(key, networks=["target"]), key, {"net": follower})
+
+
+def test_a_method_under_another_key_is_told_where_it_belongs() -> None:
+    network = Network("net", build_model("mlp"))
+    readers: dict[str, Callable[[Any], Any]] = {
+        "hooks": lambda rows: Hooks(rows, network, "10 updates"),
+        "penalties": lambda rows: Penalties(rows, {"net": network}),
+        "layers": lambda rows: install_methods(rows, [], {"net": (network.module,)}, 0),
+    }
+    own = {"hooks": {"at": "50%"}, "penalties": {"layers": ["a"]}, "layers": {}}
+    for key, read in readers.items():
+        for other in ROW_KEYS.keys() - {key}:
+            for config in (row(other), row(other, **own[other])):  # also with its own list's keys
+                with pytest.raises(ConfigError, match=rf"{key}\[0\]\.method = .*`{other}:`"):
+                    read([config])
+        for name, setting in (
+            ("schedule_free", "optimizer: {name: schedule_free}"),
+            ("sample_weight_decay", "agent: {sampling: {method: sample_weight_decay}}"),
+            ("label_smoothing", "label_smoothing: ..."),
+        ):
+            with pytest.raises(ConfigError) as caught:
+                parse(key, {"method": name})
+            assert str(caught.value).endswith(f"set `{setting}`")

@@ -10,6 +10,8 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.method.schedule import Schedule
 
 TOTAL = 60
+
+
 LOSS = {"metric": "train/loss", "above": 1}
 
 
@@ -52,7 +54,7 @@ def is_ever_due(config: dict[str, Any]) -> bool:
 
 
 @given(configs(), st.sets(st.integers(1, TOTAL - 1)))
-def test_crossings_over_any_partition_sum_to_the_naive_count(
+def test_crossings_and_due_points_are_those_of_the_naive_count(
     config: dict[str, Any], cuts: set[int]
 ) -> None:
     if not is_ever_due(config):
@@ -63,21 +65,16 @@ def test_crossings_over_any_partition_sum_to_the_naive_count(
     # a run starts at clock 0, where `at 0%` is due, and jumps from cut to cut
     clocks = [None, *(Clock(updates=u) for u in (0, *sorted(cuts), TOTAL))]
     crossed = [schedule.crossings(a, b) for a, b in itertools.pairwise(clocks)]
+    due = [naive_due(config, tick) for tick in range(TOTAL + 1)]
     expected = []
     for a, b in itertools.pairwise(clocks):
-        first = 0 if a is None else a.updates + 1
         assert b is not None
-        expected.append(sum(naive_due(config, tick) for tick in range(first, b.updates + 1)))
+        expected.append(sum(due[0 if a is None else a.updates + 1 : b.updates + 1]))
     assert crossed == expected
     assert sum(crossed) == schedule.count(Clock(updates=TOTAL))
     assert schedule.crossings(clocks[1], clocks[1]) == 0
-
-
-@given(configs().filter(is_ever_due))
-def test_next_due_is_the_next_tick_with_a_crossing(config: dict[str, Any]) -> None:
-    schedule = parse(config)
     for now in range(TOTAL):
-        ahead = [t for t in range(now + 1, TOTAL + 1) if naive_due(config, t)]
+        ahead = [t for t in range(now + 1, TOTAL + 1) if due[t]]
         found = schedule.next_due(Clock(updates=now))
         assert ahead == [] or found == Time(ahead[0], "updates")
         following = schedule.next_update(Clock(updates=now))
@@ -85,23 +82,16 @@ def test_next_due_is_the_next_tick_with_a_crossing(config: dict[str, Any]) -> No
         assert ahead != [] or found is None or found.value > TOTAL
 
 
-def test_the_next_update_does_not_wait_for_points_in_other_units() -> None:
-    schedule = parse({"at": ["3 episodes", "20 updates", "30 updates"]})
-    assert [schedule.next_update(Clock(updates=n)) for n in (0, 19, 20, 30)] == [20, 20, 30, None]
-    assert parse({"every": "4 episodes"}).next_update(Clock()) is None
-
-
-def test_percentages_refer_to_the_total_in_its_unit() -> None:
+def test_points_may_be_in_several_units() -> None:
     schedule = parse({"at": ["25%", "50%"]}, "200k env_steps")
     assert schedule.at == (Time(50_000, "env_steps"), Time(100_000, "env_steps"))
-    assert parse({"every": "10%"}, "1M updates").every == Time(100_000, "updates")
-
-
-def test_points_may_be_in_several_units() -> None:
     schedule = parse({"at": ["5 epochs", "10 updates"]})
     assert schedule.units() == {"epochs", "updates"}
     assert schedule.crossings(Clock(updates=9, epochs=4), Clock(updates=10, epochs=4)) == 1
     assert schedule.crossings(Clock(updates=9, epochs=4), Clock(updates=10, epochs=5)) == 2
+    schedule = parse({"at": ["3 episodes", "20 updates", "30 updates"]})  # which need no waiting
+    assert [schedule.next_update(Clock(updates=n)) for n in (0, 19, 20, 30)] == [20, 20, 30, None]
+    assert parse({"every": "4 episodes"}).next_update(Clock()) is None
 
 
 def at(updates: int, **other: int) -> Clock:
@@ -137,30 +127,22 @@ def test_every_update_is_a_period_of_one_update() -> None:
 EARLIEST = [
     ({"at": ["50%", "25%"]}, ["15 updates"]),
     ({"at": ["3 epochs", "50%", "2 epochs"]}, ["2 epochs", "30 updates"]),
-    ({"at": "0%"}, ["0 updates"]),
     ({"every": "20 updates"}, ["20 updates"]),
-    ({"every": "20 updates", "from": "0%"}, ["20 updates"]),
     ({"every": "20 updates", "first": "1 updates"}, ["1 updates"]),
     ({"every": "20 updates", "first": "1 updates", "from": "2 updates"}, ["21 updates"]),
     ({"every": "1 updates", "first": "1 updates"}, ["0 updates"]),
-    ({"every": "20 updates", "from": "20 updates"}, ["20 updates"]),
     ({"every": "20 updates", "from": "21 updates"}, ["40 updates"]),
     ({"every": "20 updates", "from": "3 epochs"}, ["3 epochs"]),
-    ({"every": "2 epochs", "from": "50%"}, ["30 updates"]),
     ({"on": "phase_start"}, ["1 phase"]),
     ({"on": "phase_start", "from": "phase 2"}, ["2 phase"]),
-    ({"on": "phase_start", "from": "50%"}, ["30 updates"]),
     ({"when": LOSS}, ["0 updates"]),
-    ({"when": LOSS, "from": "50%"}, ["30 updates"]),
     ({"when": LOSS, "from": "2 epochs"}, ["2 epochs"]),
     # inside the update that counts them
     ({"every": "1 updates"}, ["0 updates"]),
-    ({"every": "1 updates", "from": "0%"}, ["0 updates"]),
     ({"every": "1 updates", "from": "50%"}, ["29 updates"]),
     ({"every": "1 updates", "from": "2 epochs"}, ["1 epochs"]),
     ({"every": "1 updates", "from": "500 tokens"}, ["0 updates"]),
     ({"every": "1 updates", "from": "50 env_steps"}, ["50 env_steps"]),
-    ({"every": "1 updates", "from": "50 frames"}, ["50 frames"]),
     ({"every": "1 updates", "from": "phase 1"}, ["1 phase"]),
 ]
 
@@ -205,14 +187,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"at": []}, r"s\.at"),
     ({"at": "50%", "every": "10%"}, "at and every"),
     ({"at": "50%", "first": "1 updates"}, r"s\.first.*every.*has at"),
-    ({"on": "phase_start", "first": "1 updates"}, r"s\.first.*every.*has on"),
     ({"when": LOSS, "first": "1 updates"}, r"s\.first.*every.*has when"),
     ({"every": "2 epochs", "first": "1 updates"}, r"s\.first.*epochs"),
     ({"every": "9 updates", "first": "0%"}, r"s\.first.*1 to every"),
     ({"every": "9 updates", "first": "10 updates"}, r"s\.first.*1 to every"),
     ({"at": ["10%", "100%"]}, r"s\.at = 60"),
-    ({"at": "150%"}, r"s\.at = 90"),
-    ({"at": "60 updates"}, r"s\.at = 60"),
     ({"at": "-1 updates"}, r"s\.at = '-1 updates'"),
     ({"every": "0 updates"}, r"s\.every = 0"),
     ({"every": "61 updates"}, r"s\.every = 61"),
@@ -228,9 +207,6 @@ def test_schedules_that_are_wrong_or_never_due_are_refused() -> None:
     for config, message in BAD:
         with pytest.raises(ConfigError, match=message):
             Schedule.parse(config, Time(TOTAL, "updates"), "s")
-
-
-def test_horizon_refuses_points_past_the_end_in_other_units() -> None:
     total, horizon = Time(100, "env_steps"), Clock(env_steps=100, updates=50)
     with pytest.raises(ConfigError, match="at = 50 updates"):
         Schedule.parse({"at": "50 updates"}, total, horizon=horizon)

@@ -1,5 +1,4 @@
 import warnings
-from typing import Any
 
 import pytest
 import torch
@@ -15,10 +14,6 @@ from tests.models import build
 
 def names(module: nn.Module) -> list[str]:
     return [b.name for b in blocks_of(module)]
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def test_blocks_are_named_as_parameters_with_roles_and_kinds() -> None:
@@ -61,15 +56,14 @@ def test_blocks_cover_every_tensor_once_and_view_its_memory() -> None:
         assert covered == tensors, family
 
 
-def test_tied_tensor_is_one_block_that_knows_its_other_name() -> None:
+def test_a_tied_tensor_is_one_block_that_knows_its_other_name_and_an_unknown_one_a_block_too() -> (
+    None
+):
     blocks = blocks_of(build("tied"))
     assert [b.name for b in blocks] == ["embed.weight", "fc.weight", "fc.bias"]
     assert blocks[0].aliases == ("head.weight",)
     assert (blocks[0].role, blocks[0].kind) == ("embedding", "embedding")
 
-
-def test_tensors_a_layer_says_nothing_about_are_blocks_too() -> None:
-    # a subclass of a known layer with a tensor of its own must not lose it
     class Scaled(nn.Linear):
         def __init__(self) -> None:
             super().__init__(3, 2)
@@ -77,14 +71,13 @@ def test_tensors_a_layer_says_nothing_about_are_blocks_too() -> None:
             self.register_buffer("age", torch.zeros(2))
             self.register_buffer("cache", torch.zeros(2), persistent=False)
 
-    blocks = {b.name: (b.role, b.kind) for b in blocks_of(Scaled())}
-    assert blocks == {
+    module = Scaled()
+    assert {b.name: (b.role, b.kind) for b in blocks_of(module)} == {
         "weight": ("weight", "linear"),
         "bias": ("bias", "linear"),
         "gain": ("other", "other"),
         "age": ("buffer", "other"),
     }
-    module = Scaled()
     with pytest.raises(ConfigError, match=r"q\.gain"):
         Network("q", module, torch.optim.Adam([module.weight, module.bias]))
 
@@ -105,20 +98,18 @@ def test_packed_projection_is_one_block_per_part() -> None:
     assert not (module.c_attn.weight[:4] == 7).any()
 
 
-@pytest.mark.parametrize("sizes", [{}, {"kdim": 3, "vdim": 5}], ids=["packed", "separate"])
-def test_multihead_attention_is_query_key_value_and_output(sizes: dict[str, Any]) -> None:
-    module = nn.MultiheadAttention(4, 2, add_bias_kv=True, **sizes)
-    blocks = {b.name: b for b in blocks_of(module)}
-    assert set(blocks) == {
-        *(f"{part}.{role}" for part in "qkv" for role in ("weight", "bias")),
-        *("out_proj.weight", "out_proj.bias", "bias_k", "bias_v"),
-    }
-    shapes = {part: tuple(blocks[f"{part}.weight"].view.shape) for part in "qkv"}
-    k, v = sizes.get("kdim", 4), sizes.get("vdim", 4)
-    assert shapes == {"q": (4, 4), "k": (4, k), "v": (4, v)}
-    assert sum(b.view.numel() for b in blocks.values()) == sum(
-        p.numel() for p in module.parameters()
-    )
+def test_multihead_attention_is_query_key_value_and_output() -> None:
+    for k, v in ((4, 4), (3, 5)):  # packed; separate
+        module = nn.MultiheadAttention(4, 2, add_bias_kv=True, kdim=k, vdim=v)
+        blocks = {b.name: b for b in blocks_of(module)}
+        assert set(blocks) == {
+            *(f"{part}.{role}" for part in "qkv" for role in ("weight", "bias")),
+            *("out_proj.weight", "out_proj.bias", "bias_k", "bias_v"),
+        }
+        shapes = [tuple(blocks[f"{part}.weight"].view.shape) for part in "qkv"]
+        assert shapes == [(4, 4), (4, k), (4, v)]
+        whole = sum(p.numel() for p in module.parameters())
+        assert sum(b.view.numel() for b in blocks.values()) == whole
 
 
 def test_transposed_weights_are_shown_in_torchs_layout() -> None:

@@ -31,10 +31,6 @@ class _PackedConv1D(nn.Module):
         self.c_attn, self.c_fc, self.c_proj = Conv1D(4, 12), Conv1D(4, 16), Conv1D(4, 4)
 
 
-def names(module: nn.Module) -> list[str]:
-    return [b.name for b in blocks_of(module)]
-
-
 def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
@@ -72,73 +68,53 @@ def test_fresh_weights_follow_the_law_of_torchs_own_layer() -> None:
             assert torch.equal(own.eq(0).all(-1), theirs.eq(0).all(-1))  # padding row
 
 
-def test_unknown_law_is_refused_and_may_be_given() -> None:
+def test_a_law_may_be_given_or_declared_and_is_asked_for_where_none_is_known() -> None:
     module = nn.Module()
     module.register_parameter("log_alpha", nn.Parameter(torch.tensor(0.5)))
-    network = Network("temperature", module)
     with pytest.raises(ConfigError, match=r"log_alpha: no initializer is known for a Mod"):
-        network.initialise(generator())
+        Network("temperature", module).initialise(generator())
     given = Network("temperature", module, init=lambda block, g: torch.tensor(-4.6))
     given.initialise(generator())
     assert float(module.get_parameter("log_alpha").detach()) == pytest.approx(-4.6)
 
-
-def test_modules_may_declare_their_own_law() -> None:
     class Ones(nn.Linear):
         def init_block(self, block: Block, generator: torch.Generator) -> Tensor:
             return torch.ones(block.view.shape)
 
-    module = Ones(3, 2)
-    Network("q", module).initialise(generator())
-    assert (module.weight == 1).all() and (module.bias == 1).all()
+    ones = Ones(3, 2)
+    Network("q", ones).initialise(generator())
+    assert (ones.weight == 1).all() and (ones.bias == 1).all()
 
-
-def test_fresh_is_not_yet_rounded_to_low_precision() -> None:
-    module = nn.Linear(30, 20).to(torch.bfloat16)
-    network = Network("q", module)
-    fresh = network.fresh(network.blocks[0], generator())
-    assert fresh.dtype == torch.float32
+    low = Network("q", nn.Linear(30, 20).to(torch.bfloat16))
+    fresh = low.fresh(low.blocks[0], generator())
+    assert fresh.dtype == torch.float32  # not yet rounded
     assert not torch.equal(fresh, fresh.to(torch.bfloat16).float())
 
-
-def test_buffers_without_a_law_return_to_their_start() -> None:
-    module = nn.Module()
-    module.register_buffer("count", torch.tensor([3, 4]))
-    network = Network("q", module)
+    buffer = nn.Module()
+    buffer.register_buffer("count", torch.tensor([3, 4]))
+    network = Network("q", buffer)
     network.blocks[0].view.fill_(9)
     assert network.fresh(network.blocks[0], generator()).tolist() == [3, 4]
 
 
-def test_initial_weights_are_a_copy_of_their_own() -> None:
-    for given in (False, True):
-        module = build("mlp")
-        network = Network("q", module, initial=module.state_dict() if given else None)
-        before = module.get_parameter("0.weight").detach().clone()
-        with torch.no_grad():
-            module.get_parameter("0.weight").add_(1)
-        assert torch.equal(network.initial["0.weight"], before), given
-
-
-@pytest.mark.parametrize("family", ["tied", "stacked", "packed", "transposed", "transposed_packed"])
-def test_initial_weights_may_be_a_state_dict(family: str) -> None:
+def test_initial_weights_are_a_copy_of_their_own_or_of_a_state_dict() -> None:
     made = {"packed": Attention, "transposed": Conv1D, "transposed_packed": _PackedConv1D}
-    module = made[family]() if family in made else build(family)
-    state = copy.deepcopy(module.state_dict())
-    with torch.no_grad():
-        for param in module.parameters():
-            param.mul_(3)
-    network = Network("q", module, initial=state)
-    again = Network("q", module, initial=network.initial)
-    for block in network.blocks:
-        torch.testing.assert_close(network.initial[block.name] * 3, block.view)
-        assert torch.equal(again.initial[block.name], network.initial[block.name])
-    rlplast.full_reset(network, init="stored")
-    for name, tensor in module.state_dict().items():
-        torch.testing.assert_close(tensor, state[name])
-
-
-def test_a_tied_tensor_may_be_given_by_any_of_its_names() -> None:
-    module = build("tied")
+    for family in ("tied", "stacked", *made):
+        module = made[family]() if family in made else build(family)
+        state, own = copy.deepcopy(module.state_dict()), Network("q", module)
+        with torch.no_grad():
+            for param in module.parameters():
+                param.mul_(3)
+        network = Network("q", module, initial=state)
+        again = Network("q", module, initial=network.initial)
+        for block in network.blocks:
+            torch.testing.assert_close(network.initial[block.name] * 3, block.view)
+            for other in (again, own):
+                assert torch.equal(other.initial[block.name], network.initial[block.name])
+        rlplast.full_reset(network, init="stored")
+        for name, tensor in module.state_dict().items():
+            torch.testing.assert_close(tensor, state[name])
+    module = build("tied")  # which may be given by any of its names
     [block] = [b for b in blocks_of(module) if b.aliases]
     state = {k: v + 1 for k, v in module.state_dict().items() if k != block.name}
     assert torch.equal(Network("q", module, initial=state).initial[block.name], block.view + 1)

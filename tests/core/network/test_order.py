@@ -1,3 +1,5 @@
+"""In which order layers come, also where training and evaluation mode compute different things."""
+
 import copy
 from collections.abc import Callable
 from typing import Any
@@ -5,10 +7,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from rlplast.core.errors import ConfigError
+import rlplast
+from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.network.network import Network
 from rlplast.core.network.order import forward_order, heads, last_layers, matrices
+from rlplast.core.network.segments import segments
 from tests.models import Residual, build
 
 
@@ -38,17 +43,29 @@ def test_orders_are_read_off_sequentials_and_traced_in_code() -> None:
     assert order_of(build("stacked")) == ["fc1", "fc2", "head"]  # its layers' own code is no code
 
 
-def test_declared_order_wins_and_is_checked() -> None:
+def test_declared_order_wins_and_is_checked_and_heads_side_by_side_end_it() -> None:
     declared = ["inp", "norm", "fc", "head"]
     assert order_of(Residual(), declared) == declared
-    with pytest.raises(ConfigError, match="'fcc'"):
-        order_of(Residual(), ["inp", "fcc"])
 
     class Declares(Residual):
         def forward_order(self) -> list[str]:
             return declared
 
     assert order_of(Declares()) == declared
+    side: list[Any] = ["inp", "norm", ("fc", "head")]
+    network = Network("q", Residual(), order=side)
+    assert forward_order(network) == declared
+    assert heads(network) == ("fc", "head")
+    assert heads(Network("q", Residual(), order=["inp", "head"])) == ()
+    assert heads(Network("q", Residual())) == ()
+    wrong: list[tuple[list[Any], str]] = [
+        (["inp", "fcc"], "'fcc'"),
+        (["inp", ("norm", "fc"), "head"], "'norm', 'fc'"),
+        (["inp", ("fc", "hed")], "'hed'"),
+    ]
+    for order, message in wrong:
+        with pytest.raises(ConfigError, match=message):
+            order_of(Residual(), order)
 
 
 def test_hidden_activations_among_the_outputs_are_no_branch() -> None:
@@ -83,19 +100,6 @@ def test_what_is_no_chain_is_refused_naming_where_it_branches() -> None:
             order_of(module)
 
 
-def test_heads_side_by_side_end_a_declared_order() -> None:
-    declared: list[Any] = ["inp", "norm", ("fc", "head")]
-    network = Network("q", Residual(), order=declared)
-    assert forward_order(network) == ["inp", "norm", "fc", "head"]
-    assert heads(network) == ("fc", "head")
-    assert heads(Network("q", Residual(), order=["inp", "head"])) == ()
-    assert heads(Network("q", Residual())) == ()
-    with pytest.raises(ConfigError, match="'norm', 'fc'"):
-        order_of(Residual(), ["inp", ("norm", "fc"), "head"])  # type: ignore[list-item]
-    with pytest.raises(ConfigError, match="'hed'"):
-        order_of(Residual(), ["inp", ("fc", "hed")])  # type: ignore[list-item]
-
-
 def test_a_flag_says_which_layers_give_the_outputs_whatever_else_is_known() -> None:
     module = Residual()
     assert last_layers(Network("q", module)) == {"head"}
@@ -105,3 +109,101 @@ def test_a_flag_says_which_layers_give_the_outputs_whatever_else_is_known() -> N
     assert last_layers(Network("q", module, order=["inp", "norm", "head"])) == {"fc"}
     kept = {b.name for b in matrices(network, network.blocks, heads=False)}
     assert kept == {"inp.weight", "head.weight"}
+
+
+# Networks that compute one thing in training mode and another in evaluation mode.
+
+
+class Net(nn.Module):
+    """Two hidden layers and a head; what else there is depends on the mode."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+        self.first, self.second, self.main = nn.Linear(6, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+        if "aux" in what:
+            self.aux = nn.Linear(4, 2)
+        if what == "deep aux":
+            self.deep = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        x = self.first(x).relu()
+        if self.what == "dropout" and self.training:
+            x = F.dropout(x, 0.5)
+        if self.what == "stochastic activation":
+            x = self.second(x).tanh() if self.training else self.second(x).relu()
+        elif self.what == "depth" and not self.training:
+            x = self.second(x).relu() + x
+        else:
+            x = self.second(x).relu()
+        if self.what == "aux" and self.training:
+            return self.main(x), self.aux(x)
+        if self.what == "deep aux" and self.training:
+            return self.main(x), self.aux(self.deep(x).relu())
+        return self.main(x)
+
+
+def readers(network: Network) -> dict[str, list[str]]:
+    return {g.name: [part.block.path for part in g.outgoing] for g in network.units().groups}
+
+
+both_modes = pytest.mark.parametrize("train", [True, False])
+
+
+@both_modes
+def test_orders_of_both_modes_have_to_be_one_and_chains_of_scales_too(train: bool) -> None:
+    order = ["first", "second", "main"]
+    assert forward_order(Network("net", Net("dropout").train(train))) == order
+    assert segments(Net("plain").train(train), lambda path: True) == [(order, None)]
+    assert segments(Net("aux").train(train), lambda path: True) == []
+    with pytest.raises(ConfigError, match="main, aux"):
+        forward_order(Network("net", Net("aux").train(train)))
+
+    class Longer(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.first(x).relu()
+            return self.main(x if self.training else self.second(x).relu())
+
+    with pytest.raises(ConfigError, match=r"first, main .* first, second, main"):
+        forward_order(Network("net", Longer("").train(train)))
+
+
+@both_modes
+def test_layers_that_read_in_one_mode_only_are_readers(train: bool) -> None:
+    network = Network("net", Net("aux").train(train))
+    assert readers(network) == {"first": ["second"], "second": ["main", "aux"]}
+    assert last_layers(network) == {"main", "aux"}
+    same = Network("net", Net("dropout").train(train))
+    assert readers(same) == {"first": ["second"], "second": ["main"]}
+    assert [g.point.between for g in same.units().groups if g.point] == [("dropout",), ()]
+
+
+@both_modes
+def test_a_reset_unit_is_silent_in_both_modes(train: bool) -> None:
+    net = Net("aux").train(train)
+    with torch.no_grad():
+        net.second.weight[1], net.second.bias[1] = 0, -5  # it never fires
+    x, network = torch.randn(64, 6), Network("net", net, torch.optim.Adam(net.parameters()))
+    before = [output.clone() for output in net.train()(x)]
+    receipt = rlplast.apply("redo", network, threshold=0.0, inputs=x)
+    assert receipt.units is not None and receipt.units["second"] >= 1
+    assert not net.main.weight[:, 1].any() and not net.aux.weight[:, 1].any()
+    for one, other in zip(before, net(x), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@both_modes
+def test_units_that_are_others_in_the_other_mode_are_refused(train: bool) -> None:
+    for what, left, refused in (
+        ("stochastic activation", ["first"], ["second"]),
+        ("depth", [], ["first", "second"]),
+        ("deep aux", ["first", "second"], ["deep"]),  # whose activations cannot be read
+    ):
+        network = Network("net", Net(what).train(train))
+        units = network.units()
+        assert [group.name for group in units.groups] == left
+        for layer in refused:
+            assert "training mode" in units.refused[layer] or "joins" in units.refused[layer]
+        if what == "depth":
+            with pytest.raises(NothingToEdit, match="first: "):
+                network.units_in(network.blocks)

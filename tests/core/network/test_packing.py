@@ -15,29 +15,33 @@ from tests.naive.interventions import fire_twin
 
 transformers = pytest.importorskip("transformers")
 
+
 TEXT = {"vocab_size": 11, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+
+
 SIZES = {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 3}
+
+
 MLP = {"intermediate_size": 16}
+
+
 GPT2 = {"n_embd": 12, "n_head": 3, "n_layer": 1, "n_positions": 8}
+
+
 # Class of the model and its config → what projects the heads' outputs, in the first layer.
 MODELS: dict[str, tuple[dict[str, Any], str]] = {
     "GPTNeoXModel": (SIZES | MLP, "layers.0.attention.dense"),
     "BloomModel": ({"hidden_size": 12, "n_layer": 1, "n_head": 3}, "h.0.self_attention.dense"),
     "FalconModel": (SIZES | {"multi_query": False}, "h.0.self_attention.dense"),
     "GPTBigCodeModel": (GPT2 | {"multi_query": False}, "h.0.attn.c_proj"),
-    "GPTNeoXJapaneseModel": (SIZES | {"intermediate_multiple_size": 2}, "layers.0.attention.dense"),
     "PersimmonModel": (SIZES | MLP | {"qk_layernorm": False}, "layers.0.self_attn.dense"),
     "DebertaModel": (SIZES | MLP, "encoder.layer.0.attention.output.dense"),
     "GPT2Model": (GPT2, "h.0.attn.c_proj"),
     "MptModel": ({"d_model": 12, "n_heads": 3, "n_layers": 1}, "blocks.0.attn.out_proj"),
     "BertModel": (SIZES | MLP, "encoder.layer.0.attention.output.dense"),
-    "DistilBertModel": (
-        {"dim": 12, "n_layers": 1, "n_heads": 3, "hidden_dim": 16},
-        "transformer.layer.0.attention.out_lin",
-    ),
     "LlamaModel": (SIZES | MLP, "layers.0.self_attn.o_proj"),
 }
-VALUE = ("v", "value", "v_lin", "v_proj")
+VALUE = ("v", "value", "v_proj")
 
 
 def model_of(name: str, **config: Any) -> Any:
@@ -112,6 +116,8 @@ def test_fire_takes_the_heads_of_a_part_as_one_matrix() -> None:
 
 
 GROUPED = {"num_key_value_heads": 1, "intermediate_size": 16}
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "FalconModel": (SIZES | {"multi_query": True}, r"h\.0\.self_attention\.query_key_value"),
     "GPTBigCodeModel": (GPT2 | {"multi_query": True}, r"h\.0\.attn\.c_attn"),

@@ -1,5 +1,6 @@
 """What became of a module since its Network was made: edited where it is now, or refused."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -52,6 +53,8 @@ EDITED: dict[str, Callable[[Any], object]] = {
     "to_vector": to_vector,
     "module": lambda m: m.__setitem__(1, nn.Tanh()),
 }
+
+
 REFUSED: list[tuple[str, Callable[[Any], object]]] = [  # what is named, after what
     (r"n\.0\.weight", assign),
     (r"n\.2\.weight", lambda m: m.__setitem__(2, nn.Linear(8, 3))),
@@ -62,6 +65,8 @@ REFUSED: list[tuple[str, Callable[[Any], object]]] = [  # what is named, after w
     (r"n\.0 is param", lambda m: prune.l1_unstructured(m[0], "weight", 0.5)),
     (r"n\.0 is param", lambda m: parametrizations.weight_norm(m[0])),
 ]
+
+
 CALLS: list[Callable[[Network, rlplast.Hooks], object]] = [
     lambda network, hooks: hooks.step(updates=5),
     lambda network, hooks: hooks.penalty(),
@@ -86,38 +91,36 @@ def test_a_module_that_changed_is_edited_where_it_is() -> None:
 def test_layers_that_are_others_are_refused_by_name() -> None:
     options: dict[str, Any] = {"penalties": [{"method": "l2"}], "metrics": ["weight_norm"]}
     inside = {"method": "weight_clip", "every": "1 updates"}
-    for named, change in REFUSED:
-        for call, *rows in ((CALLS[0], inside), *((call,) for call in CALLS)):
-            module = net()
-            network, hooks = hooked(module, *rows, **options)
-            change(module)
-            before = [p.detach().clone() for p in module.parameters()]
-            with pytest.raises(ConfigError, match=named):
-                call(network, hooks)
-            assert all(map(torch.equal, before, module.parameters()))
+    calls = itertools.cycle([(CALLS[0], inside), *((call,) for call in CALLS)])
+    for (named, change), _ in itertools.product(REFUSED, range(2)):
+        call, *rows = next(calls)
+        module = net()
+        network, hooks = hooked(module, *rows, **options)
+        change(module)
+        before = [p.detach().clone() for p in module.parameters()]
+        with pytest.raises(ConfigError, match=named):
+            call(network, hooks)
+        assert all(map(torch.equal, before, module.parameters()))
 
 
-def test_other_parameters_are_edited_once_the_optimizer_holds_them() -> None:
+def test_other_parameters_are_edited_once_the_optimizer_or_a_target_holds_them() -> None:
     module = net()
     network, hooks = hooked(module)
     assign(module)
     network.optimizers[0].param_groups[0]["params"] = list(module.parameters())
     hooks.step(updates=5)
     assert spread(module[0].weight) < 1e-5
+    for policy in ("copy", "same_edit"):
+        module, target = net(), net(1)
+        network = Network("n", module, torch.optim.Adam(module.parameters()), target)
+        hooks = rlplast.Hooks([FIRE | {"at": "50%", "followers": policy}], network, "10 updates")
+        assign(target)
+        hooks.step(updates=5)
+        assert spread(target[0].weight) < 1e-5
+        assert torch.equal(target[0].weight, module[0].weight) is (policy == "copy")
 
 
-@pytest.mark.parametrize("policy", ["copy", "same_edit"])
-def test_a_target_with_parameters_of_its_own_anew_follows(policy: str) -> None:
-    module, target = net(), net(1)
-    network = Network("n", module, torch.optim.Adam(module.parameters()), target)
-    hooks = rlplast.Hooks([FIRE | {"at": "50%", "followers": policy}], network, "10 updates")
-    assign(target)
-    hooks.step(updates=5)
-    assert spread(target[0].weight) < 1e-5
-    assert torch.equal(target[0].weight, module[0].weight) is (policy == "copy")
-
-
-def test_masters_that_move_are_edited() -> None:
+def test_masters_that_move_are_edited_and_copied() -> None:
     module = net().bfloat16()
     masters = masters_of(module)
     network = Network("n", module, torch.optim.Adam(masters.values()), masters=masters)
@@ -181,7 +184,7 @@ def test_layers_that_thaw_train_and_are_penalised_averaged_and_measured() -> Non
     assert receipt.units is not None and receipt.units["0"] > 0
 
 
-def test_layers_that_freeze_are_left_alone() -> None:
+def test_layers_that_freeze_are_left_alone_with_their_buffers() -> None:
     module = net()
     _, hooks = hooked(module, {"method": "full_reset", "every": "2 updates"})
     with torch.no_grad():
@@ -191,6 +194,14 @@ def test_layers_that_freeze_are_left_alone() -> None:
     [receipt] = hooks.step(updates=2)
     assert torch.equal(module[0].weight, before)
     assert receipt.entries_touched == 8 * 3 + 3
+    norm = nn.BatchNorm1d(3)
+    model = nn.Sequential(norm, nn.Linear(3, 2))
+    model(torch.randn(8, 3))
+    statistics = norm.running_var.clone()
+    for frozen, expected in ((True, statistics), (False, torch.ones(3))):
+        freeze(norm, frozen)
+        rlplast.full_reset(model)
+        assert torch.equal(norm.running_var, expected)
 
 
 def test_a_thawed_layer_that_no_optimizer_holds_is_refused() -> None:

@@ -1,10 +1,10 @@
+import itertools
 import math
 
 import pytest
 import torch
 from torch import nn
 
-import rlplast
 from rlplast.core.network.network import Network, torch_default
 from rlplast.core.network.stacked import StackedLayerNorm, StackedLinear
 
@@ -13,29 +13,27 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("own_input", [True, False], ids=["input_per_member", "one_input"])
-def test_members_compute_and_learn_as_separate_linears(bias: bool, own_input: bool) -> None:
-    layer = StackedLinear(3, 5, 4, bias=bias, generator=generator())
-    x = torch.randn((3, 7, 5) if own_input else (7, 5), generator=generator(1))
-    out = layer(x)
-    out[1].square().sum().backward()
-    assert out.shape == (3, 7, 4) and layer.weight.grad is not None
-    for index in range(3):
-        member = nn.Linear(5, 4, bias=bias)
-        with torch.no_grad():
-            member.weight.copy_(layer.weight[index])
-            if layer.bias is not None:
-                member.bias.copy_(layer.bias[index])
-        expected = member(x[index] if own_input else x)
-        torch.testing.assert_close(out[index], expected)
-        if index != 1:
-            assert layer.weight.grad[index].abs().max() == 0
-            continue
-        expected.square().sum().backward()
-        torch.testing.assert_close(layer.weight.grad[index], member.weight.grad)
-        if layer.bias is not None and layer.bias.grad is not None:
-            torch.testing.assert_close(layer.bias.grad[index], member.bias.grad)
+def test_members_compute_and_learn_as_separate_linears() -> None:
+    for bias, own_input in itertools.product((True, False), (True, False)):
+        layer = StackedLinear(3, 5, 4, bias=bias, generator=generator())
+        x = torch.randn((3, 7, 5) if own_input else (7, 5), generator=generator(1))
+        out = layer(x)
+        out[1].square().sum().backward()
+        assert out.shape == (3, 7, 4) and layer.weight.grad is not None
+        for index in range(3):
+            member = nn.Linear(5, 4, bias=bias)
+            with torch.no_grad():
+                for own, stacked in zip(member.parameters(), layer.parameters(), strict=True):
+                    own.copy_(stacked[index])
+            expected = member(x[index] if own_input else x)
+            torch.testing.assert_close(out[index], expected)
+            if index != 1:
+                assert layer.weight.grad[index].abs().max() == 0
+                continue
+            expected.square().sum().backward()
+            for own, stacked in zip(member.parameters(), layer.parameters(), strict=True):
+                assert stacked.grad is not None
+                torch.testing.assert_close(stacked.grad[index], own.grad)
 
 
 def test_each_member_is_a_block_with_its_own_fans() -> None:
@@ -50,29 +48,22 @@ def test_each_member_is_a_block_with_its_own_fans() -> None:
     assert Network("critic", module).qualified(weight) == "critic[1].fc1.weight"
 
 
-@pytest.mark.parametrize("redraw", [False, True], ids=["constructor", "fresh"])
-def test_init_has_the_spread_of_one_members_fans(redraw: bool) -> None:
+def test_init_has_the_spread_of_one_members_fans_from_the_generator_alone() -> None:
     # trap: over the stacked shape (2, 300, 400) fans are 120000 and the bound 0.003
-    layer = StackedLinear(2, 400, 300, generator=generator())
-    network = Network("critic", layer)
-    if redraw:
-        network.initialise(generator(1))
-    bound = 1 / math.sqrt(400)
-    for block in network.blocks:
-        assert block.view.abs().max() <= bound
-        std = bound / math.sqrt(3)
-        assert float(block.view.std()) == pytest.approx(std, rel=0.1)
-    plain = torch_default(Network("q", nn.Linear(400, 300)).blocks[0], generator(2))
-    stacked = torch_default(network.blocks[0], generator(2))
-    assert torch.equal(plain, stacked)
-
-
-def test_same_generator_gives_the_same_layer_and_leaves_the_global_stream() -> None:
     before = torch.get_rng_state()
-    first = StackedLinear(2, 3, 4, generator=generator(5))
-    second = StackedLinear(2, 3, 4, generator=generator(5))
-    assert torch.equal(first.weight, second.weight)
+    layer, again = (StackedLinear(2, 400, 300, generator=generator(5)) for _ in range(2))
+    assert torch.equal(layer.weight, again.weight)
     assert torch.equal(before, torch.get_rng_state())
+    network = Network("critic", layer)
+    bound = 1 / math.sqrt(400)
+    for redraw in (False, True):
+        if redraw:
+            network.initialise(generator(1))
+        for block in network.blocks:
+            assert block.view.abs().max() <= bound
+            assert float(block.view.std()) == pytest.approx(bound / math.sqrt(3), rel=0.1)
+    plain = torch_default(Network("q", nn.Linear(400, 300)).blocks[0], generator(2))
+    assert torch.equal(plain, torch_default(network.blocks[0], generator(2)))
 
 
 def stacked_norm(members: int = 2, dim: int = 6, eps: float = 1e-6) -> StackedLayerNorm:
@@ -84,43 +75,37 @@ def stacked_norm(members: int = 2, dim: int = 6, eps: float = 1e-6) -> StackedLa
     return layer
 
 
-def members_of(layer: StackedLayerNorm) -> list[nn.LayerNorm]:
-    members = [nn.LayerNorm(layer.dim, eps=layer.eps) for _ in range(layer.members)]
-    with torch.no_grad():
-        for index, member in enumerate(members):
-            member.weight.copy_(layer.weight[index])
-            member.bias.copy_(layer.bias[index])
-    return members
+def test_norm_equals_separate_layer_norms_forward_and_backward() -> None:
+    for eps in (1e-6, 0.1):
+        layer = stacked_norm(3, 6, eps).double()
+        x = (3 + 2 * torch.randn(3, 7, 6, generator=generator(9)).double()).requires_grad_()
+        weights = torch.randn(3, 7, 6, generator=generator(10)).double()
+        out = layer(x)
+        (out * weights).sum().backward()
+        assert x.grad is not None and layer.weight.grad is not None and layer.bias.grad is not None
+        for index in range(3):
+            member = nn.LayerNorm(6, eps=eps).double()
+            with torch.no_grad():
+                member.weight.copy_(layer.weight[index])
+                member.bias.copy_(layer.bias[index])
+            own = x[index].detach().requires_grad_()
+            expected = member(own)
+            (expected * weights[index]).sum().backward()
+            torch.testing.assert_close(out[index], expected, rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(x.grad[index], own.grad, rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(layer.weight.grad[index], member.weight.grad)
+            torch.testing.assert_close(layer.bias.grad[index], member.bias.grad)
 
 
-@pytest.mark.parametrize("eps", [1e-6, 0.1])
-def test_norm_equals_separate_layer_norms_forward_and_backward(eps: float) -> None:
-    layer = stacked_norm(3, 6, eps).double()
-    x = (3 + 2 * torch.randn(3, 7, 6, generator=generator(9)).double()).requires_grad_()
-    weights = torch.randn(3, 7, 6, generator=generator(10)).double()
-    out = layer(x)
-    (out * weights).sum().backward()
-    assert x.grad is not None and layer.weight.grad is not None and layer.bias.grad is not None
-    for index, member in enumerate(members_of(layer)):
-        member.double()
-        own = x[index].detach().requires_grad_()
-        expected = member(own)
-        (expected * weights[index]).sum().backward()
-        torch.testing.assert_close(out[index], expected, rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(x.grad[index], own.grad, rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(layer.weight.grad[index], member.weight.grad)
-        torch.testing.assert_close(layer.bias.grad[index], member.bias.grad)
-
-
-@pytest.mark.parametrize("autocast", [False, True], ids=["half_input", "autocast"])
-def test_norm_of_half_precision_is_rounded_only_once(autocast: bool) -> None:
+def test_norm_of_half_precision_is_rounded_only_once() -> None:
     # Mean and variance taken in bf16 would be wrong in the third digit.
     layer = stacked_norm(2, 256)
     x = (40 + torch.randn(2, 5, 256, generator=generator(3))).bfloat16()
-    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        out = layer(x)
-    assert out.dtype == torch.bfloat16
-    assert torch.equal(out, layer(x.float()).bfloat16())
+    for autocast in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            out = layer(x)
+        assert out.dtype == torch.bfloat16
+        assert torch.equal(out, layer(x.float()).bfloat16())
 
 
 def test_each_member_of_a_norm_is_a_scale_and_a_shift() -> None:
@@ -137,18 +122,6 @@ def test_each_member_of_a_norm_is_a_scale_and_a_shift() -> None:
     assert network.blocks[2].view.data_ptr() == module.get_parameter("norm.weight")[1].data_ptr()
     network.initialise(generator())
     assert [float(b.view.sum()) for b in network.blocks] == [6, 0, 6, 0]
-
-
-def test_rescaling_starts_anew_at_a_stacked_norm() -> None:
-    # With a norm between them the first layer's factor must not reach the last layer's bias.
-    module = nn.Sequential(StackedLinear(2, 4, 6), StackedLayerNorm(2, 6), StackedLinear(2, 6, 3))
-    network = Network("critic", module)
-    network.initialise(generator())
-    with torch.no_grad():
-        module.get_parameter("0.weight").mul_(5)
-    before = module.get_parameter("2.bias").clone()
-    rlplast.swr(network, coef=0.5)
-    assert torch.allclose(module.get_parameter("2.bias"), before, rtol=1e-6)
 
 
 def test_inputs_of_another_shape_and_empty_sizes_are_refused() -> None:
