@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.agents.tracing import trace_alone
 
 from benchmarks import agents, fire, replay, trainers
 from benchmarks.__main__ import BENCHES
 from benchmarks.agents import CARTPOLE, Task
 from rlplast.run import timing
 from rlplast.run.config_file import read_config
+from tests.agents.toy_env import trace_alone
 from tests.marks import slow
 
 SMALL = {"device": "cpu", "agent.batch_size": 8, "agent.buffer_size": 500}

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from tests.agents.tracing import trace_alone
 
 from rlplast.cli.bench_command import conclusion
 from rlplast.cli.main import main
 from rlplast.run import bench, timing
 from rlplast.run.bench import Side
+from tests.agents.toy_env import trace_alone
 from tests.cli.commands import Outcome, command
 from tests.cli.runs import refused
 from tests.every_kind import small_run

@@ -74,13 +74,17 @@ def fired(run: Path) -> list[int]:
     return [r["clock"]["updates"] for r in lines(run, "receipts") if r["method"] == "fire"]
 
 
-def mlflow_of(store: str, name: str) -> tuple[Any, Any]:
+def mlflow_runs(store: str) -> list[tuple[Any, Any]]:
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(tracking_uri=store)
     experiments = [e.experiment_id for e in client.search_experiments()]
-    (run,) = (r for r in client.search_runs(experiments) if r.info.run_name == name)
-    return client, run
+    return [(client, run) for run in client.search_runs(experiments)]
+
+
+def mlflow_of(store: str, name: str) -> tuple[Any, Any]:
+    (found,) = (pair for pair in mlflow_runs(store) if pair[1].info.run_name == name)
+    return found
 
 
 def mlflow_series(store: str, name: str, key: str) -> Series:
