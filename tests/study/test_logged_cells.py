@@ -11,6 +11,7 @@ from tests.study.inline import arm_folders, write_study
 from tests.supervised_runs import small_supervised
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
 def test_cells_that_begin_at_once_share_a_store_and_say_where_they_belong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

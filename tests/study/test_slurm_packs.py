@@ -23,6 +23,7 @@ from tests.study.commands import (
 )
 from tests.study.inline import journal, run_study, write_study
 
+pytestmark = pytest.mark.slow
 TIME = {"time": 5}
 
 
