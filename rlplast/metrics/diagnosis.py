@@ -8,9 +8,10 @@
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from rlplast.core.errors import NothingToEdit
@@ -20,6 +21,7 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import swapped
 from rlplast.core.network.network import Network
 from rlplast.core.rng import torch_stream
+from rlplast.core.validation import check_value
 from rlplast.metrics.features import dormant_ratio, last_features
 from rlplast.metrics.new_targets import Start, fit_errors
 from rlplast.metrics.ranks import effective_rank
@@ -131,8 +133,11 @@ def diagnose_network(
         initial: whether the network's θ0 is where its training began.
 
     Raises:
-        ConfigError: if the network has no optimizer, or low-precision copies of masters.
+        ConfigError: if a number is out of range, or the network has no optimizer, or low-precision
+            copies of masters.
     """
+    check_value("diagnose: updates", updates, PositiveInt, 2000)
+    check_value("diagnose: targets", targets, Annotated[int, Field(ge=2)], 3)
     signs = _signs(source, network, batch, seed, initial)
     if initial and all(torch.equal(b.view, network.initial[b.name]) for b in network.trainable()):
         reason = "It has its initial weights: it has not trained, and nothing can be lost."

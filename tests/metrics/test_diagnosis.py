@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import rlplast
+from rlplast.core.errors import ConfigError
 from rlplast.core.method.readings import OwnSource
 from rlplast.core.rng import torch_stream
 from rlplast.metrics import NetworkDiagnosis, diagnose_network, trainability
@@ -90,6 +91,13 @@ def test_diagnosis_changes_nothing_and_says_the_same_again() -> None:
     for name, tensor in net.module.state_dict().items():
         assert torch.equal(tensor, weights[name])
     assert not net.optimizers[0].state and all(p.grad is None for p in net.module.parameters())
+
+
+@pytest.mark.parametrize("wrong", [{"targets": 1}, {"updates": 0}], ids=str)
+def test_what_no_interval_comes_of_is_refused(wrong: dict[str, int]) -> None:
+    ((key, value),) = wrong.items()
+    with pytest.raises(ConfigError, match=f"{key} = {value}"):
+        rlplast.diagnose_module(network().module, INPUTS, **wrong)
 
 
 FIT = Fit(2000, 1.0, 1.0, 1.0, (0.0, -0.01, 0.01))
