@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from stable_baselines3 import DQN, PPO
+from stable_baselines3.common.callbacks import BaseCallback
 
 from rlplast.adapters.sb3 import CheckpointCallback, HookCallback
 from rlplast.adapters.sb3_networks import find_networks
@@ -63,6 +64,30 @@ def test_ppo_goes_on_with_its_books_and_rollout(tmp_path: Path):
     assert second.driver.clock.updates == 8 + 8
     assert [r.clock.env_steps for r in second.receipts if r.method == "redo"] == [40]
     assert [int(books(c.driver)["0/updates"]) for c in (first, second)] == [16, 16]
+
+
+class AtRolloutEnd(BaseCallback):
+    def __init__(self, hooks: HookCallback, folder: Path) -> None:
+        super().__init__()
+        self.hooks, self.folder = hooks, folder
+
+    def _on_rollout_end(self) -> None:
+        if self.num_timesteps == 32:
+            self.model.save(self.folder / "m")
+            self.hooks.save(self.folder / "hooks")
+
+    def _on_step(self) -> bool:
+        return True
+
+
+def test_what_waits_for_a_rollouts_updates_is_due_after_a_save_before_them(tmp_path: Path):
+    hooks = [{"method": "full_reset", "every": "20 env_steps"}]
+    first, second = (HookCallback(hooks, total="64 env_steps") for _ in range(2))
+    sb3_model("PPO").learn(64, callback=[first, AtRolloutEnd(first, tmp_path)])
+    second.load(tmp_path / "hooks")
+    load(PPO, tmp_path / "m.zip").learn(32, callback=second, reset_num_timesteps=False)
+    for callback in (first, second):
+        assert [r.clock.env_steps for r in callback.receipts] == [32, 48, 60]
 
 
 def go_on(callback: HookCallback, folder: Path, reset: bool = False) -> None:
