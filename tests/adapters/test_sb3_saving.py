@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import torch
 from stable_baselines3 import DQN, PPO
+from stable_baselines3.common.callbacks import BaseCallback
 
 from rlplast.adapters.sb3 import CheckpointCallback, HookCallback
 from rlplast.adapters.sb3_networks import find_networks
 from rlplast.core.errors import ConfigError, DamagedFile
-from tests.adapters.hosts import CBP, REDO, RELU, Wide, books, limited, sb3_model
+from tests.adapters.hosts import CBP, REDO, RELU, Wide, books, limited, same, sb3_model
 
 HOOKS = [
     {"method": "fire", "at": "0%"},
@@ -51,18 +52,44 @@ def load(algorithm: Any, path: Path) -> Any:
 
 def test_ppo_goes_on_with_its_books_and_rollout(tmp_path: Path):
     # Due at 36 of 64: after a checkpoint inside the third rollout, before the next update.
-    hooks = [CBP, REDO | {"every": "36 env_steps"}]
+    hooks = [CBP | {"networks": ["actor", "critic"]}, REDO | {"every": "36 env_steps"}]
     first = HookCallback(hooks, total="64 env_steps")
     keep = CheckpointCallback(first, save_freq=40, save_path=str(tmp_path), name_prefix="m")
     sb3_model("PPO", policy_kwargs=RELU).learn(64, callback=[first, keep])
-    assert [r.clock.env_steps for r in first.receipts if r.method == "redo"] == [48]
+    assert {r.clock.env_steps for r in first.receipts if r.method == "redo"} == {48}
     second = HookCallback(hooks, total="64 env_steps")
     second.load(tmp_path / "m_hooks_40_steps.rlplast")
     model = load(PPO, tmp_path / "m_40_steps.zip")
     model.learn(24, callback=second, reset_num_timesteps=False)
     assert second.driver.clock.updates == 8 + 8
-    assert [r.clock.env_steps for r in second.receipts if r.method == "redo"] == [40]
+    assert {r.clock.env_steps for r in second.receipts if r.method == "redo"} == {40}
     assert [int(books(c.driver)["0/updates"]) for c in (first, second)] == [16, 16]
+    for name, network in second.driver.networks.items():
+        assert same(network.initial, first.driver.networks[name].initial), name
+
+
+class AtRolloutEnd(BaseCallback):
+    def __init__(self, hooks: HookCallback, folder: Path) -> None:
+        super().__init__()
+        self.hooks, self.folder = hooks, folder
+
+    def _on_rollout_end(self) -> None:
+        if self.num_timesteps == 32:
+            self.model.save(self.folder / "m")
+            self.hooks.save(self.folder / "hooks")
+
+    def _on_step(self) -> bool:
+        return True
+
+
+def test_what_waits_for_a_rollouts_updates_is_due_after_a_save_before_them(tmp_path: Path):
+    hooks = [{"method": "full_reset", "every": "20 env_steps"}]
+    first, second = (HookCallback(hooks, total="64 env_steps") for _ in range(2))
+    sb3_model("PPO").learn(64, callback=[first, AtRolloutEnd(first, tmp_path)])
+    second.load(tmp_path / "hooks")
+    load(PPO, tmp_path / "m.zip").learn(32, callback=second, reset_num_timesteps=False)
+    for callback in (first, second):
+        assert [r.clock.env_steps for r in callback.receipts] == [32, 48, 60]
 
 
 def go_on(callback: HookCallback, folder: Path, reset: bool = False) -> None:

@@ -74,6 +74,9 @@ def test_what_cannot_be_trained_is_refused(host: str, tmp_path: Path):
     callback = hook_callback(host, [{"method": "persistent", "at": "50%"}])
     with pytest.raises(ConfigError, match=r"hooks\[0\] \(persistent\) adds a term to the loss"):
         Fit(host, tmp_path, small(), callback).train()
+    callback = hook_callback(host, [RESET | {"at": "3 epochs"}])
+    with pytest.raises(ConfigError, match="at or past the end"):
+        Fit(host, tmp_path, small(), callback, epochs=3).train()
 
 
 # Those that read: at every update, and once at the first moment after the checkpoint at update 8.

@@ -86,7 +86,7 @@ def test_a_method_edits_tied_tensors_once_or_refuses_the_tie_by_name(method: str
         except ConfigError as error:
             message = str(error)
             assert not changed(before, model)
-            assert re.search(case.refuses.get("gpt", "is tied to" if twice else "nothing"), message)
+            assert re.search(case.refuses.get("gpt", "is tied to" if twice else "(?!)"), message)
             continue
         assert "gpt" not in case.refuses
         assert model.lm_head.weight is model.wte.weight

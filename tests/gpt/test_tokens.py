@@ -61,11 +61,11 @@ def spy(monkeypatch: pytest.MonkeyPatch, see: Callable[[str], None]) -> None:
 
 
 def test_the_last_share_of_the_text_is_for_validation(tmp_path: Path):
-    files = put(tmp_path, {"a": "one two\r\n", "b": "three four five\n", "c": "six"})
+    files = put(tmp_path, {"a": "one two\r\n", "b": "three four five\n", "c": "sé"})
     about = write_corpus(files, tmp_path / "out", validation=0.5)
     # 14 of 28 bytes lie before the cut, 5 of them in b: "three", then a blank.
     train, validation = read(tmp_path / "out")
-    assert (train, validation) == (b"one two\r\n\0three\0", b" four five\n\0six\0")
+    assert (train, validation) == (b"one two\r\n\0three\0", " four five\n\0sé\0".encode())
     expected = {"format": 1, "tokenizer": "bytes", "vocab_size": 256, "dtype": "uint16"}
     for part in ("train", "validation"):
         expected |= {f"{part}_tokens": 16, f"{part}_bytes": 14, f"{part}_files": 2}

@@ -214,6 +214,8 @@ def test_evaluations_and_probes_are_the_same_every_time_and_move_nothing(
     batch = trainer.sample(5, 7)
     assert batch.shape == (5, 9) and torch.equal(batch, trainer.sample(5, 7))
     assert not torch.equal(batch, trainer.sample(5, 8))
+    drawn = [next(trainer.batches(1, 5, number)) for number in (7, 7, 8)]
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
     loss = trainer.loss("gpt", batch)
     assert loss.requires_grad and loss == trainer.loss("gpt", batch)
     taps = trainer.activations("gpt", batch)
@@ -222,6 +224,12 @@ def test_evaluations_and_probes_are_the_same_every_time_and_move_nothing(
     assert trainer.streams.state_dict()["numpy"] == stream
     assert_close(weights(trainer), before, atol=0)
     assert trainer.gpt.training
+
+
+def test_noise_of_an_optimizer_is_of_the_runs_seed(corpora: dict[str, str]) -> None:
+    noisy = [steps(tiny(corpora, optimizer={"name": "upgd"}, seed=s), 0) for s in (1, 1, 2)]
+    one, again, other = (vars(own.updater.optimizers[0])["seed"] for own in noisy)
+    assert one == again != other
 
 
 def test_hooks_metrics_and_evaluations_move_no_data(

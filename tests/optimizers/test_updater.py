@@ -151,6 +151,9 @@ def test_adamw_trains_what_muon_cannot_or_should_not():
     module = Branches()
     muon, _ = Updater(OptimizerConfig(name="muon"), module).optimizers
     assert muon.param_groups[0]["params"] == [module.inner.weight]
+    options = {"momentum": 0.8, "betas": [0.5, 0.9], "eps": 0.1}
+    (matrix,), (rest,) = (o.param_groups for o in small(name="muon", **options)[1].optimizers)
+    assert (matrix["momentum"], rest["betas"], rest["eps"]) == (0.8, (0.5, 0.9), 0.1)
 
 
 def test_muon_moves_hidden_matrices_along_their_orthogonalised_gradient_and_adamw_the_rest():

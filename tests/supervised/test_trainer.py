@@ -76,6 +76,22 @@ def test_an_epoch_is_every_image_once_and_a_last_one_alone_joins_the_batch_befor
     assert torch.equal(torch.cat(batches).sort()[0], phase)
 
 
+def test_draws_are_new_for_each_update_and_reading_and_those_of_noise_for_each_seed():
+    trainer = trainable(augment=["crop", "flip"])
+    chosen = trainer._chosen(trainer.here())
+    parts = []
+    for updates in (0, 0, 1):
+        trainer.clock = Clock(updates=updates)
+        parts.append(next(trainer._parts(chosen, 1))[0])
+    samples = [trainer.sample(8, number).x for number in (0, 0, 1)]
+    batches = [next(trainer.batches(1, 8, number)).x for number in (0, 0, 1)]
+    for one, again, other in (parts, samples, batches):
+        assert torch.equal(one, again) and not torch.equal(one, other)
+    noisy = [trainable(**PLAIN, optimizer={"name": "upgd"}, seed=seed) for seed in (1, 1, 2)]
+    one, again, other = (own.updater.optimizers[0].seed for own in noisy)
+    assert one == again != other
+
+
 @pytest.mark.parametrize("size", [7, 50])
 def test_micro_batches_add_up_to_the_batch(size: int):
     penalties = [{"method": "l2", "params": {"coef": 0.1}}]

@@ -283,15 +283,15 @@ def test_newest_goes_by_position_not_by_name(tmp_path: Path) -> None:
 
 def test_prune_keeps_the_newest_due_the_best_a_last_branch_and_what_stays(tmp_path: Path) -> None:
     for position, kind in enumerate(("step", "best", "step", "step", "best", "step", "branch"), 1):
-        save(tmp_path / f"{kind}-{position}", position, stays=position == 3)
+        save(tmp_path / f"{kind}-{position}", position, stays=position in (3, 6))
     for leftover in ("step-8", ".step-9.tmp", ".best-9.tmp"):
         shutil.copytree(tmp_path / "step-1", tmp_path / leftover)
     (tmp_path / "step-8" / "COMPLETE").unlink()
     (tmp_path / "notes").mkdir()
     (tmp_path / "best.json").write_text("{}")
-    others = {"notes", "best.json", "step-3"}
+    others = {"notes", "best.json", "step-3", "step-6"}  # which counts among the newest too
     checkpoint.prune(tmp_path, 2, "best-5")
-    assert names(tmp_path) == {"step-4", "best-5", "step-6", "branch-7"} | others
+    assert names(tmp_path) == {"step-4", "best-5", "branch-7"} | others
     save(tmp_path / "step-8", 8)
     checkpoint.prune(tmp_path, 1, "step-4")
     assert names(tmp_path) == {"step-4", "step-8"} | others
