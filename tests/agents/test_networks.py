@@ -122,8 +122,9 @@ def test_bytes_interleaved_as_words_equal_their_transposition(monkeypatch: pytes
 
 
 def test_networks_of_pictures_give_logits_and_a_value():
-    arch = policy_architecture(PPOAgentConfig(activation="tanh"), (4, 10, 10))
-    assert (arch.convs, arch.activation) == (ARCHITECTURES["minatar"].convs, "tanh")
+    for own, usual in (({}, "relu"), ({"activation": "tanh"}, "tanh")):
+        arch = policy_architecture(PPOAgentConfig(**own), (4, 10, 10))
+        assert (arch.convs, arch.activation) == (ARCHITECTURES["minatar"].convs, usual)
     pictures = torch.randint(2, (5, 4, 10, 10), dtype=torch.uint8)
     policy = PolicyNetwork(arch, (4, 10, 10), 6)
     assert policy(pictures).shape == (5, 6) and policy.log_std is None

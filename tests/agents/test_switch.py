@@ -8,6 +8,7 @@ import torch
 import yaml
 
 from rlplast.agents.agent import Agent
+from rlplast.agents.environments import Environments
 from rlplast.agents.off_policy import OffPolicyAgent
 from rlplast.agents.sequence import EnvConfig, TaskSequence
 from rlplast.agents.switch import PRESETS
@@ -84,8 +85,9 @@ def test_no_window_reaches_across_and_the_last_observation_bootstraps():
 
 
 def test_cleared_replay_holds_the_new_task_alone_and_updates_wait_for_it():
-    agent = into(made(dqn_tasks()), 1)
-    assert agent.experience.replay.size > 0  # hooks that fire here find the old task's
+    agent = into(made(dqn_tasks(agent={"buffer_size": 50})), 1)
+    replay = agent.experience.replay
+    assert replay.size > 0  # hooks that fire here find the old task's
     agent.step()
     updates = agent.clock.updates
     while agent.clock.env_steps < EACH + 10:
@@ -94,7 +96,20 @@ def test_cleared_replay_holds_the_new_task_alone_and_updates_wait_for_it():
     while not over(agent):
         agent.step()
         assert (replayed(agent).obs[:, 4:] != 0).any(1).all()
+        assert replay.size == len(replayed(agent).obs)  # where old rows are overwritten too
     assert agent.clock.updates == updates + 15
+
+
+def test_stack_of_frames_begins_anew_in_a_task():
+    env = {"sequence": ["atari/Pong", "atari/Breakout"], "steps_per_task": EACH, "num_envs": 1}
+    config: Any = read_config({"kind": "dqn", "env": env, "agent": {"initial_steps": 10}})
+    experience = Environments(config, Tasks(config.env, 3))
+    for _ in range(5):
+        experience.go_on(experience.play(np.zeros(1, np.int64), Clock()), Clock())
+    assert experience.obs().any((2, 3)).all()
+    experience.switch(1)
+    assert experience.obs().any((2, 3)).tolist() == [[False, False, False, True]]
+    experience.close()
 
 
 def test_what_a_task_is_depends_on_seed_and_number_and_episodes_on_the_visit():
@@ -140,6 +155,17 @@ def test_target_and_optimizers_at_a_switch(make: Any):
             assert (kept, copied) == (choice == "keep", choice == "copy")
             drawn.append(after["target"])
         assert not same(*drawn)
+
+
+def test_optimizers_of_a_ppo_at_a_switch():
+    agent = at_end_of(made(ppo_tasks(env={"switch": {"optimizer": "renew"}})), 0)
+    before = weights(agent)
+    agent.step()
+    after = weights(agent)
+    changed = {k for k in before if not same(before[k], after[k])}
+    assert changed == {"actor optimizer", "critic optimizer"}
+    for key in changed:
+        assert not any(tensor.any() for each in after[key] for tensor in each.values())
 
 
 def test_statistics_restart_with_the_first_observation_of_the_task():
