@@ -157,17 +157,6 @@ def test_target_and_optimizers_at_a_switch(make: Any):
         assert not same(*drawn)
 
 
-def test_optimizers_of_a_ppo_at_a_switch():
-    agent = at_end_of(made(ppo_tasks(env={"switch": {"optimizer": "renew"}})), 0)
-    before = weights(agent)
-    agent.step()
-    after = weights(agent)
-    changed = {k for k in before if not same(before[k], after[k])}
-    assert changed == {"actor optimizer", "critic optimizer"}
-    for key in changed:
-        assert not any(tensor.any() for each in after[key] for tensor in each.values())
-
-
 def test_statistics_restart_with_the_first_observation_of_the_task():
     for choice, count in (("restart", 1), ("keep", EACH + 2)):
         agent = into(made(sac_tasks(env={"switch": {"statistics": choice}})), 1)
