@@ -307,6 +307,8 @@ ONE = {"sequence": [], "id": TWO[0]}
 REFUSED = [
     ({"env": {"steps_per_task": None}}, "env.steps_per_task"),
     ({"env": {"steps_per_task": 41}}, "env.num_envs"),
+    ({"env": {"steps_per_task": "5 updates"}}, "env.steps_per_task"),
+    ({"env": {"steps_per_task": 10**19}}, "env.steps_per_task"),
     ({"env": ONE}, "env.steps_per_task"),
     ({"env": ONE | {"steps_per_task": None, "cycles": 1, "switch": "c_chain"}}, "no switch"),
     ({"env": {"shift": "gravity"}}, "env.shift"),
@@ -314,10 +316,12 @@ REFUSED = [
     ({"env": SHIFT | {"tasks": None}}, "env.tasks"),
     ({"env": SHIFT | {"shift": {"name": "gravity", "hi": 3}}}, "env.shift .* 'hi'"),
     ({"env": SHIFT | {"shift": {"name": "gravity", "low": 3}}}, "env.shift.low"),
+    ({"env": SHIFT | {"shift": {"std": 3}}}, "env.shift.name"),
     ({"env": {"id": "gym/Pendulum-v1"}}, "env.id"),
     ({"env": {"sequence": [{"name": "x"}]}}, r"env.sequence\[0\]"),
     ({"env": {"sequence": [{"id": TWO[0], "option": {}}]}}, r"env.sequence\[0\] .* 'option'"),
     ({"total": "161 env_steps"}, "total"),
+    ({"total": "9 updates"}, "total"),
     ({"agent": {"initial_steps": 40}}, "initial_steps"),
 ]
 
