@@ -307,7 +307,7 @@ ONE = {"sequence": [], "id": TWO[0]}
 REFUSED = [
     ({"env": {"steps_per_task": None}}, "env.steps_per_task"),
     ({"env": {"steps_per_task": 41}}, "env.num_envs"),
-    ({"env": {"steps_per_task": "5 updates"}}, "env.steps_per_task"),
+    ({"env": {"steps_per_task": "40 updates"}}, "env.steps_per_task"),
     ({"env": {"steps_per_task": 10**19}}, "env.steps_per_task"),
     ({"env": ONE}, "env.steps_per_task"),
     ({"env": ONE | {"steps_per_task": None, "cycles": 1, "switch": "c_chain"}}, "no switch"),
