@@ -26,11 +26,11 @@ from tests.methods.nets import normal
 SHAPES = {"nature": (4, 84, 84), "minatar": (4, 10, 10), "mlp": (6,), "mlp_small": (6,)}
 
 
-def q_network(name: str, init: str = "xavier_uniform") -> QNetwork:
+def q_network(name: str, init: str = "xavier_uniform", seed: int = 0) -> QNetwork:
     scale = 1 / 255 if name == "nature" else 1.0
     network = QNetwork(ARCHITECTURES[name], SHAPES[name], 6, scale, init)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-    Network("q", network, optimizer).initialise(torch_stream(0, "init", "q"))
+    Network("q", network, optimizer).initialise(torch_stream(seed, "init", "q"))
     return network
 
 
@@ -53,10 +53,11 @@ def test_nature_computes_the_published_network():
 @pytest.mark.parametrize("name", ["minatar", "mlp"])
 def test_initial_weights_follow_their_law(name: str):
     for init in ("xavier_uniform", "torch", "orthogonal"):
-        network = q_network(name, init=init)
+        network, other = (q_network(name, init, seed) for seed in (0, 1))
         for layer in network.forward_order():
             module = network.get_submodule(layer)
             weight, bias = module.weight.detach(), module.bias.detach()
+            assert not torch.equal(weight, other.get_submodule(layer).weight)
             fan_in, fan_out = nn.init._calculate_fan_in_and_fan_out(weight)
             if init == "orthogonal":
                 values = torch.linalg.svdvals(weight.flatten(1).double())
