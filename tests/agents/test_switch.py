@@ -115,8 +115,10 @@ def test_stack_of_frames_begins_anew_in_a_task():
 def test_what_a_task_is_depends_on_seed_and_number_and_episodes_on_the_visit():
     env = {"sequence": [], "id": "gym/CartPole-v1", "shift": "shifted_observations", "tasks": 2}
     config: Any = read_config(dqn_tasks(env=env))
-    one, same_seed, other = (Tasks(config.env, seed)._shifts[1].offset for seed in (3, 3, 6))
-    assert same(one, same_seed) and not same(one, other)
+    more: Any = read_config(dqn_tasks(env=env | {"tasks": 3}))  # which changes no other task
+    one, other = (Tasks(config.env, seed)._shifts[1].offset for seed in (3, 6))
+    _, again, next_one = (shift.offset for shift in Tasks(more.env, 3)._shifts)
+    assert same(one, again) and not same(one, other) and not same(one, next_one)
     agent, firsts = made(dqn_tasks(env=env)), []
     for phase in (1, 3):
         into(agent, phase)
