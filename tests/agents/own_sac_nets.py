@@ -40,11 +40,6 @@ def pictures(obs_shape: tuple[int, ...], action_dim: int) -> Pair:
     return OfPictures(obs_shape[0]), OfPictures(obs_shape[0])
 
 
-def batch_norm(obs_shape: tuple[int, ...], action_dim: int) -> Pair:
-    actor = nn.Sequential(nn.Linear(obs_shape[0], 8), nn.BatchNorm1d(8), nn.ReLU())
-    return actor, mlp(obs_shape, action_dim)[1]
-
-
 class Coupled(nn.Module):
     """Begins at zero, with a draw of NumPy: two layers of the same weights, one less the other."""
 
@@ -63,8 +58,13 @@ def coupled(obs_shape: tuple[int, ...], action_dim: int) -> Pair:
     return Coupled(obs_shape[0]), Joined(obs_shape[0] + action_dim)
 
 
+class Doubles(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.double()
+
+
 class DependsOnData(nn.Module):
-    """It cannot be traced."""
+    """It cannot be traced, and gives doubles."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -72,8 +72,13 @@ class DependsOnData(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         x = torch.cat(inputs, 1)
-        return self.layer(x if x.sum() > 0 else -x).relu()
+        return self.layer(x if x.sum() > 0 else -x).relu().double()
 
 
 def depends_on_data(obs_shape: tuple[int, ...], action_dim: int) -> Pair:
     return DependsOnData(obs_shape[0]), DependsOnData(obs_shape[0] + action_dim)
+
+
+def batch_norm(obs_shape: tuple[int, ...], action_dim: int) -> Pair:
+    actor = nn.Sequential(nn.Linear(obs_shape[0], 8), nn.BatchNorm1d(8), nn.ReLU(), Doubles())
+    return actor, depends_on_data(obs_shape, action_dim)[1]

@@ -26,11 +26,11 @@ from tests.methods.nets import normal
 SHAPES = {"nature": (4, 84, 84), "minatar": (4, 10, 10), "mlp": (6,), "mlp_small": (6,)}
 
 
-def q_network(name: str, init: str = "xavier_uniform") -> QNetwork:
+def q_network(name: str, init: str = "xavier_uniform", seed: int = 0) -> QNetwork:
     scale = 1 / 255 if name == "nature" else 1.0
     network = QNetwork(ARCHITECTURES[name], SHAPES[name], 6, scale, init)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-    Network("q", network, optimizer).initialise(torch_stream(0, "init", "q"))
+    Network("q", network, optimizer).initialise(torch_stream(seed, "init", "q"))
     return network
 
 
@@ -53,10 +53,11 @@ def test_nature_computes_the_published_network():
 @pytest.mark.parametrize("name", ["minatar", "mlp"])
 def test_initial_weights_follow_their_law(name: str):
     for init in ("xavier_uniform", "torch", "orthogonal"):
-        network = q_network(name, init=init)
+        network, other = (q_network(name, init, seed) for seed in (0, 1))
         for layer in network.forward_order():
             module = network.get_submodule(layer)
             weight, bias = module.weight.detach(), module.bias.detach()
+            assert not torch.equal(weight, other.get_submodule(layer).weight)
             fan_in, fan_out = nn.init._calculate_fan_in_and_fan_out(weight)
             if init == "orthogonal":
                 values = torch.linalg.svdvals(weight.flatten(1).double())
@@ -122,8 +123,9 @@ def test_bytes_interleaved_as_words_equal_their_transposition(monkeypatch: pytes
 
 
 def test_networks_of_pictures_give_logits_and_a_value():
-    arch = policy_architecture(PPOAgentConfig(activation="tanh"), (4, 10, 10))
-    assert (arch.convs, arch.activation) == (ARCHITECTURES["minatar"].convs, "tanh")
+    for own, usual in (({}, "relu"), ({"activation": "tanh"}, "tanh")):
+        arch = policy_architecture(PPOAgentConfig(**own), (4, 10, 10))
+        assert (arch.convs, arch.activation) == (ARCHITECTURES["minatar"].convs, usual)
     pictures = torch.randint(2, (5, 4, 10, 10), dtype=torch.uint8)
     policy = PolicyNetwork(arch, (4, 10, 10), 6)
     assert policy(pictures).shape == (5, 6) and policy.log_std is None

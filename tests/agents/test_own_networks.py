@@ -78,6 +78,12 @@ def test_trunks_may_share_what_is_not_trained_and_see_pictures(net: str) -> None
 # As our networks of the same weights do.
 
 
+@pytest.mark.parametrize("kind", ["dqn", "sac", "ppo"])
+def test_batch_norms_act_in_one_environment(kind: str) -> None:  # by their running statistics
+    agent = made(kind, "batch_norm", env=BASES[kind]["env"] | {"num_envs": 1})
+    assert math.isfinite(advanced(agent, 10).metrics()["train/loss"])
+
+
 def near(found: Any, expected: Any) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 

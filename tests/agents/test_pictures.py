@@ -261,7 +261,8 @@ def test_pictures_of_the_suite_are_its_own_and_stacks_begin_with_the_first() -> 
 
 
 def test_pictures_of_any_environment_are_stacked_and_bytes_in_a_row_scaled() -> None:
-    assert built(env=STACKED).spec.stacked_shape == (9, SIDE, SIDE)
+    spec = built(env=STACKED).spec
+    assert spec.stacked_shape == (9, SIDE, SIDE) and spec.repeat_first
     for env_id, options in (
         ("gym/FrozenLake-v1", {"frame_stack": 2}),
         ("dmc/cheetah-run", {"frame_stack": 2}),

@@ -213,6 +213,7 @@ def test_statistics_restart_with_the_first_observation_of_a_task():
             made.step()
         made._enter_task()
         assert (made.statistics.count, made.rewards.statistics.count) == counts
+        assert not made.rewards.state_dict()["sums"].any()
 
 
 def test_interrupted_in_any_task_and_resumed_equals(tmp_path: Path):

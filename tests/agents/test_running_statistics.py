@@ -170,8 +170,10 @@ def test_statistics_of_a_sac_know_where_a_resume_cut_episodes(
     agent, other = sac(2), sac(2)
     for _ in range(4):
         agent.step()
+    agent.experience.successes = [1.0, 0.0]  # since the last line
     agent.save_files(None)(tmp_path)
     other.load_state_dict(agent.state_dict())
+    assert other.experience.successes == agent.experience.successes
     last = other.experience.obs().copy()
     other.experience.env.restarts = True  # as an environment says that cannot be put back
     other.load_files(tmp_path)

@@ -8,6 +8,7 @@ import torch
 import yaml
 
 from rlplast.agents.agent import Agent
+from rlplast.agents.environments import Environments
 from rlplast.agents.off_policy import OffPolicyAgent
 from rlplast.agents.sequence import EnvConfig, TaskSequence
 from rlplast.agents.switch import PRESETS
@@ -84,8 +85,9 @@ def test_no_window_reaches_across_and_the_last_observation_bootstraps():
 
 
 def test_cleared_replay_holds_the_new_task_alone_and_updates_wait_for_it():
-    agent = into(made(dqn_tasks()), 1)
-    assert agent.experience.replay.size > 0  # hooks that fire here find the old task's
+    agent = into(made(dqn_tasks(agent={"buffer_size": 50})), 1)
+    replay = agent.experience.replay
+    assert replay.size > 0  # hooks that fire here find the old task's
     agent.step()
     updates = agent.clock.updates
     while agent.clock.env_steps < EACH + 10:
@@ -94,14 +96,29 @@ def test_cleared_replay_holds_the_new_task_alone_and_updates_wait_for_it():
     while not over(agent):
         agent.step()
         assert (replayed(agent).obs[:, 4:] != 0).any(1).all()
+        assert replay.size == len(replayed(agent).obs)  # where old rows are overwritten too
     assert agent.clock.updates == updates + 15
+
+
+def test_stack_of_frames_begins_anew_in_a_task():
+    env = {"sequence": ["atari/Pong", "atari/Breakout"], "steps_per_task": EACH, "num_envs": 1}
+    config: Any = read_config({"kind": "dqn", "env": env, "agent": {"initial_steps": 10}})
+    experience = Environments(config, Tasks(config.env, 3))
+    for _ in range(5):
+        experience.go_on(experience.play(np.zeros(1, np.int64), Clock()), Clock())
+    assert experience.obs().any((2, 3)).all()
+    experience.switch(1)
+    assert experience.obs().any((2, 3)).tolist() == [[False, False, False, True]]
+    experience.close()
 
 
 def test_what_a_task_is_depends_on_seed_and_number_and_episodes_on_the_visit():
     env = {"sequence": [], "id": "gym/CartPole-v1", "shift": "shifted_observations", "tasks": 2}
     config: Any = read_config(dqn_tasks(env=env))
-    one, same_seed, other = (Tasks(config.env, seed)._shifts[1].offset for seed in (3, 3, 6))
-    assert same(one, same_seed) and not same(one, other)
+    more: Any = read_config(dqn_tasks(env=env | {"tasks": 3}))  # which changes no other task
+    one, other = (Tasks(config.env, seed)._shifts[1].offset for seed in (3, 6))
+    _, again, next_one = (shift.offset for shift in Tasks(more.env, 3)._shifts)
+    assert same(one, again) and not same(one, other) and not same(one, next_one)
     agent, firsts = made(dqn_tasks(env=env)), []
     for phase in (1, 3):
         into(agent, phase)
@@ -292,6 +309,8 @@ ONE = {"sequence": [], "id": TWO[0]}
 REFUSED = [
     ({"env": {"steps_per_task": None}}, "env.steps_per_task"),
     ({"env": {"steps_per_task": 41}}, "env.num_envs"),
+    ({"env": {"steps_per_task": "40 updates"}}, "env.steps_per_task"),
+    ({"env": {"steps_per_task": 10**19}}, "env.steps_per_task"),
     ({"env": ONE}, "env.steps_per_task"),
     ({"env": ONE | {"steps_per_task": None, "cycles": 1, "switch": "c_chain"}}, "no switch"),
     ({"env": {"shift": "gravity"}}, "env.shift"),
@@ -299,10 +318,12 @@ REFUSED = [
     ({"env": SHIFT | {"tasks": None}}, "env.tasks"),
     ({"env": SHIFT | {"shift": {"name": "gravity", "hi": 3}}}, "env.shift .* 'hi'"),
     ({"env": SHIFT | {"shift": {"name": "gravity", "low": 3}}}, "env.shift.low"),
+    ({"env": SHIFT | {"shift": {"std": 3}}}, "env.shift.name"),
     ({"env": {"id": "gym/Pendulum-v1"}}, "env.id"),
     ({"env": {"sequence": [{"name": "x"}]}}, r"env.sequence\[0\]"),
     ({"env": {"sequence": [{"id": TWO[0], "option": {}}]}}, r"env.sequence\[0\] .* 'option'"),
     ({"total": "161 env_steps"}, "total"),
+    ({"total": "9 updates"}, "total"),
     ({"agent": {"initial_steps": 40}}, "initial_steps"),
 ]
 

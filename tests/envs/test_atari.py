@@ -185,6 +185,7 @@ def test_observations_match_their_description_and_nothing_is_printed(
         with pytest.raises(ValueError, match=f"allowed are 0 to {actions - 1}"):
             env.step(actions)
         assert (env.spec.frame_stack, env.spec.frames_per_step) == (4, 4)
+        assert env.spec.obs_scale == 1 / 255
         picture = env.render()
         assert picture.shape == (210, 160, 3) and picture.dtype == np.uint8
         assert (picture[..., 0] != picture[..., 2]).any()

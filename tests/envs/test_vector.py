@@ -232,6 +232,9 @@ def test_what_does_not_go_together_is_refused() -> None:
 def test_an_error_in_a_worker_is_raised_here_and_dead_or_silent_ones_are_reported() -> None:
     vector = envs.make_vector("gym/CartPole-v1", generators(2), workers=2)
     with contextlib.closing(vector):
+        groups: Any = vector._groups
+        with pytest.raises(envs.EnvFailed, match=r"environment 1 of .*no episode running"):
+            groups.call("_call", [(0, "reset"), (0, "step", 0)])
         vector.reset()
         state = vector.state_dict()
         bad = through_files(state)
