@@ -210,6 +210,12 @@ def test_activations_inside_an_update_are_those_it_was_given() -> None:
         activations, inside = seen[-1]
         assert inside and same(activations, expected)
     assert len(seen) == 2
+    networks = {n: Network(n, build("mlp")) for n in ("a", "b")}
+    given = {n: activations_of(w.module, made.x) for n, w in networks.items()}
+    hooks = hooks_of(name, networks, EVERY)
+    hooks.step(updates=1, activations=given)
+    hooks.step(updates=2, activations=given | {"b": {}})  # b made no update this time
+    assert [found is given[n] for n, (found, _) in zip("aba", seen[2:], strict=True)] == [True] * 3
 
 
 def test_gradients_inside_an_update_are_the_ones_it_used() -> None:
