@@ -106,6 +106,9 @@ def test_every_update_hook_acts_at_every_update_and_reports_once() -> None:
     assert receipt.log_factor is not None
     assert (receipt.optimizer_policy, receipt.followers) == ("keep", {"target": "leave"})
     assert hooks.flush(Clock(updates=3)) == []
+    hooks = Hooks([config | {"from": "3 updates"}], made.network, "100 updates")
+    hooks.step(updates=5)  # of which three are in its window
+    assert [r.firings for r in hooks.flush()] == [3]
 
 
 def draws(rows: list[dict[str, Any]], seed: int = 0, until: int = 4) -> list[torch.Tensor]:
