@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import rlplast
-from rlplast.core.errors import BadWeights
+from rlplast.agents.sac_networks import Temperature
+from rlplast.core.errors import BadWeights, NothingToEdit
 from rlplast.core.network.network import Network
 from tests.cases import fire, probe
 from tests.methods.driven import Driven, assert_close, gradients
@@ -88,3 +89,6 @@ def test_a_network_that_is_not_finite_is_not_imitated() -> None:
         fire("distill", made.network)
     for name, tensor in made.module.state_dict().items():
         assert tensor.equal(before[name]) or name == "2.bias"
+    row = {"method": "distill", "at": "2 updates"}
+    with pytest.raises(NothingToEdit, match="'alpha'"):
+        rlplast.Hooks([row], Network("alpha", Temperature(1.0)), "9 updates", probe=made.x)

@@ -348,7 +348,9 @@ def test_a_masked_head_is_one_whose_output_is_zeroed_by_hand() -> None:
     torch.testing.assert_close(living(query, key, value)[0], expected)
 
 
-@pytest.mark.parametrize(("form", "memory"), [("packed", "he"), ("separate", "restore")])
+@pytest.mark.parametrize(
+    ("form", "memory"), [("packed", "he"), ("separate", "restore"), ("separate", "he")]
+)
 def test_rows_of_a_head_sleep_and_wake_together(form: str, memory: str) -> None:
     plain, _ = pair(**FORMS[form])
     model = nn.ModuleDict({"attention": plain})

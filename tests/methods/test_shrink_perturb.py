@@ -36,10 +36,12 @@ def test_parameters_are_mixed_with_their_start_and_running_statistics_when_asked
     for coef, asked in ((0.2, False), (0.5, True), (0.8, False)):
         model, start = started_and_trained()
         model.get_buffer("1.num_batches_tracked").fill_(9)
-        before = snapshot(model)
+        model.register_buffer("seen", torch.tensor([8.0]))
+        before, start["seen"] = snapshot(model), torch.tensor([1.0])
         after = perturb(model, coef=coef, running_stats=asked, initial=start)
         for name in before:
-            if "num_batches" in name or (name.endswith(STATISTICS) and not asked):
+            other = name == "seen" or "num_batches" in name
+            if other or (name.endswith(STATISTICS) and not asked):
                 assert torch.equal(after[name], before[name]), name
             else:
                 twin = shrink_perturb_twin(before[name].numpy(), start[name].numpy(), coef)

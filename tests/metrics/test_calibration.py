@@ -50,7 +50,9 @@ def test_ece_agrees_with_the_printed_formula(seed: int, n: int, classes: int, bi
     assert float(ours) == pytest.approx(ece_by_loop(logits, labels, bins), abs=1e-12)
 
 
-def test_logits_are_softmaxed_and_probabilities_are_not() -> None:
+def test_bins_are_fifteen_and_logits_are_softmaxed_and_probabilities_are_not() -> None:
+    found = {bins: float(ece(*drawn(500, 4, seed=0), bins=bins)) for bins in (14, 15, 16)}
+    assert float(ece(*drawn(500, 4, seed=0))) == found[15] not in (found[14], found[16])
     logits, labels = drawn(64, 5, seed=1)
     of_logits = ece(logits, labels)
     torch.testing.assert_close(ece(logits.softmax(1), labels, probabilities=True), of_logits)

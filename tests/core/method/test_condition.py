@@ -56,6 +56,7 @@ def test_conditions_that_are_wrong_are_refused() -> None:
         (LOSS, "threshold"),
         (LOSS | {"above": None}, "threshold"),
         (LOSS | {"above": 1, "below": 2}, "above and below"),
+        (LOSS | {"below": float("nan")}, r"s\.when\.below"),
         (LOSS | {"above": 1, "cooldown": "201 updates"}, r"s\.when\.cooldown"),
         ({"metric": "dormant_ration", "above": 1}, "'dormant_ration' .*'dormant_ratio'"),
         ({"metric": "time/seconds", "above": 1}, "'time/seconds'"),
@@ -193,6 +194,14 @@ def test_firings_draw_from_a_stream_named_by_their_number() -> None:
         key = "full_reset when={metric: train/loss, above: 1.0}"
         generator = torch_stream(4, "hook", key, "net", number)
         assert torch.equal(drawn, network.fresh(network.blocks[0], generator))
+    both, drawn = {name: network_of(name) for name in ("actor", "critic")}, []
+    when = {"metric": "dormant_ratio", "above": 0}
+    for names in (("critic",), ("actor", "critic")):  # of its own firings, not of another network's
+        hooks = Hooks([RESET | {"when": when}], {name: both[name] for name in names}, "9 updates")
+        for update, name in enumerate(names, 1):
+            hooks.observe({f"metric/dormant_ratio/{name}": 1.0}, Clock(updates=update))
+        drawn.append(both["critic"].blocks[0].view.clone())
+    assert torch.equal(*drawn)
 
 
 def test_units_of_a_cooldown_have_to_be_counted_and_messages_count_the_rows_of_the_config() -> None:

@@ -85,6 +85,22 @@ def test_activations_of_a_scheduled_firing_are_those_of_its_probe() -> None:
         fired(name, networks, probe={"a": torch.ones(2, 5)})
 
 
+def test_batches_are_of_the_firings_stream_and_a_probe_moves_the_global_one_not() -> None:
+    look = lambda c: {"batches": [[b[""] for b in c.batches(2, size=4)] for _ in range(2)]}  # noqa: E731
+    network, (name, seen) = subject("mlp").network, spy(look, "batches")
+    fired(name, network, probe=inputs)
+    (first, second), again = seen[0]["batches"]
+    assert first.shape == (4, 5) and not torch.equal(first, second)
+    assert all(map(torch.equal, (first, second), again))
+    reader, _ = spy(lambda context: context.activations, "activations")
+    with preserve_global_rng():
+        before = torch.get_rng_state()
+        for method in (name, reader):
+            fired(method, network, probe=lambda size, generator: torch.randn(size, 5))
+            assert torch.equal(torch.get_rng_state(), before), method
+    assert len(seen) == 2
+
+
 def test_models_of_several_arguments_get_them_all() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:
@@ -210,6 +226,12 @@ def test_activations_inside_an_update_are_those_it_was_given() -> None:
         activations, inside = seen[-1]
         assert inside and same(activations, expected)
     assert len(seen) == 2
+    networks = {n: Network(n, build("mlp")) for n in ("a", "b")}
+    given = {n: activations_of(w.module, made.x) for n, w in networks.items()}
+    hooks = hooks_of(name, networks, EVERY)
+    hooks.step(updates=1, activations=given)
+    hooks.step(updates=2, activations=given | {"b": {}})  # b made no update this time
+    assert [found is given[n] for n, (found, _) in zip("aba", seen[2:], strict=True)] == [True] * 3
 
 
 def test_gradients_inside_an_update_are_the_ones_it_used() -> None:

@@ -15,7 +15,7 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit, Scale
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import moments
-from tests.firing import apply
+from tests.firing import apply, linear
 from tests.models import FAMILIES, FORMS, OPTIMIZERS, Subject, assert_same, subject
 from tests.syncs import host_reads
 
@@ -159,6 +159,20 @@ def test_a_plan_without_edits_is_told_as_such() -> None:
         made.network.blocks[0].view.fill_(float("nan"))
     [receipt] = carry_out(planned, method="toy")
     assert json.loads(json.dumps(receipt.row(), allow_nan=False))["norm_before"] is None
+
+
+def test_receipts_sum_dfi_of_the_tensors_that_have_one() -> None:
+    _, network, block = linear()
+    bias = network.blocks[1]
+    before = float(block.view.square().sum() + bias.view.square().sum())
+    plan = [
+        Assign(b, torch.full_like(b.view, size), dfi=lambda w: w.square().sum())
+        for b, size in ((block, 2.0), (bias, 3.0))
+    ]
+    receipt = apply(network, plan, method="toy")
+    assert receipt.dfi_before == pytest.approx(before)
+    assert receipt.dfi_after == 24.0 + 18.0
+    assert apply(network, [Scale(bias, torch.tensor(0.0))], method="toy").dfi_before is None
 
 
 @torch.no_grad()

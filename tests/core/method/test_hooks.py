@@ -106,6 +106,9 @@ def test_every_update_hook_acts_at_every_update_and_reports_once() -> None:
     assert receipt.log_factor is not None
     assert (receipt.optimizer_policy, receipt.followers) == ("keep", {"target": "leave"})
     assert hooks.flush(Clock(updates=3)) == []
+    hooks = Hooks([config | {"from": "3 updates"}], made.network, "100 updates")
+    hooks.step(updates=5)  # of which three are in its window
+    assert [r.firings for r in hooks.flush()] == [3]
 
 
 def draws(rows: list[dict[str, Any]], seed: int = 0, until: int = 4) -> list[torch.Tensor]:
@@ -279,6 +282,21 @@ def test_networks_with_nothing_to_edit_are_left_out_unless_named() -> None:
         Hooks([config], {"temperature": networks()["temperature"]}, "10 updates")
     with pytest.raises(ConfigError, match=r"head_reset\.layers.*actor"):  # nor other mistakes
         Hooks([config | {"params": {"layers": 4}}], networks(), "10 updates")
+
+
+def test_receipts_tell_the_counters_of_a_firing_or_of_all_updates_since_the_last() -> None:
+    made, h = subject("mlp"), {"0": torch.ones(4, 6), "2": torch.ones(4, 6)}
+    rows = [
+        {"method": "redo", "every": "2 updates", "params": {"threshold": 1e9}},
+        {"method": "cbp", "every": "1 updates", "params": {"replacement_rate": 1, "maturity": 0}},
+    ]
+    hooks = Hooks(rows, made.network, "10 updates", probe=made.x)
+    receipts = [r for update in range(1, 5) for r in hooks.step(updates=update, activations=h)]
+    assert [r.units for r in receipts] == [{"0": 6, "2": 6}] * 2
+    for update, firings in ((4, 4), (5, 1)):
+        hooks.step(updates=update, activations=h)
+        [receipt] = hooks.flush(Clock(updates=update))
+        assert receipt.units == {"0": 6 * firings, "2": 6 * firings}
 
 
 def test_an_update_with_hooks_and_ticks_waits_for_no_device(

@@ -102,6 +102,7 @@ def test_initial_weights_are_a_copy_of_their_own_or_of_a_state_dict() -> None:
     for family in ("tied", "stacked", *made):
         module = made[family]() if family in made else build(family)
         state, own = copy.deepcopy(module.state_dict()), Network("q", module)
+        given = Network("q", module, initial=module.state_dict())  # which moves with its module
         with torch.no_grad():
             for param in module.parameters():
                 param.mul_(3)
@@ -109,7 +110,7 @@ def test_initial_weights_are_a_copy_of_their_own_or_of_a_state_dict() -> None:
         again = Network("q", module, initial=network.initial)
         for block in network.blocks:
             torch.testing.assert_close(network.initial[block.name] * 3, block.view)
-            for other in (again, own):
+            for other in (again, own, given):
                 assert torch.equal(other.initial[block.name], network.initial[block.name])
         rlplast.full_reset(network, init="stored")
         for name, tensor in module.state_dict().items():

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+import rlplast
 from rlplast.core.network.network import Network, torch_default
 from rlplast.core.network.stacked import StackedLayerNorm, StackedLinear
 
@@ -122,6 +123,18 @@ def test_each_member_of_a_norm_is_a_scale_and_a_shift() -> None:
     assert network.blocks[2].view.data_ptr() == module.get_parameter("norm.weight")[1].data_ptr()
     network.initialise(generator())
     assert [float(b.view.sum()) for b in network.blocks] == [6, 0, 6, 0]
+
+
+def test_rescaling_starts_anew_at_a_stacked_norm() -> None:
+    # With a norm between them the first layer's factor must not reach the last layer's bias.
+    module = nn.Sequential(StackedLinear(2, 4, 6), StackedLayerNorm(2, 6), StackedLinear(2, 6, 3))
+    network = Network("critic", module)
+    network.initialise(generator())
+    with torch.no_grad():
+        module.get_parameter("0.weight").mul_(5)
+    before = module.get_parameter("2.bias").clone()
+    rlplast.swr(network, coef=0.5)
+    assert torch.allclose(module.get_parameter("2.bias"), before, rtol=1e-6)
 
 
 def test_inputs_of_another_shape_and_empty_sizes_are_refused() -> None:

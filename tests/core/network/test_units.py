@@ -182,9 +182,6 @@ def chain(shape: tuple[int, ...], *layers: nn.Module) -> Callable[[], Made]:
 IMAGE, VECTOR = (3, 2, 6, 6), (4, 5)
 
 
-IMAGE, VECTOR = (3, 2, 6, 6), (4, 5)
-
-
 PRIVATE: dict[str, Callable[[], Made]] = {
     **{
         family: lambda family=family: (build(family), (data(family)[0],))
