@@ -68,3 +68,19 @@ def test_a_layer_that_is_named_drops_and_no_other_does() -> None:
     mask = naive.mask((8, 4), P, 0, seed)
     hidden = torch.relu(x @ (first.weight * mask).T + first.bias)
     torch.testing.assert_close(net(x), hidden @ last.weight.T + last.bias)
+
+
+def test_it_stands_beside_dropout() -> None:
+    module = NETS["mlp"].module()
+    rlplast.replace_layers(module, "dropout", p=0.5)
+    assert install(module) == ["2", "4"]
+    hooks, x, outputs = (
+        rlplast.Hooks([], rlplast.Network("net", module), "9 updates"),
+        normal(8, 5),
+        [],
+    )
+    for update in range(1, 3):
+        outputs.append(module(x))
+        hooks.step(updates=update)
+    assert not torch.equal(*outputs)
+    assert [int(t) for h in hooks.hooks for t in h.states["net"].values()] == [2, 2, 2, 2]
