@@ -2,6 +2,7 @@
 
 - `train`, `resume`, `load`: run a config, and use what it trained.
 - `study`, `plan`, `report`: run a study, say what it will take, and report on it.
+- `frame`, `runs`: what runs measured, as tables of pandas: a row per number, a row per run.
 - `diagnose`, `diagnose_module`: say in words whether a run, or a module of yours, loses plasticity.
 - `apply`: apply a method once. `fire`, `swr`, `redo` and others are functions of their own.
 - `Network`, `Hooks`: apply methods on a schedule in your own loop.
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from rlplast.metrics.diagnosis import NetworkDiagnosis
     from rlplast.optimizers.factories import optimizer
     from rlplast.report.contents import report as report
+    from rlplast.report.frame import frame, runs
     from rlplast.run.api import Run
     from rlplast.run.diagnose import Diagnosis
     from rlplast.study.api import study as study
@@ -70,6 +72,7 @@ _HOMES = {
     "rlplast.core.network.edits": ("Assign", "Scale"),
     "rlplast.core.network.network": ("Network",),
     "rlplast.optimizers.factories": ("optimizer",),
+    "rlplast.report.frame": ("frame", "runs"),
     "rlplast.core.network.record": ("record",),
     "rlplast.core.network.units": ("UnitSpec",),
     "rlplast.training.kinds": ("register_kind",),
@@ -111,6 +114,7 @@ __all__ = [
     "diagnose",
     "diagnose_module",
     "fire",
+    "frame",
     "full_reset",
     "head_reset",
     "load",
@@ -123,6 +127,7 @@ __all__ = [
     "regrama",
     "replace_layers",
     "resume",
+    "runs",
     "shrink_perturb",
     "swr",
     "tick",

@@ -24,6 +24,7 @@ COMMANDS = {
     "evaluate": "Play full episodes with a trained agent.",
     "study": "Compare arms, and train what they share only once.",
     "report": "Make one page of many runs: curves, intervals, comparisons, costs, configs.",
+    "frame": "Write what runs measured as one table, for pandas, R or a spreadsheet.",
     "show": "Show where a run or a study is, and what comes next.",
     "diagnose": "Say in words whether a run loses plasticity.",
     "compare": "Say what two runs differ in, and whether they are equal bit for bit.",

@@ -1,7 +1,8 @@
 """Report: one page with curves, intervals, comparisons, costs and configs of many runs.
 
 DIR is the folder of a study or of a run, or a folder with such folders in it. Beside report.html,
-which needs no network, there are its pictures as SVG and PNG, and its numbers in summary.csv.
+which needs no network, there are its pictures as SVG and PNG, and its numbers in summary.csv,
+runs.csv and curves.csv.
 """
 
 import argparse
@@ -16,7 +17,6 @@ from rlplast.cli.tables import counted, show
 
 if TYPE_CHECKING:
     from rlplast.report.contents import Written
-    from rlplast.report.summary import Summary
 
 __all__ = ["add_arguments", "report", "run"]
 
@@ -46,7 +46,7 @@ def report(folders: Sequence[Path], out: Path | None = None) -> None:
     from rlplast.report import contents  # statistics and charts are slow to import
 
     written = contents.report(*folders, out=out, warn=_warn)
-    show(_table(written.summary))
+    show(_table(written))
     _say(written)
 
 
@@ -56,7 +56,7 @@ def _warn(line: str) -> None:
 
 def _serve(args: argparse.Namespace) -> int:
     from rlplast.report import contents
-    from rlplast.report.gather import NothingDone
+    from rlplast.report.frame import NothingDone
     from rlplast.report.serve import serve
 
     out = args.folders[0] / "report" if args.out is None else args.out
@@ -65,7 +65,7 @@ def _serve(args: argparse.Namespace) -> int:
         try:
             contents.report(*args.folders, out=out, warn=_warn, live=True)
         except NothingDone as error:
-            contents.write_waiting(error.gathered, out)
+            contents.write_waiting(error.results, out)
 
     def started(address: str) -> None:
         say(f"report: {address}   Ctrl-C ends it")
@@ -77,34 +77,31 @@ def _serve(args: argparse.Namespace) -> int:
     return 0
 
 
-def _table(summary: "Summary") -> Table:
+def _table(written: "Written") -> Table:
     from rlplast.report.numbers import estimate
 
-    chances = [row.improvement for row in summary.rows if row.improvement is not None]
-    compared = any(chance.low == chance.low for chance in chances)
-    columns = ["task", "arm", Column("runs", justify="right"), Column("final", justify="right")]
-    columns += (
-        [Column(f"P(improvement) over {summary.baseline}", justify="right")] if compared else []
-    )
-    lost = any(row.diverged for row in summary.rows)
-    columns += [Column("diverged", justify="right")] if lost else []
+    rows, baseline = written.summary, written.report.summary.baseline
+    right = {"justify": "right"}
+    columns = ["task", "arm", Column("runs", **right), Column("final", **right)]
+    compared = rows.improvement.notna().any()
+    columns += [Column(f"P(improvement) over {baseline}", **right)] if compared else []
+    lost = rows.diverged.any()
+    columns += [Column("diverged", **right)] if lost else []
     table = Table(*columns)
-    for rows in (summary.rows, summary.aggregates):
-        for row in rows:
-            cells = [row.task, row.arm, str(row.seeds), estimate(row.final)]
-            cells += [estimate(row.improvement)] if compared else []
-            table.add_row(*cells, *([str(row.diverged)] if lost else []))
-        table.add_section()
+    for row in rows.to_dict("records"):
+        cells = [row["task"], row["arm"], str(row["seeds"]), estimate(row, "final")]
+        cells += [estimate(row, "improvement")] if compared else []
+        table.add_row(*cells, *([str(row["diverged"])] if lost else []))
     return table
 
 
 def _say(written: "Written") -> None:
-    from rlplast.report.trust import verdict_words
+    from rlplast.report.words import verdict_words
 
     console = new_console()
-    for words in verdict_words(written.summary):
+    for words in verdict_words(written.report.results, written.report.summary):
         console.print(words, highlight=False)
-    missing = len(written.gathered.missing)
+    missing = len(written.report.results.missing)
     if missing:
         console.print(f"{counted(missing, 'cell')} not done: the report names them")
     console.print(f"report: {written.page}", highlight=False, soft_wrap=True)

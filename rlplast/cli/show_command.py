@@ -4,7 +4,7 @@ RUN is the folder of a run or of a study, while it runs or later. Nothing in it 
 """
 
 import argparse
-import dataclasses
+import math
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -18,8 +18,6 @@ from rlplast.cli.output import new_console, show_json
 from rlplast.cli.tables import clock_words, figure, rate, receipt_table, show_rows, size
 from rlplast.core.duration import duration
 from rlplast.core.errors import ConfigError
-from rlplast.report.firings import firings
-from rlplast.report.run_data import read_run
 from rlplast.run.read import meant, unaltered
 from rlplast.run.show import show_run
 from rlplast.study.folder import log_file, study_of
@@ -45,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     """
     folder = args.folder
     if (folder / "study.json").exists():
-        found, text = show_study(folder), _study_text
+        found, text = show_study(folder) | _arms(folder), _study_text
     elif (folder / "config.yaml").exists():
         found, text = show_run(folder) | _cost(folder), _run_text
         study = study_of(folder)
@@ -64,10 +62,42 @@ def run(args: argparse.Namespace) -> int:
 
 def _cost(folder: Path) -> dict[str, Any]:
     """Return what each firing cost, and in what: the score's name and the unit of time."""
+    from rlplast.report.frame import read_run  # pandas is slow to import
+    from rlplast.report.statistics import firings
+
+    results = read_run(folder)
     with unaltered(folder):
-        run = read_run(folder, "", "", 0)
-        cost = [dataclasses.asdict(firing) for firing in firings(run)]
-    return {"cost": {"score": run.score, "unit": run.unit, "firings": cost}}
+        rows = firings(results, 0)
+    cost = [
+        {
+            "methods": row.methods.split(", "),
+            "at": int(row.at),
+            "drop": row.drop,
+            "recovered_after": row.recovered_after if math.isfinite(row.recovered_after) else None,
+            "area": row.area,
+        }
+        for row in rows.itertuples()
+        if row.methods
+    ]
+    about = results.runs.loc[0]
+    return {"cost": {"score": about.score, "unit": about.unit, "firings": cost}}
+
+
+def _arms(folder: Path) -> dict[str, Any]:
+    """Return what the finished runs of a study say so far: its arms' scores, and the verdict."""
+    from rlplast.report.frame import read
+    from rlplast.report.numbers import estimate
+    from rlplast.report.view import report_of
+    from rlplast.report.words import verdict_words
+
+    try:
+        report = report_of(read([folder]))
+    except ConfigError:  # none is finished, or they cannot be compared
+        return {"arms": [], "verdict": []}
+    rows = report.summary.rows.to_dict("records")
+    keys = ("task", "arm", "seeds", "score")
+    arms = [{key: row[key] for key in keys} | {"final": estimate(row, "final")} for row in rows]
+    return {"arms": arms, "verdict": verdict_words(report.results, report.summary)}
 
 
 def _run_text(console: Console, found: Mapping[str, Any]) -> None:
@@ -105,10 +135,9 @@ def _cost_table(cost: Mapping[str, Any]) -> Table:
     for head in (f"drop of\n{cost['score']}", f"recovered\nafter {cost['unit']}", "area\nlost"):
         table.add_column(head, justify="right", overflow="fold")
     for row in cost["firings"][-_RECEIPTS:]:
-        drop = row["drop"]
-        after = "not yet" if drop["recovered_after"] is None else f"{drop['recovered_after']:,.0f}"
+        after = "not yet" if row["recovered_after"] is None else f"{row['recovered_after']:,.0f}"
         names = ", ".join(row["methods"])
-        table.add_row(names, f"{row['at']:,}", figure(drop["drop"]), after, figure(drop["area"]))
+        table.add_row(names, f"{row['at']:,}", figure(row["drop"]), after, figure(row["area"]))
     return table
 
 
@@ -180,4 +209,12 @@ def _study_text(console: Console, found: Mapping[str, Any]) -> None:
     for key in ("running", "failures"):
         more = len(found[key]) - _FEW
         rows += [(key, f"and {more} more: --json has them")] if more > 0 else []
-    show_rows(console, [*rows, *_disk(found)])
+    show_rows(console, rows)
+    if found["arms"]:
+        table = Table("task", "arm", "seeds", "final score", box=None, pad_edge=False)
+        for row in found["arms"]:
+            table.add_row(row["task"], row["arm"], str(row["seeds"]), row["final"])
+        console.print(table)
+    for words in found["verdict"]:
+        console.print(words, highlight=False)
+    show_rows(console, _disk(found))

@@ -1,25 +1,52 @@
-"""What plain runs are called in a report: the task by what they train on, the arm by its hooks.
+"""What arms are called, and how they look, the same in all charts and tables of a report.
 
-- `task_of`, `label_of`: names from a config.
+- `task_of`, `label_of`: names of a run in no study: what it trains on, and its hooks.
 - `substance`, `treatment`: the parts of a config that two runs of one arm have in common.
 - `differences`: where two configs differ.
 - `number_variants`: " (2)" for a second config of one label.
+- `Look`, `looks`: the colour, shape and dashes of each arm.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+from unicodedata import category
+from zlib import crc32
 
 from rlplast.core.method.schedule import KEYS
 from rlplast.run.differences import differing, is_free, texts
 
-__all__ = ["differences", "label_of", "number_variants", "substance", "task_of", "treatment"]
+__all__ = [
+    "COLOURS",
+    "Look",
+    "differences",
+    "label_of",
+    "looks",
+    "number_variants",
+    "printable",
+    "substance",
+    "task_of",
+    "treatment",
+    "unused",
+]
 
 Config = Mapping[str, Any]
 
 NO_TREATMENT = "none"
 
 _TREATMENT = ("hooks", "layers", "penalties")
+
+BASELINE = "#777777"
+_NO_LETTERS = ("Cc", "Cs", "Cn", "Zl", "Zp")  # control, half a letter, none, ends of lines
+# Paul Tol's "vibrant" scheme, moved until each has a contrast of 3 to white and to dark paper, and
+# colour-blind readers tell each pair apart (tests/report/test_palette.py).
+COLOURS = ("#0077bb", "#e3772b", "#00a5a4", "#f0015f", "#918ae2", "#c03517")
+SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right")
+DASHES = (
+    *((1, 0), (6, 3), (2, 2), (8, 2, 2, 2)),
+    *((12, 3), (4, 1), (1, 4), (12, 2, 2, 2, 2, 2)),
+)
 
 
 def task_of(config: Config) -> str:
@@ -126,3 +153,71 @@ def number_variants(
             notes.append(f"{task}: {label} and {label} ({number}) differ in {shown}")
     runs = zip(configs, tasks, labels, strict=True)
     return [names[task, label, substance(config)] for config, task, label in runs], notes
+
+
+@dataclass(frozen=True)
+class Look:
+    """How an arm is drawn.
+
+    Attributes:
+        index: in the order of the study.
+        name: the arm's.
+        label: its name in charts, printable, unlike all others.
+        colour: its own, together with `dash` and `shape`.
+        shape: of its points.
+        dash: of its lines, lengths of strokes and gaps in pixels.
+    """
+
+    index: int
+    name: str
+    label: str
+    colour: str
+    shape: str
+    dash: tuple[int, ...]
+
+
+def looks(arms: Sequence[str], baseline: str | None) -> tuple[Look, ...]:
+    """Return how each arm is drawn: the baseline grey, others in a colour that its name picks.
+
+    So an arm looks the same in another report, unless an arm before it has that colour: it gets
+    the next free one. From the seventh on, colours come again with dashed lines.
+    """
+    found: list[Look] = []
+    taken: list[int] = []
+    for index, name in enumerate(arms):
+        label = unused(printable(name), [look.label for look in found])
+        if name == baseline:
+            found.append(Look(index, name, label, BASELINE, SHAPES[0], DASHES[0]))
+            continue
+        turn = len(taken) // len(COLOURS)
+        free = [c for c in range(len(COLOURS)) if taken.count(c) == turn]
+        first = crc32(name.encode("utf-8", "replace")) % len(COLOURS)
+        colour = next(c % len(COLOURS) for c in range(first, 99) if c % len(COLOURS) in free)
+        shape = SHAPES[(colour + turn + 1) % len(SHAPES)]
+        found.append(Look(index, name, label, COLOURS[colour], shape, DASHES[turn % len(DASHES)]))
+        taken.append(colour)
+    return tuple(found)
+
+
+def printable(text: str) -> str:
+    """Return a text without letters that no picture can hold, or that end a line.
+
+    Examples:
+        >>> printable("a" + chr(0))
+        'a�'
+    """
+    return "".join("�" if category(own) in _NO_LETTERS else own for own in text)
+
+
+def unused(name: str, names: Collection[str], joint: str = " ") -> str:
+    """Return a name that is none of `names`: itself, or with a number from 2 on.
+
+    Examples:
+        >>> unused("a", ["a", "a 2"])
+        'a 3'
+    """
+    number, free = 1, name
+    while free in names:
+        number += 1
+        free = f"{name}{joint}{number}"
+    return free

@@ -1,361 +1,974 @@
-"""Charts of several arms, as Vega-Lite specifications made by Altair.
+"""The charts of a report: a function each, from tables to a Vega-Lite chart made by Altair.
 
-- `curves`: an arm a line, with its interval, its seeds, and where its methods fired.
-- `panels`: small charts of curves side by side, with a choice of layers.
+- `curves`, `ranking`, `chances`, `profiles`: the first charts.
+- `comparison`, `drops`, `metrics`, `costs`, `recovered`: others.
+- `tasks_in_turn`, `each_task`: of runs through a sequence of tasks.
+- `lines`, `panels`, `points`: what they are made of: a line an arm, small ones, a row an arm.
 
-One specification is drawn in the page and into the files. The page sets its parameters:
-
-- `shown`: the labels of the arms to show. Others are filtered out, so the axes fit what is left.
-- `focus`: the arm that is pointed at.
-- `seeds`: whether each seed has its line.
-- `hover`: whether points answer to the pointer.
+One specification is drawn in the page and into the files. The page sets its parameters: `shown`
+(the labels of the arms to show), `focus` (the arm that is pointed at), `seeds` (whether each seed
+has its line), `hover` (whether points answer to the pointer).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import altair as alt
 import numpy as np
+import pandas as pd
 
-from rlplast.report.arm_styles import ArmStyle
-from rlplast.report.vega import (
-    INK,
-    SHOWN,
-    Spec,
-    colour_of,
-    dash_of,
-    finished,
-    named,
-    nearest_tips,
-    opacity,
-    rounded,
-    shape_of,
-    side_by_side,
-    step_axis,
-    tip,
-    value_axis,
-)
+from rlplast.report import sequences
+from rlplast.report.arms import Look, unused
+from rlplast.report.continuations import recoveries
+from rlplast.report.estimators import align, curve_band, share_interval
+from rlplast.report.published import bands
+from rlplast.report.scores import reference_id, scale_of
+from rlplast.report.statistics import ALL_TASKS
+from rlplast.report.view import Report, slug_of
+from rlplast.report.words import better, intervals
+from rlplast.training.best import higher_is_better
 
 __all__ = [
-    "Band",
-    "Curve",
-    "Firing",
+    "CONFIG",
+    "VERSION",
+    "Chart",
+    "chances",
+    "comparison",
+    "costs",
     "curves",
+    "drops",
+    "each_task",
+    "lines",
+    "metrics",
+    "metrics_of",
     "panels",
+    "points",
+    "profiles",
+    "ranking",
+    "recovered",
+    "tasks_in_turn",
 ]
 
+Spec = dict[str, Any]
+Datum = dict[str, Any]
+VERSION = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])  # of Vega-Lite
+INK = "currentColor"  # that of the page's text; black in files
+CONFIG: Spec = {
+    "background": "transparent",
+    "padding": {"left": 4, "top": 4, "right": 14, "bottom": 4},  # room for the last label
+    "font": "DejaVu Sans, Verdana, sans-serif",
+    "axis": {
+        **dict.fromkeys(("labelColor", "titleColor", "tickColor", "domainColor", "gridColor"), INK),
+        **{"gridOpacity": 0.12, "titleFontWeight": "normal", "labelLimit": 210},
+        **{"labelFontSize": 12, "titleFontSize": 12},
+    },
+    "legend": {"labelColor": INK, "titleColor": INK},
+    "title": {"color": INK, "anchor": "start", "fontWeight": "normal", "fontSize": 13},
+    "view": {"stroke": None},
+}
+SHOWN = "indexof(shown, datum.arm) >= 0"  # a filter: what belongs to an arm that is shown
 WHOLE = "whole network"  # what the choice of layers says for the layer ""
-_ROW, _STRIP = 7, 84  # pixels between the marks of firings of two arms, and of all at most
+POINTS = 3000  # of all curves of a chart together, so that a page is quick
+PANEL_POINTS = 40  # of a curve of a small chart
+SEED_POINTS = 24_000  # of all seeds' curves of a page, so that it is small
+MARKS = 40  # firings of an arm that have a mark each; more are a bar
+ROW, STRIP = 7, 84  # pixels between the marks of firings of two arms, and of all at most
+CHANCES = (
+    "How likely a run of the arm ends better than one of the baseline: share of all pairs of "
+    "seeds, ties half. Lines"
+)
 
 
-@dataclass(frozen=True)
-class Curve:
-    """A curve; `low` and `high` are not-a-number where there is no interval. Arrays of (n,)."""
+class Chart(NamedTuple):
+    """A chart; the name is that of its files and unique in a page."""
 
-    xs: np.ndarray
-    ys: np.ndarray
-    low: np.ndarray | None = None
-    high: np.ndarray | None = None
-
-
-@dataclass(frozen=True)
-class Band:
-    """What others measured of an arm, by index: source and seeds in words, a mean with its band."""
-
-    arm: int
-    words: str
-    curve: Curve
+    name: str
+    title: str
+    caption: str
+    spec: Spec
 
 
-@dataclass(frozen=True)
-class Firing:
-    """Where a method fired, and what it did, in words."""
-
-    x: float
-    words: str
+# --- the charts ---
 
 
-def curves(
-    arms: Sequence[ArmStyle],
-    drawn: Mapping[int, Curve],
-    seeds: Mapping[int, Mapping[int, Curve]],
+def curves(report: Report, task: str) -> Chart:
+    """Return the chart of the score over a task's runs."""
+    results, key, (label, step) = report.results, report.score(task), report.axis(task)
+    most = max(12, SEED_POINTS // max(1, len(results.done) + len(results.going)))
+    drawn: list[Datum] = []
+    seeds: list[Datum] = []
+    interpolated = False
+    for look, runs in report.ordered(results.of(task)):
+        own = {run: results.curve(run, key) for run in runs.index}
+        xs, ys = align(list(own.values()))
+        if not len(xs):
+            continue
+        band = curve_band(ys, report.bounds(task, key))
+        axes = _axes(report, list(runs.index), xs)
+        drawn.append(
+            _line(look, xs / step, *band, most=max(20, POINTS // len(report.looks)), **axes)
+        )
+        interpolated |= any(not np.isin(xs, points).all() for points, _ in own.values())
+        for run, (points, values) in own.items() if len(own) > 1 else ():
+            axes = _axes(report, [run], points)
+            line = _line(look, points / step, values, most=most, **axes)
+            seeds.append(line | {"seed": int(runs.seed[run])})
+    going = []
+    for look, runs in report.ordered(report.going(task)):
+        for run in runs.index:
+            points, values = results.curve(run, key)
+            line = _line(look, points / step, values, most=most, **_axes(report, [run], points))
+            going.append(line | {"seed": int(runs.seed[run])})
+    fired, theirs = _fired(report, task, step), bands(report, task)
+    branches = report.branches(task)
+    between = " (straight lines between a run's own)" if interpolated else ""
+    caption = f"Interquartile mean over seeds at each point of {key}{between}. Band: "
+    caption += f"{_intervals(report, task)}."
+    caption += " Thin dotted lines: runs that have not ended." * bool(going)
+    caption += " Dashed line: where arms left a shared prefix." * bool(branches)
+    caption += " Marks below: where scheduled hooks fired, in any seed." * bool(fired)
+    caption += " Bars: from the first of many firings to the last." * any(
+        "x2" in row for row in fired
+    )
+    published = [
+        _line(_look(report, arm), xs / step, mean, low, high) | {"words": words}
+        for arm, words, xs, mean, low, high in theirs
+    ]
+    if theirs:
+        whose = "; ".join(f"{arm}: {words}" for arm, words, *_ in theirs)
+        caption += f" Thin bands with dotted edges: published mean ± 2 standard errors ({whose})."
+    data = {"curves": drawn, "seeds": seeds, "running": going, "firings": fired}
+    across = _across(report, task, branches, step)
+    spec = lines(report.looks, data | {"bands": published}, (label, better(key)), across)
+    axes = [name for name in ("env_steps", "updates", "seconds") if drawn and name in drawn[0]]
+    spec["usermeta"] = {"x": label, "axes": axes}
+    return Chart(f"curve-{report.slugs[task]}", "Learning curves", caption, spec)
+
+
+def ranking(report: Report, task: str) -> Chart | None:
+    """Return the chart of the final scores on a task, or over all, the best arm on top."""
+    rows = report.groups.get(task)
+    if rows is None or rows.final.isna().all():
+        return None
+    sign = 1 if task != ALL_TASKS and not higher_is_better(rows.score.iloc[0]) else -1
+    rows = rows.iloc[np.argsort(sign * rows.final.to_numpy(), kind="stable")]
+    label = rows.scale.iloc[0] if task == ALL_TASKS else better(rows.score.iloc[0])
+    finals = {} if task == ALL_TASKS else _by_arm(report.results.of(task), "final")
+    numbers = [_point(report, row, "final", finals) for row in rows.to_dict("records")]
+    own = rows[rows.arm == report.summary.baseline]
+    reference = float(own.final.iloc[0]) if len(own) and len(rows) > 1 else None
+    caption = f"Points: interquartile mean over seeds. Lines: {intervals(rows)}."
+    caption += " Small dots: the seeds." * any(row["seeds"] for row in numbers)
+    caption += f" Dashed line: {report.summary.baseline}." * (reference is not None)
+    panel = Panel("", f"final score: {label}", numbers, reference)
+    spec = points(report.looks, [panel], wide=True)
+    return Chart(f"score-{report.slugs[task]}", "Final score", caption, spec)
+
+
+def chances(report: Report) -> Chart | None:
+    """Return the chart of how likely each arm beats the baseline over all tasks."""
+    rows = report.summary.of(ALL_TASKS)
+    rows = rows[rows.improvement.notna()].sort_values("improvement", ascending=False)
+    if rows.empty:
+        return None
+    numbers = [_point(report, row, "improvement") for row in rows.to_dict("records")]
+    label = f"P(improvement) over {report.summary.baseline}"
+    spec = points(report.looks, [Panel("", label, numbers, 0.5, "share")], wide=True)
+    caption = f"{CHANCES}: {intervals(rows, 'improvement')}."
+    return Chart("improvement-all", "Probability of improvement", caption, spec)
+
+
+def profiles(report: Report) -> Iterator[Chart]:
+    """Yield performance profiles (Agarwal et al. 2021): the share of runs above each score."""
+    for task in report.groups:
+        tasks = report.tasks if task == ALL_TASKS else [task]
+        runs = pd.concat([_normalised(report, own) for own in tasks]).dropna(subset="final")
+        if len(report.looks) < 2 or (task == ALL_TASKS and (runs.scale == "raw").any()):
+            continue
+        if runs.groupby("arm").size().max() < 5:
+            continue
+        xs = np.linspace(runs.final.min(), runs.final.max(), 61)
+        key = report.score(tasks[0])
+        higher = task == ALL_TASKS or higher_is_better(key)
+        drawn = []
+        for look, own in report.ordered(runs):
+            finals = own.final.to_numpy()[:, None]
+            share = (finals >= xs if higher else finals <= xs).mean(axis=0)
+            drawn.append(_line(look, xs, share, *share_interval(share, len(own))))
+        label = runs.scale.iloc[0] if task == ALL_TASKS else key
+        caption = (
+            f"Share of runs that end at a score or {'above' if higher else 'below'}, over seeds"
+            f"{' and tasks' * (task == ALL_TASKS)}. Band: 95% intervals (Wilson's, point by point)."
+        )
+        labels = (f"final score: {label}", "share of runs")
+        spec = lines(report.looks, {"curves": drawn}, labels, steps=False)
+        name = f"profile-{report.slugs[task]}"
+        yield Chart(name, task if len(report.groups) > 1 else "Final scores", caption, spec)
+
+
+def comparison(report: Report) -> Iterator[Chart]:
+    """Yield charts of how arms compare with the baseline; none without one."""
+    baseline = report.summary.baseline
+    if baseline is None:
+        return
+    won, apart = [], []
+    for task, rows in report.groups.items():
+        label = rows.scale.iloc[0] if task == ALL_TASKS else rows.score.iloc[0]
+        spread: dict[str, list[float]] = {}
+        if task != ALL_TASKS:
+            finals = report.results.of(task).pivot(index="seed", columns="arm", values="final")
+            if baseline in finals:
+                minus = finals.sub(finals[baseline], axis=0)
+                spread = {arm: list(minus[arm].dropna()) for arm in minus}
+        records = rows.to_dict("records")
+        won.append(_panel(report, task, "probability", records, "improvement", 0.5, "share"))
+        apart.append(
+            _panel(
+                report, task, f"difference of {label}", records, "difference", 0.0, "free", spread
+            )
+        )
+    titles = (
+        ("improvement", f"Probability of improvement over {baseline}", won, f"{CHANCES}: "),
+        (
+            "difference",
+            f"Difference from {baseline}",
+            apart,
+            f"Final score minus that of {baseline}, by seed where at least 5 seeds are shared. "
+            "Points: interquartile mean over seeds, or difference of the means. Lines: ",
+        ),
+    )
+    for name, title, found, words in titles:
+        shown = [panel for panel in found if panel.numbers]
+        if shown:
+            caption = f"{words}{intervals(report.summary.rows, name)}.{_dots(shown)}"
+            yield Chart(name, title, caption, points(report.looks, shown))
+
+
+def drops(report: Report) -> Iterator[Chart]:
+    """Yield a chart of drops and recoveries for each task with an intervention."""
+    for task in report.tasks:
+        rows, fired = report.summary.of(task), report.summary.firings
+        own = fired[fired.task == task]
+        means = own.groupby(["arm", "seed"], as_index=False)[["drop"]].mean()
+        back = own[np.isfinite(own.recovered_after)]
+        records = rows[rows.intervened > 0].to_dict("records")
+        times = back.groupby(["arm", "seed"], as_index=False)[["recovered_after"]].median()
+        label = f"lost {report.score(task)}"
+        found = [
+            _panel(report, "drop", label, records, "drop", 0.0, "free", _by_arm(means, "drop")),
+            _panel(
+                report,
+                "time to recover",
+                report.unit(task).replace("_", " "),
+                [row | {"recovery_low": math.nan, "recovery_high": math.nan} for row in records],
+                "recovery",
+                None,
+                "zero",
+                _by_arm(times, "recovered_after"),
+            ),
+        ]
+        found = [panel for panel in found if panel.numbers]
+        if found:
+            caption = (
+                "Drop: last score before a firing against the first after it, in the sense of "
+                "worse, a mean over the firings of a run; of an arm without hooks, at the branch "
+                "point. Time to recover: median over all firings. Lines: "
+                f"{intervals(rows)}.{_dots(found)}"
+            )
+            yield Chart(f"drop-{report.slugs[task]}", task, caption, points(report.looks, found))
+
+
+def metrics(report: Report) -> Iterator[Chart]:
+    """Yield a chart of all plasticity metrics for each task and network, with its layers."""
+    used: list[str] = []
+    for task in report.tasks:
+        label, step = report.axis(task)
+        for network, names in metrics_of(report, task).items():
+            found: dict[str, list[Datum]] = {}
+            for metric, layers in names.items():
+                rows = found.setdefault(metric, [])
+                for layer in layers:
+                    key = "/".join(filter(None, ("metric", metric, network, layer)))
+                    for look, runs in report.ordered(report.results.of(task)):
+                        xs, ys = align([report.results.curve(run, key) for run in runs.index])
+                        if len(xs):
+                            mean = np.nanmean(ys, axis=0)
+                            line = _line(look, xs / step, mean, most=PANEL_POINTS)
+                            rows.append(line | {"layer": layer})
+            name = unused(f"metrics-{report.slugs[task]}-{slug_of(network)}", used, "-")
+            used.append(name)
+            caption = "Mean over seeds; each panel has its own y axis."
+            if any(len(layers) > 1 for layers in names.values()):
+                caption += " Choose a layer below the panels."
+            across = [{"x": x / step} for x in report.branches(task)]
+            spec = panels(report.looks, found, label, across)
+            yield Chart(name, f"{task}, {network}", caption, spec)
+
+
+def metrics_of(report: Report, task: str) -> dict[str, dict[str, list[str]]]:
+    """Return network → metric → the layers it was measured of, "" for all of the network.
+
+    Without sketches and densities, which are many numbers at once, and without networks of one
+    tensor: a temperature's log α has a norm that says nothing.
+    """
+    results = report.results
+    rows = results.numbers[results.numbers.run.isin(results.of(task).index)]
+    names = sorted(name for name in rows.name.unique() if name.startswith("metric/"))
+    found: dict[str, dict[str, list[str]]] = {}
+    for metric, network, *layer in (name.split("/", 3)[1:] for name in names):
+        own = found.setdefault(network, {}).setdefault(metric, [])
+        own.append(layer[0] if layer else "")
+    for network, own in list(found.items()):
+        tensors = {
+            layer for name in ("weight_norm", "weight_difference") for layer in own.get(name, ())
+        }
+        if len(tensors - {""}) == 1:
+            del found[network]
+            continue
+        found[network] = {name: layers for name, layers in own.items() if "" in layers}
+    return {network: own for network, own in found.items() if own}
+
+
+def costs(report: Report) -> Iterator[Chart]:
+    """Yield a chart of the seconds that a run of each arm took."""
+    rows = report.summary.rows
+    rows = rows[rows.task != ALL_TASKS]
+    longest = rows.seconds.max() if len(rows) else 0.0
+    if not longest > 0:
+        return
+    sizes = ((3600.0, "hours"), (60.0, "minutes"))
+    size, unit = next((pair for pair in sizes if longest > 2 * pair[0]), (1.0, "seconds"))
+    found = []
+    for task in report.tasks:
+        bars = [
+            {
+                "arm": report.label(row.arm),
+                "shared": (row.seconds - row.own_seconds) / size,
+                "end": row.seconds / size,
+                "own": row.own_seconds / size,
+            }
+            for row in report.summary.of(task).itertuples()
+        ]
+        found.append(Panel(task, f"{unit} per run", bars))
+    shared = " Pale: the prefix, run once for all arms of a seed."
+    caption = f"Mean over seeds.{shared * bool((rows.seconds > rows.own_seconds).any())}"
+    yield Chart("cost", "Wall-clock time", caption, points(report.looks, found))
+
+
+def recovered(report: Report) -> Chart | None:
+    """Return the chart of the shares of continuations that recover."""
+    found = recoveries(report.single)
+    if found.empty:
+        return None
+    panels = [
+        Panel(
+            task,
+            "share that recovers",
+            [
+                _point(report, row, "value", {row["arm"]: row["shares"]})
+                for row in rows.to_dict("records")
+            ],
+            None,
+            "share",
+        )
+        for task, rows in found.groupby("task", sort=False)
+    ]
+    caption = "Points: share of continuations that recover; lines: its interval. Dots: seeds."
+    return Chart("continuations", "Share that recovers", caption, points(report.looks, panels))
+
+
+def tasks_in_turn(report: Report, task: str, visits: pd.DataFrame) -> Chart:
+    """Return the chart of the mean score of each task of a sequence, in the order they came."""
+    key, drawn = report.score(task), []
+    sign = 1 if higher_is_better(key) else -1
+    for look, own in report.ordered(visits):
+        runs = [run for _, run in own.groupby("run")]
+        xs, ys = align([(run.phase.to_numpy(float), sign * run["mean"].to_numpy()) for run in runs])
+        if len(xs):
+            drawn.append(_line(look, xs, *curve_band(ys, report.bounds(task, key))))
+    caption = (
+        f"Mean height of {key} while each task was trained, interquartile mean over seeds; "
+        f"band: {_intervals(report, task)}. The other sections have the score of the task that is "
+        "trained."
+    )
+    spec = lines(report.looks, {"curves": drawn}, ("phase: number of the task", better(key)))
+    return Chart(f"sequence-{report.slugs[task]}", f"{task}, task after task", caption, spec)
+
+
+def each_task(report: Report, task: str, names: Sequence[str]) -> Chart:
+    """Return the chart of the score of each task of a sequence over the run, a panel per task."""
+    results, found = report.results, {}
+    for name in names:
+        found[name] = []
+        for look, runs in report.ordered(results.of(task)):
+            xs, ys = align([sequences.task_curve(results, run, name) for run in runs.index])
+            if len(xs):
+                line = _line(look, xs, curve_band(ys)[0], most=100)
+                found[name].append(line | {"layer": ""})
+    caption = (
+        f"{report.score(task)} of each task over the run, interquartile mean over seeds. Grey: "
+        "where the task is trained. Lines between evaluations are straight."
+    )
+    shaded = sequences.trained(results, report.any_of(task))
+    across = [{"x": x} for x in report.branches(task)]
+    spec = panels(report.looks, found, report.unit(task).replace("_", " "), across, shaded)
+    return Chart(f"sequence-{report.slugs[task]}-tasks", f"{task}, each task", caption, spec)
+
+
+# --- rows of data ---
+
+
+def _look(report: Report, arm: str) -> Look:
+    return next(look for look in report.looks if look.name == arm)
+
+
+def _intervals(report: Report, task: str) -> str:
+    rows = report.summary.of(task)
+    return intervals(rows) if len(rows) else "none yet"
+
+
+def rounded(values: Iterable[float | None]) -> list[float | int | None]:
+    """Return numbers of five digits, whole ones whole, None for what is not finite."""
+    found: list[float | int | None] = []
+    for value in values:
+        if value is None or not math.isfinite(value):
+            found.append(None)
+        elif value == round(value) and abs(value) < 1e15:
+            found.append(int(value))
+        else:
+            found.append(float(f"{value:.5g}"))
+    return found
+
+
+def _line(
+    look: Look,
+    xs: np.ndarray,
+    ys: np.ndarray,
+    low: np.ndarray | None = None,
+    high: np.ndarray | None = None,
+    most: int = 10**9,
+    **axes: np.ndarray,
+) -> Datum:
+    """Return a curve as a row of data, with at most so many points, both ends kept."""
+    kept = np.arange(len(xs))
+    if len(xs) > most:
+        kept = np.unique(np.linspace(0, len(xs) - 1, max(2, most)).round().astype(int))
+    row = {"arm": look.label, "x": rounded(xs[kept]), "y": rounded(ys[kept])}
+    if low is not None and high is not None:
+        row |= {"low": rounded(low[kept]), "high": rounded(high[kept])}
+    return row | {name: rounded(values[kept]) for name, values in axes.items()}
+
+
+def _axes(report: Report, runs: Sequence[int], xs: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the counters and the seconds of runs at points of their curves, in the mean."""
+    results, found = report.results, {}
+    unit = results.runs.unit[runs[0]]
+    for name in ("env_steps", "updates", "seconds"):
+        columns = []
+        for run in runs:
+            key = "time/seconds" if name == "seconds" else results.runs.score[run]
+            rows = results.named(key, run)
+            if name == "seconds":
+                ys = rows.value.to_numpy(float)
+            elif name in rows and rows[name].any():
+                ys = rows[name].to_numpy(float)
+            else:
+                break
+            if not len(ys):
+                break
+            columns.append(np.interp(xs, rows[unit].to_numpy(float), ys))
+        if len(columns) == len(runs):
+            found[name] = np.mean(columns, axis=0)
+    return found
+
+
+def _fired(report: Report, task: str, step: int) -> list[Datum]:
+    """Return where the scheduled hooks of each arm fired, and what."""
+    results, found = report.results, []
+    for look, runs in report.ordered(results.of(task)):
+        causes: dict[float, dict[str, None]] = {}
+        for run in runs.index:
+            for row in results.receipts[run]:
+                if row.get("norm_after") is not None:
+                    words = f"{row.get('method')} on {row.get('network')}"
+                    causes.setdefault(row["clock"][runs.unit[run]], {})[words] = None
+        if causes:
+            xs = np.array(sorted(causes), float)
+            what = [", ".join(causes[x]) for x in sorted(causes)]
+            axes = _axes(report, list(runs.index), xs)
+            found.append((look, xs, what, axes))
+    rows = []
+    for number, (look, xs, what, axes) in enumerate(found):
+        many = len(xs) > MARKS
+        kept = [0, -1] if many else range(len(xs))
+        if many:
+            what = [f"{', '.join(dict.fromkeys(what))}: {len(xs)} times"] * 2
+        row = {"arm": look.label, "row": number, "what": [what[i] for i in kept]}
+        row |= {"x": rounded((xs / step)[list(kept)])}
+        row |= {name: rounded(values[list(kept)]) for name, values in axes.items()}
+        rows.append(row | ({"x2": True} if many else {}))
+    return rows
+
+
+def _across(report: Report, task: str, branches: Sequence[float], step: int) -> list[Datum]:
+    """Return where arms of a task left a shared prefix."""
+    if not branches:
+        return []
+    xs = np.array(branches)
+    axes = _axes(report, [report.any_of(task)], xs)
+    columns = {"x": xs / step, **axes}
+    return [{name: values[i] for name, values in columns.items()} for i in range(len(xs))]
+
+
+def _normalised(report: Report, task: str) -> pd.DataFrame:
+    """Return the runs of a task with their final scores on the scale that the task has."""
+    runs, key = report.results.of(task), report.score(task)
+    scales = {scale_of(reference_id(report.results.configs[run]), key) for run in runs.index}
+    scale = scales.pop()
+    if len(report.tasks) > 1 and not scales:
+        return runs.assign(final=scale.of(runs.final), scale=scale.label)
+    return runs.assign(scale="raw")
+
+
+def _by_arm(table: pd.DataFrame, column: str) -> dict[str, list[float]]:
+    return {arm: list(own.dropna()) for arm, own in table.groupby("arm")[column]}
+
+
+def _point(
+    report: Report,
+    row: Mapping[str, Any],
+    name: str,
+    seeds: Mapping[str, list[float]] | None = None,
+) -> Datum:
+    """Return an estimate of an arm as a row of data."""
+    low, high = ("low", "high") if name == "value" else (f"{name}_low", f"{name}_high")
+    own = (seeds or {}).get(row["arm"], [])
+    value, low, high = rounded([row[name], row[low], row[high]])
+    dots = rounded(own) if len(own) > 1 else []
+    return {
+        "arm": report.label(row["arm"]),
+        "value": value,
+        "low": low,
+        "high": high,
+        "seeds": dots,
+    }
+
+
+class Panel(NamedTuple):
+    """Numbers of arms on one axis: rows of data of `_point`, or of bars.
+
+    Attributes:
+        title: above the panel.
+        label: of the axis of numbers.
+        numbers: in the order of their rows, if the panel stands alone.
+        reference: where a line across all arms is drawn.
+        axis: share: the axis is from 0 to 1; zero: it begins at 0; free.
+    """
+
+    title: str
+    label: str
+    numbers: list[Datum]
+    reference: float | None = None
+    axis: str = "free"
+
+
+def _panel(
+    report: Report,
+    title: str,
+    label: str,
+    rows: Iterable[Mapping[str, Any]],
+    name: str,
+    reference: float | None,
+    axis: str,
+    seeds: Mapping[str, list[float]] | None = None,
+) -> Panel:
+    numbers = [_point(report, row, name, seeds) for row in rows if row[name] == row[name]]
+    return Panel(title, label, numbers, reference, axis)
+
+
+def _dots(found: Sequence[Panel]) -> str:
+    return " Small dots: the seeds." * any(row["seeds"] for p in found for row in p.numbers)
+
+
+# --- what charts are made of ---
+
+
+def lines(
+    looks: Sequence[Look],
+    data: Mapping[str, list[Datum]],
     labels: tuple[str, str],
-    branches: Sequence[float],
-    firings: Mapping[int, Sequence[Firing]],
-    bands: Sequence[Band] = (),
-    running: Mapping[int, Mapping[int, Curve]] | None = None,
+    across: Sequence[Datum] = (),
+    steps: bool = True,
 ) -> Spec:
     """Return a chart of a curve per arm.
 
     Args:
-        arms: all arms of the report.
-        drawn: index of an arm → its curve.
-        seeds: index of an arm → seed → its curve.
+        looks: of all arms of the report.
+        data: ``curves``; ``seeds`` and ``running``, thin lines of single runs; ``bands``, dotted,
+            behind everything; ``firings``, marks below.
         labels: of the axes x and y.
-        branches: where arms left a shared prefix.
-        firings: index of an arm → where its scheduled hooks fired.
-        bands: drawn thin, behind everything else.
-        running: index of an arm → seed → the curve so far of a run that has not ended.
+        across: where a dashed line is drawn.
+        steps: whether x are whole steps, else measured values.
     """
-    fired = [style for style in arms if firings.get(style.index)]
-    row = min(_ROW, _STRIP / max(1, len(fired)))
+    fired = data.get("firings") or []
+    row = min(ROW, STRIP / max(1, len(fired)))
     strip = 4 + round(row * len(fired)) if fired else 0
-    x = alt.X("x:Q", title=labels[0], axis=step_axis(7))
-    scale = alt.Scale(
-        zero=False,
-        nice=True,
-        range=[alt.expr(f"height - {strip}"), 0],
-    )
-    layers = _band_layers(arms, x, scale, labels) if bands else []
-    reached = _reached(seeds, bands)
-    layers += _curve_layers(arms, x, scale, labels[1], seeded=any(seeds.values()), reached=reached)
-    if running:
-        layers.append(_running_layer(arms, x, scale, labels))
+    x = alt.X("x:Q", title=labels[0], axis=_steps(7) if steps else _values())
+    scale = alt.Scale(zero=False, nice=True, range=[alt.expr(f"height - {strip}"), 0])
+    y = alt.Y("y:Q", title=labels[1], scale=scale, axis=_values())
+    layers = _band_layers(looks, x, y) if data.get("bands") else []
+    layers += _curve_layers(looks, x, y, _reached(data))
+    for name, width, dash in (("seeds", 0.8, [1, 0]), ("running", 1.5, [2, 2])):
+        if data.get(name):
+            shown = f"seeds && {SHOWN}" if name == "seeds" else SHOWN
+            thin = _named(name).transform_filter(shown).transform_flatten(["x", "y"])
+            mark = thin.mark_line(clip=True, strokeWidth=width, strokeDash=dash)
+            layers.append(
+                mark.encode(
+                    x=x, y=y, color=_colour(looks), detail="seed:N", opacity=_faint(0.6, 0.08)
+                )
+            )
     if fired:
-        marks = named("firings").transform_filter(SHOWN).transform_flatten(["x", "what"])
+        place = alt.expr(f"height - 5 - {row:g} * datum.row")
+        tips = ["arm:N", alt.Tooltip("what:N", title="fired"), _tip("x", labels[0])]
+        shared = {"x": x, "color": _colour(looks), "opacity": _faint(1, 0.15), "tooltip": tips}
+        marks = _named("firings").transform_filter(SHOWN)
+        single = marks.transform_flatten(["x", "what"])
         layers.append(
-            marks.mark_point(
-                filled=True, size=36, clip=True, y=alt.expr(f"height - 5 - {row:g} * datum.row")
-            ).encode(
-                x=x,
-                color=colour_of(arms),
-                shape=shape_of(arms),
-                opacity=opacity(1, 0.15),
-                tooltip=["arm:N", alt.Tooltip("what:N", title="fired"), tip("x", labels[0])],
+            single.mark_point(filled=True, size=36, clip=True, y=place).encode(
+                **shared, shape=_shape(looks)
             )
         )
-    layers += _lines_across(x, branches)
+        if any("x2" in own for own in fired):
+            bars = marks.transform_filter("isValid(datum.x2)").transform_flatten(["x", "what"])
+            layers.append(bars.mark_line(strokeWidth=2, clip=True, y=place).encode(**shared))
+    layers += _rules(x, across)
     chart = alt.layer(*layers).properties(width=660, height=300 + strip)
-    if bands:  # so that a picture alone says what its bands are
-        captions = [f"{arms[band.arm].label}, dotted: published by {band.words}" for band in bands]
-        own = alt.Title(
-            captions, orient="bottom", anchor="start", frame="group", fontSize=10, offset=8
-        )
-        chart = chart.properties(title=own)
-    data = {
-        "curves": [_curve_row(arms[index], curve) for index, curve in drawn.items()],
-        "seeds": [
-            _seed_row(arms[index], seed, curve)
-            for index, own in seeds.items()
-            for seed, curve in own.items()
-        ],
-        "running": [
-            _seed_row(arms[index], seed, curve)
-            for index, own in (running or {}).items()
-            for seed, curve in own.items()
-        ],
-        "firings": [
-            {
-                "arm": style.label,
-                "row": row,
-                "x": rounded([f.x for f in firings[style.index]]),
-                "what": [f.words for f in firings[style.index]],
-            }
-            for row, style in enumerate(fired)
-        ],
-        "bands": [_curve_row(arms[b.arm], b.curve) | {"words": b.words} for b in bands],
-    }
-    return finished(chart, arms, data)
+    if data.get("bands"):  # so that a picture alone says what its bands are
+        words = [f"{own['arm']}, dotted: published by {own['words']}" for own in data["bands"]]
+        title = alt.Title(words, orient="bottom", anchor="start", frame="group", fontSize=10)
+        chart = chart.properties(title=title)
+    return finished(chart, looks, data)
 
 
 def panels(
-    arms: Sequence[ArmStyle],
-    found: Mapping[str, Mapping[str, Mapping[int, Curve]]],
-    xlabel: str,
-    branches: Sequence[float],
+    looks: Sequence[Look],
+    found: Mapping[str, list[Datum]],
+    label: str,
+    across: Sequence[Datum] = (),
     shaded: Mapping[str, Sequence[tuple[float, float]]] | None = None,
 ) -> Spec:
     """Return small charts of curves, each with its own y axis, all over one x axis.
 
     Args:
-        arms: all arms of the report.
-        found: title → layer of a network, "" for all of it → index of an arm → its curve.
-        xlabel: of the common axis.
-        branches: where arms left a shared prefix.
+        looks: of all arms of the report.
+        found: title → its curves, of which each says its layer.
+        label: of the common axis.
+        across: where a dashed line is drawn.
         shaded: title → where the panel's background is grey, from and to.
     """
-    layers = sorted({layer for own in found.values() for layer in own if layer})
-    x = alt.X("x:Q", title=xlabel, axis=step_axis(4))
-    charts = []
-    for number, (title, own) in enumerate(found.items()):
+    layers = sorted({row["layer"] for rows in found.values() for row in rows} - {""})
+    x, y = (
+        alt.X("x:Q", title=label, axis=_steps(4)),
+        alt.Y("y:Q", title=None, scale=alt.Scale(zero=False), axis=_values()),
+    )
+    drawn = []
+    for number, (title, rows) in enumerate(found.items()):
         # a metric that no layer has is shown whatever layer is chosen
-        chosen = "datum.layer == layer" if set(own) - {""} else "true"
-        only = f"datum.panel == {number} && {chosen}"
-        drawn = _curve_layers(arms, x, alt.Scale(zero=False), "", only, f"zoom_{number}")
+        chosen = "datum.layer == layer" if {row["layer"] for row in rows} - {""} else "true"
+        own = _curve_layers(
+            looks, x, y, None, f"datum.panel == {number} && {chosen}", f"zoom_{number}"
+        )
         for start, stop in (shaded or {}).get(title, ()):
             area = alt.Chart(alt.InlineData([{"x": start, "x2": stop}]))
-            drawn.insert(0, area.mark_rect(color=INK, opacity=0.08).encode(x=x, x2="x2:Q"))
-        drawn += _lines_across(x, branches)
-        charts.append(alt.layer(*drawn).properties(width=250, height=120, title=title))
+            own.insert(0, area.mark_rect(color=INK, opacity=0.08).encode(x=x, x2="x2:Q"))
+        own += _rules(x, across)
+        drawn.append(alt.layer(*own).properties(width=250, height=120, title=title))
     data = {
         "curves": [
-            _curve_row(arms[index], curve) | {"panel": number, "layer": layer}
-            for number, own in enumerate(found.values())
-            for layer, by_arm in own.items()
-            for index, curve in by_arm.items()
+            row | {"panel": number} for number, rows in enumerate(found.values()) for row in rows
         ]
     }
-    spec = finished(side_by_side(charts), arms, data)
+    spec = finished(alt.concat(*drawn, columns=3, spacing=24), looks, data)
     if layers:
         choice = {"input": "select", "options": ["", *layers], "labels": [WHOLE, *layers]}
         spec["params"].append({"name": "layer", "value": "", "bind": choice | {"name": "layer "}})
     return spec
 
 
-def _reached(
-    seeds: Mapping[int, Mapping[int, Curve]], bands: Sequence[Band]
-) -> tuple[float, float] | None:
+def points(looks: Sequence[Look], found: Sequence[Panel], wide: bool = False) -> Spec:
+    """Return panels with a row per arm: a point with interval and dots for seeds, or a bar.
+
+    Args:
+        looks: of all arms of the report.
+        found: what to draw, all with the same rows.
+        wide: whether it is one panel that stands alone, with rows in the order of its numbers.
+    """
+    there = [row["arm"] for panel in found for row in panel.numbers]
+    names = (
+        list(dict.fromkeys(there))
+        if wide
+        else [look.label for look in looks if look.label in set(there)]
+    )
+    y = alt.Y("arm:N", title=None, sort=names, axis=alt.Axis(ticks=False, domain=False))
+    data, drawn = {}, []
+    for number, panel in enumerate(found):
+        data[f"panel_{number}"] = panel.numbers
+        base = _named(f"panel_{number}").transform_filter(SHOWN)
+        bars = any("shared" in row for row in panel.numbers)
+        layers = _bars(looks, base, panel, y) if bars else _dotted(looks, base, panel, y)
+        if panel.reference is not None:
+            line = alt.Chart(alt.InlineData([{"x": panel.reference}]))
+            layers.append(line.mark_rule(strokeDash=[4, 3], color=INK, opacity=0.7).encode(x="x:Q"))
+        height = len(names) * max(15, min(44, 330 // max(1, len(names)))) if wide else alt.Step(22)
+        chart = alt.layer(*layers).properties(width=560 if wide else 230, height=height)
+        drawn.append(chart.properties(title=panel.title) if panel.title else chart)
+    chart = drawn[0] if wide else alt.concat(*drawn, columns=3, spacing=24)
+    return finished(chart, looks, data)
+
+
+def _dotted(looks: Sequence[Look], base: alt.Chart, panel: Panel, y: alt.Y) -> list[alt.Chart]:
+    if panel.axis == "share":  # padded, as points at its ends are not to cover labels
+        scale = alt.Scale(nice=False, domain=[0, 1], padding=6)
+    else:
+        zero = panel.axis == "zero"
+        scale = alt.Scale(nice=True, zero=zero, padding=alt.Undefined if zero else 8)
+
+    def x(field: str) -> alt.X:
+        return alt.X(field, title=panel.label, scale=scale, axis=alt.Axis(tickCount=4))
+
+    colour = _colour(looks, legend=False)
+    tips = ["arm:N", _tip("value", "value"), _tip("low", "interval from"), _tip("high", "to")]
+    seeds = base.transform_flatten(["seeds"]).mark_circle(size=22, yOffset=6)
+    rules = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2.4)
+    middle = base.mark_point(filled=True, size=55)
+    return [
+        seeds.encode(
+            x=x("seeds:Q"),
+            y=y,
+            color=colour,
+            opacity=_faint(0.5, 0.1),
+            tooltip=["arm:N", _tip("seeds", "one seed")],
+        ),
+        rules.encode(x=x("low:Q"), x2="high:Q", y=y, color=colour, opacity=_faint(1, 0.2)),
+        middle.encode(
+            x=x("value:Q"),
+            y=y,
+            color=colour,
+            shape=_shape(looks),
+            opacity=_faint(1, 0.2),
+            tooltip=tips,
+        ),
+    ]
+
+
+def _bars(looks: Sequence[Look], base: alt.Chart, panel: Panel, y: alt.Y) -> list[alt.Chart]:
+    x = alt.X("shared:Q", title=panel.label, axis=alt.Axis(tickCount=4))
+    tips = ["arm:N", _tip("own", "its own"), _tip("shared", "shared prefix")]
+    own: Spec = {"y": y, "color": _colour(looks, legend=False), "tooltip": tips}
+    return [
+        base.mark_bar(opacity=0.35, height=12).encode(x=x, x2=alt.datum(0), **own),
+        base.mark_bar(height=12).encode(x=x, x2="end:Q", **own),
+    ]
+
+
+def _reached(data: Mapping[str, list[Datum]]) -> tuple[float, float] | None:
     """Return the lowest and highest value of any seed and band; None without a seed.
 
     Intervals of few seeds may go further, even where no score can: there they are cut off.
     """
-    values = [curve.ys for own in seeds.values() for curve in own.values()]
-    if not values:
+    found = [row["y"] for row in data.get("seeds") or ()]
+    if not found:
         return None
-    values += [
-        side for band in bands for side in (band.curve.low, band.curve.high) if side is not None
-    ]
-    finite = np.concatenate(values)
-    finite = finite[np.isfinite(finite)]
-    if not finite.size or finite.min() == finite.max():
-        return None
-    return float(finite.min()), float(finite.max())
+    found += [row[side] for row in data.get("bands") or () for side in ("low", "high")]
+    values = [value for own in found for value in own if value is not None]
+    return (min(values), max(values)) if values and min(values) < max(values) else None
 
 
 def _curve_layers(
-    arms: Sequence[ArmStyle],
+    looks: Sequence[Look],
     x: alt.X,
-    scale: alt.Scale,
-    ylabel: str,
+    y: alt.Y,
+    reached: tuple[float, float] | None,
     only: str = "true",
     zoom: str = "zoom",
-    seeded: bool = False,
-    reached: tuple[float, float] | None = None,
 ) -> list[alt.Chart]:
     """Return intervals, lines and points of curves; Ctrl + wheel and a drag move the x axis.
 
     Intervals are drawn within what was `reached`.
     """
-    colour, dash = colour_of(arms), dash_of(arms)
-    y, bottom = (
-        alt.Y(f"{field}:Q", title=ylabel or None, scale=scale, axis=value_axis())
-        for field in ("y", "bottom")
-    )
+    colour = _colour(looks)
     within = "clamp(datum.{}, {:.6g}, {:.6g})" if reached else "datum.{}"
     ends = [within.format(field, *(reached or ())) for field in ("low", "high")]
-    rows = named("curves").transform_filter(f"{SHOWN} && {only}")
-    lines = rows.transform_flatten(["x", "y", "low", "high"])
+    bottom = y.copy()
+    bottom["shorthand"] = "bottom:Q"
+    rows = _named("curves").transform_filter(f"{SHOWN} && {only}")
+    flat = rows.transform_flatten(["x", "y", "low", "high"])
     single = rows.transform_filter("length(datum.x) == 1").transform_flatten(["x", "y"])
     held = "[event.ctrlKey || event.metaKey]"  # the wheel alone scrolls the page
     seen = alt.selection_interval(name=zoom, bind="scales", encodings=["x"], zoom=f"wheel!{held}")
     near = alt.selection_point(
-        name=f"near_{zoom}",
-        nearest=True,
-        on="pointerover",
-        clear="pointerout",
-        fields=["arm", "x"],
-        empty=False,
+        name=f"near_{zoom}", nearest=True, on="pointerover", clear="pointerout",
+        fields=["arm", "x"], empty=False,
+    )  # fmt: skip
+    label = y["title"] if isinstance(y["title"], str) else "value"
+    fields = {"x": x["title"], "y": label, "low": "interval from", "high": "to"}
+    area = flat.transform_filter("isValid(datum.low)").transform_calculate(
+        bottom=ends[0], top=ends[1]
     )
-    fields = {"x": x["title"], "y": ylabel or "value", "low": "interval from", "high": "to"}
-    layers = [
-        lines.transform_filter("isValid(datum.low)")
-        .transform_calculate(bottom=ends[0], top=ends[1])
-        .mark_area(clip=True)
-        .encode(x=x, y=bottom, y2="top:Q", color=colour, opacity=opacity(_of_band(arms), 0.03)),
-        lines.mark_line(clip=True, strokeWidth=1.8).encode(
-            x=x, y=y, color=colour, strokeDash=dash, opacity=opacity(1, 0.12)
+    pale = round(0.14 * min(1.0, 8 / max(1, len(looks))), 3)  # of many arms less: lines are seen
+    hovered = flat.transform_filter("hover").mark_point(clip=True, filled=True, size=50)
+    return [
+        area.mark_area(clip=True).encode(
+            x=x, y=bottom, y2="top:Q", color=colour, opacity=_faint(pale, 0.03)
+        ),
+        flat.mark_line(clip=True, strokeWidth=1.8).encode(
+            x=x, y=y, color=colour, strokeDash=_dash(looks), opacity=_faint(1, 0.12)
         ),
         single.mark_point(clip=True, filled=True, size=40).encode(  # a line of it cannot be seen
-            x=x, y=y, color=colour, opacity=opacity(1, 0.12)
+            x=x, y=y, color=colour, opacity=_faint(1, 0.12)
         ),
-        lines.transform_filter("hover")
-        .mark_point(clip=True, filled=True, size=50)
-        .encode(
+        hovered.encode(
             x=x,
             y=y,
             color=colour,
-            shape=shape_of(arms),
-            tooltip=nearest_tips(fields),
+            shape=_shape(looks),
+            tooltip=_nearest(fields),
             opacity=alt.condition(near, alt.value(1), alt.value(0)),
-        )
-        .add_params(seen, near),  # both on one: in two layers Vega makes each twice
+        ).add_params(seen, near),  # both on one: in two layers Vega makes each twice
     ]
-    if seeded:
-        alone = named("seeds").transform_filter(f"seeds && {SHOWN}").transform_flatten(["x", "y"])
-        layers.insert(
-            1,
-            alone.mark_line(clip=True, strokeWidth=0.8).encode(
-                x=x, y=y, color=colour, detail="seed:N", opacity=opacity(0.5, 0.08)
-            ),
-        )
-    return layers
 
 
-def _of_band(arms: Sequence[ArmStyle]) -> float:
-    """Return how opaque a band is: of many arms less, so that lines are seen."""
-    return round(0.14 * min(1.0, 8 / max(1, len(arms))), 3)
-
-
-def _band_layers(
-    arms: Sequence[ArmStyle], x: alt.X, scale: alt.Scale, labels: tuple[str, str]
-) -> list[alt.Chart]:
+def _band_layers(looks: Sequence[Look], x: alt.X, y: alt.Y) -> list[alt.Chart]:
     """Return bands in their arms' colours, paler than an interval and with dotted edges."""
-    colour = colour_of(arms)
-    data = named("bands").transform_filter(SHOWN).transform_flatten(["x", "y", "low", "high"])
-    low, high = (
-        alt.Y(f"{side}:Q", title=labels[1], scale=scale, axis=value_axis())
-        for side in ("low", "high")
-    )
+    data = _named("bands").transform_filter(SHOWN).transform_flatten(["x", "y", "low", "high"])
+    sides = [y.copy() for _ in range(2)]
+    for side, name in zip(sides, ("low", "high"), strict=True):
+        side["shorthand"] = f"{name}:Q"
     tips = [
         "arm:N",
         alt.Tooltip("words:N", title="published"),
-        tip("x", labels[0]),
-        *(tip(side, title) for side, title in {"y": "mean", "low": "from", "high": "to"}.items()),
+        _tip("y", "mean"),
+        _tip("low", "from"),
     ]
     edges = [
         data.mark_line(clip=True, strokeWidth=1, strokeDash=[1, 2]).encode(
-            x=x, y=side, color=colour, opacity=opacity(0.8, 0.1), detail="arm:N"
+            x=x, y=side, color=_colour(looks), opacity=_faint(0.8, 0.1), detail="arm:N"
         )
-        for side in (low, high)
+        for side in sides
     ]
     area = data.mark_area(clip=True).encode(
-        x=x, y=low, y2="high:Q", color=colour, opacity=opacity(0.07, 0.02), tooltip=tips
-    )
+        x=x, y=sides[0], y2="high:Q", color=_colour(looks), opacity=_faint(0.07, 0.02),
+        tooltip=[*tips, _tip("high", "to")],
+    )  # fmt: skip
     return [area, *edges]
 
 
-def _lines_across(x: alt.X, places: Sequence[float]) -> list[alt.Chart]:
+def _rules(x: alt.X, places: Sequence[Datum]) -> list[alt.Chart]:
     """Return dashed lines where arms left a shared prefix."""
     if not places:
         return []
-    across = alt.Chart(alt.InlineData([{"x": place} for place in places]))
+    across = alt.Chart(alt.InlineData(list(places)))
     return [across.mark_rule(clip=True, strokeDash=[4, 3], color=INK, opacity=0.7).encode(x=x)]
 
 
-def _running_layer(
-    arms: Sequence[ArmStyle], x: alt.X, scale: alt.Scale, labels: tuple[str, str]
-) -> alt.Chart:
-    """Return thin dotted lines of runs that have not ended."""
-    y = alt.Y("y:Q", title=labels[1], scale=scale, axis=value_axis())
-    lines = named("running").transform_filter(SHOWN).transform_flatten(["x", "y"])
-    return lines.mark_line(clip=True, strokeWidth=1.5, strokeDash=[2, 2]).encode(
-        x=x, y=y, color=colour_of(arms), detail="seed:N", opacity=opacity(0.9, 0.1)
+def _steps(ticks: int) -> alt.Axis:
+    """Return an axis of whole steps: 3, 30k, 1.5M."""
+    # Of a domain of one step Vega has a tick in the middle all the same.
+    label = "datum.value % 1 ? '' : format(datum.value, '~s')"
+    return alt.Axis(tickCount=ticks, tickMinStep=1, labelExpr=label)
+
+
+def _values() -> alt.Axis:
+    """Return an axis of measured values: 0.25, 30k, 1.5M, 5.6e+11."""
+    # Vega's own labels of a constant are wrong: it gives a domain without length no digits
+    size = "abs(datum.value)"
+    kind = f"{size} < 1e4 ? '.4~g' : {size} < 1e9 ? '~s' : '.3~e'"
+    return alt.Axis(labelExpr=f"format(datum.value, {kind})")
+
+
+def _named(name: str) -> alt.Chart:
+    return alt.Chart(alt.NamedData(name))
+
+
+def _scale(looks: Sequence[Look], values: list[Any]) -> alt.Scale:
+    return alt.Scale(domain=[look.label for look in looks], range=values)
+
+
+def _colour(looks: Sequence[Look], legend: bool = True) -> alt.Color:
+    scale = _scale(looks, [look.colour for look in looks])
+    return alt.Color("arm:N", scale=scale, legend=_legend(looks) if legend else None)
+
+
+def _dash(looks: Sequence[Look]) -> alt.StrokeDash:
+    scale = _scale(looks, [list(look.dash) for look in looks])
+    return alt.StrokeDash("arm:N", scale=scale, legend=_legend(looks))
+
+
+def _shape(looks: Sequence[Look]) -> alt.Shape:
+    return alt.Shape("arm:N", scale=_scale(looks, [look.shape for look in looks]), legend=None)
+
+
+def _legend(looks: Sequence[Look]) -> alt.Legend | None:
+    if len(looks) < 2:
+        return None
+    longest = min(26, max(len(look.label) for look in looks))
+    columns = max(1, min(len(looks), 660 // (40 + 7 * longest)))
+    return alt.Legend(
+        title=None, orient="bottom", columns=columns, labelLimit=180, symbolType="stroke",
+        symbolLimit=0, symbolOpacity=1, symbolStrokeWidth=2,
+    )  # fmt: skip
+
+
+def _faint(full: float, faint: float) -> Any:
+    """Return an opacity: `faint` while another arm is pointed at."""
+    return alt.value(alt.expr(f"focus == null || focus == datum.arm ? {full} : {faint}"))
+
+
+def _tip(field: str, title: str) -> alt.Tooltip:
+    """Return a number that the thing under the pointer says, with its title.
+
+    The title is never a user's: Vega-Lite (6.4) puts it into an expression and lets quotes end it.
+    """
+    return alt.Tooltip(f"{field}:Q", title=title, format=",.4~g")
+
+
+def _nearest(fields: Mapping[str, str]) -> Any:
+    """Return what the point nearest to the mouse says: its arm, and field → title of numbers.
+
+    Vega-Lite's own list of fields leaves names out there (as of 6.4 it looks them up in the cell
+    around the point, which has the point as its datum).
+    """
+    own = "(datum.datum || datum)"
+    numbers = (
+        f"{json.dumps(title)}: format({own}.{field}, ',.4~g')" for field, title in fields.items()
     )
+    return alt.value(alt.expr(f"{{'arm': {own}.arm, {', '.join(numbers)}}}"))
 
 
-def _seed_row(style: ArmStyle, seed: int, curve: Curve) -> Spec:
-    row = _curve_row(style, curve)
-    return {key: row[key] for key in ("arm", "x", "y")} | {"seed": seed}
+def finished(chart: Any, looks: Sequence[Look], data: Mapping[str, Any]) -> Spec:
+    """Return a chart as a specification, with its data and the parameters that a page sets."""
+    spec = _titled(chart.to_dict())
+    spec.pop("config", None)  # the same for all charts of a page
+    spec.setdefault("datasets", {}).update(data)
+    own = {"shown": [look.label for look in looks], "seeds": False, "hover": False, "focus": None}
+    params = [{"name": name, "value": value} for name, value in own.items()]
+    spec["params"] = params + spec.get("params", [])
+    return spec
 
 
-def _curve_row(style: ArmStyle, curve: Curve) -> Spec:
-    nothing = np.full(len(curve.xs), np.nan)
-    sides = (nothing if side is None else side for side in (curve.low, curve.high))
-    low, high = map(rounded, sides)
+def _titled(value: Any) -> Any:
+    """Return a part of a specification whose titles have no backslash.
+
+    Vega-Lite (6.4) writes titles into expressions, where a backslash before a quote ends the text.
+    """
+    if isinstance(value, list):
+        return [_titled(own) for own in value]
+    if not isinstance(value, dict):
+        return value
     return {
-        "arm": style.label,
-        "x": rounded(curve.xs),
-        "y": rounded(curve.ys),
-        "low": low,
-        "high": high,
+        key: own.replace("\\", "⧵") if key == "title" and isinstance(own, str) else _titled(own)
+        for key, own in value.items()
     }

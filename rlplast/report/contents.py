@@ -1,45 +1,79 @@
-"""What a report says, section by section, and its folder.
+"""A report: read runs, compute their numbers, and write a page, its pictures and its tables.
 
-- `report`: reads runs, computes their numbers and writes the report.
-- `sections`: text, tables and pictures.
-- `write_report`: report.html, summary.csv, published.csv where there are published curves, and the
-  charts as .svg and .png.
-- `write_waiting`: a page for while no run is done.
+- `report`: all of that; `write_report`: from what was read; `write_waiting`: while no run is done.
+- `sections`: what the page says, section by section.
+- `page`: the page itself, in one file, by the template `report.html.j2`.
+
+The template escapes whatever text it is given. Nothing is loaded from anywhere: styles, scripts and
+charts are in the page. Behind each chart stands its picture, which is seen where no script draws
+it: on paper, or in a browser without scripts.
 """
 
+import base64
+import gzip
+import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import jinja2
+import pandas as pd
 
 from rlplast.core.errors import ConfigError, RlplastError
-from rlplast.report import (
-    closeups,
-    continuation_parts,
-    iterations,
-    pictures,
-    published,
-    records,
-    sequence_parts,
-    vega,
-)
-from rlplast.report.card import card, left_words
-from rlplast.report.ends import after_firing, ends
-from rlplast.report.gather import Gathered, gather
-from rlplast.report.numbers import count, estimate, judged, number
-from rlplast.report.page import Card, Line, Pair, Part, Row, Section, Table, Text, page
-from rlplast.report.records import without_empty_columns
-from rlplast.report.stretches import has_iterations
-from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow, csv_text, summarise
-from rlplast.report.trust import p_words
-from rlplast.report.view import Report, Rows, interval_words, ranked
+from rlplast.report import charts, sequences, tables
+from rlplast.report import drawing as pictures
+from rlplast.report.arms import Look, printable
+from rlplast.report.charts import Chart
+from rlplast.report.frame import Results, read, table_of_runs
+from rlplast.report.published import compared
+from rlplast.report.statistics import ALL_TASKS, measure, summarise
+from rlplast.report.tables import Table
+from rlplast.report.view import Report, report_of
+from rlplast.report.words import Card, card
 from rlplast.run.info import versions
-from rlplast.training.best import higher_is_better
 from rlplast.training.files import whole
 
-__all__ = ["Written", "report", "sections", "write_report", "write_waiting"]
+__all__ = ["Written", "page", "report", "sections", "write_report", "write_waiting"]
 
-Columns = dict[str, Callable[[SummaryRow], str]]  # head → what a row has in the column
+PANELS = 12  # tasks of a sequence that have a panel, and rows of a table, each
+_HERE = Path(__file__).parent
+
+
+class Pair(NamedTuple):
+    """Charts that lie beside each other where there is room."""
+
+    title: str
+    charts: Sequence[Chart]
+
+
+class Text(NamedTuple):
+    """A text that is folded away, letter for letter; hidden with its arm."""
+
+    title: str
+    text: str
+    arm: int
+
+
+Part = str | Chart | Pair | Table | Text | Card
+
+
+class Section(NamedTuple):
+    """A part of the page that folds, with a heading; `name` is where links to it point."""
+
+    name: str
+    title: str
+    parts: Sequence[Part]
+    open: bool = False
+
+    @property
+    def charts(self) -> list[Chart]:
+        """Its charts, in order."""
+        parts = (part.charts if isinstance(part, Pair) else (part,) for part in self.parts)
+        return [part for own in parts for part in own if isinstance(part, Chart)]
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,12 +81,16 @@ class Written:
     """A report: its page, the runs, and their numbers."""
 
     page: Path
-    gathered: Gathered
-    summary: Summary
+    report: Report
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """What summary.csv says; `rlplast.report.statistics.Summary` lists the columns."""
+        return self.report.summary.rows
 
     def __repr__(self) -> str:
         """Return where the page is, and of how much; the numbers are in `summary`."""
-        arms, runs = len(self.gathered.arms), len(self.gathered.runs)
+        arms, runs = len(self.report.results.arms), len(self.report.results.done)
         return f"<Report {self.page}: {arms} arms, {runs} runs>"
 
 
@@ -66,8 +104,8 @@ def report(
 
     Args:
         *folders: of studies, of runs, or with such folders somewhere in them.
-        out: the folder to write, in which pictures and ``summary.csv`` lie beside the page;
-            default: ``report`` in the first one.
+        out: the folder to write, in which pictures, ``summary.csv``, ``runs.csv`` and
+            ``curves.csv`` lie beside the page; default: ``report`` in the first one.
         warn: called with a line for a chart that could not be drawn as a picture.
         live: whether the page is written again and again; no pictures are then drawn, and those
             of before are deleted, until all runs have ended.
@@ -80,21 +118,16 @@ def report(
     where = paths[0] / "report" if out is None else Path(out)
     if where.exists() and not where.is_dir():
         raise ConfigError(f"--out {where} is a file: allowed is a folder, which may be new")
-    gathered = gather(paths)
-    summary = summarise(gathered)
-    footer = f"rlplast {versions().get('rlplast', '')}"
-    drawn = not (live and gathered.left)
-    page = write_report(gathered, summary, where, footer, warn, drawn)
-    return Written(page, gathered, summary)
+    found = report_of(read(paths))
+    drawn = not (live and found.results.left)
+    return Written(write_report(found, where, warn, drawn), found)
 
 
 def write_report(
-    gathered: Gathered,
-    summary: Summary,
+    report: Report,
     out: Path,
-    footer: str = "",
     warn: Callable[[str], object] = warnings.warn,
-    pictures: bool = True,
+    drawn: bool = True,
 ) -> Path:
     """Write a report's files, each whole at any moment, and return its page.
 
@@ -104,36 +137,56 @@ def write_report(
     Raises:
         RlplastError: if a file cannot be written.
     """
-    report = Report(gathered, summary)
     contents = sections(report)
     specs = {chart.name: chart.spec for section in contents for chart in section.charts}
-    drawn = vega.draw(specs, warn) if pictures else {}
+    paper = charts.CONFIG | {"background": "white"}
+    shown = {name: _printable(spec) for name, spec in specs.items()}
+    found = pictures.draw(shown if drawn else {}, charts.VERSION, paper, warn)
     files: dict[str, bytes | None] = {}
     for name in specs:
-        svg, png = drawn.get(name, (None, None))
-        files |= {f"{name}.svg": None if svg is None else _encoded(svg), f"{name}.png": png}
-    svgs = {name: picture.svg for name, picture in drawn.items()}
-    text = page(gathered.name, report.arms, contents, footer, svgs)
+        own = found.get(name)
+        files[f"{name}.svg"] = None if own is None else _encoded(own.svg)
+        files[f"{name}.png"] = None if own is None else own.png
+    svgs = {name: own.svg for name, own in found.items()}
+    footer = f"rlplast {versions().get('rlplast', '')}"
+    text = page(report.results.name, report.looks, contents, footer, svgs)
     files["report.html"] = _encoded(text)
-    files["summary.csv"] = _encoded(csv_text(summary))
-    theirs = published.compared(report)
-    files["published.csv"] = _encoded(published.published_csv(theirs)) if theirs else None
+    theirs = compared(report)
+    parts = {
+        "summary": report.summary.rows,
+        "runs": table_of_runs(report.single),
+        "curves": _curves(report),
+    }
+    parts |= {"published": theirs if len(theirs) else None}
+    for name, data in parts.items():
+        files[f"{name}.csv"] = None if data is None else _encoded(data.to_csv(index=False))
     _write_files(files, out)
     return out / "report.html"
 
 
-def write_waiting(gathered: Gathered, out: Path) -> None:
+def write_waiting(results: Results, out: Path) -> None:
     """Write a page of runs of which none is done: what is left, and curves so far."""
-    report = Report(gathered, summarise(gathered))
-    cells = (("Which cells are missing, and why", gathered.missing),)
-    left = (("Left", left_words(report)),) if gathered.left else ()
-    waiting = Card((Line("No run is done yet."),), left, folded=cells)
+    results = measure(results)
+    waiting = Report(results, results, summarise(results))
     contents = [
-        Section("summary", "Summary", (waiting,)),
-        Section("curves", "Learning curves", tuple(_pairs(report)), open=True),
+        Section("summary", "Summary", (card(waiting.single, results, waiting.summary),)),
+        Section("curves", "Learning curves", tuple(_pairs(waiting)), open=True),
     ]
-    text = page(gathered.name, report.arms, contents)
+    text = page(results.name, waiting.looks, contents)
     _write_files({"report.html": _encoded(text)}, out)
+
+
+def _curves(report: Report) -> pd.DataFrame:
+    """Return the score of each finished run: task, arm, seed, x in its unit, score."""
+    done = report.results.done
+    parts = []
+    for run in done.itertuples():
+        xs, ys = report.results.curve(run.Index, run.score)
+        about = {"task": run.task, "arm": run.arm, "seed": run.seed}
+        parts.append(
+            pd.DataFrame(about | {"unit": run.unit, "x": xs, "score": run.score, "value": ys})
+        )
+    return pd.concat(parts, ignore_index=True)
 
 
 def _write_files(files: Mapping[str, bytes | None], out: Path) -> None:
@@ -154,197 +207,133 @@ def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "replace")  # JSON may hold halves of letters, which have no code
 
 
-def sections(report: Report) -> tuple[Section, ...]:
+def sections(report: Report) -> list[Section]:
     """Return a report's sections; those with nothing to say have no parts."""
-    return (
-        Section("summary", "Summary", (card(report),)),
-        Section("curves", "Scores and learning curves", tuple(_pairs(report)), open=True),
-        Section("numbers", "Numbers", tuple(_results(report)), open=True),
-        Section(
-            "continuations", "Continuations", tuple(continuation_parts.parts(report)), open=True
-        ),
-        Section("published", "Published curves", tuple(published.parts(report)), open=True),
-        Section("iterations", "Iterations", tuple(iterations.parts(report)), open=True),
-        Section("sequence", "Sequence of tasks", tuple(sequence_parts.parts(report)), open=True),
-        Section("comparison", "Comparison with the baseline", tuple(pictures.comparison(report))),
-        Section("ends", "At the end of a run", tuple(ends(report))),
-        Section("firing", "Right after the first firing", tuple(after_firing(report))),
-        Section("drops", "Drop and recovery", (*pictures.drops(report), *_drops(report))),
-        Section("metrics", "Plasticity metrics", tuple(pictures.metrics(report))),
-        Section("closeups", "Trajectories and densities", tuple(closeups.parts(report))),
-        Section("receipts", "Receipts", records.receipts(report)),
-        Section("costs", "Cost", (*pictures.costs(report), *_costs(report))),
-        Section("configs", "Configs", records.configs(report)),
-        Section("versions", "Versions", records.versions(report.gathered.runs)),
-    )
+    about, mixed = tables.versions(report)
+    words = f"Not all runs have the same {', '.join(mixed)}."
+    numbers = [tables.numbers(report, task) for task in report.groups]
+    texts = [Text(*own) for own in tables.texts(report)]
+    recovered = charts.recovered(report)
+    found = [
+        ("summary", "Summary", [card(report.single, report.results, report.summary)]),
+        ("curves", "Scores and learning curves", _pairs(report)),
+        ("numbers", "Numbers", [own for own in numbers if len(own.head) > 2]),
+        ("continuations", "Continuations", [*tables.recovered(report), *filter(None, [recovered])]),
+        ("published", "Published curves", tables.published(report)),
+        ("sequence", "Sequence of tasks", _sequences(report)),
+        ("comparison", "Comparison with the baseline", charts.comparison(report)),
+        ("profiles", "Performance profiles", charts.profiles(report)),
+        ("ends", "At the end of a run", tables.ends(report)),
+        ("firing", "Right after the first firing", tables.after_firing(report)),
+        ("drops", "Drop and recovery", [*charts.drops(report), *tables.drops(report)]),
+        ("metrics", "Plasticity metrics", charts.metrics(report)),
+        ("receipts", "Receipts", tables.receipts(report)),
+        ("costs", "Cost", [*charts.costs(report), *tables.costs(report)]),
+        ("configs", "Configs", [*tables.configs(report), tables.runs(report), *texts]),
+        ("versions", "Versions", [*([words] if mixed else []), *([about] if about.rows else [])]),
+    ]
+    opened = {"curves", "numbers", "continuations", "published", "sequence"}
+    return [Section(name, title, tuple(own), name in opened) for name, title, own in found]
 
 
 def _pairs(report: Report) -> Iterator[Pair]:
     """Yield the charts of final scores and of curves, of all tasks and of each."""
-    several = len(report.tasks) > 1
-    for task in _pooled_first(report):
-        if task == ALL_TASKS and len(report.arms) == 1:
+    going = [task for task in report.results.going.task.unique() if task not in report.groups]
+    tasks = [*report.groups, *going]
+    for task in tasks:
+        if task == ALL_TASKS and len(report.looks) == 1:
             continue
-        beside = pictures.chances(report) if task == ALL_TASKS else pictures.curves(report, task)
-        charts = [pictures.ranking(report, task), beside]
-        found = tuple(chart for chart in charts if chart is not None)
+        pair = [charts.ranking(report, task)]
+        pair.append(charts.chances(report) if task == ALL_TASKS else charts.curves(report, task))
+        found = [chart for chart in pair if chart is not None]
         if found:
-            yield Pair(task if several else "", found)
-    for task in dict.fromkeys(run.task for run in report.gathered.running):
-        if task not in report.groups:
-            yield Pair(task, (pictures.curves(report, task),))
+            yield Pair(task if len(tasks) > 1 else "", found)
 
 
-def _results(report: Report) -> Iterator[Table]:
-    """Yield the table over all tasks, if there is one, then one per task."""
-    tables = (_result(report, report.groups[task]) for task in _pooled_first(report))
-    yield from (table for table in tables if len(table.head) > 2)  # more than how many runs
-
-
-def _pooled_first(report: Report) -> list[str]:
-    return sorted(report.groups, key=lambda task: task != ALL_TASKS)
-
-
-def _result(report: Report, rows: Rows) -> Table:
-    """Return the table of one task, or over all of them; a caption explains each column."""
-    first = next(iter(rows.values()))
-    task, pooled = first.task, first.task == ALL_TASKS
-    baseline, best = report.summary.baseline, {} if pooled else _best(report, task)
-    name = first.scale if pooled else first.score
-    sense = "higher" if higher_is_better(first.score) else "lower"
-    over = "seeds and all tasks" if pooled else "seeds"
-    normalised = (not pooled and first.normalised_scale) or "normalised"
-    late = not pooled and report.summary.starts.get(task) is not None
-    found: dict[str, tuple[Callable[[SummaryRow], str], str]] = {
-        "difference": (
-            lambda row: estimate(judged(row.difference)),
-            f"Difference: from {baseline}, by seed where at least 5 seeds are shared.",
-        ),
-        "p (Holm)": (
-            lambda row: number(None) if row.p_holm is None else p_words(row.p_holm),
-            "p (Holm): of no difference, corrected for the number of arms"
-            f"{' and tasks' * (not pooled and len(report.tasks) > 1)}; intervals are not.",
-        ),
-        "final score" + (f" ({name})" if name else ""): (
-            lambda row: estimate(row.final),
-            f"Final score: interquartile mean over {over} of the mean score in the last "
-            f"{_last_part(report, task)} of a run, {sense} is better.",
-        ),
-        "P(improvement)": (
-            lambda row: estimate(row.improvement),
-            f"P(improvement): how likely a run ends better than one of {baseline}.",
-        ),
-        "runs" if pooled else "seeds": (lambda row: str(row.seeds), ""),
-        "diverged": (
-            lambda row: str(row.diverged or number(None)),
-            "Diverged: runs with no finite score at their end, which are in no other number.",
-        ),
-        "change since the first tasks": (
-            lambda row: estimate(row.change),
-            "Change: final score minus the mean in the first tenth of the run. Tasks are drawn "
-            "alike, so an arm that gets worse has lost plasticity, if 0 is not in the interval.",
-        ),
-        normalised: (
-            lambda row: estimate(None if row.normalised == row.final else row.normalised),
-            "",
-        ),
-        "area under the curve": (
-            lambda row: estimate(row.auc),
-            "Area: by trapezoids, over its length, so in the units of the score.",
-        ),
-        f"area from the {report.moment(task) if late else ''} on": (
-            lambda row: estimate(row.auc_after) if late else number(None),
-            "",
-        ),
-        **{
-            head: (cell, "Best: where the evaluation was whose checkpoint a run kept, by seed.")
-            for head, cell in best.items()
-        },
-    }
-    table = _table(ranked(rows), {head: cell for head, (cell, _) in found.items()}, "", task)
-    table = without_empty_columns(table)
-    words = [found[head][1] for head in table.head if head in found and found[head][1]]
-    words.append(f"In brackets: {interval_words(rows.values())}.")
-    return replace(table, caption=" ".join(words))
-
-
-def _last_part(report: Report, task: str) -> str:
-    """Return in words the share of a task's runs, or of all, that final scores average."""
-    runs = [run for run in report.gathered.runs if task in (run.task, ALL_TASKS)]
-    shares = sorted({100 * run.final_share for run in runs})
-    return " or ".join(f"{share:.3g}%" for share in shares)
-
-
-def _table(rows: Rows, columns: Columns, caption: str, title: str) -> Table:
-    body = [
-        Row((row.arm, *(cell(row) for cell in columns.values())), index)
-        for index, row in rows.items()
-    ]
-    return Table(("arm", *columns), tuple(body), caption, title=title)
-
-
-def _best(report: Report, task: str) -> Columns:
-    """Return the column that says where runs were at their best, if they keep that checkpoint."""
-    runs = [run for run in report.of(task) if run.best is not None]
-    if not runs:
-        return {}
-    iterated = has_iterations(runs[0])
-    unit = "phase" if iterated else runs[0].unit
-
-    def cell(row: SummaryRow) -> str:
-        bests = (run.best for run in report.of(task, row.arm))
-        return ", ".join(str(best.clock.get(unit)) if best else number(None) for best in bests)
-
-    return {f"best at {unit.replace('_', ' ')}{' (0 included)' if iterated else ''}": cell}
-
-
-def _drops(report: Report) -> Iterator[Table]:
+def _sequences(report: Report) -> Iterator[Part]:
+    """Yield charts and tables of each task of a study that is a sequence of tasks."""
     for task in report.tasks:
-        rows = {i: row for i, row in report.rows(task).items() if row.drop is not None}
-        columns: Columns = {
-            "drop": lambda row: estimate(row.drop),
-            f"area lost (score × {report.unit(task)})": lambda row: estimate(row.lost_area),
-            f"time to recover ({report.unit(task)})": lambda row: number(row.recovery),
-            "seeds that recovered": lambda row: f"{row.recovered} of {row.intervened}",
-        }
-        caption = (
-            "Drop: interquartile mean over seeds of the last score before the intervention "
-            "against the first after it; negative where the score got better. "
-            "Area lost: interquartile mean over seeds of the area between the last score before "
-            "and the curve after, until it is back there or ends. Time to recover: median over "
-            "seeds of the time to the first score as good as the last one before; a dash where "
-            "half of them or more never got there."
-        )
-        if rows:
-            yield _table(rows, columns, caption, task)
-
-
-def _costs(report: Report) -> Iterator[Part]:
-    for task, rows in report.groups.items():
-        if task == ALL_TASKS:
+        runs = report.results.of(task)
+        names = list(dict.fromkeys(sequences.tasks_in(report.results.configs[runs.index[0]])))
+        if len(names) < 2:
             continue
-        columns: Columns = {
-            "seeds": lambda row: str(row.seeds),
-            "seconds": lambda row: number(row.seconds),
-        }
-        if any(row.seconds > row.own_seconds for row in rows.values()):
-            columns["after the branch"] = lambda row: number(row.own_seconds)
-            columns["shared prefix"] = lambda row: number(row.seconds - row.own_seconds)
-        columns["updates"] = lambda row: count(row.updates)
-        yield _table(rows, columns, "Means of a run, over seeds.", task)
-        yield from _saving(report, task)
+        visits = sequences.visits(report.results, runs.index)
+        apart = visits["last"].notna().any()  # tasks were evaluated while others were trained
+        if not apart and sequences.ORACLE not in set(visits.arm):
+            continue  # the curves say it all
+        few = apart and len(names) <= PANELS
+        yield charts.tasks_in_turn(report, task, visits)
+        if few:
+            yield charts.each_task(report, task, names)
+        yield tables.in_turn(report, task, visits)
+        if few:
+            yield tables.each_visit(report, task, visits)
 
 
-def _saving(report: Report, task: str) -> Iterator[Text]:
-    """Yield what branching saved on a task, if anything was shared."""
-    runs = [run for run in report.summary.runs if run.task == task]
-    full, own = sum(run.seconds for run in runs), sum(run.own_seconds for run in runs)
-    prefixes = report.summary.prefix_seconds.get(task, 0.0)
-    took = own + prefixes
-    if full > max(own, 0):
-        yield Text(
-            f"{task}: all runs from the start would have taken {number(full)} s; with prefixes run "
-            f"once ({number(prefixes)} s) and {number(own)} s after them it took {number(took)} s, "
-            f"{1 - took / full:.0%} less. Wall-clock times of runs that share a machine depend on "
-            "one another."
-        )
+def page(
+    title: str,
+    looks: Sequence[Look],
+    sections: Iterable[Section],
+    footer: str = "",
+    svgs: Mapping[str, str] | None = None,
+) -> str:
+    """Return a whole page, with a box for each arm, which hides it.
+
+    Args:
+        title: of the page.
+        looks: of the arms that have a box.
+        sections: those without parts are left out; the first one has no heading, and stands above
+            the boxes.
+        footer: at the end.
+        svgs: name of a chart → its .svg file.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters["kind"] = lambda part: type(part).__name__
+    shown = [section for section in sections if section.parts]
+    specs = {chart.name: chart.spec for section in shown for chart in section.charts}
+    axes = [axis for spec in specs.values() for axis in spec.get("usermeta", {}).get("axes", ())]
+    return environment.get_template("report.html.j2").render(
+        title=title,
+        arms=looks,
+        index={look.name: look.index for look in looks},
+        sections=shown,
+        footer=footer,
+        stills={name: _still(svg) for name, svg in (svgs or {}).items()},
+        data={"config": charts.CONFIG, "charts": specs, "arms": [look.label for look in looks]},
+        seeds=any(spec["datasets"].get("seeds") for spec in specs.values()),
+        axes=list(dict.fromkeys(axes)),
+        vega=_vega() if specs else "",
+    )
+
+
+def _printable(value: Any) -> Any:
+    """Return a part of a specification whose texts an .svg file can hold."""
+    match value:
+        case str():
+            return printable(value)
+        case list():
+            return [_printable(own) for own in value]
+        case dict():
+            return {key: _printable(own) for key, own in value.items()}
+    return value
+
+
+def _still(svg: str) -> str:
+    """Return a picture as an address that holds it; nothing in an image is read aloud."""
+    read = re.sub(r' (?:aria-[a-z]+|role)="[^"<>]*"', "", svg)
+    return "data:image/svg+xml," + quote(read, safe=" <>/=:;,()'!*~?$&@[]{}|")
+
+
+@cache
+def _vega() -> str:
+    """Return Vega, Vega-Lite and Vega-Embed as one script, compressed to less than half."""
+    import vl_convert
+
+    script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", charts.VERSION)
+    return base64.b64encode(gzip.compress(script.encode(), mtime=0)).decode()

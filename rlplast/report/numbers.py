@@ -1,20 +1,20 @@
 """Numbers as a report writes them: three significant digits, more where an interval is narrow.
 
-- `number`: a measured number; `count`: one that counts; `short`: a large one, such as 1.23M.
-- `estimate`: a number with its interval; `judged`: only one that has an interval.
+- `number`: one number; `estimate`: one with its interval.
+- `column`: the numbers of a column, all with as many decimals.
 """
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
-from rlplast.report.statistics import Estimate
-
-__all__ = ["count", "estimate", "judged", "number", "short"]
+__all__ = ["NOTHING", "column", "estimate", "number"]
 
 NOTHING = "–"
 
 
 def number(value: float | None, width: float = math.inf) -> str:
-    """Return a number with three significant digits, a dash where there is none.
+    """Return a number with three significant digits, a count whole, a dash where there is none.
 
     Args:
         value: the number.
@@ -23,66 +23,72 @@ def number(value: float | None, width: float = math.inf) -> str:
     Examples:
         >>> number(0.123456), number(1234567.0), number(1.25e42), number(2.0), number(None)
         ('0.123', '1,230,000', '1.25e+42', '2.00', '–')
-        >>> number(-300_518.2, width=437), number(0.99912, width=0.0004)
-        ('-300,520', '0.99912')
+        >>> number(-300_518.2, width=437), number(0.99912, width=0.0004), number(29750)
+        ('-300,520', '0.99912', '29,750')
     """
     if value is None or value != value:
         return NOTHING
+    if isinstance(value, int):
+        return f"{value:,}"
     if value == 0 or not math.isfinite(value):
         return f"{value + 0.0:g}"  # no -0
     rounded = f"{value:.2e}"
     exponent = int(rounded.partition("e")[2])
     if not -4 < exponent < 9:
         return rounded
-    if math.isfinite(width) and width > 0:
-        place = max(math.floor(math.log10(width)) - 1, exponent - 14)  # a float has 15 digits
-        if place < exponent - 2:
-            return f"{round(value, -place):,.{max(0, -place)}f}"
-    return f"{float(rounded):,.{max(0, 2 - exponent)}f}"
+    place = _place(exponent, width)
+    return f"{round(value, -place):,.{max(0, -place)}f}"
 
 
-def count(value: float | None) -> str:
-    """Return what was counted, or a mean of it: whole where it is.
+def _place(exponent: int, width: float) -> int:
+    """Return the power of ten of the last digit that is shown."""
+    if not (math.isfinite(width) and width > 0):
+        return exponent - 2
+    fine = max(math.floor(math.log10(width)) - 1, exponent - 14)  # a float has 15 digits
+    return min(fine, exponent - 2)
+
+
+def estimate(row: Any, name: str = "value") -> str:
+    """Return the value of an estimate with its interval.
+
+    Args:
+        row: has NAME, and the ends of its interval as NAME_low and NAME_high, or low and high.
+        name: of the value.
 
     Examples:
-        >>> count(29750), count(29750.0), count(2.5), count(None)
-        ('29,750', '29,750', '2.50', '–')
+        >>> estimate({"value": 1.25, "low": 1.0, "high": 1.5})
+        '1.25 [1.00, 1.50]'
+        >>> estimate({"final": 2.0, "final_low": float("nan"), "final_high": float("nan")}, "final")
+        '2.00'
     """
-    if value is None or not math.isfinite(value) or value != round(value):
+    ends = ("low", "high") if name == "value" else (f"{name}_low", f"{name}_high")
+    value, low, high = (row[key] for key in (name, *ends))
+    if not low == low:
         return number(value)
-    return f"{value:,.0f}"
+    return "{} [{}, {}]".format(*(number(own, high - low) for own in (value, low, high)))
 
 
-def short(value: float) -> str:
-    """Return a count with three digits and a letter for its size.
+def column(values: Sequence[float], widths: Sequence[float] = ()) -> list[str]:
+    """Return the numbers of a column with as many decimals, as right-aligned they line up.
 
-    Examples:
-        >>> short(123), short(29750), short(1_234_567)
-        ('123', '29.8k', '1.23M')
-    """
-    size, unit = next((p for p in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if value >= p[0]), (1, ""))
-    return f"{value / size:.3g}{unit}"
-
-
-def estimate(found: Estimate | None) -> str:
-    """Return a value with its interval.
+    Args:
+        values: numbers; NaN is a dash.
+        widths: of their intervals, of which two digits of the median one are shown at least.
 
     Examples:
-        >>> estimate(Estimate(1.25, 1.0, 1.5, 3)), estimate(Estimate(2.0, float("nan"), 1.0, 1))
-        ('1.25 [1.00, 1.50]', '2.00')
-        >>> estimate(Estimate(-300_518.2, -300_700.0, -300_263.0, 5))
-        '-300,520 [-300,700, -300,260]'
+        >>> column([12.5, 0.125, float("nan")]), column([1.5, 2], [0.001, 0.002])
+        (['12.5', '0.1', '–'], ['1.50000', '2.00000'])
     """
-    if found is None or found.value != found.value:
-        return NOTHING
-    if found.low != found.low:
-        return number(found.value)
-    value, low, high = (
-        number(v, found.high - found.low) for v in (found.value, found.low, found.high)
-    )
-    return f"{value} [{low}, {high}]"
-
-
-def judged(found: Estimate | None) -> Estimate | None:
-    """Return an estimate that has an interval; None for one of too few seeds to be judged."""
-    return None if found is None or found.low != found.low else found
+    known = [abs(value) for value in values if math.isfinite(value) and value]
+    if not known or max(known) >= 1e9 or max(known) < 1e-3 or min(known) < 1e-3 * max(known):
+        return [number(float(value)) for value in values]
+    finite = sorted(width for width in widths if math.isfinite(width) and width > 0)
+    width = finite[(len(finite) - 1) // 2] if finite else math.inf
+    exponent = int(f"{max(known):.2e}".partition("e")[2])
+    place = _place(exponent, width)
+    return [
+        f"{round(value, -place) + 0.0:,.{max(0, -place)}f}"
+        if math.isfinite(value)
+        else number(value)
+        for value in values
+    ]

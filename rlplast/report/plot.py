@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rlplast.core.errors import RlplastError
-from rlplast.report.arm_styles import COLOURS
+from rlplast.report.arms import COLOURS
+from rlplast.report.drawing import draw
 from rlplast.run.read import read_lines
 from rlplast.training.files import whole
 
@@ -42,13 +43,14 @@ def plot_run(folder: Path, out: Path) -> Path:
         RlplastError: if it cannot be drawn or written, or if lines of the run are damaged. An
             older picture is then gone.
     """
-    from rlplast.report.vega import draw  # slow to import, and most commands draw nothing
+    from rlplast.report.charts import CONFIG, VERSION  # slow to import; most commands draw nothing
 
     failures: list[str] = []
     try:
         out.unlink(missing_ok=True)
         rows, receipts = (read_lines(folder / f"{n}.jsonl") for n in ("metrics", "receipts"))
-        drawn = draw({str(out): draw_run(rows, receipts)}, failures.append)
+        spec = {str(out): draw_run(rows, receipts)}
+        drawn = draw(spec, VERSION, CONFIG | {"background": "white"}, failures.append)
         if not drawn:
             raise RlplastError(failures[0])
         (picture,) = drawn.values()

@@ -6,6 +6,7 @@ const views = new Map(); // name of a chart → its view
 window.views = views;
 let config, charts, arms; // what the page says in data
 let seeded = false; // whether each seed has its line
+let axis = "", smooth = false; // what curves are drawn over: "" is their own unit
 let queue = Promise.resolve();
 
 const boxes = () => [...document.querySelectorAll("input[data-toggles]")];
@@ -50,20 +51,41 @@ const sized = (spec, width) => {
   for (const own of spec.concat) if (own.width !== own.height) own.width = room;
 };
 
+// Moves curves to the chosen axis, where they have it, and averages each point with its neighbours.
+const mean = (values, half) => values.map((own, i) => {
+  const near = values.slice(Math.max(0, i - half), i + half + 1).filter((value) => value !== null);
+  return own === null ? null : near.reduce((sum, value) => sum + value, 0) / near.length;
+});
+const moved = (spec) => {
+  const { x, axes = [] } = spec.usermeta ?? {};
+  if (!x) return spec;
+  const over = axes.includes(axis);
+  const row = (own) => {
+    const next = over && own.x !== undefined ? { ...own, x: own[axis] ?? own.x } : { ...own };
+    const half = Array.isArray(own.y) ? Math.ceil(own.y.length / 20) : 0;
+    for (const key of smooth && half ? ["y", "low", "high"] : []) if (own[key]) next[key] = mean(own[key], half);
+    return next;
+  };
+  return JSON.parse(JSON.stringify(spec), (key, value) => {
+    if (over && key === "title" && value === x) return axis.replace("_", " ");
+    return Array.isArray(value) && value[0]?.x !== undefined ? value.map(row) : value;
+  });
+};
+
 const draw = async (figure, before = {}) => {
   const name = nameOf(figure);
   // the boxes above are the legend
-  const spec = JSON.parse(JSON.stringify(charts[name]), (key, value) => {
+  const spec = JSON.parse(JSON.stringify(moved(charts[name])), (key, value) => {
     if (key === "legend") return null;
     const own = value?.name === "layer" ? before.layer : value?.select && before[value.name];
     return own && Object.keys(own).length ? { ...value, value: own } : value;
   });
   const place = figure.querySelector(".drawing");
   sized(spec, place.clientWidth);
-  const axis = { ...config.axis, labelLimit: place.clientWidth < 500 ? 110 : config.axis.labelLimit };
+  const axes = { ...config.axis, labelLimit: place.clientWidth < 500 ? 110 : config.axis.labelLimit };
   views.get(name)?.finalize();
   const drawn = await vegaEmbed(place, spec, {
-    config: { ...config, axis },
+    config: { ...config, axis: axes },
     ast: true, // expressions are interpreted, so the page may forbid eval
     renderer: "svg",
     actions: false,
@@ -113,6 +135,16 @@ const begin = () => {
   const seeds = document.getElementById("show-seeds");
   if (seeds) seeds.checked = seeded;
   seeds?.addEventListener("change", () => tell("seeds", (seeded = seeds.checked)));
+  for (const [id, key] of [["smooth", "checked"], ["axis", "value"]]) {
+    const box = document.getElementById(id);
+    if (!box) continue;
+    box[key] = id === "axis" ? axis : smooth;
+    box.addEventListener("change", () => {
+      if (id === "axis") axis = box.value;
+      else smooth = box.checked;
+      for (const name of views.keys()) if (charts[name].usermeta?.x) later(() => draw(figureOf(name)));
+    });
+  }
   for (const link of document.querySelectorAll("nav a[href^='#']")) {
     link.addEventListener("click", () => (document.querySelector(link.hash).open = true));
   }

@@ -1,306 +1,251 @@
 """Runs through tasks that follow one another: how each visit of a task went, in numbers.
 
-- `tasks_of`: the name of each phase's task, by a run's config.
-- `TaskScores`, `visits`: the scores of one run, a number per phase.
-- `by_task`, `revisits`, `late_change`, `plasticity_loss`, `forward_transfer`, `forgetting`: what
-  they say; pure functions of plain arrays.
-- `task_curve`: the score of one task over the whole run.
-- `SequenceRow`, `sequence_rows`: the same of arms, with intervals over seeds.
+- `tasks_in`: the name of each phase's task, by a run's config.
+- `visits`: a row per run and phase; `task_curve`: the score of one task over a whole run.
+- `revisits`, `late_change`, `plasticity_loss`, `forward_transfer`, `forgetting`: what they say of
+  one run, functions of its rows.
+- `sequence`: all of them, by arm; `by_visit`: task by task.
 
 All scores are in the sense of better: losses count with a minus. Forward transfer and forgetting
 are Wolczyk et al. 2021's (Continual World, arXiv:2105.10919).
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from rlplast.report.run_data import RunData
-from rlplast.report.statistics import UNBOUNDED, Estimate, area_under_curve, stratified_interval
-from rlplast.run.tasks import tasks_of as agent_tasks
+from rlplast.report.estimators import UNBOUNDED, area_under_curve, stratified_interval
+from rlplast.report.frame import SCORE_OF_TASKS, Results
+from rlplast.run.tasks import tasks_of
 from rlplast.training.best import higher_is_better
 
 __all__ = [
     "ORACLE",
-    "SequenceRow",
-    "TaskScores",
-    "by_task",
+    "by_visit",
     "forgetting",
     "forward_transfer",
     "late_change",
     "plasticity_loss",
     "revisits",
-    "sequence_rows",
+    "sequence",
     "task_curve",
-    "tasks_of",
+    "tasks_in",
+    "trained",
     "visits",
 ]
 
 ORACLE = "oracle"  # the arm that begins every task with a new agent
-_STREAMS = ("random_labels", "permuted_pixels", "flipped_bits")  # whose phases are tasks
+NUMBERS = ("revisits", "late_change", "plasticity_loss", "forward_transfer", "forgetting")
 
 
-def tasks_of(config: Mapping[str, Any]) -> list[str]:
+def tasks_in(config: Mapping[str, Any]) -> list[str]:
     """Return the name of each phase's task; none for a run that is no sequence of tasks.
 
     Examples:
-        >>> tasks_of({"stream": {"name": "random_labels", "phases": 2}})
+        >>> tasks_in({"stream": {"name": "random_labels", "phases": 2}})
         ['task-0', 'task-1']
     """
     stream = config.get("stream") or {}
-    if stream.get("name") in _STREAMS:
+    if stream.get("name") in SCORE_OF_TASKS:
         return [f"task-{k}" for k in range(int(stream.get("phases") or 10))]
-    names = agent_tasks(config)
+    names = tasks_of(config)
     return names if len(names) > 1 else []
 
 
-@dataclass(frozen=True)
-class TaskScores:
-    """The scores of one run, in the sense of better; not-a-number where nothing was measured.
+def visits(results: Results, runs: Iterable[int]) -> pd.DataFrame:
+    """Return a row per run and phase that it began.
 
-    Attributes:
-        tasks: the name of each phase's task.
-        means: mean height of a task's curve while it was trained, shape (phases,).
-        ends: its score at the end of that, shape (phases,).
-        finals: each task's score at the end of the run.
+    Returns:
+        Columns: ``run``, ``arm``, ``seed``, ``phase``, ``name`` (the task's), ``mean`` (height of
+        its curve while it was trained), ``end`` (its score at the end of that), ``last`` (its score
+        at the end of the run); NaN where nothing was measured.
     """
-
-    tasks: tuple[str, ...]
-    means: np.ndarray
-    ends: np.ndarray
-    finals: Mapping[str, float]
-
-
-def visits(run: RunData) -> TaskScores:
-    """Return the scores of a run by phase; of phases that it began."""
-    sign = 1.0 if higher_is_better(run.score) else -1.0
-    names = tasks_of(run.config)
-    phases: dict[int, list[Mapping[str, Any]]] = {}
-    for row in run.metrics:
-        phases.setdefault(int(row.get("phase", 0)), []).append(row)
-    tasks = tuple(names[: 1 + max(phases, default=-1)])
-    means, ends = np.full(len(tasks), math.nan), np.full(len(tasks), math.nan)
-    finals = dict.fromkeys(tasks, math.nan)
-    for number, task in enumerate(tasks):
-        rows = phases.get(number, [])
-        xs, ys = _points(rows, run.unit, run.score)
-        _, own = _points(rows, run.unit, _key(run, task))
-        means[number] = sign * area_under_curve(xs, ys)
-        ends[number] = sign * (own if len(own) else ys)[-1] if len(own) or len(ys) else math.nan
-    for task in finals:
-        _, own = _points(phases.get(len(tasks) - 1, []), run.unit, _key(run, task))
-        finals[task] = sign * float(own[-1]) if len(own) else math.nan
-    return TaskScores(tasks, means, ends, finals)
+    rows = []
+    for run in runs:
+        about, numbers = results.runs.loc[run], results.numbers
+        names = tasks_in(results.configs[run])
+        sign = 1.0 if higher_is_better(about.score) else -1.0
+        begun = int(numbers.phase[numbers.run == run].max()) + 1 if "phase" in numbers else 1
+        for phase, name in enumerate(names[:begun]):
+            xs, ys = _points(results, run, about.score, phase)
+            _, own = _points(results, run, _key(about.score, name), phase)
+            _, late = _points(results, run, _key(about.score, name), min(begun, len(names)) - 1)
+            ends = own if len(own) else ys
+            end, last = (sign * v[-1] if len(v) else math.nan for v in (ends, late))
+            mean = sign * area_under_curve(xs, ys)
+            rows.append((run, about.arm, about.seed, phase, name, mean, end, last))
+    columns = ["run", "arm", "seed", "phase", "name", "mean", "end", "last"]
+    return pd.DataFrame(rows, columns=columns)
 
 
-def _key(run: RunData, task: str) -> str:
+def _key(score: str, task: str) -> str:
     """Return what the score of one task is called, as ``eval/<task>/return_mean``."""
-    return run.score.replace("eval/", f"eval/{task}/", 1)
+    return score.replace("eval/", f"eval/{task}/", 1)
 
 
-def _points(rows: Iterable[Mapping[str, Any]], unit: str, key: str) -> tuple[Any, Any]:
-    """Return a number over some lines, as (xs, ys), each of shape (points,)."""
-    found = [row for row in rows if row.get(key) is not None and math.isfinite(row[key])]
-    return np.array([float(row[unit]) for row in found]), np.array([row[key] for row in found])
+def _points(results: Results, run: int, key: str, phase: int) -> tuple[Any, Any]:
+    rows = results.named(key, run).dropna(subset="value")
+    rows = rows[rows.phase == phase] if "phase" in rows else rows
+    return rows[results.runs.unit[run]].to_numpy(float), rows.value.to_numpy(float)
 
 
-def task_curve(run: RunData, task: str) -> tuple[np.ndarray, np.ndarray]:
+def task_curve(results: Results, run: int, task: str) -> tuple[np.ndarray, np.ndarray]:
     """Return a task's score over the whole run, as (xs, ys), in the score's own sense.
 
     While a task is trained, the score of the run is its score.
     """
-    tasks, own = tasks_of(run.config), _key(run, task)
-    found: list[tuple[float, float]] = []
-    for row in run.metrics:
-        here = row.get("phase", 0)
-        current = here < len(tasks) and tasks[here] == task
-        value = row.get(own)
-        if value is None and current:
-            value = row.get(run.score)
-        if value is not None and math.isfinite(value):
-            found.append((float(row[run.unit]), float(value)))
-    points = np.array(found, dtype=float).reshape(-1, 2)
-    return points[:, 0], points[:, 1]
+    about, names = results.runs.loc[run], tasks_in(results.configs[run])
+    own = results.named(_key(about.score, task), run).dropna(subset="value")
+    rest = results.named(about.score, run).dropna(subset="value")
+    phases = rest.phase if "phase" in rest else pd.Series(0, rest.index)
+    here = [k < len(names) and names[k] == task for k in phases]
+    rest = rest[here & ~rest.line.isin(own.line)]
+    rows = pd.concat([own, rest]).sort_values("line", kind="stable")
+    return rows[about.unit].to_numpy(float), rows.value.to_numpy(float)
 
 
-def by_task(tasks: Sequence[str], values: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the values of each task, by visit, tasks in the order of their first visit."""
-    found: dict[str, list[float]] = {}
-    for task, value in zip(tasks, values, strict=True):
-        found.setdefault(task, []).append(float(value))
-    return {task: np.array(own) for task, own in found.items()}
+def trained(results: Results, run: int) -> dict[str, list[tuple[float, float]]]:
+    """Return task → where it was trained, from and to, in the run's unit."""
+    rows = results.numbers[results.numbers.run == run]
+    ends = rows.groupby("phase")[results.runs.unit[run]].max() if "phase" in rows else {}
+    found: dict[str, list[tuple[float, float]]] = {}
+    start = 0.0
+    for phase, task in enumerate(tasks_in(results.configs[run])[: len(ends)]):
+        end = float(ends.get(phase, start))
+        found.setdefault(task, []).append((start, end))
+        start = end
+    return found
 
 
-def revisits(tasks: Sequence[str], means: np.ndarray) -> float:
+def revisits(run: pd.DataFrame) -> float:
     """Return how much better later visits of a task are than its first, on average.
 
     Args:
-        tasks: the name of each phase's task.
-        means: the score of each visit, shape (phases,).
+        run: rows of `visits`.
 
     Returns:
-        The mean of visit j minus visit 1 over all tasks and all j > 1; not-a-number if no task
-        comes again.
+        The mean of visit j minus visit 1 over all tasks and all j > 1; NaN if no task comes again.
     """
-    changes = [own[1:] - own[0] for own in by_task(tasks, means).values()]
-    return _mean(np.concatenate([np.empty(0), *changes]))
+    first = run.groupby("name")["mean"].transform("first")
+    return float((run["mean"] - first)[run.duplicated("name")].mean())
 
 
-def late_change(tasks: Sequence[str], means: np.ndarray) -> float:
+def late_change(run: pd.DataFrame) -> float:
     """Return how much better the second half of the tasks is than the first task, on average.
 
     That is plasticity where tasks are equally hard by construction, as under random labels or
-    permuted inputs; not-a-number where a task comes again.
+    permuted inputs; NaN where a task comes again.
     """
-    if len(set(tasks)) < len(tasks) or len(tasks) < 2:
+    if run.name.duplicated().any() or len(run) < 2:
         return math.nan
-    return _mean(means[(len(means) + 1) // 2 :] - means[0])
+    means = run["mean"].to_numpy()
+    return float(pd.Series(means[(len(means) + 1) // 2 :] - means[0]).mean())
 
 
-def plasticity_loss(ends: np.ndarray, oracle: np.ndarray) -> float:
+def plasticity_loss(run: pd.DataFrame, oracle: pd.DataFrame) -> float:
     """Return how much better a new agent ends its tasks, on average over phases but the first.
 
     Args:
-        ends: score at the end of each phase, shape (phases,).
-        oracle: those of a run with a new agent in every phase, likewise.
+        run: rows of `visits`.
+        oracle: those of a run with a new agent in every phase.
     """
-    count = min(len(ends), len(oracle))
-    return _mean(oracle[1:count] - ends[1:count])
+    both = run.merge(oracle, on="phase", suffixes=("", "_oracle"))
+    return float((both.end_oracle - both.end)[both.phase > 0].mean())
 
 
-def forward_transfer(
-    tasks: Sequence[str], means: np.ndarray, oracle: np.ndarray, shares: bool
-) -> float:
+def forward_transfer(run: pd.DataFrame, oracle: pd.DataFrame, shares: bool) -> float:
     """Return how much better tasks are learned than by a new agent, over first visits but phase 0.
 
     Args:
-        tasks: the name of each phase's task.
-        means: mean height of the curve of each phase, shape (phases,).
-        oracle: those of a run with a new agent in every phase, likewise.
+        run: rows of `visits`.
+        oracle: those of a run with a new agent in every phase.
         shares: scores are from 0 to 1; then each difference is a share of what the new agent
             lacks, (mean − oracle) / (1 − oracle), else it is the plain difference.
     """
-    count = min(len(means), len(oracle))
-    first = [k for k in range(1, count) if tasks[k] not in tasks[:k]]
-    difference = means[first] - oracle[first]
+    both = run[~run.duplicated("name")].merge(oracle, on="phase", suffixes=("", "_oracle"))
+    both = both[both.phase > 0]
+    difference = both["mean"] - both.mean_oracle
     if shares:
-        left = 1 - oracle[first]
-        difference = np.divide(difference, left, np.full(len(first), math.nan), where=left > 0)
-    return _mean(difference)
+        left = 1 - both.mean_oracle
+        difference = (difference / left.where(left > 0)).where(left > 0)
+    return float(difference.mean())
 
 
-def forgetting(tasks: Sequence[str], ends: np.ndarray, finals: Mapping[str, float]) -> float:
+def forgetting(run: pd.DataFrame) -> float:
     """Return how much of what a task had reached is lost at the end of the run, on average.
 
+    The mean over tasks, but the one trained last, of the score at the end of its last visit minus
+    that at the end of the run; NaN without others.
+    """
+    return float(_lost(run).mean())
+
+
+def _lost(run: pd.DataFrame) -> pd.Series:
+    """Return by task what is lost at the end of the run; not of the task trained last."""
+    final = run.drop_duplicates("name", keep="last").set_index("name")
+    return (final.end - final["last"]).drop(run.name.iloc[-1])
+
+
+def sequence(visits: pd.DataFrame, shares: bool) -> pd.DataFrame:
+    """Return the numbers of each arm, estimated over its seeds.
+
     Args:
-        tasks: the name of each phase's task.
-        ends: score at the end of each phase, shape (phases,).
-        finals: score of each task at the end of the run.
+        visits: what the function of that name returns. The arm called ``oracle`` is what others
+            are compared with, seed by seed.
+        shares: as of `forward_transfer`.
 
     Returns:
-        The mean over tasks, but the one trained last, of the score at the end of its last visit
-        minus its final score; not-a-number without others.
+        Columns: ``arm``, ``seeds``, and `NUMBERS`, each with NAME_low and NAME_high.
     """
-    lost = [
-        own[-1] - finals[task] for task, own in by_task(tasks, ends).items() if task != tasks[-1]
-    ]
-    return _mean(np.array(lost))
-
-
-def _mean(values: np.ndarray) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else math.nan
-
-
-@dataclass(frozen=True)
-class SequenceRow:
-    """An arm's numbers, estimated over its seeds; None where there are none.
-
-    Attributes:
-        seeds: finished runs.
-        revisits: as the function of that name; so are the others.
-        by_visit: task → mean height of its curve at the first visit, then what each later visit
-            adds to it.
-        lost: task → its forgetting; not of the task that is trained last.
-    """
-
-    seeds: int
-    revisits: Estimate | None
-    late_change: Estimate | None
-    plasticity_loss: Estimate | None
-    forward_transfer: Estimate | None
-    forgetting: Estimate | None
-    by_visit: Mapping[str, Sequence[Estimate | None]]
-    lost: Mapping[str, Estimate | None]
-
-
-def sequence_rows(
-    arms: Mapping[str, Mapping[int, TaskScores]], shares: bool
-) -> dict[str, SequenceRow]:
-    """Return the numbers of each arm, from the visits of its runs by seed.
-
-    An arm called ``oracle`` is what others are compared with, seed by seed; `shares` is that of
-    `forward_transfer`.
-    """
-    oracle = arms.get(ORACLE, {})
-    return {
-        arm: _row(own, {} if arm == ORACLE else oracle, shares) for arm, own in arms.items() if own
-    }
-
-
-def _row(
-    runs: Mapping[int, TaskScores], oracle: Mapping[int, TaskScores], shares: bool
-) -> SequenceRow:
-    own = list(runs.values())
-    pairs = [(runs[seed], oracle[seed]) for seed in sorted(runs.keys() & oracle.keys())]
-    changes = [_changes(run) for run in own]
-    names = list(dict.fromkeys(task for run in own for task in run.tasks))
-    counts = {task: max(len(found.get(task, ())) for found in changes) for task in names}
+    oracle = dict(iter(visits[visits.arm == ORACLE].groupby("seed")))
     apart = (-1.0, 1.0) if shares else UNBOUNDED  # what differences of scores can be
-    return SequenceRow(
-        seeds=len(own),
-        revisits=_estimate((revisits(run.tasks, run.means) for run in own), apart),
-        late_change=_estimate((late_change(run.tasks, run.means) for run in own), apart),
-        plasticity_loss=_estimate(
-            (plasticity_loss(run.ends, new.ends) for run, new in pairs), apart
-        ),
-        forward_transfer=_estimate(
-            forward_transfer(run.tasks, run.means, new.means, shares) for run, new in pairs
-        ),
-        forgetting=_estimate((forgetting(run.tasks, run.ends, run.finals) for run in own), apart),
-        by_visit={
-            task: [
-                _estimate(
-                    (found[task][j] for found in changes if j < len(found.get(task, ()))),
-                    apart if j or not shares else (0.0, 1.0),
-                )
-                for j in range(count)
-            ]
-            for task, count in counts.items()
-        },
-        lost={
-            task: _estimate(
-                (
-                    by_task(run.tasks, run.ends)[task][-1] - run.finals[task]
-                    for run in own
-                    if task in run.tasks[:-1] and task != run.tasks[-1]
-                ),
-                apart,
-            )
-            for task in names
-        },
-    )
+    rows = []
+    for arm, own in visits.groupby("arm", sort=False):
+        found: dict[str, list[float]] = {name: [] for name in NUMBERS}
+        for (_, seed), run in own.groupby(["run", "seed"], sort=False):
+            found["revisits"].append(revisits(run))
+            found["late_change"].append(late_change(run))
+            found["forgetting"].append(forgetting(run))
+            if arm != ORACLE and seed in oracle:
+                found["plasticity_loss"].append(plasticity_loss(run, oracle[seed]))
+                found["forward_transfer"].append(forward_transfer(run, oracle[seed], shares))
+        row: dict[str, Any] = {"arm": arm, "seeds": own.run.nunique()}
+        for name, values in found.items():
+            row |= _estimate(name, values, UNBOUNDED if name == "forward_transfer" else apart)
+        rows.append(row)
+    return pd.DataFrame(rows)
 
 
-def _changes(run: TaskScores) -> dict[str, np.ndarray]:
-    """Return each task's mean score at its first visit, then what each later visit adds."""
-    found = by_task(run.tasks, run.means)
-    return {task: np.append(own[:1], own[1:] - own[0]) for task, own in found.items()}
+def by_visit(visits: pd.DataFrame, shares: bool) -> pd.DataFrame:
+    """Return the numbers of each arm and task of a sequence, estimated over seeds.
+
+    Returns:
+        Columns: ``arm``, ``task``, ``visit 1`` (mean score while it was trained first), ``visit 2 −
+        visit 1`` and so on, ``forgetting`` (not of the task trained last), each with _low, _high.
+    """
+    apart = (-1.0, 1.0) if shares else UNBOUNDED
+    first = visits.groupby(["run", "name"])["mean"].transform("first")
+    nth = visits.groupby(["run", "name"]).cumcount()
+    lost = pd.concat({run: _lost(own) for run, own in visits.groupby("run")})
+    rows = []
+    for (arm, task), own in visits.groupby(["arm", "name"], sort=False):
+        row: dict[str, Any] = {"arm": arm, "task": task}
+        for number in range(int(nth.max()) + 1):
+            here = own[nth[own.index] == number]
+            head = f"visit {number + 1}" + " − visit 1" * (number > 0)
+            means = here["mean"] - first[here.index] * (number > 0)
+            row |= _estimate(head, means, apart if number or not shares else (0.0, 1.0))
+        runs = [lost.get((run, task), math.nan) for run in own.run.unique()]
+        rows.append(row | _estimate("forgetting", runs, apart))
+    return pd.DataFrame(rows)
 
 
-def _estimate(values: Iterable[float], bounds: tuple[float, float] = UNBOUNDED) -> Estimate | None:
+def _estimate(name: str, values: Iterable[float], bounds: tuple[float, float]) -> dict[str, float]:
     known = np.array([value for value in values if not math.isnan(value)])
-    return stratified_interval([known], bounds) if len(known) else None
+    if not len(known):
+        return dict.fromkeys((name, f"{name}_low", f"{name}_high"), math.nan)
+    own = stratified_interval([known], bounds)
+    return {name: own.value, f"{name}_low": own.low, f"{name}_high": own.high}

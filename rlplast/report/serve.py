@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rlplast.core.errors import ConfigError, RlplastError
-from rlplast.report.gather import walk
+from rlplast.report.frame import walk
 
 __all__ = ["serve"]
 

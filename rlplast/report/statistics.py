@@ -1,309 +1,607 @@
-"""Statistics of a few runs: point estimates, each with an interval.
+"""What a report says in numbers, as functions of tables.
 
-- `middle`: the interquartile mean, its variance and its degrees of freedom.
-- `stratified_interval`: the interquartile mean of several tasks' scores, with its interval.
-- `probability_of_improvement`: how often a run of one arm beats a run of another.
-- `align`, `curve_band`: curves on common points, and their interquartile mean with a band.
-- `area_under_curve`: what one curve says.
+- `measure`: adds to `frame.Results.runs` how each run ended, its area, and what it cost.
+- `firings`: a row per firing: the drop of the score, and its recovery.
+- `final`, `area`, `drop`, `recovery`: a row per task and arm, estimated over seeds.
+- `compare`, `improvement`: the same, against a baseline.
+- `summarise`: all of these, and rows over all tasks: the columns of summary.csv.
 
-As in rliable (Agarwal et al. 2021, arXiv:2108.13264), the interquartile mean (IQM) leaves out
-⌊n/4⌋ values at either end. Its interval is Student's, with the larger of two standard errors: that
-of a trimmed mean (Tukey & McLaughlin 1963) and that of the plain mean. `scripts/coverage.py`
-measures how often such intervals hold the true value; docs/explanation/statistics.md says it.
-With fewer than `FEWEST` seeds in a task `low` and `high` are not-a-number. Nothing here is random.
+An estimate has the columns ``value``, ``low``, ``high`` (ends of the 95% interval, NaN with fewer
+than 5 seeds) and ``count``. Those over seeds are interquartile means (`rlplast.report.estimators`).
+Runs whose ``final`` is NaN are in no estimate.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
-import scipy  # whose stats are loaded at first use: half a second
+import pandas as pd
 
-from rlplast.core.mean_interval import FEWEST, LEVEL
+from rlplast.core.clock import UNITS
+from rlplast.report.estimators import (
+    UNBOUNDED,
+    Comparison,
+    Estimate,
+    area_under_curve,
+    compare_arms,
+    holm,
+    probability_of_improvement,
+    stratified_interval,
+    within,
+)
+from rlplast.report.frame import PREFIX, SCORE_OF_TASKS, Results
+from rlplast.report.scores import RAW, Scale, bounds_of, reference_id, scale_of
+from rlplast.run.tasks import tasks_of
+from rlplast.training.best import higher_is_better
 
 __all__ = [
-    "ALPHA",
-    "RESAMPLES",
-    "UNBOUNDED",
-    "Estimate",
-    "Mean",
-    "align",
-    "area_under_curve",
-    "by_seed",
-    "curve_band",
-    "estimate_of",
-    "interval_of",
-    "middle",
-    "newcombe_interval",
-    "probability_of_improvement",
-    "stratified_interval",
-    "summed",
-    "variance_of_sum",
-    "within",
+    "ALL_TASKS",
+    "Summary",
+    "area",
+    "compare",
+    "drop",
+    "drop_and_recovery",
+    "final",
+    "firings",
+    "improvement",
+    "measure",
+    "recovery",
+    "summarise",
+    "task_length",
 ]
 
-UNBOUNDED = (-math.inf, math.inf)
-
-ALPHA = 0.05  # the level of tests
-RESAMPLES = 2000  # of the percentile bootstrap that these intervals replace (scripts/coverage.py)
-
-_TRIM = 0.25  # share cut off at either end
+ALL_TASKS = "all tasks"
+_NOTHING = Estimate(math.nan, math.nan, math.nan, 0)
+Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A value with the ends of its interval.
+# --- each run ---
 
-    Attributes:
-        value: the point estimate; not-a-number for no scores.
-        low: lower end; not-a-number where a task has fewer than `FEWEST` seeds.
-        high: upper end, likewise.
-        count: how many scores are behind it.
+
+def measure(results: Results) -> Results:
+    """Return results whose runs have what they measured and cost, as columns.
+
+    - ``final``: mean score in the last tenth of it, or the share that `evaluate.final` says, at
+      least the last score; NaN if it has none, or if the last one was no finite number.
+    - ``change``: that minus the mean score in the first tenth, of runs on tasks that are drawn
+      alike; else NaN.
+    - ``area``: mean height of its curve; ``area_after``: from where the first arm of its task
+      leaves the others.
+    - ``firing``: x of its first scheduled firing after its branch; NaN without one.
+    - ``seconds``, ``cpu_seconds``: of the whole run, its prefix included; ``own_seconds``: after
+      its branch; ``updates``: of the optimizer.
     """
-
-    value: float
-    low: float
-    high: float
-    count: int
-
-
-@dataclass(frozen=True)
-class Mean:
-    """A mean or a trimmed mean, as Student's t knows it; arrays of the samples' leading shape.
-
-    Attributes:
-        value: the mean.
-        variance: the square of its standard error.
-        freedom: degrees of freedom, at least 1.
-    """
-
-    value: np.ndarray
-    variance: np.ndarray
-    freedom: np.ndarray
+    table = results.runs.copy()
+    table["firing"] = [_first_firing(results, run) for run in table.index]
+    moments = table.firing.fillna(table.branch)
+    starts = moments[table.arm != PREFIX].groupby(table.task).min()
+    table["start"] = table.task.map(starts)
+    rows = [_measured(results, run, table.start[run]) for run in table.index]
+    columns = ("final", "change", "area", "area_after")
+    table[list(columns)] = pd.DataFrame(rows, index=table.index, columns=columns, dtype=float)
+    for name in ("seconds", "cpu_seconds", "updates"):
+        table[name] = _last(results, name)
+    table["own_seconds"] = table.seconds - table.seconds_before
+    return replace(results, runs=table)
 
 
-def middle(samples: Sequence[np.ndarray]) -> Mean:
-    """Return the IQM of all samples together, with its standard error.
-
-    The standard error is the larger one of two. That of a trimmed mean is made from the
-    winsorised values: those outside the middle half are moved to its ends. With few seeds it is
-    too small by chance, when the seeds in the middle happen to agree. That of the plain mean does
-    not depend on which seeds are in the middle. Both are made within each sample, so how far
-    tasks are apart is in neither.
-
-    Args:
-        samples: per task, scores, shape (..., seeds), at least two seeds; leading axes equal.
-    """
-    ordered = np.sort(np.concatenate(samples, axis=-1), axis=-1)
-    total = ordered.shape[-1]
-    cut = int(total * _TRIM)
-    kept = total - 2 * cut
-    lowest, highest = ordered[..., [cut]], ordered[..., [total - cut - 1]]
-    moved = [np.clip(own, lowest, highest) for own in samples]
-    trimmed, freedom = summed([variance_of_sum(own) / kept**2 for own in moved], samples)
-    whole, other = summed([variance_of_sum(own) / total**2 for own in samples], samples)
-    return Mean(
-        ordered[..., cut : total - cut].mean(axis=-1),
-        np.maximum(trimmed, whole),
-        np.where(trimmed > whole, freedom, other),
-    )
+def _first_firing(results: Results, run: int) -> float:
+    unit, branch = results.runs.unit[run], results.runs.branch[run]
+    for row in results.receipts[run]:
+        x = row["clock"][unit]
+        if row.get("norm_after") is not None and not x < branch:
+            return float(x)
+    return math.nan
 
 
-def variance_of_sum(sample: np.ndarray) -> np.ndarray:
-    """Return the variance of the sum of a sample of shape (..., seeds)."""
-    equal = (sample == sample[..., :1]).all(axis=-1)  # whose mean may differ by a rounding error
-    return np.where(equal, 0.0, sample.shape[-1] * sample.var(axis=-1, ddof=1))
+def _measured(results: Results, run: int, start: float) -> tuple[float, ...]:
+    about = results.runs.loc[run]
+    xs, ys = results.curve(run, about.score)
+    late = about.total - xs < round(about.final_share * about.total, 6)  # 0.1 is not a tenth
+    ends = ys[late] if late.any() else ys[-1:]
+    values = results.named(about.score, run).value
+    diverged = len(values) and math.isnan(values.iloc[-1])
+    final = float(ends.mean()) if len(ends) and not diverged else math.nan
+    early = ys[10 * xs <= about.total] if task_length(results.configs[run]) else ys[:0]
+    change = final - float(early.mean()) if len(early) else math.nan
+    after = area_under_curve(xs, ys, None if math.isnan(start) else start)
+    return final, change, area_under_curve(xs, ys), after
 
 
-def summed(
-    variances: Sequence[np.ndarray], samples: Sequence[np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sum of the samples' variances, and its degrees of freedom by Satterthwaite."""
-    total = np.sum(variances, axis=0)
-    terms = [(v / np.where(total > 0, total, 1)) ** 2 for v in variances]  # shares
-    inverse = sum(v / (own.shape[-1] - 1) for v, own in zip(terms, samples, strict=True))
-    return total, 1 / np.where(total > 0, inverse, 1.0)
+def _last(results: Results, name: str) -> pd.Series:
+    """Return the last seconds, or the last count, of each run; 0 without one."""
+    numbers = results.numbers
+    if name in UNITS:
+        found = numbers.groupby("run")[name].max() if name in numbers else pd.Series(dtype=float)
+    else:
+        found = results.named(f"time/{name}").dropna(subset="value").groupby("run").value.last()
+    return found.reindex(results.runs.index, fill_value=0)
 
 
-def interval_of(found: Mean) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ends of Student's interval of level `LEVEL`."""
-    half = scipy.stats.t.ppf(0.5 + LEVEL / 2, found.freedom) * np.sqrt(found.variance)
-    return found.value - half, found.value + half
+def task_length(config: Row) -> int | None:
+    """Return the epochs of each task, where a run's phases are tasks of one length; else None."""
+    stream = config.get("stream") or {}
+    epochs = stream.get("epochs")
+    return epochs if stream.get("name") in SCORE_OF_TASKS and isinstance(epochs, int) else None
 
 
-def estimate_of(found: Mean, count: int) -> Estimate:
-    """Return one value as an estimate of `count` scores."""
-    low, high = interval_of(found)
-    return Estimate(float(found.value), float(low), float(high), count)
+# --- each firing ---
 
 
-def within(found: Estimate, bounds: tuple[float, float]) -> Estimate:
-    """Return an estimate whose interval is cut at what the estimated value can be."""
-    return replace(
-        found, low=float(np.clip(found.low, *bounds)), high=float(np.clip(found.high, *bounds))
-    )
+def firings(results: Results, run: int | None = None) -> pd.DataFrame:
+    """Return what each scheduled firing cost, where there is a score on either side of it.
 
-
-def stratified_interval(
-    scores: Sequence[np.ndarray], bounds: tuple[float, float] = UNBOUNDED
-) -> Estimate:
-    """Estimate the IQM of the scores of all tasks together.
-
-    Args:
-        scores: per task, the scores of its seeds, shape (seeds,), all numbers.
-        bounds: the least and the largest possible score, where the interval is cut.
-    """
-    count, fewest = sum(map(len, scores)), min(map(len, scores))
-    if fewest >= FEWEST:
-        return within(estimate_of(middle(scores), count), bounds)
-    value = float(scipy.stats.trim_mean(np.concatenate(scores), _TRIM)) if fewest else math.nan
-    return Estimate(value, math.nan, math.nan, count)
-
-
-def probability_of_improvement(x: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> Estimate:
-    """Estimate how likely a run of `x` scores higher than a run of `y` on a task.
-
-    The mean over tasks of P(X > Y) + ½ P(X = Y), counted over all pairs of seeds (the
-    Mann–Whitney U statistic over its maximum). The two arms count as independent: where they
-    share seeds, the interval is rather too long.
-
-    Args:
-        x: per task, the scores of one arm's seeds, shape (seeds,).
-        y: per task, those of the other arm, shape (seeds of that arm,).
-    """
-    count, sizes = sum(map(len, x)), [(len(a), len(b)) for a, b in zip(x, y, strict=True)]
-    fewest = min(map(min, sizes))
-    share = math.nan
-    if fewest:
-        share = float(np.mean([_wins(a, b) for a, b in zip(x, y, strict=True)]))
-    if fewest < FEWEST:
-        return Estimate(share, math.nan, math.nan, count)
-    low, high = newcombe_interval(np.array(share), sizes)
-    return Estimate(share, float(low), float(high), count)
-
-
-def _wins(x: np.ndarray, y: np.ndarray) -> float:
-    """Return the share of pairs that x wins; a tie counts half."""
-    return float(0.5 + np.sign(x[:, None] - y[None, :]).mean() / 2)
-
-
-def newcombe_interval(
-    share: np.ndarray, sizes: Sequence[tuple[int, int]]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the interval of the share of pairs that are won, a mean over tasks.
-
-    Newcombe's method 5 (2006, Statistics in Medicine 25:559): all shares whose distance from the
-    given one is at most 1.96 of the standard errors that Hanley & McNeil (1982) give for them. It
-    lies within 0 and 1, and has a length where all pairs are won. As if all tasks had one share,
-    which is cautious: unequal ones vary less.
-
-    Args:
-        share: from 0 to 1, any shape.
-        sizes: per task, the seeds of the one arm and of the other.
-    """
-    share = np.asarray(share, dtype=float)
-    quantile = scipy.stats.norm.ppf(0.5 + LEVEL / 2)
-
-    def error(true: np.ndarray) -> np.ndarray:
-        pairs = (1 - true) / (2 - true) + true / (1 + true)
-        parts = [true * (1 - true) * (1 + ((m + n) / 2 - 1) * pairs) / (m * n) for m, n in sizes]
-        return quantile * np.sqrt(sum(parts)) / len(sizes)
-
-    ends = []
-    for end in (0.0, 1.0):
-        inside, outside = share, np.full(share.shape, end)
-        for _ in range(60):  # halvings: to the last bit
-            half = (inside + outside) / 2
-            near = np.abs(half - share) <= error(half)
-            inside, outside = np.where(near, half, inside), np.where(near, outside, half)
-        ends.append(inside)
-    return ends[0], ends[1]
-
-
-def by_seed(x: Sequence[Mapping[int, float]], y: Sequence[Mapping[int, float]]) -> list[np.ndarray]:
-    """Return per task x − y of the seeds that both have, by rising seed, shape (seeds,)."""
-    return [
-        np.array([ours[own] - theirs[own] for own in sorted(ours.keys() & theirs.keys())])
-        for ours, theirs in zip(x, y, strict=True)
-    ]
-
-
-def align(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """Put curves on the union of their points, by straight lines between each one's own.
-
-    Outside a curve's own range there is nothing: not-a-number. Of several values at one x the
-    last counts.
-
-    Args:
-        curves: (xs, ys) each, xs ascending; both of shape (points of that curve,).
+    All firings between two scores count as one, at the moment of the first. One between the scores
+    of two tasks is left out. Of a run that left a prefix it is those after that; if it has none, as
+    a baseline, the branch itself counts, so that arms are compared at one place.
 
     Returns:
-        The points, shape (points,), and the curves there, shape (curves, points).
+        Columns: ``run``, ``task``, ``arm``, ``seed``, ``methods`` (joined by ", "), ``at`` (in the
+        run's unit), ``drop`` (how much worse the first score after it is than the last before),
+        ``recovered_after`` (x from it to the first score that is at least as good; inf if that
+        does not come before the next firing), ``area`` (lost until then: score times x).
     """
-    own = [_last_of_each(xs, ys) for xs, ys in curves]
-    points = np.unique(np.concatenate([np.empty(0), *(xs for xs, _ in own)]))
-    rows = [
-        np.interp(points, xs, ys, left=np.nan, right=np.nan)
-        if len(xs)
-        else np.full(len(points), np.nan)
-        for xs, ys in own
-    ]
-    return points, np.array(rows).reshape(len(own), len(points))
+    rows = []
+    for number in results.done.index if run is None else [run]:
+        about = results.runs.loc[number]
+        points = results.named(about.score, number).dropna(subset="value")
+        xs, ys = points[about.unit].to_numpy(float), points.value.to_numpy(float)
+        names = tasks_of(results.configs[number])
+        fired: dict[int, list[tuple[Row, str]]] = {}  # by the index of the first score after it
+        moments = [
+            (row["clock"], str(row["method"]))
+            for row in results.receipts[number]
+            if row.get("norm_after") is not None and not row["clock"][about.unit] < about.branch
+        ]
+        if not moments and not math.isnan(about.branch):
+            moments = [(results.infos[number]["branched_from"]["clock"], "")]
+        for clock, method in moments:
+            fired.setdefault(_first_after(points, clock, about.score), []).append((clock, method))
+        for after, until in pairwise([*sorted(fired), len(xs)]):
+            at = float(fired[after][0][0][about.unit])
+            better = higher_is_better(about.score)
+            cost = drop_and_recovery(xs[:until], ys[:until], at, after, better)
+            phases = (
+                points.phase.to_numpy()[max(after - 1, 0) : after + 1] if "phase" in points else ()
+            )
+            if cost is None or (len(names) > 1 and len(set(phases)) > 1):
+                continue
+            methods = ", ".join(dict.fromkeys(method for _, method in fired[after]))
+            rows.append((number, about.task, about.arm, about.seed, methods, at, *cost))
+    columns = ["run", "task", "arm", "seed", "methods", "at", "drop", "recovered_after", "area"]
+    return pd.DataFrame(rows, columns=columns)
 
 
-def _last_of_each(xs: np.ndarray, ys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    last = np.append(xs[1:] != xs[:-1], [True])[: len(xs)]
-    return xs[last], ys[last]
+def _first_after(points: pd.DataFrame, clock: Row, score: str) -> int:
+    """Return the index of the first point of a score after a firing.
 
-
-def curve_band(
-    ys: np.ndarray, bounds: tuple[float, float] = UNBOUNDED
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the IQM over seeds at every point, and the ends of its interval.
-
-    Each point has the interval that `stratified_interval` gives its scores. Hence the band holds
-    the true value at 95% of the points, not the whole true curve in 95% of studies.
-
-    Args:
-        ys: shape (seeds, points); not-a-number where a run has no score, which is left out.
-        bounds: the least and the largest possible score, where the band is cut.
-
-    Returns:
-        value, low and high, each of shape (points,); low and high are not-a-number at points
-        that fewer than `FEWEST` seeds have.
+    Hooks fire before an evaluation at the same clock, so such a point is after it. Other scores
+    (train/return) are of what lies behind a point: it is before. The last point of a phase has the
+    firing's updates and epochs but not its phase: it is before.
     """
-    ordered = np.sort(ys.T, axis=-1)  # not-a-number last
-    present = (~np.isnan(ordered)).sum(axis=-1)
-    value, low, high = (np.full(len(ordered), np.nan) for _ in range(3))
-    for count in np.unique(present[present > 0]):
-        here = present == count
-        scores = ordered[here, :count]
-        value[here] = scipy.stats.trim_mean(scores, _TRIM, axis=-1)
-        if count >= FEWEST:
-            low[here], high[here] = interval_of(middle([scores]))
-    return value, np.clip(low, *bounds), np.clip(high, *bounds)
+    counts = {unit: count for unit, count in clock.items() if unit in points and unit in UNITS}
+    here = points[list(counts)].to_numpy()
+    there = np.array(list(counts.values()))
+    before = (here < there).any(axis=1)
+    if not score.startswith("eval/"):
+        before |= (here == there).all(axis=1)
+    return int(before.sum())
 
 
-def area_under_curve(xs: np.ndarray, ys: np.ndarray, start: float | None = None) -> float:
-    """Return a curve's mean height: its area by trapezoids over its length.
+def drop_and_recovery(
+    xs: np.ndarray, ys: np.ndarray, moment: float, after: int, higher: bool
+) -> tuple[float, float, float] | None:
+    """Return how much a score fell at a firing, after how long it was back, and the area lost.
+
+    The area is between the last score before and the curve after, until it is back there or ends.
+    From the firing to the first score after it the curve is flat.
 
     Args:
         xs: ascending, shape (points,).
         ys: shape (points,).
-        start: x from which on; the curve is cut there by a straight line. Default, or before
-            the first point: the whole curve.
+        moment: x of the firing.
+        after: index of the first score after it.
+        higher: whether a higher score is better.
 
     Returns:
-        The mean height; of a single point its value, of none not-a-number.
+        None without a score on either side. The time is 0 without a drop, inf if it never was back.
     """
-    if start is not None and len(xs) and start > xs[0]:
-        if start > xs[-1]:
-            return math.nan
-        inside = xs > start
-        first = np.interp(start, *_last_of_each(xs, ys))
-        xs, ys = np.append(start, xs[inside]), np.append(first, ys[inside])
-    if len(xs) == 0:
-        return math.nan
-    length = xs[-1] - xs[0]
-    return float(np.trapezoid(ys, xs) / length) if length > 0 else float(ys[-1])
+    if not 0 < after < len(xs):
+        return None
+    xs, below = np.append(moment, xs[after:]), (1 if higher else -1) * (ys[after - 1] - ys[after:])
+    fall, back = float(below[0]), xs[1:][below <= 0]
+    time = float(back[0] - moment) if len(back) else math.inf
+    below = np.append(fall, below)
+    reached = np.flatnonzero(below <= 0)
+    if len(reached) and reached[0]:
+        i = int(reached[0])
+        crossing = xs[i - 1] + (xs[i] - xs[i - 1]) * below[i - 1] / (below[i - 1] - below[i])
+        xs, below = np.append(xs[:i], crossing), np.append(below[:i], 0.0)
+    lost = 0.0 if fall <= 0 else float(np.trapezoid(below, xs))
+    return fall, 0.0 if fall <= 0 else time, lost
+
+
+# --- each task and arm ---
+
+
+def final(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the final score of each task and arm: its interquartile mean over seeds.
+
+    Args:
+        runs: columns ``task``, ``arm``, ``final``.
+
+    Returns:
+        Columns: ``task``, ``arm``, and those of an estimate.
+    """
+    return _by_arm(runs, "final")
+
+
+def area(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean height of the curves of each task and arm, as `final` does of its scores."""
+    return _by_arm(runs, "area")
+
+
+def drop(firings: pd.DataFrame) -> pd.DataFrame:
+    """Return how much a firing costs each task and arm: a mean per run, then over seeds.
+
+    Args:
+        firings: what the function of that name returns.
+    """
+    return _by_arm(firings.groupby(["task", "arm", "seed"], as_index=False)["drop"].mean(), "drop")
+
+
+def recovery(firings: pd.DataFrame) -> pd.DataFrame:
+    """Return how long the score of each task and arm takes to come back after a firing.
+
+    Returns:
+        Columns: ``task``, ``arm``, ``median`` (over all firings; NaN where half of them or more
+        were not followed by a recovery), ``recovered`` and ``intervened`` (firings).
+    """
+    rows = [(*key, *_recovery(own)) for key, own in firings.groupby(["task", "arm"], sort=False)]
+    return pd.DataFrame(rows, columns=["task", "arm", "median", "recovered", "intervened"])
+
+
+def improvement(runs: pd.DataFrame, baseline: str) -> pd.DataFrame:
+    """Return how likely a run of each arm ends better than one of the baseline, on each task.
+
+    Args:
+        runs: columns ``task``, ``arm``, ``score``, ``final``.
+        baseline: an arm.
+
+    Returns:
+        Columns: ``task``, ``arm``, and those of an estimate.
+    """
+    rows = []
+    for (task, arm), own in _groups(runs):
+        theirs = runs[(runs.task == task) & (runs.arm == baseline)].final.dropna()
+        if arm != baseline and len(theirs):
+            sign = 1 if higher_is_better(own.score.iloc[0]) else -1
+            won = probability_of_improvement([sign * own.final.to_numpy()], [sign * theirs])
+            rows.append((task, arm, *asdict(won).values()))
+    return pd.DataFrame(rows, columns=["task", "arm", *_PARTS])
+
+
+def compare(runs: pd.DataFrame, baseline: str) -> pd.DataFrame:
+    """Return how far the final scores of each arm are from the baseline's, on each task.
+
+    Args:
+        runs: columns ``task``, ``arm``, ``seed``, ``final``.
+        baseline: an arm.
+
+    Returns:
+        Columns: ``task``, ``arm``, those of an estimate of the difference, ``paired`` (whether it
+        is by seed), ``p_value`` (NaN where there is no test) and ``p_holm``, corrected for all
+        rows.
+    """
+    rows = []
+    for (task, arm), own in _groups(runs):
+        theirs = runs[(runs.task == task) & (runs.arm == baseline) & runs.final.notna()]
+        if arm != baseline and len(theirs):
+            found = compare_arms([_by_seed(own)], [_by_seed(theirs)])
+            p_value = math.nan if found.p_value is None else found.p_value
+            rows.append((task, arm, *asdict(found.difference).values(), found.paired, p_value))
+    table = pd.DataFrame(rows, columns=["task", "arm", *_PARTS, "paired", "p_value"])
+    tested = table.p_value.dropna()
+    return table.assign(p_holm=pd.Series(holm(list(tested)), tested.index, dtype=float))
+
+
+_PARTS = ("value", "low", "high", "count")
+
+
+def _groups(runs: pd.DataFrame) -> Iterable[tuple[tuple[str, str], pd.DataFrame]]:
+    return runs[runs.final.notna()].groupby(["task", "arm"], sort=False)  # pyright: ignore
+
+
+def _by_arm(table: pd.DataFrame, column: str) -> pd.DataFrame:
+    rows = [
+        (*key, *asdict(stratified_interval([own.to_numpy(float)])).values())
+        for key, own in table[table[column].notna()].groupby(["task", "arm"], sort=False)[column]
+    ]
+    return pd.DataFrame(rows, columns=["task", "arm", *_PARTS])
+
+
+def _by_seed(runs: pd.DataFrame) -> dict[int, float]:
+    return dict(zip(runs.seed, runs.final, strict=True))
+
+
+def _recovery(firings: pd.DataFrame) -> tuple[float, int, int]:
+    times = firings.recovered_after
+    median = statistics.median_high(times) if len(times) else math.inf
+    return median if math.isfinite(median) else math.nan, int(np.isfinite(times).sum()), len(times)
+
+
+# --- a report's summary ---
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The numbers of a report.
+
+    Attributes:
+        rows: per task, then arm; then per arm over all tasks. Columns: ``task`` (or "all tasks"),
+            ``arm``, ``seeds`` (finished runs with a score), ``diverged`` (runs in no number),
+            ``score``, ``unit`` ("" over tasks that have several), ``scale`` ("raw", or that of a
+            row over all tasks), the estimates ``final``, ``change``, ``normalised`` (on the task's
+            scale), ``auc``, ``auc_after``, ``improvement``, ``difference``, ``drop``,
+            ``lost_area``, each with NAME_low and NAME_high; ``normalised_scale``; ``paired``;
+            ``p_value`` and ``p_holm``, corrected for the number of verdicts; ``recovery`` with
+            ``recovered`` and ``intervened`` (firings); ``final_mean`` and ``final_sd`` over runs;
+            means of ``seconds``, ``own_seconds``, ``cpu_seconds`` and ``updates``. What is not
+            known is NaN, or None in columns of words.
+        baseline: what arms are compared with, if there is one.
+        diverged: task and arm → seeds of runs that diverged.
+        firings: what the function of that name returns.
+        notes: what was left out, and why.
+    """
+
+    rows: pd.DataFrame
+    baseline: str | None
+    diverged: Mapping[tuple[str, str], tuple[int, ...]]
+    firings: pd.DataFrame
+    notes: tuple[str, ...]
+
+    def of(self, task: str) -> pd.DataFrame:
+        """Return the rows of a task, or those over all tasks."""
+        return self.rows[self.rows.task == task]
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A task with the runs on it that have a score; `bounds` are those of a score."""
+
+    name: str
+    score: str
+    unit: str
+    scale: Scale
+    bounds: tuple[float, float]
+    runs: pd.DataFrame
+    firings: pd.DataFrame
+    diverged: Mapping[str, int]
+
+    def of(self, arm: str) -> pd.DataFrame:
+        return self.runs[self.runs.arm == arm]
+
+    @property
+    def sign(self) -> int:
+        return 1 if higher_is_better(self.score) else -1
+
+
+def summarise(results: Results) -> Summary:
+    """Return the numbers of all arms, of results that were measured."""
+    done = results.done
+    silent = done[done.final.isna()]
+    notes = [
+        f"{run.task}, {run.arm}, seed {run.seed} has no score at its end: it is in no average"
+        for run in silent.itertuples()
+    ]
+    baseline = results.baseline
+    if baseline is not None and done[(done.arm == baseline) & done.final.notna()].empty:
+        notes.append(f"no run of the baseline {baseline} has a score: nothing is compared with it")
+        baseline = None
+    diverged: dict[tuple[str, str], set[int]] = {}
+    lost = zip(silent.task, silent.arm, silent.seed, strict=True)
+    for task, arm, seed in (*results.lost, *lost):
+        diverged.setdefault((task, arm), set()).add(int(seed))
+    fired = firings(results)
+    tasks = [
+        _task(results, fired, diverged, name) for name in results.tasks if name in set(done.task)
+    ]
+    rows = [
+        _row([task], [RAW], arm, baseline)
+        for task in tasks
+        for arm in results.arms
+        if len(task.of(arm))
+    ]
+    pooled = _pooled(tasks, results.arms, baseline, notes) if len(tasks) > 1 else []
+    table = pd.DataFrame(_corrected(rows, pooled))
+    seeds = {key: tuple(sorted(own)) for key, own in diverged.items()}
+    return Summary(table, baseline, seeds, fired, tuple(notes))
+
+
+def _task(
+    results: Results,
+    fired: pd.DataFrame,
+    diverged: Mapping[tuple[str, str], Iterable[int]],
+    name: str,
+) -> _Task:
+    data = results.of(name)
+    key = data.score.iloc[0]
+    ids = {reference_id(results.configs[run]) for run in data.index}
+    scales, bounds = {scale_of(own, key) for own in ids}, {bounds_of(own, key) for own in ids}
+    return _Task(
+        name,
+        key,
+        data.unit.iloc[0],
+        scales.pop() if len(scales) == 1 else RAW,
+        bounds.pop() if len(bounds) == 1 else UNBOUNDED,
+        data[data.final.notna()],
+        fired[fired.task == name],
+        {arm: len(set(seeds)) for (task, arm), seeds in diverged.items() if task == name},
+    )
+
+
+def _pooled(
+    tasks: Sequence[_Task], arms: Sequence[str], baseline: str | None, notes: list[str]
+) -> list[dict[str, Any]]:
+    """Return rows over all tasks, of the arms that have runs on each; say what is left out."""
+    labels = {task.name: task.scale.label for task in tasks}
+    scales = [task.scale for task in tasks]
+    if len(set(labels.values())) > 1 or RAW.label in labels.values():
+        words = ", ".join(f"{name}: {label}" for name, label in labels.items())
+        notes.append(
+            f"scores are not averaged over tasks, since these share no scale ({words}); all "
+            "tasks together only show how likely an arm beats the baseline on them"
+        )
+        scales = []
+    whole = [arm for arm in arms if all(len(task.of(arm)) for task in tasks)]
+    if len(whole) < len(arms):
+        others = ", ".join(arm for arm in arms if arm not in whole)
+        notes.append(f"not in the rows over all tasks, for want of a score on some: {others}")
+    if not scales:
+        whole = [arm for arm in whole if baseline not in (None, arm)]
+    return [_row(tasks, scales, arm, baseline) for arm in whole]
+
+
+def _corrected(
+    rows: Sequence[dict[str, Any]], pooled: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the rows of tasks and those over all tasks with their p-values corrected.
+
+    All rows that get a verdict are one family: those over all tasks, and of arms that have none
+    the rows of the tasks. The other rows of tasks, which detail a verdict, are another one.
+    """
+
+    def tested(row: Row) -> bool:
+        return not math.isnan(row["p_value"])
+
+    over_all = {row["arm"] for row in pooled if tested(row)}
+    for detail in (False, True):
+        own = [row for row in rows if (row["arm"] in over_all) == detail]
+        family = [row for row in ([] if detail else pooled) or [] if tested(row)]
+        family += [row for row in own if tested(row)]
+        for row, p_value in zip(family, holm([r["p_value"] for r in family]), strict=True):
+            row["p_holm"] = p_value
+    return [*rows, *pooled]
+
+
+def _row(
+    tasks: Sequence[_Task], scales: Sequence[Scale], arm: str, baseline: str | None
+) -> dict[str, Any]:
+    """Return an arm's row over some tasks, each on its scale; without scales no averages."""
+    possible = _possible(tasks, scales)
+    apart = possible[0] - possible[1], possible[1] - possible[0]  # what differences can be
+
+    def over(
+        values: Callable[[_Task, Scale], Any], bounds: tuple[float, float] = possible
+    ) -> Estimate:
+        if not scales:
+            return _NOTHING
+        numbers = [
+            np.asarray(values(task, scale), float)
+            for task, scale in zip(tasks, scales, strict=True)
+        ]
+        return stratified_interval([own[~np.isnan(own)] for own in numbers], bounds)
+
+    def fired(column: str) -> Callable[[_Task, Scale], Any]:
+        def per_run(task: _Task, scale: Scale) -> Any:
+            own = task.firings[task.firings.arm == arm]
+            return scale.length(own.groupby("seed")[column].mean())
+
+        return per_run
+
+    runs = pd.concat([task.of(arm) for task in tasks])
+    costs = pd.concat([task.firings[task.firings.arm == arm] for task in tasks])
+    units, scores = {task.unit for task in tasks}, {task.score for task in tasks}
+    single = len(tasks) == 1
+    one_unit = len(costs) > 0 and len(units) == 1
+    last = over(lambda task, scale: scale.of(task.of(arm).final))
+    normalised = last if scales and not single else _NOTHING
+    own_scale = tasks[0].scale if single and tasks[0].scale != RAW else None
+    if own_scale is not None:
+        ends = _possible(tasks, [own_scale])
+        normalised = over(lambda task, _: own_scale.of(task.of(arm).final), ends)
+    compared = baseline not in (None, arm) and all(len(task.of(str(baseline))) for task in tasks)
+    against = _against(tasks, scales, arm, str(baseline)) if compared else None
+    difference = within(against.difference, apart) if against else _NOTHING
+    changed = runs.change.notna().any()
+    estimates = {
+        "final": last,
+        "change": over(lambda t, s: s.length(t.of(arm).change), apart) if changed else _NOTHING,
+        "normalised": normalised,
+        "auc": over(lambda task, scale: scale.of(task.of(arm).area)),
+        "auc_after": over(lambda task, scale: scale.of(task.of(arm).area_after)),
+        "improvement": _improvement(tasks, arm, str(baseline)) if compared else _NOTHING,
+        "difference": difference if difference.low == difference.low else _NOTHING,
+        "drop": over(fired("drop"), apart) if len(costs) else _NOTHING,
+        "lost_area": over(fired("area"), (0, math.inf)) if one_unit else _NOTHING,
+    }
+    spread = [scales[0].of(runs.final)] if single else []
+    recovered = _recovery(costs)
+    return {
+        "task": tasks[0].name if single else ALL_TASKS,
+        "arm": arm,
+        "seeds": len(runs),
+        "diverged": sum(task.diverged.get(arm, 0) for task in tasks),
+        "score": scores.pop() if len(scores) == 1 else "",
+        "unit": tasks[0].unit if len(units) == 1 else "",
+        "scale": scales[0].label if scales else "",
+        **_flat(estimates, ("final", "change", "normalised")),
+        "normalised_scale": (own_scale or scales[0]).label if normalised.count or own_scale else "",
+        **_flat(estimates, ("auc", "auc_after", "improvement", "difference")),
+        "paired": against.paired if against else None,
+        "p_value": math.nan if against is None or against.p_value is None else against.p_value,
+        "p_holm": math.nan,
+        **_flat(estimates, ("drop", "lost_area")),
+        "recovery": recovered[0] if one_unit else math.nan,
+        "recovered": recovered[1],
+        "intervened": recovered[2],
+        "final_mean": spread[0].mean() if spread else math.nan,
+        "final_sd": spread[0].std() if spread else math.nan,
+        **{name: runs[name].mean() for name in ("seconds", "own_seconds", "cpu_seconds")},
+        "updates": float(runs.updates.mean()),
+    }
+
+
+def _flat(estimates: Mapping[str, Estimate], names: Iterable[str]) -> dict[str, float]:
+    found = {}
+    for name in names:
+        own = estimates[name]
+        found |= {name: own.value, f"{name}_low": own.low, f"{name}_high": own.high}
+    return found
+
+
+def _possible(tasks: Sequence[_Task], scales: Sequence[Scale]) -> tuple[float, float]:
+    """Return between what a mean over some tasks lies, each on its scale."""
+    ends = [
+        scale.of(end) for task, scale in zip(tasks, scales, strict=False) for end in task.bounds
+    ]
+    return (min(ends), max(ends)) if ends else UNBOUNDED
+
+
+def _improvement(tasks: Sequence[_Task], arm: str, baseline: str) -> Estimate:
+    """Estimate how likely a run of the arm is better than one of the baseline."""
+    ours, theirs = (
+        [task.sign * task.of(own).final.to_numpy() for task in tasks] for own in (arm, baseline)
+    )
+    found = probability_of_improvement(ours, theirs)
+    return found if found.low == found.low else _NOTHING
+
+
+def _against(
+    tasks: Sequence[_Task], scales: Sequence[Scale], arm: str, baseline: str
+) -> Comparison:
+    """Compare the final scores with the baseline's."""
+    if not scales:
+        return Comparison(_NOTHING, None, True)
+    ours, theirs = (
+        [
+            {seed: scale.of(value) for seed, value in _by_seed(task.of(own)).items()}
+            for task, scale in zip(tasks, scales, strict=True)
+        ]
+        for own in (arm, baseline)
+    )
+    return compare_arms(ours, theirs)

@@ -4,14 +4,16 @@
 - `first_difference`: where two lists of lines part.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rlplast.core.clock import UNITS
-from rlplast.report.run_data import RunData, measure, read_run
+from rlplast.report.frame import read_run
+from rlplast.report.statistics import measure
 from rlplast.run.differences import ABSENT, differing, is_free
-from rlplast.run.read import check_is_run, unaltered
+from rlplast.run.read import check_is_run, read_config, read_info, read_lines, unaltered
 
 __all__ = ["compare", "first_difference"]
 
@@ -36,19 +38,24 @@ def compare(one: Path, other: Path) -> dict[str, Any]:
     """
     for folder in (one, other):
         check_is_run(folder)
-    runs = [_read(folder) for folder in (one, other)]
-    config = differing(runs[0].config, runs[1].config)
-    made = [{key: run.info.get(key) for key in _MADE_WITH} for run in runs]
+    folders = (one, other)
+    results = []
+    for folder in folders:
+        with unaltered(folder):
+            results.append(_result(folder, read_lines(folder / "metrics.jsonl")))
+    configs, infos = [read_config(own) for own in folders], [read_info(own) for own in folders]
+    config = differing(*configs)
+    made = [{key: info.get(key) for key in _MADE_WITH} for info in infos]
     return {
         "runs": [str(one), str(other)],
-        "kinds": [run.config.get("kind") for run in runs],
-        "status": [run.info.get("status") for run in runs],
+        "kinds": [own.get("kind") for own in configs],
+        "status": [info.get("status") for info in infos],
         "config": {key: list(pair) for key, pair in config.items() if not is_free(key)},
         "free": {key: list(pair) for key, pair in config.items() if is_free(key)},
         "made_with": {key: list(pair) for key, pair in differing(*made).items()},
-        "result": _results(runs),
-        "metrics": _lines(runs, lambda run: run.metrics),
-        "receipts": _lines(runs, lambda run: run.receipts),
+        "result": {key: [own[key] for own in results] for key in results[0]},
+        "metrics": _lines([read_lines(own / "metrics.jsonl") for own in folders]),
+        "receipts": _lines([read_lines(own / "receipts.jsonl") for own in folders]),
     }
 
 
@@ -86,32 +93,17 @@ def _clock(row: Mapping[str, Any]) -> dict[str, int]:
     return {unit: counts[unit] for unit in UNITS if unit in counts}
 
 
-def _read(folder: Path) -> RunData:
-    with unaltered(folder):
-        return read_run(folder, "", "", 0)
-
-
-def _lines(
-    runs: Sequence[RunData], of: Callable[[RunData], Sequence[Mapping[str, Any]]]
-) -> dict[str, Any]:
-    pair = [of(run) for run in runs]
+def _lines(pair: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
     return {"lines": [len(lines) for lines in pair], "first": first_difference(*pair)}
 
 
-def _results(runs: Sequence[RunData]) -> dict[str, list[Any]]:
-    found = []
-    for run in runs:
-        with unaltered(run.folder):
-            numbers = measure(run, None)
-        final = numbers.final if numbers.final == numbers.final else None  # not-a-number
-        evaluations = [row for row in run.metrics if any(key.startswith("eval/") for key in row)]
-        found.append(
-            {
-                "score": run.score or None,
-                "final": final,
-                "evaluation": evaluations[-1] if evaluations else None,
-                "updates": numbers.updates,
-                "seconds": numbers.seconds,
-            }
-        )
-    return {key: [row[key] for row in found] for key in found[0]}
+def _result(folder: Path, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    run = measure(read_run(folder)).runs.loc[0]
+    evaluations = [row for row in lines if any(key.startswith("eval/") for key in row)]
+    return {
+        "score": run.score or None,
+        "final": None if math.isnan(run.final) else float(run.final),
+        "evaluation": evaluations[-1] if evaluations else None,
+        "updates": int(run.updates),
+        "seconds": float(run.seconds),
+    }

@@ -1,144 +1,125 @@
-"""What the sections of a report are made from, and the words their captions share.
+"""What the charts and tables of a report are made from.
 
-- `Report`: runs, numbers and looks of arms, looked up by task and arm.
-- `ranked`: rows, the best first.
-- `better`, `interval_words`: a score with its sense; which intervals there are.
+- `Report`: runs, numbers and looks of arms, looked up by task.
 """
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from rlplast.core.mean_interval import FEWEST, LEVEL
-from rlplast.report.arm_styles import ArmStyle, arm_styles, unused
-from rlplast.report.gather import Gathered
-from rlplast.report.numbers import judged
-from rlplast.report.run_data import Run, RunData, task_length
-from rlplast.report.scores import bounds_of, reference_id
-from rlplast.report.summary import ALL_TASKS, Summary, SummaryRow
-from rlplast.training.best import higher_is_better
+import pandas as pd
 
-__all__ = ["Report", "Rows", "better", "interval_words", "ranked", "slug_of"]
+from rlplast.report.arms import Look, looks, unused
+from rlplast.report.frame import Results, averaged, comparable
+from rlplast.report.scores import bounds_of, reference_id
+from rlplast.report.statistics import ALL_TASKS, Summary, measure, summarise, task_length
+
+__all__ = ["Report", "report_of", "slug_of"]
 
 LONGEST = 80  # letters of a task in a file's name
-Rows = dict[int, SummaryRow]  # index of an arm → its row
+
+
+def report_of(raw: Results) -> "Report":
+    """Return what a report says, from what was read.
+
+    Raises:
+        NothingDone: if no run is finished.
+        ConfigError: if runs of one task cannot be compared.
+    """
+    single = measure(comparable(raw))
+    several = (single.done.continuation > 1).any()
+    results = measure(averaged(single)) if several else single
+    return Report(single, results, summarise(results))
 
 
 @dataclass(frozen=True)
 class Report:
-    """The runs of a report and its numbers."""
+    """The runs of a report and its numbers.
 
-    gathered: Gathered
+    Attributes:
+        single: runs as they were trained.
+        results: the same with the continuations of a seed as one run, their mean.
+        summary: the numbers of `results`.
+    """
+
+    single: Results
+    results: Results
     summary: Summary
 
     @cached_property
-    def arms(self) -> tuple[ArmStyle, ...]:
+    def looks(self) -> tuple[Look, ...]:
         """How each arm looks."""
-        return arm_styles(self.gathered.arms, self.summary.baseline)
+        return looks(self.results.arms, self.summary.baseline)
+
+    @cached_property
+    def tasks(self) -> list[str]:
+        """The tasks that have a finished run."""
+        done = set(self.results.done.task)
+        return [task for task in self.results.tasks if task in done]
 
     @cached_property
     def slugs(self) -> dict[str, str]:
         """Task → its part of a file's name, each another; "all" is that of all tasks."""
         found = {ALL_TASKS: "all"}
-        going = (run.task for run in self.gathered.running)
-        for task in dict.fromkeys((*self.gathered.tasks, *going)):
+        for task in self.results.tasks:
             found[task] = unused(slug_of(task), found.values(), "-")
         return found
 
     @cached_property
-    def tasks(self) -> list[str]:
-        """The tasks that have a run."""
-        done = {run.task for run in self.gathered.runs}
-        return [task for task in self.gathered.tasks if task in done]
+    def groups(self) -> dict[str, pd.DataFrame]:
+        """All tasks together, if they have rows, then each task → its rows of the summary."""
+        found = {task: self.summary.of(task) for task in (ALL_TASKS, *self.tasks)}
+        return {task: rows for task, rows in found.items() if len(rows)}
 
-    @cached_property
-    def groups(self) -> dict[str, Rows]:
-        """Task, and `ALL_TASKS` → its rows, where it has any."""
-        index = {look.name: look.index for look in self.arms}
-        found: dict[str, Rows] = {task: {} for task in self.tasks}
-        for row in (*self.summary.rows, *self.summary.aggregates):
-            found.setdefault(row.task, {})[index[row.arm]] = row
-        return {task: rows for task, rows in found.items() if rows}
+    def label(self, arm: str) -> str:
+        """Return an arm's name in charts."""
+        return next(look.label for look in self.looks if look.name == arm)
 
-    def rows(self, task: str) -> Rows:
-        """Return the rows of a task, or those over all tasks."""
-        return self.groups.get(task, {})
-
-    def of(self, task: str, arm: str | None = None) -> list[RunData]:
-        """Return the runs of a task, or an arm's of them."""
-        return [r for r in self.gathered.runs if r.task == task and arm in (None, r.arm)]
-
-    def running(self, task: str) -> list[RunData]:
-        """Return the runs of a task that have not ended, and have its score over its x."""
-        own = [run for run in self.gathered.running if run.task == task]
-        first = self.any_of(task) if own else None
-        return [r for r in own if first and (r.unit, r.score) == (first.unit, first.score)]
-
-    def any_of(self, task: str) -> RunData:
+    def any_of(self, task: str) -> int:
         """Return a run of a task, a finished one if there is one."""
-        runs = (*self.gathered.runs, *self.gathered.running)
-        return next(run for run in runs if run.task == task)
+        for runs in (self.results.done, self.results.going):
+            if task in set(runs.task):
+                return int(runs.index[runs.task == task][0])
+        raise KeyError(task)
 
-    def measured(self, task: str, arm: str) -> list[Run]:
-        """Return the numbers of an arm's runs of a task."""
-        return [run for run in self.summary.runs if (run.task, run.arm) == (task, arm)]
+    def going(self, task: str) -> pd.DataFrame:
+        """Return the runs of a task that have not ended, with the task's score over its x."""
+        first, own = self.results.runs.loc[self.any_of(task)], self.results.going
+        return own[(own.task == task) & (own.unit == first.unit) & (own.score == first.score)]
+
+    def score(self, task: str) -> str:
+        """Return the name of a task's score."""
+        return self.results.runs.score[self.any_of(task)]
 
     def unit(self, task: str) -> str:
-        """Return what the x of a task's curves counts, in words."""
-        return self.any_of(task).unit.replace("_", " ")
+        """Return what the x of a task's curves counts."""
+        return self.results.runs.unit[self.any_of(task)]
 
     def axis(self, task: str) -> tuple[str, int]:
         """Return what the x axis of a task's pictures says, and how many units one step of it is.
 
         A run whose phases are tasks of one length is drawn over the tasks done.
         """
-        run = self.any_of(task)
-        length = task_length(run.config) if run.unit == "epochs" else None
-        return ("tasks done", length) if length else (self.unit(task), 1)
-
-    def score(self, task: str) -> str:
-        """Return the name of a task's score."""
-        return self.any_of(task).score
+        length = task_length(self.results.configs[self.any_of(task)])
+        unit = self.unit(task)
+        return ("tasks done", length) if length and unit == "epochs" else (_words(unit), 1)
 
     def bounds(self, task: str, key: str) -> tuple[float, float]:
         """Return between what a score or metric of a task's runs lies, if that is known."""
-        return bounds_of(reference_id(self.any_of(task).config), key)
+        return bounds_of(reference_id(self.results.configs[self.any_of(task)]), key)
 
     def branches(self, task: str) -> list[float]:
         """Return where in units of a task's curves runs left their prefixes."""
-        runs = self.of(task)
-        return sorted({float(run.branch[run.unit]) for run in runs if run.branch is not None})
+        return sorted(set(self.results.of(task).branch.dropna()))
 
-    def moment(self, task: str) -> str:
-        """Return what happens where the first arm of a task leaves the others, in words."""
-        return "branch" if self.branches(task) else "first hook"
-
-
-def interval_words(rows: Iterable[SummaryRow]) -> str:
-    """Return in words which intervals there are."""
-    few = [judged(row.final) is None and judged(row.improvement) is None for row in rows]
-    if all(few):
-        return f"none, as arms have fewer than {FEWEST} seeds"
-    return f"{LEVEL:.0%} intervals" + (
-        f" (none with fewer than {FEWEST} seeds)" if any(few) else ""
-    )
+    def ordered(self, rows: pd.DataFrame) -> list[tuple[Look, pd.DataFrame]]:
+        """Return each arm's look with its rows of a table, in the order of the study."""
+        parts = dict(iter(rows.groupby("arm", sort=False)))
+        return [(look, parts[look.name]) for look in self.looks if look.name in parts]
 
 
-def ranked(rows: Rows) -> Rows:
-    """Return the rows of a task, or those over all, the best final score first."""
-    first = next(iter(rows.values()))
-    sign = -1 if first.task == ALL_TASKS or higher_is_better(first.score) else 1
-
-    def place(row: SummaryRow) -> tuple[bool, float]:
-        return row.final.value != row.final.value, sign * row.final.value
-
-    return dict(sorted(rows.items(), key=lambda own: place(own[1])))
-
-
-def better(key: str) -> str:
-    """Return a score's name with its sense, for an axis."""
-    return f"{key} ({'higher' if higher_is_better(key) else 'lower'} is better)"
+def _words(unit: str) -> str:
+    return unit.replace("_", " ")
 
 
 def slug_of(name: str) -> str:

@@ -1,0 +1,685 @@
+"""What runs measured, as tables of pandas.
+
+- `frame`: a row per measured number.
+- `runs`: a row per run.
+- `read`: `Results`, what a report is made from: both, the receipts, and what is missing.
+"""
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from rlplast.core.clock import UNITS, Time
+from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.report import arms as naming
+from rlplast.run.differences import is_free, texts
+from rlplast.run.read import read_best, read_config, read_info, read_lines, status_in, unaltered
+from rlplast.study.folder import read_journal, read_study
+from rlplast.study.show import share_of
+
+__all__ = [
+    "PREFIX",
+    "SMOKE",
+    "NothingDone",
+    "Results",
+    "averaged",
+    "comparable",
+    "frame",
+    "read",
+    "read_run",
+    "runs",
+    "walk",
+]
+
+EVALUATIONS = ("eval/return_mean", "eval/accuracy", "eval/loss")
+TRAINING = ("train/return", "train/accuracy", "train/loss")
+# Streams whose phases are tasks → the score a run on them is judged by.
+SCORE_OF_TASKS = {
+    "random_labels": "eval/accuracy",
+    "permuted_pixels": "eval/online_accuracy",
+    "flipped_bits": "eval/online_loss",
+}
+UNIT_OF_PHASES = {"supervised": "epochs"}  # what `total: auto` counts; updates in other kinds
+SMOKE = "this is a smoke, runs of a moment on random data: nothing in it is a result"
+PREFIX = "prefix"
+GOING = ("absent", "running", "interrupted")  # statuses of cells that are to end yet
+IDENTITY = ["study", "task", "arm", "seed", "continuation", "status"]
+Row = Mapping[str, Any]
+
+
+class NothingDone(ConfigError):
+    """Raised when there are runs, and none of them is finished; it has what was read."""
+
+    def __init__(self, results: "Results") -> None:
+        super().__init__(f"no run is finished yet: {'; '.join(results.missing)}")
+        self.results = results
+
+
+@dataclass(frozen=True)
+class Results:
+    """What some folders hold.
+
+    Attributes:
+        name: of the study or folder; several joined by " + ".
+        arms: in the order in which they are shown.
+        tasks: likewise.
+        baseline: the arm that others are compared with, if there is one.
+        runs: a row per run that has begun, by its number: `IDENTITY`, folder, kind, score (a name
+            of metrics.jsonl), unit, total, final_share, branch, branch_updates, seconds_before,
+            diverged; later what `statistics.measure` adds. The prefixes of studies are among them,
+            as arm "prefix".
+        numbers: a row per measured number: run, line, the counters of the clock, name, value; a
+            value that was no finite number is NaN.
+        receipts: run → its lines of receipts.jsonl.
+        configs: run → config.yaml.
+        infos: run → run.json.
+        missing: cells that are not finished, in words.
+        notes: what a reader should know about how runs were put together.
+        published: curves of others that studies hold their arms against, as study.json has them.
+        left: of cells that are to end yet, whether each has started, and the share left of it.
+        lost: task, arm and seed of runs that ended since something was not finite.
+        recovered: the score from which a continuation counts as recovered; None for the best one
+            of its prefix.
+    """
+
+    name: str
+    arms: tuple[str, ...]
+    tasks: tuple[str, ...]
+    baseline: str | None
+    runs: pd.DataFrame
+    numbers: pd.DataFrame
+    receipts: Mapping[int, list[dict[str, Any]]]
+    configs: Mapping[int, dict[str, Any]]
+    infos: Mapping[int, dict[str, Any]]
+    missing: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    published: tuple[Row, ...] = ()
+    left: tuple[tuple[bool, float], ...] = ()
+    lost: tuple[tuple[str, str, int], ...] = ()
+    recovered: float | None = None
+
+    @cached_property
+    def done(self) -> pd.DataFrame:
+        """The finished runs, without prefixes."""
+        own = self.runs
+        return own[(own.status == "done") & (own.arm != PREFIX)]
+
+    @cached_property
+    def going(self) -> pd.DataFrame:
+        """The runs that have not ended and have a score."""
+        own = self.runs
+        return own[own.status.isin(GOING) & (own.arm != PREFIX) & (own.score != "")]
+
+    @cached_property
+    def _named(self) -> dict[str, pd.DataFrame]:
+        return dict(iter(self.numbers.groupby("name", observed=True)))
+
+    def named(self, name: str, run: int | None = None) -> pd.DataFrame:
+        """Return the rows of a number, of all runs or of one."""
+        rows = self._named.get(name, self.numbers.iloc[:0])
+        return rows if run is None else rows[rows.run == run]
+
+    def curve(self, run: int, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return a number over a run as (xs, ys), of shape (points,): xs ascend in its unit."""
+        rows = self.named(name, run).dropna(subset="value")
+        return rows[self.runs.unit[run]].to_numpy(float), rows.value.to_numpy(float)
+
+    def of(self, task: str, arm: str | None = None) -> pd.DataFrame:
+        """Return the finished runs of a task, or an arm's of them."""
+        own = self.done[self.done.task == task]
+        return own if arm is None else own[own.arm == arm]
+
+
+def frame(*folders: str | Path) -> pd.DataFrame:
+    """Return every number that runs measured, a row each.
+
+    Args:
+        *folders: of studies, of runs, or with such folders somewhere in them.
+
+    Returns:
+        Columns: ``study`` ("" outside of one), ``task``, ``arm``, ``seed``, ``continuation`` (from
+        1), ``status`` (done, running, failed, interrupted), the counters of the clock
+        (``updates``, ``env_steps``, ``epochs``, ``phase``, …; 0 where a run does not count it),
+        ``name`` (as in metrics.jsonl, such as ``eval/return_mean``), ``value`` (NaN where it was
+        no finite number). Prefixes that arms share are not in it: each arm has those numbers.
+
+    Raises:
+        ConfigError: if there is no run.
+        DamagedFile: if a file is cut or altered.
+
+    Examples:
+        ``curves = rlplast.frame("runs/a")``, then
+        ``seaborn.lineplot(curves[curves.name == "eval/return_mean"], x="env_steps", y="value")``.
+    """
+    found = read(map(Path, folders))
+    about = found.runs[found.runs.arm != PREFIX][IDENTITY]
+    rows = found.numbers[found.numbers.run.isin(about.index)]
+    place = about.index.get_indexer(rows.run)
+    own = {name: about[name].astype("category").iloc[place].array for name in IDENTITY}
+    own |= {name: about[name].to_numpy()[place] for name in ("seed", "continuation")}
+    clock = [unit for unit in UNITS if unit in rows and rows[unit].any()]
+    table = rows[[*clock, "name", "value"]].reset_index(drop=True)
+    return pd.concat([pd.DataFrame(own), table], axis=1)
+
+
+def runs(*folders: str | Path) -> pd.DataFrame:
+    """Return a row per run.
+
+    Args:
+        *folders: as of `frame`.
+
+    Returns:
+        Columns: ``study``, ``task``, ``arm``, ``seed``, ``continuation``, ``status``, ``kind``,
+        ``score`` (its name), ``final`` (mean of it in the last tenth, or the share that
+        ``evaluate.final`` says), ``area`` (mean height of its curve), ``best_at`` (of the
+        checkpoint ``best``, if it is kept), ``unit`` and ``total`` (what the run's length counts,
+        and how many), ``updates``, ``seconds`` and ``cpu_seconds`` (its
+        prefix included), ``fired/METHOD`` (firings of a method, over all networks), the keys of
+        the config that differ between runs, by dotted name, and ``folder``. A run that has not
+        ended has the numbers up to now.
+
+    Raises:
+        ConfigError: if there is no run.
+        DamagedFile: if a file is cut or altered.
+    """
+    from rlplast.report.statistics import measure
+
+    return table_of_runs(measure(read(map(Path, folders))))
+
+
+def table_of_runs(found: Results) -> pd.DataFrame:
+    """Return what `runs` does, of results that were measured."""
+    own = found.runs[found.runs.arm != PREFIX]
+    shown = ["kind", "score", "final", "area", "best_at", "unit", "total", "updates"]
+    fired = pd.DataFrame({run: _fired(found.receipts[run]) for run in own.index}).T
+    settings = pd.DataFrame({run: texts(found.configs[run]) for run in own.index}).T
+    settings = settings.reindex(own.index)
+    differing = [
+        key
+        for key in settings
+        if key != "seed" and not is_free(key) and settings[key].nunique(dropna=False) > 1
+    ]
+    about = own[[*IDENTITY, *shown, "seconds", "cpu_seconds"]]
+    parts = [about, fired.reindex(own.index), settings[differing], own.folder.map(str)]
+    return pd.concat([part for part in parts if part.size], axis=1).reset_index(drop=True)
+
+
+def _fired(receipts: Iterable[Row]) -> dict[str, int]:
+    """Return how often each method fired, at one moment once for all networks."""
+    moments: dict[str, dict[Any, int]] = {}
+    for row in receipts:
+        clock = tuple(row["clock"].items())
+        moments.setdefault(f"fired/{row['method']}", {})[clock] = int(row.get("firings") or 1)
+    return {name: sum(own.values()) for name, own in moments.items()}
+
+
+def walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """Yield as `os.walk` does, in order, without hidden folders; links are followed once."""
+    walked: set[Path] = set()
+    for root, inner, files in os.walk(folder, followlinks=True):
+        path = Path(root)
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
+        if path.resolve() in walked:
+            inner.clear()
+            continue
+        walked.add(path.resolve())
+        yield path, inner, files
+
+
+def read(folders: Iterable[Path]) -> Results:
+    """Read all runs of some folders.
+
+    Args:
+        folders: each a study's folder, a run's folder, or one that has such folders somewhere
+            in it. The arm of a run outside a study is what its hooks say.
+
+    Raises:
+        ConfigError: if there is no run.
+        DamagedFile: if a file is cut or altered; it names the file and the line.
+    """
+    folders = list(folders)
+    studies, plain = _find(folders)
+    name = " + ".join(folder.resolve().name for folder in folders)
+    parts = []
+    for path in [*studies, *([None] if plain else [])]:
+        with unaltered(path or ", ".join(map(str, plain))):
+            parts.append(_of_runs(plain, name) if path is None else _of_study(path))
+    if not parts:
+        raise ConfigError(
+            f"{', '.join(map(str, folders)) or 'nothing'}: no study and no run is in there; "
+            "allowed are folders of `rlplast study` and `rlplast train`, or folders of those"
+        )
+    return _merge(parts)
+
+
+def read_run(folder: Path) -> Results:
+    """Return a run's folder as results of one run, number 0, that were not measured.
+
+    Raises:
+        DamagedFile: if a file is cut or altered.
+    """
+    with unaltered(folder):
+        run = _read(folder, "", "", "", 0, 1, "done")
+        return _merge([_Part("", [""], [""], None, [run], [], [], [], [], [])])
+
+
+def _find(folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Return the folders of studies and those of runs that are in no study, each once."""
+    studies: dict[Path, Path] = {}
+    single: dict[Path, Path] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(
+                f"{folder} is no folder: allowed are folders of `rlplast study` and `rlplast train`"
+            )
+        for path, inner, files in walk(folder):
+            if "study.json" in files:
+                studies.setdefault(path.resolve(), path)
+                inner.clear()
+            elif "run.json" in files:
+                if path == folder or not path.name.startswith(f"{PREFIX}-"):
+                    single.setdefault(path.resolve(), path)
+                inner.clear()
+    in_study = [real for real in single if not studies.keys().isdisjoint(real.parents)]
+    return list(studies.values()), [path for real, path in single.items() if real not in in_study]
+
+
+@dataclass
+class _Run:
+    """A run, read."""
+
+    study: str
+    task: str
+    arm: str
+    seed: int
+    continuation: int
+    status: str
+    folder: Path
+    config: dict[str, Any]
+    info: dict[str, Any]
+    lines: list[dict[str, Any]]
+    receipts: list[dict[str, Any]]
+    unit: str = field(init=False)
+    total: int = field(init=False)
+    score: str = field(init=False)
+    share: float = field(init=False)
+    best_at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.unit, self.total = _length(self.config, self.lines, self.folder)
+        self.score = _score(self.lines, self.config)
+        self.share = float((self.config.get("evaluate") or {}).get("final", 0.1))
+        origin = self.info.get("branched_from")
+        _check_clocks(self.lines, self.unit, self.folder / "metrics.jsonl")
+        fired = [row.get("clock") for row in self.receipts]
+        _check_clocks(fired, self.unit, self.folder / "receipts.jsonl")
+        _check_clocks([origin.get("clock")] if origin else [], self.unit, self.folder / "run.json")
+        best = read_best(self.folder)
+        path = self.folder / "checkpoints" / "best.json"
+        _check_clocks([] if best is None else [best.clock], self.unit, path)
+        self.best_at = math.nan if best is None else float(best.clock[self.unit])
+
+
+@dataclass
+class _Part:
+    """One study, or the runs that are in none."""
+
+    name: str
+    arms: list[str]
+    tasks: list[str]
+    baseline: str | None
+    runs: list[_Run]
+    missing: list[str]
+    notes: list[str]
+    published: list[Row]
+    left: list[tuple[bool, float]]
+    lost: list[tuple[str, str, int]]
+    recovered: float | None = None
+
+
+def _read(folder: Path, study: str, task: str, arm: str, seed: int, nth: int, status: str) -> _Run:
+    lines, receipts = (read_lines(folder / f"{own}.jsonl") for own in ("metrics", "receipts"))
+    config, info = read_config(folder), read_info(folder)
+    return _Run(
+        study, task, arm, seed, nth, status, folder, dict(config), dict(info), lines, receipts
+    )
+
+
+def _begun(folder: Path, *about: Any) -> list[_Run]:
+    """Return a run that has not ended, if its files can be read: they may be half written."""
+    try:
+        return [_read(folder, *about)]
+    except DamagedFile:
+        return []
+
+
+def _of_study(study: Path) -> _Part:
+    """Read a study's cells; unfinished ones are named with what the journal says last."""
+    plan, events = read_study(study), read_journal(study)
+    name = plan["name"] or study.resolve().name
+    part = _Part(name, list(plan["arms"]), [], plan["baseline"], [], [], [], [], [], [])
+    part.tasks = [task for task in plan["tasks"] if task]
+    part.published, part.recovered = list(plan.get("published", ())), plan.get("recovered")
+    part.notes = [SMOKE] if plan.get("smoke") else []
+    for cell in plan["cells"]:
+        folder, seed, last = study / cell["folder"], cell["seed"], events.get(cell["key"])
+        arm = cell["arm"] if cell["kind"] == "arm" else PREFIX
+        info = read_info(folder)
+        status = status_in(info)
+        # a study without tasks
+        task = cell["task"] or (naming.task_of(read_config(folder)) if info else "")
+        pruned = last is not None and last.get("event") == "pruned"
+        about = (name, task, arm, seed, cell.get("continuation", 1), status)
+        if status == "done" and not pruned:
+            part.runs.append(_read(folder, *about))
+            continue
+        label = "/".join(own for own in (cell["task"], f"seed-{seed}", arm) if own)
+        part.missing.append(f"{label}: {_in_words(status, last)}")
+        if arm == PREFIX:
+            part.left += _left(folder, cell, status, last)
+            continue
+        if info.get("diverged") and not pruned:
+            part.lost.append((task, arm, seed))
+        part.left += _left(folder, cell, status, last)
+        if info:
+            over = last is not None and last.get("event") == "failed" and status in GOING
+            state = "pruned" if pruned else "failed" if over else status
+            part.runs += _begun(folder, *about[:-1], state)
+    part.tasks = list(dict.fromkeys([*part.tasks, *(run.task for run in part.runs)]))
+    return part
+
+
+def _left(folder: Path, cell: Row, status: str, last: Row | None) -> list[tuple[bool, float]]:
+    over = last is not None and last.get("event") in ("failed", "skipped", "pruned")
+    if status not in GOING or over:
+        return []
+    started = status != "absent"
+    return [(started, 1 - ((started and share_of(folder, cell)) or 0.0))]
+
+
+def _in_words(status: str, event: Row | None = None) -> str:
+    words = {"absent": "not started", "running": "running, or killed"}.get(status, status)
+    if event is not None and event.get("event") == "pruned":
+        return "pruned by the search"
+    if event is not None and event.get("event") == "failed":
+        words = f"failed with exit {event.get('exit')} at attempt {event.get('attempt')}"
+        words += f" ({event['reason']})" if event.get("reason") else ""
+    return words
+
+
+def _of_runs(folders: Sequence[Path], name: str) -> _Part:
+    """Read runs that are in no study; what they are called comes from their configs."""
+    part = _Part(name, [], [], None, [], [], [], [], [], [])
+    for folder in folders:
+        info = read_info(folder)
+        status = status_in(info)
+        if status != "done":
+            part.missing.append(f"{folder}: {_in_words(status)}")
+        config = read_config(folder) if status == "done" else _config(folder)
+        task, arm = naming.task_of(config), naming.label_of(config)
+        about = ("", task, arm, int(config.get("seed", 0)), 1, status)
+        if info.get("diverged") and status != "done":
+            part.lost.append((task, arm, about[3]))
+        part.runs += [_read(folder, *about)] if status == "done" else _begun(folder, *about)
+    done = [run for run in part.runs if run.status == "done"]
+    configs, tasks, labels = (
+        zip(*((r.config, r.task, r.arm) for r in done), strict=True) if done else ((), (), ())
+    )
+    names, part.notes = naming.number_variants(configs, tasks, labels)
+    for run, label in zip(done, names, strict=True):
+        run.arm = label
+    part.left = [
+        (True, 1 - (run.lines[-1].get(run.unit, 0) if run.lines else 0) / max(1, run.total))
+        for run in part.runs
+        if run.status == "running" and run.score
+    ]
+    arms = {run.arm for run in part.runs} | {arm for _, arm, _ in part.lost}
+    part.baseline = naming.NO_TREATMENT if naming.NO_TREATMENT in arms else None
+    part.arms = sorted(arms, key=lambda own: (own != part.baseline, own))
+    part.tasks = list(dict.fromkeys([r.task for r in part.runs] + [own[0] for own in part.lost]))
+    return part
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    try:
+        return dict(read_config(folder))
+    except DamagedFile:  # half written
+        return {}
+
+
+def _merge(parts: Sequence[_Part]) -> Results:
+    """Put studies together; arms of one name stay apart where their configs differ."""
+    arms: list[str] = []
+    kept: dict[tuple[Any, ...], _Run] = {}
+    published: dict[tuple[str, str], Row] = {}
+    lost: list[tuple[str, str, int]] = []
+    notes = [note for part in parts for note in part.notes]
+    for part in parts:
+        for arm in [*part.arms, PREFIX]:
+            own = [run for run in part.runs if run.arm == arm]
+            others = [run for run in kept.values() if run.arm == arm]
+            name = arm
+            if arm != PREFIX and _conflict(own, others):
+                name = naming.unused(f"{arm} ({part.name})", arms)
+                notes.append(f"{name} has another config than {arm} of {others[0].folder}")
+            arms.append(name)
+            lost += [(task, name, seed) for task, label, seed in part.lost if label == arm]
+            for curve in part.published:
+                if curve["arm"] == arm:
+                    published[curve["task"], name] = {**curve, "arm": name}
+            for run in own:
+                key = (run.task, name, run.seed, run.continuation)
+                key = (*key, run.folder) if arm == PREFIX or run.status != "done" else key
+                first = kept.setdefault(key, run)
+                if first.folder == run.folder:
+                    run.arm = name
+                else:
+                    notes.append(
+                        f"{run.folder} repeats task, arm and seed of {first.folder}: left out"
+                    )
+    arms = [arm for arm in dict.fromkeys(arms) if arm != PREFIX]
+    tasks = list(dict.fromkeys(task for part in parts for task in part.tasks))
+    baselines = list(dict.fromkeys(part.baseline for part in parts if part.baseline is not None))
+    if len(baselines) > 1:
+        notes.append(f"baseline is {baselines[0]}; {', '.join(baselines[1:])} is one elsewhere")
+    several = [part for part in parts if any(run.continuation > 1 for run in part.runs)]
+    levels = list(dict.fromkeys(part.recovered for part in several))
+    if len(levels) > 1:
+        words = ["the best score of the prefix" if own is None else f"{own:g}" for own in levels]
+        notes.append(
+            f"continuations recover from {words[0]}; elsewhere from {', '.join(words[1:])}"
+        )
+    order = [*arms, PREFIX]
+    found = sorted(
+        kept.values(),
+        key=lambda r: (tasks.index(r.task), order.index(r.arm), r.seed, r.continuation),
+    )
+    return Results(
+        name=" + ".join(dict.fromkeys(part.name for part in parts)),
+        arms=tuple(arms),
+        tasks=tuple(tasks),
+        baseline=baselines[0] if baselines else None,
+        runs=pd.DataFrame(map(_about, found), columns=_COLUMNS),
+        numbers=_numbers([run.lines for run in found]),
+        receipts={i: run.receipts for i, run in enumerate(found)},
+        configs={i: run.config for i, run in enumerate(found)},
+        infos={i: run.info for i, run in enumerate(found)},
+        missing=tuple(words for part in parts for words in part.missing),
+        notes=tuple(notes),
+        published=tuple(published.values()),
+        left=tuple(share for part in parts for share in part.left),
+        lost=tuple(dict.fromkeys(lost)),
+        recovered=levels[0] if levels else None,
+    )
+
+
+_COLUMNS = (
+    *(*IDENTITY, "folder", "kind", "score", "unit", "total", "final_share"),
+    *("branch", "branch_updates", "seconds_before", "diverged", "best_at"),
+)
+
+
+def _about(run: _Run) -> tuple[Any, ...]:
+    origin = run.info.get("branched_from") or {}
+    clock = origin.get("clock") or {}
+    return (
+        *(run.study, run.task, run.arm, run.seed, run.continuation, run.status, run.folder),
+        *(str(run.config.get("kind")), run.score, run.unit, run.total, run.share),
+        *(float(clock.get(run.unit, math.nan)), float(clock.get("updates", math.nan))),
+        *(float(origin.get("seconds", 0.0)), bool(run.info.get("diverged"))),
+        run.best_at,
+    )
+
+
+def _numbers(runs: Sequence[Sequence[Row]]) -> pd.DataFrame:
+    """Return a row per number of the lines of runs."""
+    names: dict[str, int] = {}
+    parts: list[pd.DataFrame] = []
+    for number, lines in enumerate(runs):
+        # null is a number that was not finite; what is absent from a line is NaN below
+        table = pd.DataFrame(
+            [{k: math.inf if v is None else v for k, v in line.items()} for line in lines]
+        )
+        clock = [unit for unit in UNITS if unit in table]
+        own = [name for name in table if name not in UNITS]
+        values = table[own].to_numpy(float) if own else np.empty((len(table), 0))
+        line, column = (~np.isnan(values)).nonzero()
+        codes = np.array([names.setdefault(name, len(names)) for name in own], dtype=int)
+        value = values[line, column]
+        counts = table[clock].fillna(0).to_numpy(np.int64)[line]
+        part = pd.DataFrame(counts, columns=clock)
+        part["run"], part["line"], part["name"] = number, line, codes[column]
+        part["value"] = np.where(np.isinf(value), np.nan, value)
+        parts.append(part)
+    units = [unit for unit in UNITS if any(unit in part for part in parts)]
+    columns = ["run", "line", *units, "name", "value"]
+    table = (
+        pd.concat([part.reindex(columns=columns, fill_value=0) for part in parts])
+        if parts
+        else pd.DataFrame(columns=columns)
+    )
+    table["name"] = pd.Categorical.from_codes(table["name"].astype(int), list(names))
+    return table.reset_index(drop=True)
+
+
+def _conflict(ours: Sequence[_Run], theirs: Sequence[_Run]) -> bool:
+    """Whether two arms of one name are not one: on tasks of both by all, else by hooks etc."""
+    ours, theirs = ([run for run in own if run.status == "done"] for own in (ours, theirs))
+    if not ours or not theirs:
+        return False
+    common = {run.task for run in ours} & {run.task for run in theirs}
+    if not common:
+        one, other = ({naming.treatment(run.config) for run in own} for own in (ours, theirs))
+        return one.isdisjoint(other)
+    one, other = (
+        {(run.task, naming.substance(run.config)) for run in own if run.task in common}
+        for own in (ours, theirs)
+    )
+    return one != other
+
+
+def comparable(results: Results) -> Results:
+    """Return results of which each finished run has a score, the others named as missing.
+
+    Raises:
+        NothingDone: if no run is finished.
+        ConfigError: if runs of one task count different units or have different scores.
+    """
+    done = results.done
+    if done.empty:
+        raise NothingDone(results)
+    silent = done[done.score == ""]
+    if len(silent) == len(done):
+        raise ConfigError(
+            f"{done.folder.iloc[0]}: nothing to compare runs by was measured: needed is one of "
+            f"{', '.join(EVALUATIONS)}, eval/<corpus>/loss, {', '.join(TRAINING)}; "
+            "give evaluate.every a period"
+        )
+    words = tuple(f"{folder}: no score was measured" for folder in silent.folder)
+    results = replace(
+        results,
+        runs=results.runs.drop(silent.index),
+        missing=(*results.missing, *words),
+    )
+    about = (("counts", "unit"), ("is judged by", "score"), ("has evaluate.final", "final_share"))
+    for task, own in results.done.groupby("task", sort=False):
+        for what, column in about:
+            other = own[own[column] != own[column].iloc[0]]
+            if len(other):
+                raise ConfigError(
+                    f"task {task}: {other.folder.iloc[0]} {what} {other[column].iloc[0]}, "
+                    f"{own.folder.iloc[0]} {own[column].iloc[0]}; "
+                    "allowed is one for all runs of a task: report them apart"
+                )
+    return results
+
+
+def averaged(results: Results) -> Results:
+    """Return results in which the continuations of a seed are one run, their mean.
+
+    It has the numbers that all of them have at one x. One that is not finite in one of them is NaN.
+    All else is that of the first continuation.
+    """
+    keys, numbers = ["study", "task", "arm", "seed"], results.numbers
+    groups = [list(own) for own in results.done.groupby(keys, sort=False).groups.values()]
+    several = [own for own in groups if len(own) > 1]
+    if not several:
+        return results
+    parts = [numbers[~numbers.run.isin(np.concatenate(several))]]
+    clock = [unit for unit in UNITS if unit in numbers]
+    for own in several:
+        rows, unit = numbers[numbers.run.isin(own)], results.runs.unit[own[0]]
+        nth = rows.groupby(["run", "name", unit], observed=True).cumcount()
+        alike = rows.assign(nth=nth).groupby(["name", unit, "nth"], observed=True, sort=False)
+        mean = alike[[other for other in clock if other != unit]].mean().astype(np.int64)
+        mean["value"] = alike["value"].sum(min_count=len(own)) / len(own)
+        mean["line"], mean["run"] = alike["line"].min(), own[0]
+        parts.append(mean[alike.size() == len(own)].reset_index()[numbers.columns])
+    table = pd.concat(parts).sort_values(["run", "line"], kind="stable", ignore_index=True)
+    dropped = [run for own in several for run in own[1:]]
+    return replace(results, runs=results.runs.drop(dropped), numbers=table)
+
+
+def _length(config: Row, lines: Sequence[Row], folder: Path) -> tuple[str, int]:
+    """Return the unit of a run's total and its value; where its phases say it, the last x."""
+    text = str(config.get("total", "auto"))
+    unit = UNIT_OF_PHASES.get(str(config.get("kind")), "updates")
+    if text != "auto":
+        try:
+            time = Time.parse(text, "total")
+        except ConfigError as error:
+            raise DamagedFile(f"{folder / 'config.yaml'}: {error}") from error
+        if time.unit in UNITS and time.unit != "phase":  # a phase is too long to be an axis
+            return time.unit, int(time.value)
+    return unit, int(lines[-1].get(unit, 0)) if lines else 0
+
+
+def _check_clocks(clocks: Sequence[Any], unit: str, path: Path) -> None:
+    """Check that every line counts `unit`, and that it never goes back."""
+    last = 0
+    for number, clock in enumerate(clocks, start=1):
+        x = clock.get(unit) if isinstance(clock, Mapping) else None
+        if not isinstance(x, int) or x < last:
+            raise DamagedFile(
+                f"{path}, line {number}: {unit} = {x!r}, expected is a count of at least {last}"
+            )
+        last = x
+
+
+def _score(lines: Sequence[Row], config: Row) -> str:
+    """Return the first there is of `EVALUATIONS`, the loss on a corpus, and `TRAINING`.
+
+    A stream of tasks has a score of its own.
+    """
+    names = {name for line in lines for name in line}
+    of_tasks = SCORE_OF_TASKS.get(str((config.get("stream") or {}).get("name")), "")
+    corpora = sorted(n for n in names if n.startswith("eval/") and n.endswith("/loss"))
+    known = (of_tasks, *EVALUATIONS, *corpora, *TRAINING)
+    return next((name for name in known if name in names), "")
