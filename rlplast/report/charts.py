@@ -645,7 +645,7 @@ def lines(
             bars = marks.transform_filter("isValid(datum.x2)").transform_flatten(["x", "what"])
             layers.append(bars.mark_line(strokeWidth=2, clip=True, y=place).encode(**shared))
     layers += _rules(x, across)
-    chart = alt.layer(*layers).properties(width=660, height=300 + strip)
+    chart = _layered(layers).properties(width=660, height=300 + strip)
     if data.get("bands"):  # so that a picture alone says what its bands are
         words = [f"{own['arm']}, dotted: published by {own['words']}" for own in data["bands"]]
         title = alt.Title(words, orient="bottom", anchor="start", frame="group", fontSize=10)
@@ -685,7 +685,7 @@ def panels(
             area = alt.Chart(alt.InlineData([{"x": start, "x2": stop}]))
             own.insert(0, area.mark_rect(color=INK, opacity=0.08).encode(x=x, x2="x2:Q"))
         own += _rules(x, across)
-        drawn.append(alt.layer(*own).properties(width=250, height=120, title=title))
+        drawn.append(_layered(own).properties(width=250, height=120, title=title))
     data = {
         "curves": [
             row | {"panel": number} for number, rows in enumerate(found.values()) for row in rows
@@ -805,7 +805,8 @@ def _curve_layers(
     bottom = y.copy()
     bottom["shorthand"] = "bottom:Q"
     rows = _named("curves").transform_filter(f"{SHOWN} && {only}")
-    flat = rows.transform_flatten(["x", "y", "low", "high"])
+    ends_too = rows.transform_calculate(low="datum.low || []", high="datum.high || []")
+    flat = ends_too.transform_flatten(["x", "y", "low", "high"])  # Vega flattens lists alone
     single = rows.transform_filter("length(datum.x) == 1").transform_flatten(["x", "y"])
     held = "[event.ctrlKey || event.metaKey]"  # the wheel alone scrolls the page
     seen = alt.selection_interval(name=zoom, bind="scales", encodings=["x"], zoom=f"wheel!{held}")
@@ -909,6 +910,11 @@ def _dash(looks: Sequence[Look]) -> alt.StrokeDash:
 
 def _shape(looks: Sequence[Look]) -> alt.Shape:
     return alt.Shape("arm:N", scale=_scale(looks, [look.shape for look in looks]), legend=None)
+
+
+def _layered(layers: Sequence[alt.Chart]) -> alt.LayerChart:
+    """Return layers as one chart, whose legend has lines with their dashes, not points."""
+    return alt.layer(*layers).resolve_legend(shape="independent")
 
 
 def _legend(looks: Sequence[Look]) -> alt.Legend | None:
