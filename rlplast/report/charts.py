@@ -615,7 +615,7 @@ def lines(
         dots = marks.mark_point(filled=True, size=36, clip=True, y=place)
         bars = marks.transform_filter("isValid(datum.bar)").mark_line(clip=True, y=place)
         layers += [bars.encode(**shared), dots.encode(**shared, shape=arms.shape)]
-    chart = alt.layer(*layers, *_rules(x, across)).properties(width=660, height=300 + strip)
+    chart = _layered(layers, x, across).properties(width=660, height=300 + strip)
     if data.get("bands"):  # so that a picture alone says what its bands are
         words = [f"{own['arm']}, dotted: published by {own['words']}" for own in data["bands"]]
         title = alt.Title(words, orient="bottom", anchor="start", frame="group", fontSize=10)
@@ -652,7 +652,7 @@ def panels(
         for start, stop in (shaded or {}).get(title, ()):
             area = alt.Chart(alt.InlineData([{"x": start, "x2": stop}]))
             own.insert(0, area.mark_rect(color=INK, opacity=0.08).encode(x=x, x2="x2:Q"))
-        chart = alt.layer(*own, *_rules(x, across))
+        chart = _layered(own, x, across)
         drawn.append(chart.properties(width=250, height=120, title=title))
     spec = finished(alt.concat(*drawn, columns=3, spacing=24), looks, {"curves": data})
     if layers := sorted(layers - {""}):
@@ -748,7 +748,8 @@ def _curve_layers(
     within = "clamp(datum.{}, {:.6g}, {:.6g})" if reached else "datum.{}"
     low, high = (within.format(field, *(reached or ())) for field in ("low", "high"))
     rows = _named("curves", f"{SHOWN} && {only}")
-    flat = rows.transform_flatten(["x", "y", "low", "high"])
+    ended = rows.transform_calculate(low="datum.low || []", high="datum.high || []")
+    flat = ended.transform_flatten(["x", "y", "low", "high"])  # of lists alone
     single = rows.transform_filter("length(datum.x) == 1").transform_flatten(["x", "y"])
     area = flat.transform_filter("isValid(datum.low)").transform_calculate(bottom=low, top=high)
     held = "[event.ctrlKey || event.metaKey]"  # the wheel alone scrolls the page
@@ -791,12 +792,15 @@ def _field(channel: alt.Y, name: str) -> alt.Y:
     return other
 
 
-def _rules(x: alt.X, places: Sequence[Datum]) -> list[alt.Chart]:
-    """Return dashed lines where arms left a shared prefix."""
-    if not places:
-        return []
-    across = alt.Chart(alt.InlineData(list(places)))
-    return [across.mark_rule(clip=True, strokeDash=[4, 3], color=INK, opacity=0.7).encode(x=x)]
+def _layered(layers: Sequence[alt.Chart], x: alt.X, across: Sequence[Datum]) -> alt.LayerChart:
+    """Return layers as one chart, with dashed lines where arms left a shared prefix."""
+    rules = []
+    if across:
+        lines = alt.Chart(alt.InlineData(list(across)))
+        rule = lines.mark_rule(clip=True, strokeDash=[4, 3], color=INK, opacity=0.7)
+        rules = [rule.encode(x=x)]
+    # so that the legend has lines with their dashes, not points
+    return alt.layer(*layers, *rules).resolve_legend(shape="independent")
 
 
 def _steps(ticks: int) -> alt.Axis:
