@@ -162,7 +162,8 @@ def frame(*folders: str | Path) -> pd.DataFrame:
     about = found.runs[found.runs.arm != PREFIX][IDENTITY]
     rows = found.numbers[found.numbers.run.isin(about.index)]
     place = about.index.get_indexer(rows.run)
-    own = {name: about[name].astype("category").iloc[place].array for name in IDENTITY}
+    kinds = {name: pd.CategoricalDtype(about[name].unique()) for name in IDENTITY}  # in its order
+    own = {name: about[name].astype(kinds[name]).iloc[place].array for name in IDENTITY}
     own |= {name: about[name].to_numpy()[place] for name in ("seed", "continuation")}
     clock = [unit for unit in UNITS if unit in rows and rows[unit].any()]
     table = rows[[*clock, "name", "value"]].reset_index(drop=True)
