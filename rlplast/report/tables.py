@@ -317,12 +317,12 @@ def _measured(report: Report, task: str, at: Mapping[int, Any], what: str) -> It
         keys |= {f"metric/{own}/{network}": f"{own} ({network})" for own in metrics}
     values: dict[str, dict[int, float]] = {key: {} for key in keys}
     for key, own in values.items():
-        for run, found in results.named(key).groupby("run"):
-            if run in at:
-                clock = {u: n for u, n in (at[run] or {}).items() if u in found}
-                here = found[(found[list(clock)] == list(clock.values())).all(axis=1)]
-                if len(here):
-                    own[run] = here.value.iloc[-1]
+        for run, moment in at.items():
+            found = results.named(key, run)
+            for unit, count in (moment or {}).items():
+                found = found[found[unit] == count] if unit in found else found
+            if len(found):
+                own[run] = found["value"].iat[-1]
     values = {key: own for key, own in values.items() if own}
     if set(values) <= {report.score(task)}:
         return
