@@ -191,15 +191,18 @@ def profiles(report: Report) -> Iterator[Chart]:
         xs = np.linspace(runs.final.min(), runs.final.max(), 61)
         key = report.score(tasks[0])
         higher = task == ALL_TASKS or higher_is_better(key)
-        drawn = []
+        drawn, few = [], len(report.looks) <= 8  # bands of more hide one another
         for look, own in report.ordered(runs):
             finals = own.final.to_numpy()[:, None]
             share = (finals >= xs if higher else finals <= xs).mean(axis=0)
-            drawn.append(_line(look, xs, share, *share_interval(share, len(own))))
+            band = share_interval(share, len(own)) if few else ()
+            drawn.append(_line(look, xs, share, *band))
         label = runs.scale.iloc[0] if task == ALL_TASKS else key
         caption = (
             f"Share of runs that end at a score or {'above' if higher else 'below'}, over seeds"
-            f"{' and tasks' * (task == ALL_TASKS)}. Band: 95% intervals (Wilson's, point by point)."
+            f"{' and tasks' * (task == ALL_TASKS)}."
+            + " Band: 95% intervals (Wilson's, point by point)."
+            * few
         )
         labels = (f"final score: {label}", "share of runs")
         spec = lines(report.looks, {"curves": drawn}, labels, steps=False)
