@@ -370,7 +370,8 @@ def _of_study(study: Path) -> _Part:
         info = read_info(folder)
         status = status_in(info)
         # a study without tasks
-        task = cell["task"] or (naming.task_of(read_config(folder)) if info else "")
+        config = read_config if status == "done" else _config
+        task = cell["task"] or (naming.task_of(config(folder)) if info else "")
         pruned = last is not None and last.get("event") == "pruned"
         about = (name, task, arm, seed, cell.get("continuation", 1))
         if status == "done" and not pruned:
@@ -418,7 +419,7 @@ def _of_runs(folders: Sequence[Path], name: str) -> _Part:
         status = status_in(info)
         if status != "done":
             part.missing.append(f"{folder}: {_in_words(status)}")
-        config = read_config(folder) if status == "done" else _config(folder)
+        config = (read_config if status == "done" else _config)(folder)
         task, arm = naming.task_of(config), naming.label_of(config)
         about = ("", task, arm, int(config.get("seed", 0)), 1, status, folder)
         if info.get("diverged") and status != "done":
