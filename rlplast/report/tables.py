@@ -95,9 +95,11 @@ def table(data: pd.DataFrame, looks: Sequence[Look], title: str = "", caption: s
             shown = [(column(values.to_numpy()), False)]
         else:
             texts = ["" if own is None else str(own) for own in values]
-            if any(text not in ("", NOTHING) for text in texts):
-                head.append(Cell(str(name)))
-                columns.append([Cell(text) for text in texts])
+            found = [text for text in texts if text not in ("", NOTHING)]
+            if found:
+                numbers = all(text[0] in "-<0123456789" for text in found)
+                head.append(Cell(str(name), numbers))
+                columns.append([Cell(text, numbers) for text in texts])
             continue
         shown = [(texts, end) for texts, end in shown if set(texts) - {"", NOTHING}]
         if shown:
