@@ -258,7 +258,7 @@ def _saving(report: Report, task: str) -> Iterator[str]:
     own = report.results.of(task)
     full, after = own.seconds.sum(), own.own_seconds.sum()
     before = prefixes.own_seconds.sum()
-    if full > max(after, 0):
+    if full > 0 and after + before < 0.995 * full:
         yield (
             f"{task}: all runs from the start would have taken {number(full)} s; with prefixes run "
             f"once ({number(before)} s) and {number(after)} s after them it took "
@@ -452,10 +452,10 @@ def runs(report: Report) -> Table:
     best = done.best_at.astype(object)
     data = data.assign(**{"best at": ["" if own != own else f"{own:,.0f}" for own in best]})
     hosts = [str(report.results.infos[run].get("host") or "") for run in done.index]
-    caption = (
-        "Area: mean height of the curve. Best at: where the evaluation was whose checkpoint the "
-        "run kept. runs.csv has these and the keys of configs that differ."
-    )
+    caption = "Area: mean height of the curve."
+    if done.best_at.notna().any():
+        caption += " Best at: where the evaluation was whose checkpoint the run kept."
+    caption += " runs.csv has these and the keys of configs that differ."
     if not data["CPU seconds"].any():
         data = data.drop(columns="CPU seconds")
     return table(data.assign(host=hosts), report.looks, "Runs", caption)
