@@ -277,7 +277,7 @@ def improvement(runs: pd.DataFrame, baseline: str) -> pd.DataFrame:
     """
     rows = []
     for (task, arm), own in _groups(runs):
-        theirs = runs[(runs.task == task) & (runs.arm == baseline)].final.dropna()
+        theirs = runs[(runs.task == task) & (runs.arm == baseline)].final.dropna().to_numpy()
         if arm != baseline and len(theirs):
             sign = 1 if higher_is_better(own.score.iloc[0]) else -1
             won = probability_of_improvement([sign * own.final.to_numpy()], [sign * theirs])
@@ -417,7 +417,7 @@ def summarise(results: Results) -> Summary:
         if len(task.of(arm))
     ]
     pooled = _pooled(tasks, results.arms, baseline, notes) if len(tasks) > 1 else []
-    table = pd.DataFrame(_corrected(rows, pooled))
+    table = pd.DataFrame(_corrected(rows, pooled), columns=None if rows else ["task", "arm"])
     seeds = {key: tuple(sorted(own)) for key, own in diverged.items()}
     return Summary(table, baseline, seeds, fired, tuple(notes))
 

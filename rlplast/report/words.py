@@ -170,7 +170,7 @@ def rulings(results: Results, summary: Summary) -> list[Claim]:
     tested = [row for row in pooled if row["p_value"] == row["p_value"]]
     found: list[Claim] = []
     if tested:
-        about = f"Mean over these {len(results.tasks)} tasks"
+        about = f"Mean over these {len({row['task'] for row in rows}) - 1} tasks"
         found += _ruling(about, tested, pooled, baseline, 1)
     over_all = {row["arm"] for row in tested}
     for task in results.tasks:
