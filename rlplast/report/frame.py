@@ -22,6 +22,7 @@ from rlplast.report import arms as naming
 from rlplast.run.differences import is_free, texts
 from rlplast.run.read import read_best, read_config, read_info, read_lines, status_in, unaltered
 from rlplast.study.folder import read_journal, read_study
+from rlplast.study.published import PublishedCurve, PublishedPoint
 from rlplast.study.show import share_of
 
 __all__ = [
@@ -363,6 +364,8 @@ def _of_study(study: Path) -> _Part:
     part = _Part(name, list(plan["arms"]), [], plan["baseline"], [], [], [], [], [], [])
     part.tasks = [task for task in plan["tasks"] if task]
     part.published, part.recovered = list(plan.get("published", ())), plan.get("recovered")
+    for own in part.published:
+        PublishedCurve(**own | {"points": tuple(PublishedPoint(**at) for at in own["points"])})
     part.notes = [SMOKE] if plan.get("smoke") else []
     for cell in plan["cells"]:
         folder, seed, last = study / cell["folder"], cell["seed"], events.get(cell["key"])

@@ -409,7 +409,7 @@ def summarise(results: Results) -> Summary:
         if len(task.of(arm))
     ]
     pooled = _pooled(tasks, results.arms, baseline, notes) if len(tasks) > 1 else []
-    table = pd.DataFrame(_corrected(rows, pooled))
+    table = pd.DataFrame(_corrected(rows, pooled), columns=None if rows else ["task", "arm"])
     seeds = {key: tuple(sorted(own)) for key, own in diverged.items()}
     return Summary(table, baseline, seeds, fired, tuple(notes))
 
