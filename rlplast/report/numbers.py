@@ -79,7 +79,7 @@ def column(values: Sequence[float], widths: Sequence[float] = ()) -> list[str]:
 
     Examples:
         >>> column([12.5, 1.25, float("nan")]), column([1.5, 2], [0.001, 0.002])
-        (['12.5', '1.2', '–'], ['1.50000', '2.00000'])
+        (['12.5', '1.2', '–'], ['1.5000', '2.0000'])
     """
     most = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
     known = [abs(value) for value in values if math.isfinite(value) and abs(value) > 1e-12 * most]
