@@ -7,9 +7,11 @@
 
 import math
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -202,16 +204,17 @@ def table_of_runs(found: Results) -> pd.DataFrame:
     """Return what `runs` does, of results that were measured."""
     own = found.runs[found.runs.arm != PREFIX]
     shown = ["kind", "score", "final", "area", "best_at", "unit", "total", "updates"]
+    about = own[[*IDENTITY, *shown, "seconds", "cpu_seconds"]]
     fired = pd.DataFrame({run: _fired(found.receipts[run]) for run in own.index}).T
+    fired = fired.reindex(own.index).fillna(0).astype(int)
     settings = pd.DataFrame({run: texts(found.configs[run]) for run in own.index}).T
     settings = settings.reindex(own.index)
     differing = [
         key
         for key in settings
-        if key != "seed" and not is_free(key) and settings[key].nunique(dropna=False) > 1
+        if key not in about and not is_free(key) and settings[key].nunique(dropna=False) > 1
     ]
-    about = own[[*IDENTITY, *shown, "seconds", "cpu_seconds"]]
-    parts = [about, fired.reindex(own.index), settings[differing], own.folder.map(str)]
+    parts = [about, fired, settings[differing], own.folder.map(str)]
     return pd.concat([part for part in parts if part.size], axis=1).reset_index(drop=True)
 
 
@@ -509,7 +512,7 @@ def _merge(parts: Sequence[_Part]) -> Results:
         runs=pd.DataFrame(
             [[getattr(run, name) for name in _COLUMNS] for run in found], None, _COLUMNS
         ),
-        numbers=_numbers([run.lines for run in found]),
+        numbers=_numbers(found),
         receipts={i: run.receipts for i, run in enumerate(found)},
         configs={i: run.config for i, run in enumerate(found)},
         infos={i: run.info for i, run in enumerate(found)},
@@ -528,35 +531,29 @@ _COLUMNS = (
 )
 
 
-def _numbers(runs: Sequence[Sequence[Row]]) -> pd.DataFrame:
-    """Return a row per number of the lines of runs."""
-    names: dict[str, int] = {}
-    parts: list[pd.DataFrame] = []
-    for number, lines in enumerate(runs):
-        # null is a number that was not finite; what is absent from a line is NaN below
-        table = pd.DataFrame(
-            [{k: math.inf if v is None else v for k, v in line.items()} for line in lines]
-        )
-        clock = [unit for unit in UNITS if unit in table]
-        own = [name for name in table if name not in UNITS]
-        values = table[own].to_numpy(float) if own else np.empty((len(table), 0))
-        line, column = (~np.isnan(values)).nonzero()
-        codes = np.array([names.setdefault(name, len(names)) for name in own], dtype=int)
-        value = values[line, column]
-        counts = table[clock].fillna(0).to_numpy(np.int64)[line]
-        part = pd.DataFrame(counts, columns=clock)
-        part["run"], part["line"], part["name"] = number, line, codes[column]
-        part["value"] = np.where(np.isinf(value), np.nan, value)
-        parts.append(part)
-    units = [unit for unit in UNITS if any(unit in part for part in parts)]
-    columns = ["run", "line", *units, "name", "value"]
-    table = (
-        pd.concat([part.reindex(columns=columns, fill_value=0) for part in parts])
-        if parts
-        else pd.DataFrame(columns=columns)
+def _numbers(runs: Sequence[_Run]) -> pd.DataFrame:
+    """Return a row per number of the lines of runs; null, a number that was not finite, is NaN."""
+    counted = {name for run in runs for name in (run.unit, *chain.from_iterable(run.lines))}
+    units = [unit for unit in UNITS if unit in counted]
+    codes: dict[str, int] = defaultdict(
+        count(len(units)).__next__, {own: i for i, own in enumerate(units)}
     )
-    table["name"] = pd.Categorical.from_codes(table["name"].astype(int), list(names))
-    return table.reset_index(drop=True)
+    columns = {name: [np.empty(0, int)] for name in ("run", "line", *units, "name")}
+    columns["value"] = [np.empty(0)]
+    for number, lines in enumerate(run.lines for run in runs):
+        names = np.fromiter(map(codes.__getitem__, chain.from_iterable(lines)), int)
+        values = np.array([*chain.from_iterable(line.values() for line in lines)], float)
+        own = names >= len(units)
+        line = np.repeat(np.arange(len(lines)), np.array([len(line) for line in lines], int))[own]
+        for unit in units:
+            columns[unit].append(np.array([line.get(unit, 0) for line in lines], int)[line])
+        columns["run"].append(np.full(len(line), number))
+        columns["line"].append(line)
+        columns["name"].append(names[own])
+        columns["value"].append(np.where(np.isfinite(values), values, np.nan)[own])
+    table = pd.DataFrame({name: np.concatenate(parts) for name, parts in columns.items()})
+    table["name"] = pd.Categorical.from_codes(table["name"] - len(units), list(codes)[len(units) :])
+    return table
 
 
 def _conflict(ours: Sequence[_Run], theirs: Sequence[_Run]) -> bool:
@@ -651,16 +648,21 @@ def _length(config: Row, lines: Sequence[Row], folder: Path) -> tuple[str, int]:
     return unit, int(lines[-1].get(unit, 0)) if lines else 0
 
 
-def _check_clocks(clocks: Sequence[Any], unit: str, path: Path) -> None:
-    """Check that every line counts `unit`, and that it never goes back."""
+def _check_clocks(clocks: Sequence[Row], unit: str, path: Path) -> None:
+    """Check that every line counts `unit`, which never goes back, and that counts are whole."""
     last = 0
     for number, clock in enumerate(clocks, start=1):
-        x = clock.get(unit) if isinstance(clock, Mapping) else None
+        x = clock.get(unit)
         if not isinstance(x, int) or x < last:
             raise DamagedFile(
                 f"{path}, line {number}: {unit} = {x!r}, expected is a count of at least {last}"
             )
         last = x
+        for other in UNITS:
+            if not isinstance(clock.get(other, 0), int):
+                raise DamagedFile(
+                    f"{path}, line {number}: {other} = {clock[other]!r}, expected is a count"
+                )
 
 
 def _score(lines: Sequence[Row], config: Row) -> str:
