@@ -107,7 +107,7 @@ def test_python_blocks_run(block: Block, reader: Path, monkeypatch: pytest.Monke
         if Path(out).exists():  # another block loads it too
             continue
         api.train(dataclasses.asdict(shrunk(config, reader / "made")), out)
-    monkeypatch.setattr("rlplast.report.vega.draw", undrawn)
+    monkeypatch.setattr("rlplast.report.drawing.draw", undrawn)
     code = "\n" * block.line + block.text  # so that a traceback has the page's line
     namespace: dict[str, Any] = {"__name__": "block"}
     with inline():  # cells in processes of their own: tests/study/test_from_python.py
