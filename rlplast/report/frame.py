@@ -49,7 +49,7 @@ SCORE_OF_TASKS = {
 }
 UNIT_OF_PHASES = {"supervised": "epochs"}  # what `total: auto` counts; updates in other kinds
 SMOKE = "this is a smoke, runs of a moment on random data: nothing in it is a result"
-PREFIX = "prefix"
+PREFIX = ""  # what stands for the arm of a prefix: no arm has such a name
 GOING = ("absent", "running", "interrupted")  # statuses of cells that are to end yet
 IDENTITY = ["study", "task", "arm", "seed", "continuation", "status"]
 Row = Mapping[str, Any]
@@ -75,7 +75,7 @@ class Results:
         runs: a row per run that has begun, by its number: `IDENTITY`, folder, kind, score (a name
             of metrics.jsonl), unit, total, final_share, branch, branch_updates, seconds_before,
             best_at; later what `statistics.measure` adds. The prefixes of studies are among them,
-            as arm "prefix".
+            as arm "".
         numbers: a row per measured number: run, line, the counters of the clock, name, value; a
             value that was no finite number is NaN.
         receipts: run → its lines of receipts.jsonl.
@@ -270,8 +270,8 @@ def read_run(folder: Path) -> Results:
         DamagedFile: if a file is cut or altered.
     """
     with unaltered(folder):
-        run = _Run("", "", "", 0, 1, "done", folder)
-        return _merge([_Part("", [""], [""], None, [run], [], [], [], [], [])])
+        run = _Run("", "", "run", 0, 1, "done", folder)
+        return _merge([_Part("", ["run"], [""], None, [run], [], [], [], [], [])])
 
 
 def _find(folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
@@ -288,7 +288,7 @@ def _find(folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
                 studies.setdefault(path.resolve(), path)
                 inner.clear()
             elif "run.json" in files:
-                if path == folder or not path.name.startswith(f"{PREFIX}-"):
+                if path == folder or not path.name.startswith("prefix-"):
                     single.setdefault(path.resolve(), path)
                 inner.clear()
     in_study = [real for real in single if not studies.keys().isdisjoint(real.parents)]
@@ -380,7 +380,7 @@ def _of_study(study: Path) -> _Part:
         if status == "done" and not pruned:
             part.runs.append(_Run(*about, status, folder))
             continue
-        label = "/".join(own for own in (cell["task"], f"seed-{seed}", arm) if own)
+        label = "/".join(own for own in (cell["task"], f"seed-{seed}", arm or "prefix") if own)
         part.missing.append(f"{label}: {_in_words(status, last)}")
         if arm == PREFIX:
             part.left += _left(folder, cell, status, last)
@@ -509,7 +509,7 @@ def _merge(parts: Sequence[_Part]) -> Results:
         runs=pd.DataFrame(
             [[getattr(run, name) for name in _COLUMNS] for run in found], None, _COLUMNS
         ),
-        numbers=_numbers([run.lines for run in found]),
+        numbers=_numbers(found),
         receipts={i: run.receipts for i, run in enumerate(found)},
         configs={i: run.config for i, run in enumerate(found)},
         infos={i: run.info for i, run in enumerate(found)},
@@ -528,14 +528,15 @@ _COLUMNS = (
 )
 
 
-def _numbers(runs: Sequence[Sequence[Row]]) -> pd.DataFrame:
+def _numbers(runs: Sequence[_Run]) -> pd.DataFrame:
     """Return a row per number of the lines of runs."""
     names: dict[str, int] = {}
     parts: list[pd.DataFrame] = []
-    for number, lines in enumerate(runs):
+    for number, run in enumerate(runs):
         # null is a number that was not finite; what is absent from a line is NaN below
         table = pd.DataFrame(
-            [{k: math.inf if v is None else v for k, v in line.items()} for line in lines]
+            [{k: math.inf if v is None else v for k, v in line.items()} for line in run.lines],
+            columns=None if run.lines else list(UNITS),
         )
         clock = [unit for unit in UNITS if unit in table]
         own = [name for name in table if name not in UNITS]
@@ -550,10 +551,9 @@ def _numbers(runs: Sequence[Sequence[Row]]) -> pd.DataFrame:
         parts.append(part)
     units = [unit for unit in UNITS if any(unit in part for part in parts)]
     columns = ["run", "line", *units, "name", "value"]
-    table = (
-        pd.concat([part.reindex(columns=columns, fill_value=0) for part in parts])
-        if parts
-        else pd.DataFrame(columns=columns)
+    table = pd.concat(
+        [part.reindex(columns=columns, fill_value=0) for part in parts]
+        or [pd.DataFrame(columns=columns)]
     )
     table["name"] = pd.Categorical.from_codes(table["name"].astype(int), list(names))
     return table.reset_index(drop=True)
