@@ -51,7 +51,7 @@ SCORE_OF_TASKS = {
 }
 UNIT_OF_PHASES = {"supervised": "epochs"}  # what `total: auto` counts; updates in other kinds
 SMOKE = "this is a smoke, runs of a moment on random data: nothing in it is a result"
-PREFIX = "prefix"
+PREFIX = ""  # what stands for the arm of a prefix: no arm has such a name
 GOING = ("absent", "running", "interrupted")  # statuses of cells that are to end yet
 IDENTITY = ["study", "task", "arm", "seed", "continuation", "status"]
 Row = Mapping[str, Any]
@@ -77,7 +77,7 @@ class Results:
         runs: a row per run that has begun, by its number: `IDENTITY`, folder, kind, score (a name
             of metrics.jsonl), unit, total, final_share, branch, branch_updates, seconds_before,
             best_at; later what `statistics.measure` adds. The prefixes of studies are among them,
-            as arm "prefix".
+            as arm "".
         numbers: a row per measured number: run, line, the counters of the clock, name, value; a
             value that was no finite number is NaN.
         receipts: run → its lines of receipts.jsonl.
@@ -273,8 +273,8 @@ def read_run(folder: Path) -> Results:
         DamagedFile: if a file is cut or altered.
     """
     with unaltered(folder):
-        run = _Run("", "", "", 0, 1, "done", folder)
-        return _merge([_Part("", [""], [""], None, [run], [], [], [], [], [])])
+        run = _Run("", "", "run", 0, 1, "done", folder)
+        return _merge([_Part("", ["run"], [""], None, [run], [], [], [], [], [])])
 
 
 def _find(folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
@@ -291,7 +291,7 @@ def _find(folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
                 studies.setdefault(path.resolve(), path)
                 inner.clear()
             elif "run.json" in files:
-                if path == folder or not path.name.startswith(f"{PREFIX}-"):
+                if path == folder or not path.name.startswith("prefix-"):
                     single.setdefault(path.resolve(), path)
                 inner.clear()
     in_study = [real for real in single if not studies.keys().isdisjoint(real.parents)]
@@ -383,7 +383,7 @@ def _of_study(study: Path) -> _Part:
         if status == "done" and not pruned:
             part.runs.append(_Run(*about, status, folder))
             continue
-        label = "/".join(own for own in (cell["task"], f"seed-{seed}", arm) if own)
+        label = "/".join(own for own in (cell["task"], f"seed-{seed}", arm or "prefix") if own)
         part.missing.append(f"{label}: {_in_words(status, last)}")
         if arm == PREFIX:
             part.left += _left(folder, cell, status, last)
@@ -534,13 +534,14 @@ _COLUMNS = (
 def _numbers(runs: Sequence[_Run]) -> pd.DataFrame:
     """Return a row per number of the lines of runs; null, a number that was not finite, is NaN."""
     counted = {name for run in runs for name in (run.unit, *chain.from_iterable(run.lines))}
-    units = [unit for unit in UNITS if unit in counted]
+    units = [unit for unit in UNITS if unit in counted or unit == "updates"]
     codes: dict[str, int] = defaultdict(
         count(len(units)).__next__, {own: i for i, own in enumerate(units)}
     )
     columns = {name: [np.empty(0, int)] for name in ("run", "line", *units, "name")}
     columns["value"] = [np.empty(0)]
-    for number, lines in enumerate(run.lines for run in runs):
+    for number, run in enumerate(runs):
+        lines = run.lines
         names = np.fromiter(map(codes.__getitem__, chain.from_iterable(lines)), int)
         values = np.array([*chain.from_iterable(line.values() for line in lines)], float)
         own = names >= len(units)
