@@ -5,16 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy
 
 from rlplast.report.continuations import recoveries, share_recovered
-from rlplast.report.frame import Results, read
+from rlplast.report.frame import read
 from rlplast.report.statistics import measure
 from rlplast.report.view import report_of
 from rlplast.report.words import cost
 from rlplast.study.folder import read_study
-from tests.report.runs import metric_rows, smooth_score, write_run, write_study
+from tests.report.runs import smooth_score, write_run, write_study
 
 
 @pytest.mark.parametrize(("recovered", "count"), [(0, 8), (3, 10), (7, 7), (1, 1), (20, 40)])
@@ -47,64 +48,59 @@ def test_intervals_hold_the_true_share_in_nineteen_of_twenty_studies(alike: floa
     assert held / tries > 0.925
 
 
-def continued(folder: Path, **stored: Any) -> Results:
-    """A study of two seeds, three times continued; number n of arm `fire` ends 40 n higher."""
-    sign = -1 if stored.pop("loss", False) else 1
-    key, first = ("eval/loss", 3500) if sign < 0 else ("eval/return_mean", 500)
-    first = stored.pop("first", 500)
+def continued(folder: Path, sign: int = 1, first: int = 500, **stored: Any) -> Path:
+    """A study of two seeds, three times continued; number n of arm `fire` ends 40 n better."""
+    key = "eval/return_mean" if sign > 0 else "eval/loss"
 
     def score(task: str, arm: str, seed: int, x: int) -> float | None:
-        return sign * smooth_score(task, "none", seed, x) if x >= first else None
+        return sign * smooth_score("asterix", "none", seed, x) if x >= first else None
 
     study = write_study(folder, ("none", "fire"), (1, 2), key=key, score=score)
     plan = read_study(study) | stored
     for cell in [own for own in plan["cells"] if own["kind"] == "arm"]:
-        cell["continuation"] = 1
-        info = json.loads((study / cell["folder"] / "run.json").read_text())
+        folder = study / cell["folder"]
+        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         for number in (2, 3):
-            own = cell | {"key": f"{cell['key']}{number}", "continuation": number}
-            own["folder"] = f"{cell['folder']}{number}"
-            rise = 40.0 * (number - 1) * (cell["arm"] == "fire")
-
-            def risen(x: int, seed: int = cell["seed"], rise: float = rise) -> float | None:
-                own = score("asterix", "none", seed, x)
-                return None if own is None else own + sign * rise * (x > 3000)
-
-            config = {"seed": cell["seed"], "continuation": number}
-            rows = metric_rows(risen, range(500, 6001, 500), key)
-            write_run(study / own["folder"], rows, (), config, info)
-            plan["cells"].append(own)
+            for row in rows:
+                if cell["arm"] == "fire" and key in row and row["env_steps"] > 3000:
+                    row[key] += sign * 40.0
+            more = {"key": f"{cell['key']}{number}", "continuation": number}
+            plan["cells"].append(cell | more | {"folder": f"{cell['folder']}{number}"})
+            info = json.loads((folder / "run.json").read_text())
+            write_run(folder.with_name(f"{folder.name}{number}"), rows, (), {}, info)
     (study / "study.json").write_text(json.dumps(plan))
-    return measure(read([study]))
+    return study
 
 
-@pytest.mark.parametrize("loss", [False, True])
+@pytest.mark.parametrize("sign", [1, -1])
 def test_recovered_is_as_good_as_the_prefix_ever_was_or_as_the_study_says(
-    tmp_path: Path, loss: bool
+    tmp_path: Path, sign: int
 ):
-    sign = -1 if loss else 1
-    none, fire = recoveries(continued(tmp_path / "best", loss=loss)).itertuples()
+    none, fire = found(continued(tmp_path / "best", sign)).itertuples()
     best = [sign * smooth_score("asterix", "none", seed, 2500) for seed in (1, 2)]
     for own, arm in ((none, "none"), (fire, "fire")):
         assert (own.arm, own.least, own.most) == (arm, min(best), max(best))
         assert (own.count, own.recovered, own.seeds, own.shares) == (6, 6, 2, [1, 1])
-    results = continued(tmp_path / "level", loss=loss, recovered=sign * 180.0)
-    none, fire = recoveries(results).itertuples()
+    none, fire = found(continued(tmp_path / "level", sign, recovered=sign * 180.0)).itertuples()
     assert (none.recovered, none.value, fire.recovered, fire.value) == (0, 0, 2, 1 / 3)
     assert fire.shares == [1 / 3, 1 / 3] and fire.least == fire.most == sign * 180
 
 
-def test_a_prefix_without_a_score_needs_a_level(tmp_path: Path):
-    assert recoveries(continued(tmp_path / "best", first=3500)).empty
-    assert len(recoveries(continued(tmp_path / "level", first=3500, recovered=10.0))) == 2
-    assert recoveries(measure(read([write_study(tmp_path)]))).empty  # no continuations
+def found(study: Path) -> pd.DataFrame:
+    return recoveries(measure(read([study])))
+
+
+def test_a_prefix_without_a_score_needs_a_level_and_other_runs_have_no_row(tmp_path: Path):
+    assert found(continued(tmp_path / "best", first=3500)).empty
+    assert len(found(continued(tmp_path / "level", first=3500, recovered=10.0))) == 2
+    assert found(write_study(tmp_path)).empty
 
 
 def test_a_seeds_continuations_are_one_run_in_averages_and_each_is_paid(tmp_path: Path):
-    report = report_of(read([continued(tmp_path).runs.folder[0].parents[3]]))
-    own, single = report.results.done, report.single.done
-    means = single.groupby(["arm", "seed"]).final.mean()
-    assert (len(own), len(single)) == (4, 12)
-    assert list(own.set_index(["arm", "seed"]).final) == pytest.approx(list(means[own.set_index(["arm", "seed"]).index]))
+    report = report_of(read([continued(tmp_path)]))
+    means = report.single.done.groupby(["arm", "seed"]).final.mean()
+    whole = report.results.done.set_index(["arm", "seed"]).final
+    assert (len(whole), len(report.single.done)) == (4, 12)
+    assert list(whole) == pytest.approx(list(means[whole.index]))
     # 12 continuations and 2 prefixes, of 30 s and 1500 updates each
     assert cost(report.single) == (14 * 30, 14 * 1500)

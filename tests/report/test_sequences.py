@@ -8,20 +8,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from rlplast.report import sequences as ours
 from rlplast.report.frame import Results, read
-from rlplast.report.sequences import (
-    by_visit,
-    forgetting,
-    forward_transfer,
-    late_change,
-    plasticity_loss,
-    revisits,
-    sequence,
-    task_curve,
-    tasks_in,
-    trained,
-    visits,
-)
 from tests.report.runs import write_run
 
 GAMES = {"sequence": ["gym/x", {"id": "gym/y"}], "steps_per_task": "1k", "cycles": 2}
@@ -29,43 +17,43 @@ NAMES = ["gym/x", "gym/y", "gym/x", "gym/y"]
 nan = math.nan
 
 
-def made(names: str, **columns: list[float]) -> pd.DataFrame:
+def of(names: str, **columns: list[float]) -> pd.DataFrame:
     """Visits of a run, a letter per task."""
     return pd.DataFrame({"phase": range(len(names)), "name": list(names), **columns})
 
 
 def test_later_visits_are_compared_with_the_first_of_their_task():
-    assert revisits(made("abab", mean=[10, 1, 7, 3])) == ((7 - 10) + (3 - 1)) / 2
-    assert revisits(made("ababa", mean=[10, 1, 7, 3, 4])) == ((7 - 10) + (4 - 10) + (3 - 1)) / 3
-    assert revisits(made("abab", mean=[10, nan, 7, 3])) == 7 - 10  # b's first was not measured
-    assert math.isnan(revisits(made("ab", mean=[1, 2])))
+    assert ours.revisits(of("abab", mean=[10, 1, 7, 3])) == ((7 - 10) + (3 - 1)) / 2
+    assert ours.revisits(of("ababa", mean=[10, 1, 7, 3, 4])) == ((7 - 10) + (4 - 10) + (3 - 1)) / 3
+    assert ours.revisits(of("abab", mean=[10, nan, 7, 3])) == 7 - 10  # not measured
+    assert math.isnan(ours.revisits(of("ab", mean=[1, 2])))
 
 
 def test_the_second_half_is_compared_with_the_first_task_where_none_comes_again():
-    assert late_change(made("abc", mean=[5, 4, 2])) == 2 - 5
-    assert late_change(made("abcd", mean=[5, 9, 2, 1])) == (-3 - 4) / 2
-    assert math.isnan(late_change(made("abab", mean=[5, 4, 2, 1])))
-    assert math.isnan(late_change(made("a", mean=[5])))
+    assert ours.late_change(of("abc", mean=[5, 4, 2])) == 2 - 5
+    assert ours.late_change(of("abcd", mean=[5, 9, 2, 1])) == (-3 - 4) / 2
+    assert math.isnan(ours.late_change(of("abab", mean=[5, 4, 2, 1])))
+    assert math.isnan(ours.late_change(of("a", mean=[5])))
 
 
 def test_plasticity_loss_is_what_a_new_agent_has_more_after_the_first_task():
-    assert plasticity_loss(made("abc", end=[1, 5, 6]), made("abc", end=[9, 7, 6.5])) == 2.5 / 2
-    assert plasticity_loss(made("ab", end=[1, 5]), made("abc", end=[9, 7, 100])) == 2  # shorter
-    assert math.isnan(plasticity_loss(made("a", end=[1]), made("a", end=[9])))
+    assert ours.plasticity_loss(of("abc", end=[1, 5, 6]), of("abc", end=[9, 7, 6.5])) == 2.5 / 2
+    assert ours.plasticity_loss(of("ab", end=[1, 5]), of("abc", end=[9, 7, 100])) == 2  # shorter
+    assert math.isnan(ours.plasticity_loss(of("a", end=[1]), of("a", end=[9])))
 
 
 def test_forward_transfer_is_over_first_visits_and_a_share_of_what_was_left():
-    run, oracle = (made("abab", mean=own) for own in ([0.2, 0.6, 0.9, 0.1], [0.8, 0.5, 0.0, 0.0]))
-    assert forward_transfer(run, oracle, False) == pytest.approx(0.1)
-    assert forward_transfer(run, oracle, True) == pytest.approx(0.1 / 0.5)
+    run, oracle = (of("abab", mean=own) for own in ([0.2, 0.6, 0.9, 0.1], [0.8, 0.5, 0.0, 0.0]))
+    assert ours.forward_transfer(run, oracle, False) == pytest.approx(0.1)
+    assert ours.forward_transfer(run, oracle, True) == pytest.approx(0.1 / 0.5)
     # nothing is left to gain where the new agent is perfect
-    assert math.isnan(forward_transfer(run, made("abab", mean=[0, 1, 0, 0]), True))
+    assert math.isnan(ours.forward_transfer(run, of("abab", mean=[0, 1, 0, 0]), True))
 
 
 def test_forgetting_is_of_all_tasks_but_the_one_trained_last():
-    assert forgetting(made("abab", end=[1, 2, 10, 3], last=[4, 9, 4, 9])) == 10 - 4
-    assert forgetting(made("abc", end=[3, 5, 0], last=[1, 6, 9])) == 0.5
-    assert math.isnan(forgetting(made("aa", end=[1, 2], last=[0, 0])))
+    assert ours.forgetting(of("abab", end=[1, 2, 10, 3], last=[4, 9, 4, 9])) == 10 - 4
+    assert ours.forgetting(of("abc", end=[3, 5, 0], last=[1, 6, 9])) == 0.5
+    assert math.isnan(ours.forgetting(of("aa", end=[1, 2], last=[0, 0])))
 
 
 # Runs by hand: evaluations of the current task four times a phase, of all seen tasks at its end.
@@ -94,45 +82,38 @@ def study(folder: Path, sign: int = 1, key: str = "return_mean", until: int = 40
     return read([folder])
 
 
-@pytest.fixture(scope="module")
-def games(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return study(tmp_path_factory.mktemp("games"))
-
-
 def test_the_tasks_of_a_run_follow_from_its_config():
-    assert tasks_in({"env": GAMES}) == NAMES
     shifted = {"id": "gym/x", "shift": {"name": "gravity"}, "tasks": 2, "steps_per_task": 8}
-    assert tasks_in({"env": shifted}) == ["task-0", "task-1"]
-    assert tasks_in({"env": {"id": "gym/x"}}) == tasks_in({"stream": {"name": "warm_start"}}) == []
+    assert ours.tasks_in({"env": shifted}) == ["task-0", "task-1"]
+    assert ours.tasks_in({"env": {"id": "gym/x"}}) == []
+    assert ours.tasks_in({"stream": {"name": "warm_start"}}) == []
 
 
 @pytest.mark.parametrize(("sign", "key"), [(1, "return_mean"), (-1, "loss")])
 def test_visits_are_read_from_the_lines_of_a_run(tmp_path: Path, sign: int, key: str):
-    games = study(tmp_path, sign, key)
+    games = study(tmp_path / "whole", sign, key)
     (run,) = games.runs.index[(games.runs.arm == "none") & (games.runs.seed == 2)]
-    found = visits(games, [run])
+    found = ours.visits(games, [run])
     assert list(found.name) == NAMES
     # by trapezoids from a quarter of a phase to its end: 62.5 on average
     assert list(found["mean"]) == pytest.approx([64.5, 54.5, 44.5, 34.5])
     assert list(found.end) == pytest.approx([102, 92, 82, 72])
     assert list(found["last"]) == [47, 72, 47, 72]
-    xs, ys = task_curve(games, run, "gym/y")
+    xs, ys = ours.task_curve(games, run, "gym/y")
     assert list(xs) == [1250, 1500, 1750, 2000, 3000, 3250, 3500, 3750, 4000]
     assert list(sign * ys) == [17, 42, 67, 92, 48, -3, 22, 47, 72]
     both = {"gym/x": [(0, 1000), (2000, 3000)], "gym/y": [(1000, 2000), (3000, 4000)]}
-    assert trained(games, run) == both
+    assert ours.trained(games, run) == both
+    early = ours.visits(study(tmp_path / "early", sign, key, until=1500), [0])
+    assert list(early.name) == NAMES[:2]  # what it began
+    assert early.end[1] == score("none", 1, 1, 0.5) and math.isnan(early["last"][0])
 
 
-def test_a_run_that_stopped_early_has_the_visits_it_began(tmp_path: Path):
-    found = visits(study(tmp_path, until=1500), [0])
-    assert list(found.name) == NAMES[:2]
-    assert found.end[1] == score("none", 1, 1, 0.5) and math.isnan(found["last"][0])
-
-
-def test_arms_are_estimated_over_seeds_and_paired_with_the_oracle(games: Results):
+def test_arms_are_estimated_over_seeds_and_paired_with_the_oracle(tmp_path: Path):
+    games = study(tmp_path)
     arms = games.runs.arm.where(games.runs.arm == "none", "oracle")
-    found = visits(replace(games, runs=games.runs.assign(arm=arms)), games.runs.index)
-    none, oracle = sequence(found, False).itertuples()
+    found = ours.visits(replace(games, runs=games.runs.assign(arm=arms)), games.runs.index)
+    none, oracle = ours.sequence(found, False).itertuples()
     assert (none.revisits, none.revisits_low, none.seeds) == (-20, -20, 5)
     # the oracle ends at 100 + 2 seed in every phase, the arm at 100 + seed − 10 phase
     assert none.plasticity_loss == pytest.approx(20 + 3)
@@ -140,9 +121,9 @@ def test_arms_are_estimated_over_seeds_and_paired_with_the_oracle(games: Results
     assert none.forward_transfer == pytest.approx(-10 - 3)
     assert none.forgetting == pytest.approx(83 - 47)
     assert math.isnan(none.late_change) and math.isnan(oracle.plasticity_loss)
-    assert math.isnan(sequence(found[found.arm == "none"], False).plasticity_loss[0])
-    table = by_visit(found, False).set_index(["arm", "task"]).loc["none"]
+    assert math.isnan(ours.sequence(found[found.arm == "none"], False).plasticity_loss[0])
+    table = ours.by_visit(found, False).set_index(["arm", "task"]).loc["none"]
     assert list(table["visit 1"]) == [65.5, 55.5] and list(table["visit 2 − visit 1"]) == [-20, -20]
     assert table.forgetting["gym/x"] == pytest.approx(36) and math.isnan(table.forgetting["gym/y"])
-    cut = by_visit(found, True)  # as if scores were shares
+    cut = ours.by_visit(found, True)  # as if scores were shares
     assert (cut["visit 1_high"] <= 1).all() and (cut["visit 2 − visit 1_low"] >= -1).all()
