@@ -104,7 +104,7 @@ def curves(report: Report, task: str) -> Chart:
 
     def single(look: Look, run: int) -> Datum:
         xs, ys = results.curve(run, key)
-        line = _line(look, xs / step, ys, most=most, **_axes(report, [run], xs))
+        line = _line(look, xs / step, ys, most=most)
         return line | {"seed": int(results.runs.seed[run])}
 
     for look, runs in report.ordered(results.of(task)):
@@ -139,9 +139,9 @@ def curves(report: Report, task: str) -> Chart:
         whose = "; ".join(f"{arm}: {words}" for arm, words, *_ in theirs)
         caption += f" Thin bands with dotted edges: published mean ± 2 standard errors ({whose})."
     data = {"curves": drawn, "seeds": seeds, "running": going, "firings": fired}
-    across = _across(report, task, branches, step)
+    across = [{"x": x / step} for x in branches]
     spec = lines(report.looks, data | {"bands": published}, (label, better(key)), across)
-    axes = [name for name in AXES if drawn and name in drawn[0]]
+    axes = [name for name in AXES if any(name in row for row in drawn)]
     spec["usermeta"] = {"x": label, "axes": axes}
     return Chart(f"curve-{report.slugs[task]}", "Learning curves", caption, spec)
 
@@ -191,15 +191,18 @@ def profiles(report: Report) -> Iterator[Chart]:
         xs = np.linspace(runs.final.min(), runs.final.max(), 61)
         key = report.score(tasks[0])
         higher = task == ALL_TASKS or higher_is_better(key)
-        drawn = []
+        drawn, few = [], len(report.looks) <= 8  # bands of more hide one another
         for look, own in report.ordered(runs):
             finals = own.final.to_numpy()[:, None]
             share = (finals >= xs if higher else finals <= xs).mean(axis=0)
-            drawn.append(_line(look, xs, share, *share_interval(share, len(own))))
+            band = share_interval(share, len(own)) if few else ()
+            drawn.append(_line(look, xs, share, *band))
         label = runs.scale.iloc[0] if task == ALL_TASKS else key
         caption = (
             f"Share of runs that end at a score or {'above' if higher else 'below'}, over seeds"
-            f"{' and tasks' * (task == ALL_TASKS)}. Band: 95% intervals (Wilson's, point by point)."
+            f"{' and tasks' * (task == ALL_TASKS)}."
+            + " Band: 95% intervals (Wilson's, point by point)."
+            * few
         )
         labels = (f"final score: {label}", "share of runs")
         spec = lines(report.looks, {"curves": drawn}, labels, steps=False)
@@ -450,10 +453,10 @@ def _line(
 
 
 def _axes(report: Report, runs: Sequence[int], xs: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the counters and the seconds of runs at points of their curves, in the mean."""
+    """Return other counters, and the seconds, of runs at points of their curves, in the mean."""
     results, found = report.results, {}
     about = results.runs.loc[runs[0]]
-    for name in AXES:
+    for name in (own for own in AXES if own != about.unit):
         key, column = ("time/seconds", "value") if name == "seconds" else (about.score, name)
         rows = [results.named(key, run) for run in runs]
         if all(column in own and own[column].any() for own in rows):
@@ -478,19 +481,9 @@ def _fired(report: Report, task: str, step: int) -> list[Datum]:
         many = len(xs) > MARKS
         if many:
             what, xs = [f"{', '.join(dict.fromkeys(what))}: {len(xs)} times"] * 2, xs[[0, -1]]
-        axes = {"x": xs / step} | _axes(report, list(runs.index), xs)
-        row = {"arm": look.label, "row": len(found), "what": what} | ({"bar": True} if many else {})
-        found.append(row | {name: rounded(values) for name, values in axes.items()})
+        row = {"arm": look.label, "row": len(found), "x": rounded(xs / step), "what": what}
+        found.append(row | ({"bar": True} if many else {}))
     return found
-
-
-def _across(report: Report, task: str, branches: Sequence[float], step: int) -> list[Datum]:
-    """Return where arms of a task left a shared prefix."""
-    if not branches:
-        return []
-    xs = np.array(branches)
-    axes = _axes(report, [report.any_of(task)], xs)
-    return pd.DataFrame({"x": xs / step, **axes}).to_dict("records")
 
 
 def _normalised(report: Report, task: str) -> pd.DataFrame:

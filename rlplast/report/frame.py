@@ -119,18 +119,20 @@ class Results:
         return own[own.status.isin(GOING) & (own.arm != PREFIX) & (own.score != "")]
 
     @cached_property
-    def _named(self) -> dict[str, pd.DataFrame]:
-        return dict(iter(self.numbers.groupby("name", observed=True)))
+    def _places(self) -> Mapping[Any, np.ndarray]:
+        return self.numbers.groupby(["run", "name"], observed=True).indices
 
-    def named(self, name: str, run: int | None = None) -> pd.DataFrame:
-        """Return the rows of a number, of all runs or of one."""
-        rows = self._named[name] if name in self._named else self.numbers.iloc[:0]
-        return rows if run is None else rows[rows.run == run]
+    def named(self, name: str, run: int) -> pd.DataFrame:
+        """Return the rows of a number of a run."""
+        return self.numbers.iloc[self._places.get((run, name), [])]
 
     def curve(self, run: int, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Return a number over a run as (xs, ys), of shape (points,): xs ascend in its unit."""
-        rows = self.named(name, run).dropna(subset="value")
-        return rows[self.runs.unit[run]].to_numpy(float), rows.value.to_numpy(float)
+        place = self._places.get((run, name), np.empty(0, int))
+        ys = self.numbers["value"].to_numpy()[place]
+        xs = self.numbers[self.runs.at[run, "unit"]].to_numpy()[place]
+        known = ~np.isnan(ys)
+        return xs[known].astype(float), ys[known]
 
     def of(self, task: str, arm: str | None = None) -> pd.DataFrame:
         """Return the finished runs of a task, or an arm's of them."""
@@ -371,7 +373,8 @@ def _of_study(study: Path) -> _Part:
         info = read_info(folder)
         status = status_in(info)
         # a study without tasks
-        task = cell["task"] or (naming.task_of(read_config(folder)) if info else "")
+        config = read_config if status == "done" else _config
+        task = cell["task"] or (naming.task_of(config(folder)) if info else "")
         pruned = last is not None and last.get("event") == "pruned"
         about = (name, task, arm, seed, cell.get("continuation", 1))
         if status == "done" and not pruned:
@@ -419,7 +422,7 @@ def _of_runs(folders: Sequence[Path], name: str) -> _Part:
         status = status_in(info)
         if status != "done":
             part.missing.append(f"{folder}: {_in_words(status)}")
-        config = read_config(folder) if status == "done" else _config(folder)
+        config = (read_config if status == "done" else _config)(folder)
         task, arm = naming.task_of(config), naming.label_of(config)
         about = ("", task, arm, int(config.get("seed", 0)), 1, status, folder)
         if info.get("diverged") and status != "done":
