@@ -173,7 +173,7 @@ def firings(results: Results, run: int | None = None) -> pd.DataFrame:
             methods = ", ".join(dict.fromkeys(method for _, method in fired[after]))
             rows.append((number, about.task, about.arm, about.seed, methods, at, *cost))
     columns = ["run", "task", "arm", "seed", "methods", "at", "drop", "recovered_after", "area"]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[5:], float))
 
 
 def _first_after(points: pd.DataFrame, clock: Row, score: str) -> int:

@@ -1,279 +1,379 @@
-"""Charts of several arms: what is drawn, whose it is, and what their files say."""
+"""Charts: that they are drawn, in whose colour, and that they hold the right numbers."""
 
+import json
 import re
 import xml.etree.ElementTree as ET
-from functools import cache
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+import vl_convert
+from scipy.stats import binomtest
 
 from rlplast.report import charts
-from rlplast.report.arm_styles import BASELINE, arm_styles
-from rlplast.report.charts import Curve, Firing
-from rlplast.report.drawing import png
-from rlplast.report.lines import Kind, Line, chart_of_lines
-from rlplast.report.rows import Bar, Panel, Point, chart_of_rows
-from rlplast.report.vega import Spec
-from tests.marks import slow_but
+from rlplast.report.arms import BASELINE, looks
+from rlplast.report.contents import _printable, sections
+from rlplast.report.frame import Results, read
+from rlplast.report.view import Report, report_of
 from tests.report.drawn import svg
+from tests.report.runs import receipt_row, smooth_score, write_run, write_study
 
-NAMES = ("none", "fire", "full_reset")
+ARMS, SEEDS, TASK = ("none", "fire", "full_reset"), range(1, 6), "asterix"
+XS = list(range(500, 6001, 500))
 MANY = tuple(f"an arm with quite a long name {number}" for number in range(12))
-XS = np.arange(0.0, 6000.0, 500.0)
-KINDS: tuple[Kind, ...] = ("plain", "density", "log density", "plane")  # of lines
-DRAWN = slow_but(["curves", "bars", "density"], ["curves", "panels", "points", "bars", *KINDS])
-every_drawing = pytest.mark.parametrize("kind", DRAWN)
-every_kind = pytest.mark.parametrize("kind", ["curves", "panels", "points", "bars", *KINDS])
+HOSTILE = ('a\\"b', "a'b", "{a}", "a\x00b", "x\ud800", "</script>", "__proto__", "a.b[0]")
 
 
-def curves(arms: int, points: np.ndarray = XS) -> dict[int, Curve]:
-    return {
-        arm: Curve(points, points * (arm + 1), points * (arm + 1) - 50, points * (arm + 1) + 50)
-        for arm in range(arms)
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """Three arms, five seeds, one task; one more seed that has not ended."""
+    folder = tmp_path_factory.mktemp("plain")
+    going = {(TASK, arm, 6): "running" for arm in ARMS}
+    return report_of(read([write_study(folder, ARMS, range(1, 7), statuses=going)]))
+
+
+def renamed(raw: Results, arms: Sequence[str], task: str, network: str) -> Results:
+    """Results with other names, which no folder could have."""
+    names = dict(zip(raw.arms, arms, strict=True))
+    fired = {
+        run: [row | {"network": network} for row in rows] for run, rows in raw.receipts.items()
     }
+    numbers = raw.numbers.assign(
+        name=raw.numbers.name.cat.rename_categories(lambda own: own.replace("/q", f"/{network}"))
+    )
+    runs = raw.runs.assign(arm=raw.runs.arm.replace(names), task=task)
+    about = {"arms": tuple(arms), "tasks": (task,), "baseline": arms[0], "receipts": fired}
+    return replace(raw, runs=runs, numbers=numbers, **about)
 
 
-def points(arms: int) -> dict[int, Point]:
-    return {arm: Point(arm, arm - 0.5, arm + 1.0, (arm - 1.0, arm + 2.0)) for arm in range(arms)}
-
-
-@cache
-def all_charts(names: tuple[str, ...]) -> dict[str, Spec]:
-    """One chart of each kind, of all arms."""
-    arms, n = arm_styles(names, names[0]), len(names)
-    fired = {arm: [Firing(1000.0 * arm, "fire on q")] for arm in range(1, n)}
-    seeds = {0: {1: curves(1)[0], 2: curves(1)[0]}}
-    layers = {"weight_norm": {"": curves(n), "fc1": curves(1)}, "churn": {"": curves(n)}}
-    panels = [Panel("final", "score", points(n), 0.0), Panel("area", "score", points(n))]
-    bars = [Panel("task", "seconds", {arm: Bar(3.0, 2.0) for arm in range(n)})]
-    lines = {
-        f"{arm} here": [Line(arm, m, XS, XS + 1) for m in ("first", "last")] for arm in range(n)
-    }
-    return {
-        **{kind: chart_of_lines(arms, lines, ("x", "y"), kind) for kind in KINDS},
-        "curves": charts.curves(arms, curves(n), seeds, ("steps", "score"), [3000], fired),
-        "panels": charts.panels(arms, layers, "steps", [3000], {"churn": [(0, 1000)]}),
-        "points": chart_of_rows(arms, panels),
-        "bars": chart_of_rows(arms, bars),
-    }
-
-
-@cache
-def drawing(names: tuple[str, ...], kind: str) -> ET.Element:
-    return ET.fromstring(svg(all_charts(names)[kind]))
-
-
-def marks(names: tuple[str, ...], kind: str, colour: str) -> list[dict[str, str]]:
-    """The attributes of what is drawn in a colour, but for the legend."""
-    found = []
-    for group in drawing(names, kind).iter():
-        if "role-mark" in group.get("class", ""):
-            found += [own.attrib for own in group.iter() if colour in own.attrib.values()]
+def compiled(report: Report, errors: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """Name of each chart of a report → its .svg file; nothing is complained about."""
+    found = {}
+    for chart in (own for section in sections(report) for own in section.charts):
+        spec = json.loads(json.dumps(_printable(chart.spec), allow_nan=False))
+        text = vl_convert.vegalite_to_svg(
+            spec, vl_version=charts.VERSION, config=charts.CONFIG, show_warnings=True
+        )
+        assert (chart.name, errors.readouterr().err) == (chart.name, "")
+        ET.fromstring(text)
+        inside = re.sub(r'<g class="mark-group role-legend.*', "", text, flags=re.DOTALL)
+        drawn = {row["arm"] for rows in chart.spec["datasets"].values() for row in rows}
+        assert drawn
+        for look in report.looks:
+            assert (look.colour in inside) >= (look.label in drawn), (chart.name, look)
+        found[chart.name] = text
     return found
 
 
-def texts(names: tuple[str, ...], kind: str) -> list[str]:
-    return [
-        text
-        for own in drawing(names, kind).iter()
-        if (text := own.text) and own.tag.endswith("text")
+def test_every_chart_of_a_report_is_drawn(plain: Report, capfd: pytest.CaptureFixture[str]):
+    assert list(compiled(plain, capfd)) == [
+        *("score-asterix", "curve-asterix", "improvement", "difference", "profile-asterix"),
+        *("drop-asterix", "metrics-asterix-q", "cost"),
     ]
-
-
-def test_arms_differ_in_colour_or_line_and_the_baseline_is_grey():
-    arms = arm_styles(MANY, MANY[3])
-    assert [look.index for look in arms if look.colour == BASELINE] == [3]
-    assert len({(look.colour, look.dash) for look in arms}) == len(MANY)
-    assert len({(look.colour, look.shape) for look in arms}) == len(MANY)
-    assert BASELINE not in [look.colour for look in arm_styles(MANY, None)]
-    colours = [
-        {look.name: look.colour for look in arm_styles(names, "none")}
-        for names in (("none", "a", "b"), ("a", "b", "none"))
-    ]
-    assert colours[0] == colours[1]  # wherever the baseline stands
-
-
-def test_labels_are_printable_and_differ():
-    arms = arm_styles(("a\x00b", "a\x01b", "a\nb"), None)
-    assert [look.name for look in arms] == ["a\x00b", "a\x01b", "a\nb"]
-    assert [look.label for look in arms] == ["a\ufffdb", "a\ufffdb 2", "a\ufffdb 3"]
-
-
-@every_kind
-def test_every_arm_is_drawn_in_its_colour(kind: str):
-    for look in arm_styles(NAMES, NAMES[0]):
-        assert marks(NAMES, kind, look.colour)
-
-
-@every_kind
-def test_what_is_hidden_is_not_drawn(kind: str):
-    spec = all_charts(NAMES)[kind]
-    (shown,) = [own for own in spec["params"] if own["name"] == "shown"]
-    others = [own for own in spec["params"] if own["name"] != "shown"]
-    only = spec | {"params": [{**shown, "value": ["fire"]}, *others]}
-    text = re.sub(r'<g class="mark-group role-legend.*', "", svg(only), flags=re.DOTALL)
-    none, fire, reset = (look.colour in text for look in arm_styles(NAMES, NAMES[0]))
-    assert (none, fire, reset) == (False, True, False)
-
-
-@every_drawing
-def test_files_name_every_arm_in_full(kind: str):
-    assert set(MANY) <= set(texts(MANY, kind))
-
-
-def test_curves_hold_the_numbers_given():
-    data = all_charts(NAMES)["curves"]["datasets"]
-    (own,) = [row for row in data["curves"] if row["arm"] == "full_reset"]
-    assert own["x"] == XS.tolist()
-    assert own["y"] == (XS * 3).tolist()
-    assert (own["low"], own["high"]) == ((XS * 3 - 50).tolist(), (XS * 3 + 50).tolist())
-    assert [(row["arm"], row["x"], row["what"]) for row in data["firings"]] == [
-        ("fire", [1000], ["fire on q"]),
-        ("full_reset", [2000], ["fire on q"]),
-    ]
-    assert [(row["arm"], row["seed"]) for row in data["seeds"]] == [("none", 1), ("none", 2)]
-
-
-@pytest.mark.parametrize("side", [None, np.full(len(XS), np.nan)], ids=["none", "nan"])
-def test_curve_without_an_interval_has_no_band(side: np.ndarray | None):
-    arms = arm_styles(("none",), "none")
-    drawn = [
-        svg(charts.curves(arms, {0: Curve(XS, XS, low, low)}, {}, ("x", "y"), [], {}))
-        for low in (side, XS)
-    ]
-    areas = [re.findall(r'<path aria-label[^>]*area mark[^>]*d="(M[^"]+)"', text) for text in drawn]
-    assert [bool(found) for found in areas] == [False, True]
-
-
-@pytest.mark.parametrize(("points", "symbols"), [(1, 1), (2, 0)])
-def test_a_curve_of_one_point_is_drawn_as_a_point(points: int, symbols: int):
-    arms, curve = arm_styles(("none",), "none"), Curve(XS[:points], XS[:points])
-    text = svg(charts.curves(arms, {0: curve}, {}, ("x", "y"), [], {}))
-    groups = re.findall(r'<g class="mark-symbol role-mark layer[^>]*>(.*?)</g>', text)
-    assert sum(group.count('d="M') for group in groups) == symbols
-
-
-def test_no_value_is_written_as_not_a_number():
-    spec = charts.curves(
-        arm_styles(("a",), None), {0: Curve(XS, XS * np.nan)}, {}, ("x", "y"), [], {}
-    )
-    assert spec["datasets"]["curves"][0]["y"] == [None] * len(XS)
-
-
-def test_points_show_value_interval_and_seeds():
-    (row,) = [r for r in all_charts(NAMES)["points"]["datasets"]["panel_0"] if r["arm"] == "fire"]
-    assert row == {"arm": "fire", "value": 1, "low": 0.5, "high": 2, "seeds": [0, 3]}
-
-
-def test_point_without_interval_has_no_line():
-    alone = {0: Point(5.0, float("nan"), float("nan"))}
-    text = svg(chart_of_rows(arm_styles(("none",), None), [Panel("a", "b", alone)]))
-    assert "mark-symbol" in text
-    assert not re.findall(r"<line [^>]*stroke-width=\"2.4\"", text)
-
-
-def test_arm_without_a_number_has_no_row():
-    spec = chart_of_rows(arm_styles(NAMES, "none"), [Panel("a", "b", {2: Point(1.0)})])
-    found = re.findall(r">([a-z_]+)</text>", svg(spec))
-    assert "full_reset" in found
-    assert not {"none", "fire"} & set(found)
-
-
-def ticks(panel: Panel) -> list[float]:
-    text = svg(chart_of_rows(arm_styles(("a",), None), [panel]))
-    return [float(found) for found in re.findall(r">(-?[\d.]+)</text>", text)]
-
-
-def test_shares_have_an_axis_from_0_to_1_and_times_begin_at_0():
-    near = ticks(Panel("p", "p", {0: Point(0.5, 0.48, 0.52)}, 0.5, "share"))
-    assert (near[0], near[-1]) == (0, 1)
-    times = ticks(Panel("t", "t", {0: Point(400.0, seeds=(300.0, 500.0))}, axis="zero"))
-    assert times[0] == 0
-    assert times[-1] >= 500
-
-
-def test_bars_begin_at_0_and_their_shared_part_comes_first():
-    (row,) = [r for r in all_charts(NAMES)["bars"]["datasets"]["panel_0"] if r["arm"] == "fire"]
-    assert (row["shared"], row["end"]) == (2, 5)
-    (colour,) = [look.colour for look in arm_styles(NAMES, "none") if look.name == "fire"]
-    paths = [own["d"] for own in marks(NAMES, "bars", colour)]
-    starts = sorted(float(re.match(r"M([\d.]+)", path)[1]) for path in paths)  # type: ignore[index]
-    assert starts[0] == 0
-    assert starts[1] == pytest.approx(230 * 2 / 5)
-
-
-def test_a_metric_measured_of_layers_has_a_choice_of_them():
-    spec = all_charts(NAMES)["panels"]
-    (layer,) = [own for own in spec["params"] if own["name"] == "layer"]
-    assert layer["bind"]["options"] == ["", "fc1"]
-    assert layer["bind"]["labels"] == [charts.WHOLE, "fc1"]
-    assert layer["value"] == ""
-    alone = charts.panels(arm_styles(NAMES, None), {"a": {"": curves(3)}}, "x", [])
-    assert "layer" not in [own["name"] for own in alone["params"]]
-
-
-@pytest.mark.parametrize(("value", "label"), [(0.1, "0.1"), (2.0, "2"), (1234.5, "1235")])
-def test_a_constant_is_labelled_with_its_value(value: float, label: str):
-    flat = {0: Curve(XS, np.full(len(XS), value))}
-    text = svg(charts.panels(arm_styles(("a",), None), {"m": {"": flat}}, "x", []))
-    assert f">{label}</text>" in text
 
 
 @pytest.mark.parametrize(
-    ("top", "expected"),
+    ("changes", "names"),
     [
-        (2e4, {"5k", "10k", "15k", "20k"}),
-        (2e6, {"500k", "1M", "1.5M", "2M"}),
-        (8e11, {"2e+11", "4e+11", "6e+11", "8e+11"}),
+        ({"arms": HOSTILE[:4]}, HOSTILE[:4]),
+        ({"arms": HOSTILE[4:]}, HOSTILE[4:]),
+        ({"arms": MANY[:4], "seeds": (1,), "key": "eval/loss"}, MANY[:4]),  # no intervals
+        ({"arms": ("none",), "seeds": (1,)}, ("none",)),
+        ({"arms": ("none",), "total": 500, "branch": 500}, ("none",)),  # curves of one point
     ],
+    ids=["hostile", "more hostile", "no intervals", "one run", "one point"],
 )
-def test_axes_of_values_say_powers_of_ten_only_where_they_are_large(top: float, expected: set[str]):
-    steep = {0: Curve(XS, np.linspace(0, top, len(XS)))}
-    text = svg(charts.panels(arm_styles(("a",), None), {"m": {"": steep}}, "x", []))
-    assert expected <= set(re.findall(r">([^<>]+)</text>", text))
+def test_whatever_arms_are_called_and_however_few_runs_there_are(
+    changes: dict[str, Any], names: Sequence[str], tmp_path, capfd: pytest.CaptureFixture[str]
+):
+    arms = [f"arm{number}" for number in range(len(names))]
+    raw = read(
+        [write_study(tmp_path, **({"seeds": SEEDS} | changes | {"arms": arms}), baseline=None)]
+    )
+    own = TASK if "none" in names else 'a task\\"\n\u2028{}</script>'
+    report = report_of(renamed(raw, names, own, "q" if "none" in names else 'n\\"{'))
+    found = compiled(report, capfd)
+    for look in report.looks if len(names) > 1 else ():
+        curves = next(text for name, text in found.items() if name.startswith("curve"))
+        assert look.label in [own.text for own in ET.fromstring(curves).iter()]
+    if "total" in changes:
+        groups = re.findall(
+            r'<g class="mark-symbol role-mark layer[^>]*>(.*?)</g>', found["curve-asterix"]
+        )
+        assert sum(group.count('d="M') for group in groups) == 1
+
+
+def test_files_name_each_of_many_arms_and_repeat_byte_for_byte_and_load_nothing():
+    rows = [{"arm": arm, "x": [0, 1], "y": [n, 2]} for n, arm in enumerate(MANY)]
+    spec = charts.lines(looks(MANY, None), {"curves": rows}, ("x", "y"))
+    text = svg(spec)
+    assert set(MANY) <= {own.text for own in ET.fromstring(text).iter()}
+    assert text == svg(spec)
+    assert set(re.findall(r"https?://[^\"'\s<]+", text)) == {
+        *("http://www.w3.org/1999/xlink", "http://www.w3.org/2000/svg"),
+    }
+
+
+def test_arms_differ_in_colour_or_line_and_the_baseline_is_grey():
+    arms = looks(MANY, MANY[3])
+    assert [look.index for look in arms if look.colour == BASELINE] == [3]
+    assert len({(look.colour, look.dash) for look in arms}) == len(MANY)
+    assert len({(look.colour, look.shape) for look in arms}) == len(MANY)
+    assert len({look.colour for look in looks(MANY[:6], None)}) == 6
+    colours = [
+        {look.name: look.colour for look in looks(names, "none")}
+        for names in (("none", "fire", "swr"), ("swr", "none"), ("fire", "none"))
+    ]
+    assert colours[1].items() <= colours[0].items() >= colours[2].items()  # whoever else is there
+    labels = [look.label for look in looks(("a\x00b", "a\x01b", "a\nb"), None)]
+    assert labels == ["a\ufffdb", "a\ufffdb 2", "a\ufffdb 3"]
+
+
+@pytest.mark.parametrize("kind", ["lines", "panels", "points", "bars"])
+def test_arms_that_are_not_shown_are_not_drawn(kind: str):
+    arms = looks(ARMS, "none")
+    rows = [{"arm": arm, "x": [0, 1], "y": [n, 2], "layer": ""} for n, arm in enumerate(ARMS)]
+    dots = [{"arm": arm, "value": 1, "low": 0, "high": 2, "seeds": [0, 2]} for arm in ARMS]
+    bars = [{"arm": arm, "shared": 1, "end": 3, "own": 2} for arm in ARMS]
+    spec = {
+        "lines": lambda: charts.lines(arms, {"curves": rows}, ("x", "y")),
+        "panels": lambda: charts.panels(arms, {"m": rows}, "x"),
+        "points": lambda: charts.points(arms, [charts.Panel("a", "b", dots)]),
+        "bars": lambda: charts.points(arms, [charts.Panel("a", "b", bars)]),
+    }[kind]()
+    for own in spec["params"]:
+        own["value"] = ["fire"] if own["name"] == "shown" else own.get("value")
+    text = re.sub(r'<g class="mark-group role-legend.*', "", svg(spec), flags=re.DOTALL)
+    assert [look.colour in text for look in arms] == [False, True, False]
+
+
+# --- numbers ---
+
+
+def test_curves_are_interquartile_means_of_seeds_over_every_axis(plain: Report):
+    spec = charts.curves(plain, TASK).spec
+    data = spec["datasets"]
+    assert [row["arm"] for row in data["curves"]] == list(ARMS)
+    for row in data["curves"]:
+        for x, y, low, high in zip(row["x"], row["y"], row["low"], row["high"], strict=True):
+            inner = sorted(smooth_score(TASK, row["arm"], seed, x) for seed in SEEDS)[1:-1]
+            assert y == pytest.approx(sum(inner) / 3, rel=1e-4)
+            assert low < y < high
+    for kind, seeds in (("seeds", [*SEEDS]), ("running", [6])):
+        assert [(row["arm"], row["seed"]) for row in data[kind]] == [
+            (arm, seed) for arm in ARMS for seed in seeds
+        ]
+        for row in data[kind]:
+            own = [smooth_score(TASK, row["arm"], row["seed"], x) for x in row["x"]]
+            assert row["y"] == pytest.approx(own, rel=1e-4)
+    for row in (*data["curves"], *data["seeds"], *data["running"]):
+        assert row["x"] == row["env_steps"] == XS
+        assert row["updates"] == [x / 2 for x in XS] and row["seconds"] == [x / 100 for x in XS]
+    assert spec["usermeta"] == {"x": "env steps", "axes": ["env_steps", "updates", "seconds"]}
+    (rule,) = [own for own in spec["layer"] if (own["mark"]["type"], len(own)) == ("rule", 3)]
+    assert rule["data"]["values"] == [
+        {"x": 3000, "env_steps": 3000, "updates": 1500, "seconds": 30}
+    ]
+
+
+def test_an_axis_that_not_all_curves_have_cannot_be_chosen(plain: Report):
+    numbers, runs = plain.results.numbers, plain.results.of(TASK, "full_reset").index
+    gone = (numbers.name == "time/seconds") & numbers.run.isin(runs)
+    report = replace(plain, results=replace(plain.results, numbers=numbers[~gone]))
+    assert charts.curves(report, TASK).spec["usermeta"]["axes"] == ["env_steps", "updates"]
+
+
+def test_long_curves_keep_both_ends(plain: Report, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(charts, "POINTS", 10)
+    monkeypatch.setattr(charts, "PANEL_POINTS", 4)
+    (panels,) = charts.metrics(plain)
+    for row in panels.spec["datasets"]["curves"]:
+        assert (len(row["x"]), row["x"][0], row["x"][-1]) == (4, 500, 6000)
+        assert row["y"] in ([0.1] * 4, [5 + x / 1000 for x in row["x"]])
+
+
+@pytest.mark.parametrize("count", [charts.MARKS, charts.MARKS + 1])
+def test_each_firing_has_a_mark_unless_there_are_many(count: int, plain: Report):
+    results, often = plain.results, range(100, 100 * count + 1, 100)
+    receipts = dict(results.receipts)
+    for run in results.of(TASK, "fire").index:
+        rows = [receipt_row("fire", x, network) for x in often for network in ("q", "target")]
+        receipts[run] = [*rows, receipt_row("swr", 50, norm=None)]  # one after each update
+    for run in results.of(TASK, "full_reset").index[1:]:
+        receipts[run] = []
+    report = replace(plain, results=replace(results, receipts=receipts))
+    fire, reset = charts.curves(report, TASK).spec["datasets"]["firings"]
+    assert (reset["arm"], reset["x"], reset["updates"]) == ("full_reset", [3000], [1500])
+    assert (fire["arm"], fire["row"], reset["row"]) == ("fire", 0, 1)
+    if count == charts.MARKS:
+        assert (fire["x"], set(fire["what"])) == ([*often], {"fire on q, fire on target"})
+        assert "x2" not in fire
+    else:
+        assert fire["x"] == [100, 100 * count] and fire["x2"] is True
+        assert all(f"{count} times" in words for words in fire["what"])
+        bar = rf'line mark[^>]*d="M[^"]*"[^>]*stroke="{plain.looks[1].colour}"[^>]*stroke-width="2"'
+        assert re.search(bar, svg(charts.curves(report, TASK).spec))
+
+
+def test_runs_on_tasks_of_one_length_are_drawn_over_the_tasks_done(tmp_path):
+    for arm in ("none", "reset"):
+        rows = [{"updates": k, "epochs": 5 * k, "eval/accuracy": k / 9} for k in range(1, 5)]
+        clock = {"updates": 2, "epochs": 10, "phase": 2}
+        fired = [receipt_row("full_reset", 0, "model") | {"clock": clock}] * (arm != "none")
+        config = {"kind": "supervised", "total": "auto", "data": {"name": "digits"}, "env": None}
+        config |= {"stream": {"name": "random_labels", "phases": 4, "epochs": 5}}
+        hooks = [{"method": "full_reset", "on": "phase_start"}] * (arm != "none")
+        write_run(tmp_path / arm, rows, fired, config | {"hooks": hooks})
+    report = report_of(read([tmp_path]))
+    spec = charts.curves(report, report.tasks[0]).spec
+    assert spec["usermeta"] == {"x": "tasks done", "axes": ["updates"]}
+    assert [row["x"] for row in spec["datasets"]["curves"]] == [[1, 2, 3, 4]] * 2
+    assert [row["x"] for row in spec["datasets"]["firings"]] == [[2]]
+
+
+@pytest.mark.parametrize("key", ["eval/return_mean", "eval/loss"])
+def test_final_scores_and_profiles_are_those_of_the_runs(key: str, tmp_path):
+    report = report_of(read([write_study(tmp_path, ARMS, SEEDS, key=key)]))
+    better = key == "eval/return_mean"
+    # the last tenth is one evaluation, at 6000
+    finals = {arm: [smooth_score(TASK, arm, seed, 6000) for seed in SEEDS] for arm in ARMS}
+    order = sorted(ARMS, key=lambda arm: sum(finals[arm]), reverse=better)
+    chart = charts.ranking(report, TASK)
+    assert chart is not None
+    rows = chart.spec["datasets"]["panel_0"]
+    assert [row["arm"] for row in rows] == order
+    for row in rows:
+        assert row["seeds"] == pytest.approx(finals[row["arm"]], rel=1e-4)
+        assert row["value"] == pytest.approx(sum(sorted(finals[row["arm"]])[1:-1]) / 3, rel=1e-4)
+    (profile,) = charts.profiles(report)
+    for row in profile.spec["datasets"]["curves"]:
+        own, shares = (
+            finals[row["arm"]],
+            zip(row["x"], row["y"], row["low"], row["high"], strict=True),
+        )
+        for x, share, low, high in list(shares)[1:-1]:  # the ends are rounded runs
+            won = sum((score >= x) if better else (score <= x) for score in own)
+            wilson = binomtest(won, len(own)).proportion_ci(method="wilson")
+            assert share == won / len(own)
+            assert (low, high) == pytest.approx((wilson.low, wilson.high), abs=1e-4)
+
+
+def test_differences_drops_and_costs_are_those_of_the_seeds(plain: Report):
+    improvement, difference = charts.comparison(plain)
+    assert [row["arm"] for row in improvement.spec["datasets"]["panel_0"]] == ["fire", "full_reset"]
+    for row in difference.spec["datasets"]["panel_0"]:
+        ends = [[smooth_score(TASK, arm, s, 6000) for s in SEEDS] for arm in (row["arm"], "none")]
+        assert row["seeds"] == pytest.approx(np.subtract(*ends), rel=1e-3)
+    (drops,) = charts.drops(plain)
+    rows = {row["arm"]: row for row in drops.spec["datasets"]["panel_0"]}
+    for arm in ARMS:  # each fires at 3000, after what was measured at 2500
+        lost = [smooth_score(TASK, arm, s, 2500) - smooth_score(TASK, arm, s, 3000) for s in SEEDS]
+        assert rows[arm]["seeds"] == pytest.approx(lost, rel=1e-3)
+    (cost,) = charts.costs(plain)
+    bar = {"shared": 30, "end": 60, "own": 30}
+    assert cost.spec["datasets"]["panel_0"] == [{"arm": arm} | bar for arm in ARMS]
+    seconds = {name: plain.summary.rows[name] * 120 for name in ("seconds", "own_seconds")}
+    longer = replace(plain.summary, rows=plain.summary.rows.assign(**seconds))
+    (cost,) = charts.costs(replace(plain, summary=longer))
+    assert cost.spec["datasets"]["panel_0"][0] == {
+        "arm": "none",
+        "shared": 60,
+        "end": 120,
+        "own": 60,
+    }
+    assert "minutes per run" in json.dumps(cost.spec)
+
+
+def test_metrics_of_networks_of_one_tensor_are_left_out(tmp_path):
+    metric = "metric/weight_norm/"
+    rows = [
+        {"updates": x, "env_steps": x, "eval/return_mean": 1.0}
+        | {f"{metric}actor": 2.0, f"{metric}actor/a": 1.0, f"{metric}actor/b": 1.0}
+        | {f"{metric}alpha": 3.0, f"{metric}alpha/log": 3.0, "metric/srank/actor/fc": x}
+        | {"metric/srank/actor": None if x == 500 else x}
+        for x in (500, 6000)
+    ]
+    report = report_of(read([write_run(tmp_path / "run", rows)]))
+    (chart,) = charts.metrics(report)
+    curves = chart.spec["datasets"]["curves"]
+    assert chart.name.endswith("-actor")
+    assert [(row["layer"], row["x"], row["y"]) for row in curves] == [
+        ("", [6000], [6000]),
+        ("fc", [500, 6000], [500, 6000]),
+        ("", [500, 6000], [2, 2]),
+    ]
+    (layer,) = [own for own in chart.spec["params"] if own["name"] == "layer"]
+    assert (layer["bind"]["options"], layer["bind"]["labels"]) == (["", "fc"], [charts.WHOLE, "fc"])
+
+
+# --- axes ---
+
+
+def texts(spec: charts.Spec, axis: str = "X") -> list[str]:
+    found = re.search(rf"aria-label=\"{axis}-axis.*?role-axis-title", svg(spec), re.DOTALL)
+    return re.findall(r">([^<>]+)</text>", found[0]) if found else []
+
+
+def curve(ys: Sequence[float], xs: Sequence[float] | None = None) -> dict[str, Any]:
+    return {"arm": "a", "x": list(range(len(ys)) if xs is None else xs), "y": list(ys), "layer": ""}
+
+
+def test_shares_have_an_axis_from_0_to_1_and_times_begin_at_0():
+    for axis, value, first in (("share", 0.5, "0.0"), ("zero", 400, "0"), ("free", 400, "390")):
+        row = {"arm": "a", "value": value, "low": value * 0.98, "high": value * 1.02, "seeds": []}
+        panel = charts.Panel("p", "p", [row], None, axis)
+        shown = texts(charts.points(looks(("a",), None), [panel]))
+        assert shown[0] == first
+        assert shown[-1] == "1.0" if axis == "share" else float(shown[-1]) >= value
 
 
 @pytest.mark.parametrize("last", [0, 1, 4, 9])
 def test_axes_of_steps_have_whole_numbers(last: int):
-    few = np.arange(last + 1.0)
-    arms, own = arm_styles(("a",), None), {0: Curve(few, few + 0.25)}
-    lines = {"m": [Line(0, "end", few, few + 0.25)]}
+    arms, own = looks(("a",), None), curve([k + 0.25 for k in range(last + 1)])
     for spec in (
-        charts.curves(arms, own, {}, ("steps", "score"), [], {}),
-        charts.panels(arms, {"m": {"": own}}, "steps", []),
-        chart_of_lines(arms, lines, ("steps", "score")),
+        charts.lines(arms, {"curves": [own]}, ("steps", "y")),
+        charts.panels(arms, {"m": [own]}, "steps"),
     ):
-        axis = re.search(r"aria-label=\"X-axis.*?role-axis-title", svg(spec), re.DOTALL)
-        assert axis is not None
-        found = re.findall(r">([^<>]+)</text>", axis[0])
+        found = texts(spec)
         assert found and all(label.isdigit() for label in found), found
 
 
-@every_drawing
-def test_files_repeat_byte_for_byte_and_load_nothing(kind: str):
-    spec = all_charts(NAMES)[kind]
-    text = svg(spec)
-    assert text == svg(spec)
-    assert set(re.findall(r"https?://[^\"'\s<]+", text)) <= {
-        "http://www.w3.org/1999/xlink",
-        "http://www.w3.org/2000/svg",
-    }
-    picture = png(text)
-    assert picture.startswith(b"\x89PNG")
-    assert picture == png(text)
-
-
 @pytest.mark.parametrize(
-    "name", ['a\\"b', "a'b", "{a}", "a\x00b", "x\ud800", "</script>", "__proto__", "a.b[0]"]
+    ("ys", "expected"),
+    [
+        ([0.1] * 2, {"0.1"}),  # of a constant its value
+        ([1234.5] * 2, {"1235"}),
+        ([0, 2e4], {"5k", "10k", "15k", "20k"}),
+        ([0, 2e6], {"500k", "1M", "1.5M", "2M"}),
+        ([0, 8e11], {"2e+11", "4e+11", "6e+11", "8e+11"}),
+    ],
 )
-def test_any_name_can_be_drawn(name: str):
-    arms = arm_styles((name, "b"), None)
-    drawn = {0: Curve(XS, XS), 1: Curve(XS, XS)}
-    fired = {0: [Firing(0.0, name)]}
-    for spec in (
-        charts.curves(arms, drawn, {}, ("steps", name), [], fired),
-        charts.panels(arms, {name: {"": drawn, name: drawn}}, "steps", []),
-        chart_of_rows(arms, [Panel(name, name, {0: Point(1.0), 1: Point(2.0)})]),
-        chart_of_lines(arms, {name: [Line(0, "end", XS, XS)]}, ("x", "y")),
-    ):
-        ET.fromstring(svg(spec))
+def test_axes_of_values_are_short(ys: list[float], expected: set[str]):
+    spec = charts.panels(looks(("a",), None), {"m": [curve(ys)]}, "x")
+    assert expected <= set(re.findall(r">([^<>]+)</text>", svg(spec)))
+
+
+def test_intervals_are_drawn_where_there_are_any_and_cut_where_no_seed_has_been():
+    arms = looks(("a",), None)
+    wide = curve([1, 2, 3]) | {"low": [-90, -90, None], "high": [90, 90, None]}
+    thin = curve([0, 2, 4]) | {"seed": 1}
+    areas = [
+        re.findall(
+            r'<path aria-label[^>]*area mark[^>]*d="(M[^"]+)"',
+            svg(charts.lines(arms, data, ("x", "y"))),
+        )
+        for data in ({"curves": [curve([1, 2, 3])]}, {"curves": [wide], "seeds": [thin]})
+    ]
+    assert (len(areas[0]), len(areas[1])) == (0, 1)
+    heights = [float(y) for y in re.findall(r"[ML][\d.-]+,([\d.-]+)", areas[1][0])]
+    assert (min(heights), max(heights)) == (0, 300)  # from 0 to 4: the whole chart
+
+
+def test_small_charts_are_grey_where_they_are_shaded():
+    spec = charts.panels(looks(("a",), None), {"m": [curve([1] * 11)]}, "x", (), {"m": [(2, 4)]})
+    (box,) = re.findall(
+        r'opacity="0.08"[^>]*d="M([\d.]+),[^"]*"|d="M([\d.]+),[^"]*"[^>]*opacity="0.08"', svg(spec)
+    )
+    assert box
