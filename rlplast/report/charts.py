@@ -132,7 +132,7 @@ def curves(report: Report, task: str) -> Chart:
     bars = any("bar" in row for row in fired)
     caption += " Bars: from the first of many firings to the last." * bars
     published = [
-        _line(report.look(arm), xs / step, mean, low, high) | {"words": words}
+        _line(report.look(arm), xs / step, mean, low, high, env_steps=xs) | {"words": words}
         for arm, words, xs, mean, low, high in theirs
     ]
     if theirs:
@@ -141,7 +141,8 @@ def curves(report: Report, task: str) -> Chart:
     data = {"curves": drawn, "seeds": seeds, "running": going, "firings": fired}
     across = _across(report, task, branches, step)
     spec = lines(report.looks, data | {"bands": published}, (label, better(key)), across)
-    axes = [name for name in AXES if drawn and name in drawn[0]]
+    every = [*drawn, *seeds, *going]
+    axes = [name for name in AXES if every and all(name in row for row in every)]
     spec["usermeta"] = {"x": label, "axes": axes}
     return Chart(f"curve-{report.slugs[task]}", "Learning curves", caption, spec)
 

@@ -68,7 +68,8 @@ const moved = (spec) => {
   };
   return JSON.parse(JSON.stringify(spec), (key, value) => {
     if (over && key === "title" && value === x) return axis.replace("_", " ");
-    return Array.isArray(value) && value[0]?.x !== undefined ? value.map(row) : value;
+    if (!Array.isArray(value) || value[0]?.x === undefined) return value;
+    return value.filter((own) => !over || own[axis] !== undefined).map(row); // published ones stay away
   });
 };
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import vl_convert
 from scipy.stats import binomtest
@@ -59,8 +58,8 @@ def compiled(report: Report, errors: pytest.CaptureFixture[str]) -> dict[str, st
         assert (chart.name, errors.readouterr().err) == (chart.name, "")
         ET.fromstring(text)
         inside = re.sub(r'<g class="mark-group role-legend.*', "", text, flags=re.DOTALL)
-        drawn = {row["arm"] for rows in chart.spec["datasets"].values() for row in rows}
-        assert drawn
+        drawn = {row.get("arm") for rows in chart.spec["datasets"].values() for row in rows}
+        assert drawn - {None}
         for look in report.looks:
             assert (look.colour in inside) >= (look.label in drawn), (chart.name, look)
         found[chart.name] = text
@@ -77,32 +76,27 @@ def test_every_chart_of_a_report_is_drawn(plain: Report, capfd: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
-        ({"arms": HOSTILE[:4]}, HOSTILE[:4]),
-        ({"arms": HOSTILE[4:]}, HOSTILE[4:]),
-        ({"arms": MANY[:4], "seeds": (1,), "key": "eval/loss"}, MANY[:4]),  # no intervals
-        ({"arms": ("none",), "seeds": (1,)}, ("none",)),
-        ({"arms": ("none",), "total": 500, "branch": 500}, ("none",)),  # curves of one point
+        ({"seeds": SEEDS}, HOSTILE),
+        ({"key": "eval/loss"}, MANY[:4]),  # no intervals
+        ({"total": 500, "branch": 500}, ("none",)),  # curves of one point
     ],
-    ids=["hostile", "more hostile", "no intervals", "one run", "one point"],
+    ids=["hostile", "one seed", "one run"],
 )
 def test_whatever_arms_are_called_and_however_few_runs_there_are(
     changes: dict[str, Any], names: Sequence[str], tmp_path, capfd: pytest.CaptureFixture[str]
 ):
     arms = [f"arm{number}" for number in range(len(names))]
-    raw = read(
-        [write_study(tmp_path, **({"seeds": SEEDS} | changes | {"arms": arms}), baseline=None)]
-    )
-    own = TASK if "none" in names else 'a task\\"\n\u2028{}</script>'
-    report = report_of(renamed(raw, names, own, "q" if "none" in names else 'n\\"{'))
+    raw = read([write_study(tmp_path, arms, **({"seeds": (1,)} | changes))])
+    report = report_of(renamed(raw, names, 'a task\\"\n\u2028{}</script>', 'n\\"{'))
     found = compiled(report, capfd)
-    for look in report.looks if len(names) > 1 else ():
-        curves = next(text for name, text in found.items() if name.startswith("curve"))
-        assert look.label in [own.text for own in ET.fromstring(curves).iter()]
-    if "total" in changes:
-        groups = re.findall(
-            r'<g class="mark-symbol role-mark layer[^>]*>(.*?)</g>', found["curve-asterix"]
-        )
-        assert sum(group.count('d="M') for group in groups) == 1
+    (text,) = (own for name, own in found.items() if name.startswith("curve"))
+    if len(names) > 1:
+        assert {look.label for look in report.looks} <= {
+            own.text for own in ET.fromstring(text).iter()
+        }
+    else:
+        dots = re.findall(r'<g class="mark-symbol role-mark layer[^>]*>(.*?)</g>', text)
+        assert sum(own.count('d="M') for own in dots) == 2  # a line of one point would not be seen
 
 
 def test_files_name_each_of_many_arms_and_repeat_byte_for_byte_and_load_nothing():
@@ -152,6 +146,11 @@ def test_arms_that_are_not_shown_are_not_drawn(kind: str):
 # --- numbers ---
 
 
+def final(arm: str, seed: int) -> float:
+    """The mean in the last tenth of a run."""
+    return sum(smooth_score(TASK, arm, seed, x) for x in (5500, 6000)) / 2
+
+
 def test_curves_are_interquartile_means_of_seeds_over_every_axis(plain: Report):
     spec = charts.curves(plain, TASK).spec
     data = spec["datasets"]
@@ -172,10 +171,8 @@ def test_curves_are_interquartile_means_of_seeds_over_every_axis(plain: Report):
         assert row["x"] == row["env_steps"] == XS
         assert row["updates"] == [x / 2 for x in XS] and row["seconds"] == [x / 100 for x in XS]
     assert spec["usermeta"] == {"x": "env steps", "axes": ["env_steps", "updates", "seconds"]}
-    (rule,) = [own for own in spec["layer"] if (own["mark"]["type"], len(own)) == ("rule", 3)]
-    assert rule["data"]["values"] == [
-        {"x": 3000, "env_steps": 3000, "updates": 1500, "seconds": 30}
-    ]
+    branch = {"x": 3000, "env_steps": 3000, "updates": 1500, "seconds": 30}
+    assert [branch] in data.values()
 
 
 def test_an_axis_that_not_all_curves_have_cannot_be_chosen(plain: Report):
@@ -209,9 +206,9 @@ def test_each_firing_has_a_mark_unless_there_are_many(count: int, plain: Report)
     assert (fire["arm"], fire["row"], reset["row"]) == ("fire", 0, 1)
     if count == charts.MARKS:
         assert (fire["x"], set(fire["what"])) == ([*often], {"fire on q, fire on target"})
-        assert "x2" not in fire
+        assert "bar" not in fire
     else:
-        assert fire["x"] == [100, 100 * count] and fire["x2"] is True
+        assert fire["x"] == [100, 100 * count] and fire["bar"] is True
         assert all(f"{count} times" in words for words in fire["what"])
         bar = rf'line mark[^>]*d="M[^"]*"[^>]*stroke="{plain.looks[1].colour}"[^>]*stroke-width="2"'
         assert re.search(bar, svg(charts.curves(report, TASK).spec))
@@ -237,8 +234,7 @@ def test_runs_on_tasks_of_one_length_are_drawn_over_the_tasks_done(tmp_path):
 def test_final_scores_and_profiles_are_those_of_the_runs(key: str, tmp_path):
     report = report_of(read([write_study(tmp_path, ARMS, SEEDS, key=key)]))
     better = key == "eval/return_mean"
-    # the last tenth is one evaluation, at 6000
-    finals = {arm: [smooth_score(TASK, arm, seed, 6000) for seed in SEEDS] for arm in ARMS}
+    finals = {arm: [final(arm, seed) for seed in SEEDS] for arm in ARMS}
     order = sorted(ARMS, key=lambda arm: sum(finals[arm]), reverse=better)
     chart = charts.ranking(report, TASK)
     assert chart is not None
@@ -264,8 +260,8 @@ def test_differences_drops_and_costs_are_those_of_the_seeds(plain: Report):
     improvement, difference = charts.comparison(plain)
     assert [row["arm"] for row in improvement.spec["datasets"]["panel_0"]] == ["fire", "full_reset"]
     for row in difference.spec["datasets"]["panel_0"]:
-        ends = [[smooth_score(TASK, arm, s, 6000) for s in SEEDS] for arm in (row["arm"], "none")]
-        assert row["seeds"] == pytest.approx(np.subtract(*ends), rel=1e-3)
+        apart = [final(row["arm"], seed) - final("none", seed) for seed in SEEDS]
+        assert row["seeds"] == pytest.approx(apart, rel=1e-3)
     (drops,) = charts.drops(plain)
     rows = {row["arm"]: row for row in drops.spec["datasets"]["panel_0"]}
     for arm in ARMS:  # each fires at 3000, after what was measured at 2500
@@ -302,10 +298,11 @@ def test_metrics_of_networks_of_one_tensor_are_left_out(tmp_path):
     assert [(row["layer"], row["x"], row["y"]) for row in curves] == [
         ("", [6000], [6000]),
         ("fc", [500, 6000], [500, 6000]),
-        ("", [500, 6000], [2, 2]),
+        *((layer, [500, 6000], [y, y]) for layer, y in (("", 2), ("a", 1), ("b", 1))),
     ]
     (layer,) = [own for own in chart.spec["params"] if own["name"] == "layer"]
-    assert (layer["bind"]["options"], layer["bind"]["labels"]) == (["", "fc"], [charts.WHOLE, "fc"])
+    assert layer["bind"]["options"] == ["", "a", "b", "fc"]
+    assert layer["bind"]["labels"] == [charts.WHOLE, "a", "b", "fc"]
 
 
 # --- axes ---
@@ -345,7 +342,7 @@ def test_axes_of_steps_have_whole_numbers(last: int):
     [
         ([0.1] * 2, {"0.1"}),  # of a constant its value
         ([1234.5] * 2, {"1235"}),
-        ([0, 2e4], {"5k", "10k", "15k", "20k"}),
+        ([0, 2e4], {"0", "10k", "20k"}),
         ([0, 2e6], {"500k", "1M", "1.5M", "2M"}),
         ([0, 8e11], {"2e+11", "4e+11", "6e+11", "8e+11"}),
     ],
