@@ -104,7 +104,7 @@ def curves(report: Report, task: str) -> Chart:
 
     def single(look: Look, run: int) -> Datum:
         xs, ys = results.curve(run, key)
-        line = _line(look, xs / step, ys, most=most, **_axes(report, [run], xs))
+        line = _line(look, xs / step, ys, most=most)
         return line | {"seed": int(results.runs.seed[run])}
 
     for look, runs in report.ordered(results.of(task)):
@@ -132,17 +132,16 @@ def curves(report: Report, task: str) -> Chart:
     bars = any("bar" in row for row in fired)
     caption += " Bars: from the first of many firings to the last." * bars
     published = [
-        _line(report.look(arm), xs / step, mean, low, high, env_steps=xs) | {"words": words}
+        _line(report.look(arm), xs / step, mean, low, high) | {"words": words}
         for arm, words, xs, mean, low, high in theirs
     ]
     if theirs:
         whose = "; ".join(f"{arm}: {words}" for arm, words, *_ in theirs)
         caption += f" Thin bands with dotted edges: published mean ± 2 standard errors ({whose})."
     data = {"curves": drawn, "seeds": seeds, "running": going, "firings": fired}
-    across = _across(report, task, branches, step)
+    across = [{"x": x / step} for x in branches]
     spec = lines(report.looks, data | {"bands": published}, (label, better(key)), across)
-    every = [*drawn, *seeds, *going]
-    axes = [name for name in AXES if every and all(name in row for row in every)]
+    axes = [name for name in AXES if drawn and all(name in row for row in drawn)]
     spec["usermeta"] = {"x": label, "axes": axes}
     return Chart(f"curve-{report.slugs[task]}", "Learning curves", caption, spec)
 
@@ -192,15 +191,18 @@ def profiles(report: Report) -> Iterator[Chart]:
         xs = np.linspace(runs.final.min(), runs.final.max(), 61)
         key = report.score(tasks[0])
         higher = task == ALL_TASKS or higher_is_better(key)
-        drawn = []
+        drawn, few = [], len(report.looks) <= 8  # bands of more hide one another
         for look, own in report.ordered(runs):
             finals = own.final.to_numpy()[:, None]
             share = (finals >= xs if higher else finals <= xs).mean(axis=0)
-            drawn.append(_line(look, xs, share, *share_interval(share, len(own))))
+            band = share_interval(share, len(own)) if few else ()
+            drawn.append(_line(look, xs, share, *band))
         label = runs.scale.iloc[0] if task == ALL_TASKS else key
         caption = (
             f"Share of runs that end at a score or {'above' if higher else 'below'}, over seeds"
-            f"{' and tasks' * (task == ALL_TASKS)}. Band: 95% intervals (Wilson's, point by point)."
+            f"{' and tasks' * (task == ALL_TASKS)}."
+            + " Band: 95% intervals (Wilson's, point by point)."
+            * few
         )
         labels = (f"final score: {label}", "share of runs")
         spec = lines(report.looks, {"curves": drawn}, labels, steps=False)
@@ -451,10 +453,10 @@ def _line(
 
 
 def _axes(report: Report, runs: Sequence[int], xs: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the counters and the seconds of runs at points of their curves, in the mean."""
+    """Return other counters, and the seconds, of runs at points of their curves, in the mean."""
     results, found = report.results, {}
     about = results.runs.loc[runs[0]]
-    for name in AXES:
+    for name in (own for own in AXES if own != about.unit):
         key, column = ("time/seconds", "value") if name == "seconds" else (about.score, name)
         rows = [results.named(key, run) for run in runs]
         if all(column in own and own[column].any() for own in rows):
@@ -479,19 +481,9 @@ def _fired(report: Report, task: str, step: int) -> list[Datum]:
         many = len(xs) > MARKS
         if many:
             what, xs = [f"{', '.join(dict.fromkeys(what))}: {len(xs)} times"] * 2, xs[[0, -1]]
-        axes = {"x": xs / step} | _axes(report, list(runs.index), xs)
-        row = {"arm": look.label, "row": len(found), "what": what} | ({"bar": True} if many else {})
-        found.append(row | {name: rounded(values) for name, values in axes.items()})
+        row = {"arm": look.label, "row": len(found), "x": rounded(xs / step), "what": what}
+        found.append(row | ({"bar": True} if many else {}))
     return found
-
-
-def _across(report: Report, task: str, branches: Sequence[float], step: int) -> list[Datum]:
-    """Return where arms of a task left a shared prefix."""
-    if not branches:
-        return []
-    xs = np.array(branches)
-    axes = _axes(report, [report.any_of(task)], xs)
-    return pd.DataFrame({"x": xs / step, **axes}).to_dict("records")
 
 
 def _normalised(report: Report, task: str) -> pd.DataFrame:
@@ -616,7 +608,7 @@ def lines(
         dots = marks.mark_point(filled=True, size=36, clip=True, y=place)
         bars = marks.transform_filter("isValid(datum.bar)").mark_line(clip=True, y=place)
         layers += [bars.encode(**shared), dots.encode(**shared, shape=arms.shape)]
-    chart = _layered(*layers, *_rules(x, across)).properties(width=660, height=300 + strip)
+    chart = _layered(layers, x, across).properties(width=660, height=300 + strip)
     if data.get("bands"):  # so that a picture alone says what its bands are
         words = [f"{own['arm']}, dotted: published by {own['words']}" for own in data["bands"]]
         title = alt.Title(words, orient="bottom", anchor="start", frame="group", fontSize=10)
@@ -653,7 +645,7 @@ def panels(
         for start, stop in (shaded or {}).get(title, ()):
             area = alt.Chart(alt.InlineData([{"x": start, "x2": stop}]))
             own.insert(0, area.mark_rect(color=INK, opacity=0.08).encode(x=x, x2="x2:Q"))
-        chart = _layered(*own, *_rules(x, across))
+        chart = _layered(own, x, across)
         drawn.append(chart.properties(width=250, height=120, title=title))
     spec = finished(alt.concat(*drawn, columns=3, spacing=24), looks, {"curves": data})
     if layers := sorted(layers - {""}):
@@ -734,11 +726,6 @@ def _reached(data: Mapping[str, list[Datum]]) -> tuple[float, float] | None:
     return (min(values), max(values)) if values and min(values) < max(values) else None
 
 
-def _layered(*layers: alt.Chart) -> alt.LayerChart:
-    """Return layers as one chart, whose legend has lines with their dashes, not points."""
-    return alt.layer(*layers).resolve_legend(shape="independent")
-
-
 def _curve_layers(
     arms: Arms,
     x: alt.X,
@@ -754,8 +741,8 @@ def _curve_layers(
     within = "clamp(datum.{}, {:.6g}, {:.6g})" if reached else "datum.{}"
     low, high = (within.format(field, *(reached or ())) for field in ("low", "high"))
     rows = _named("curves", f"{SHOWN} && {only}")
-    ends_too = rows.transform_calculate(low="datum.low || []", high="datum.high || []")
-    flat = ends_too.transform_flatten(["x", "y", "low", "high"])  # Vega flattens lists alone
+    ended = rows.transform_calculate(low="datum.low || []", high="datum.high || []")
+    flat = ended.transform_flatten(["x", "y", "low", "high"])  # of lists alone
     single = rows.transform_filter("length(datum.x) == 1").transform_flatten(["x", "y"])
     area = flat.transform_filter("isValid(datum.low)").transform_calculate(bottom=low, top=high)
     held = "[event.ctrlKey || event.metaKey]"  # the wheel alone scrolls the page
@@ -798,12 +785,15 @@ def _field(channel: alt.Y, name: str) -> alt.Y:
     return other
 
 
-def _rules(x: alt.X, places: Sequence[Datum]) -> list[alt.Chart]:
-    """Return dashed lines where arms left a shared prefix."""
-    if not places:
-        return []
-    across = alt.Chart(alt.InlineData(list(places)))
-    return [across.mark_rule(clip=True, strokeDash=[4, 3], color=INK, opacity=0.7).encode(x=x)]
+def _layered(layers: Sequence[alt.Chart], x: alt.X, across: Sequence[Datum]) -> alt.LayerChart:
+    """Return layers as one chart, with dashed lines where arms left a shared prefix."""
+    rules = []
+    if across:
+        lines = alt.Chart(alt.InlineData(list(across)))
+        rule = lines.mark_rule(clip=True, strokeDash=[4, 3], color=INK, opacity=0.7)
+        rules = [rule.encode(x=x)]
+    # so that the legend has lines with their dashes, not points
+    return alt.layer(*layers, *rules).resolve_legend(shape="independent")
 
 
 def _steps(ticks: int) -> alt.Axis:

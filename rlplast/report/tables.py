@@ -96,9 +96,11 @@ def table(data: pd.DataFrame, looks: Sequence[Look], title: str = "", caption: s
             shown = [(column(values.to_numpy()), False)]
         else:
             texts = ["" if pd.isna(own) else str(own) for own in values]
-            if any(text not in ("", NOTHING) for text in texts):
-                head.append(Cell(str(name)))
-                columns.append([Cell(text) for text in texts])
+            found = [text for text in texts if text not in ("", NOTHING)]
+            if found:
+                numbers = all(text[0] in "-<0123456789" for text in found)
+                head.append(Cell(str(name), numbers))
+                columns.append([Cell(text, numbers) for text in texts])
             continue
         shown = [(texts, end) for texts, end in shown if set(texts) - {"", NOTHING}]
         if shown:
@@ -261,7 +263,7 @@ def _saving(report: Report, task: str) -> Iterator[str]:
     runs, own = report.results.runs, report.results.of(task)
     full, after = own.seconds.sum(), own.own_seconds.sum()
     took, _ = cost(replace(report.results, runs=runs[runs.task == task]))
-    if full > max(after, 0):
+    if full > 0 and took < 0.995 * full:
         yield (
             f"{task}: all runs from the start would have taken {number(full)} s; with prefixes run "
             f"once ({number(took - after)} s) and {number(after)} s after them it took "
@@ -322,12 +324,12 @@ def _measured(report: Report, task: str, at: Mapping[int, Any], what: str) -> It
         keys |= {f"metric/{own}/{network}": f"{own} ({network})" for own in metrics}
     values: dict[str, dict[int, float]] = {key: {} for key in keys}
     for key, own in values.items():
-        for run, found in results.named(key).groupby("run"):
-            if run in at:
-                clock = {u: n for u, n in (at[run] or {}).items() if u in found}
-                here = found[(found[list(clock)] == list(clock.values())).all(axis=1)]
-                if len(here):
-                    own[run] = here.value.iloc[-1]
+        for run, moment in at.items():
+            found = results.named(key, run)
+            for unit, count in (moment or {}).items():
+                found = found[found[unit] == count] if unit in found else found
+            if len(found):
+                own[run] = found["value"].iat[-1]
     values = {key: own for key, own in values.items() if own}
     if set(values) <= {report.score(task)}:
         return
@@ -455,10 +457,10 @@ def runs(report: Report) -> Table:
     best = done.best_at.astype(object)
     data = data.assign(**{"best at": ["" if own != own else f"{own:,.0f}" for own in best]})
     hosts = [str(report.results.infos[run].get("host") or "") for run in done.index]
-    caption = (
-        "Area: mean height of the curve. Best at: where the evaluation was whose checkpoint the "
-        "run kept. runs.csv has these and the keys of configs that differ."
-    )
+    caption = "Area: mean height of the curve."
+    if done.best_at.notna().any():
+        caption += " Best at: where the evaluation was whose checkpoint the run kept."
+    caption += " runs.csv has these and the keys of configs that differ."
     if not data["CPU seconds"].any():
         data = data.drop(columns="CPU seconds")
     return table(data.assign(host=hosts), report.looks, "Runs", caption)
