@@ -202,9 +202,9 @@ def test_the_wheel_with_ctrl_zooms_a_drag_moves_and_a_double_click_resets(opened
 def test_curves_are_drawn_over_other_axes_smoothed_and_by_seed(opened: Browser):
     before, path, whole = drawn(opened), opened.value(LINE), domain(opened, "x")
     names = opened.value("[...document.querySelectorAll('#axis option')].map((own) => own.value)")
-    assert names == ["", "env_steps", "updates", "seconds"]
+    assert names == ["", "updates", "seconds"]
     title = f"document.querySelector('#chart-{CURVES} .role-axis-title text').textContent"
-    for number, share in ((2, 0.5), (3, 0.01), (0, 1.0)):  # of env steps
+    for number, share in ((1, 0.5), (2, 0.01), (0, 1.0)):  # of env steps
         choose(opened, "#axis", number)
         opened.wait_for(f"Math.abs({VIEW}.scale('x').domain()[1] - {whole[1] * share}) < 1e-6")
         opened.wait_for(f"{title} === '{names[number] or 'env steps'}'")
@@ -314,7 +314,7 @@ def test_a_served_page_is_renewed_without_losing_what_was_chosen(browser: Browse
             draw_all(browser, f"http://127.0.0.1:{server.server_port}/report.html")
             browser.value("window.same = true")
             browser.click("#show-2")
-            choose(browser, "#axis", 2)
+            choose(browser, "#axis", 1)
             browser.wait_for(f"{VIEW}.scale('x').domain()[1] === 3000")
             x, y = place(browser, 2000, 50)
             browser.move(x, y)
