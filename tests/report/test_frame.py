@@ -13,6 +13,7 @@ import pytest
 
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
 from rlplast.report.frame import (
+    PREFIX,
     NothingDone,
     Results,
     averaged,
@@ -202,7 +203,7 @@ def test_a_study_is_its_arms_in_its_own_order(tmp_path: Path):
     assert found.configs[last.name]["seed"] == 3
     assert found.infos[last.name]["git_revision"] == "abc1234"
     assert [row["method"] for row in found.receipts[last.name]] == ["fire"]
-    prefixes = found.runs[found.runs.arm == "prefix"]
+    prefixes = found.runs[found.runs.arm == PREFIX]
     assert len(prefixes) == 6 and prefixes.branch.isna().all()
     assert found.of("asterix").arm.tolist() == [arm for arm in arms for _ in seeds]
     assert found.of("asterix", "swr").seed.tolist() == [1, 2, 3]
