@@ -142,7 +142,7 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
      "and attempt <= self.retries", "and attempt < self.retries"),
     ("report/estimators.py", "report/test_estimators.py",
      "v / (own.shape[-1] - 1)", "v / own.shape[-1]"),
-    ("report/estimators.py", "report/test_estimators.py",
+    ("report/estimators.py", "report/test_statistics.py",
      "np.maximum.accumulate(values[order] * factors)", "values[order] * factors"),
     ("run/api.py", "test_resume.py -k extend",
      "config.percentages_of or config.total", "config.total"),
