@@ -150,7 +150,7 @@ def frame(*folders: str | Path) -> pd.DataFrame:
 
     Returns:
         Columns: ``study`` ("" outside of one), ``task``, ``arm``, ``seed``, ``continuation`` (from
-        1), ``status`` (done, running, failed, interrupted), the counters of the clock
+        1), ``status`` (done, running, failed, interrupted, pruned), the counters of the clock
         (``updates``, ``env_steps``, ``epochs``, ``phase``, …; 0 where a run does not count it),
         ``name`` (as in metrics.jsonl, such as ``eval/return_mean``), ``value`` (NaN where it was
         no finite number). Prefixes that arms share are not in it: each arm has those numbers.
@@ -182,14 +182,15 @@ def runs(*folders: str | Path) -> pd.DataFrame:
         *folders: as of `frame`.
 
     Returns:
-        Columns: ``study``, ``task``, ``arm``, ``seed``, ``continuation``, ``status``, ``kind``,
+        Columns: ``study``, ``task``, ``arm``, ``seed``, ``continuation``, ``status``,
+        ``diverged`` (whether something was not finite, so it has no final score), ``kind``,
         ``score`` (its name), ``final`` (mean of it in the last tenth, or the share that
         ``evaluate.final`` says), ``area`` (mean height of its curve), ``best_at`` (of the
         checkpoint ``best``, if it is kept), ``unit`` and ``total`` (what the run's length counts,
-        and how many), ``updates``, ``seconds`` and ``cpu_seconds`` (its
-        prefix included), ``fired/METHOD`` (firings of a method, over all networks), the keys of
-        the config that differ between runs, by dotted name, and ``folder``. A run that has not
-        ended has the numbers up to now.
+        and how many), ``updates``, ``seconds`` and ``cpu_seconds`` (its prefix included),
+        ``fired/METHOD`` (firings of a method, at one moment once for all networks), the keys of
+        the config that differ between runs, by dotted name, as text, and ``folder``. A run that
+        has not ended has the numbers up to now.
 
     Raises:
         ConfigError: if there is no run.
@@ -204,7 +205,9 @@ def table_of_runs(found: Results) -> pd.DataFrame:
     """Return what `runs` does, of results that were measured."""
     own = found.runs[found.runs.arm != PREFIX]
     shown = ["kind", "score", "final", "area", "best_at", "unit", "total", "updates"]
-    about = own[[*IDENTITY, *shown, "seconds", "cpu_seconds"]]
+    lost = np.array([bool(found.infos[run].get("diverged")) for run in own.index], bool)
+    own = own.assign(diverged=lost | ((own.status == "done") & own.final.isna()))
+    about = own[[*IDENTITY, "diverged", *shown, "seconds", "cpu_seconds"]]
     fired = pd.DataFrame({run: _fired(found.receipts[run]) for run in own.index}).T
     fired = fired.reindex(own.index).fillna(0).astype(int)
     settings = pd.DataFrame({run: texts(found.configs[run]) for run in own.index}).T

@@ -14,7 +14,7 @@ Runs whose ``final`` is NaN are in no estimate.
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -87,7 +87,8 @@ def measure(results: Results) -> Results:
     table["updates"] = updates.reindex(table.index, fill_value=0)
     for name in ("seconds", "cpu_seconds"):
         found = (results.curve(run, f"time/{name}")[1] for run in table.index)
-        table[name] = [own[-1] if len(own) else 0.0 for own in found]
+        nothing = 0.0 if name == "seconds" else math.nan
+        table[name] = [own[-1] if len(own) else nothing for own in found]
     table["own_seconds"] = table.seconds - table.seconds_before
     return replace(results, runs=table)
 
@@ -225,17 +226,19 @@ def final(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the final score of each task and arm: its interquartile mean over seeds.
 
     Args:
-        runs: columns ``task``, ``arm``, ``final``.
+        runs: columns ``task``, ``arm``, ``seed``, ``final``, as `rlplast.runs` returns. Where they
+            have a ``status``, runs that are not done are left out. Several runs of a seed, such as
+            continuations, count as one, their mean. All functions of this kind take runs so.
 
     Returns:
         Columns: ``task``, ``arm``, and those of an estimate.
     """
-    return _by_arm(runs, "final")
+    return _by_arm(_seeds(runs, "final"), "final")
 
 
 def area(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the mean height of the curves of each task and arm, as `final` does of its scores."""
-    return _by_arm(runs, "area")
+    return _by_arm(_seeds(runs, "area"), "area")
 
 
 def drop(firings: pd.DataFrame) -> pd.DataFrame:
@@ -268,13 +271,13 @@ def improvement(runs: pd.DataFrame, baseline: str) -> pd.DataFrame:
     Returns:
         Columns: ``task``, ``arm``, and those of an estimate.
     """
-    rows = []
-    for (task, arm), own in _groups(runs):
-        theirs = runs[(runs.task == task) & (runs.arm == baseline)].final.dropna().to_numpy()
+    rows, seeds = [], _seeds(runs, "final")
+    for (task, arm), own in seeds.groupby(["task", "arm"], sort=False):
+        theirs = seeds[(seeds.task == task) & (seeds.arm == baseline)]
         if arm != baseline and len(theirs):
-            sign = 1 if higher_is_better(own.score.iloc[0]) else -1
-            won = probability_of_improvement([sign * own.final.to_numpy()], [sign * theirs])
-            rows.append((task, arm, *asdict(won).values()))
+            sign = 1 if higher_is_better(runs.score[runs.task == task].iloc[0]) else -1
+            pair = [sign * own.final.to_numpy()], [sign * theirs.final.to_numpy()]
+            rows.append((task, arm, *astuple(probability_of_improvement(*pair))))
     return pd.DataFrame(rows, columns=["task", "arm", *_PARTS])
 
 
@@ -290,13 +293,13 @@ def compare(runs: pd.DataFrame, baseline: str) -> pd.DataFrame:
         is by seed), ``p_value`` (NaN where there is no test) and ``p_holm``, corrected for all
         rows.
     """
-    rows = []
-    for (task, arm), own in _groups(runs):
-        theirs = runs[(runs.task == task) & (runs.arm == baseline) & runs.final.notna()]
+    rows, seeds = [], _seeds(runs, "final")
+    for (task, arm), own in seeds.groupby(["task", "arm"], sort=False):
+        theirs = seeds[(seeds.task == task) & (seeds.arm == baseline)]
         if arm != baseline and len(theirs):
             found = compare_arms([_by_seed(own)], [_by_seed(theirs)])
             p_value = math.nan if found.p_value is None else found.p_value
-            rows.append((task, arm, *asdict(found.difference).values(), found.paired, p_value))
+            rows.append((task, arm, *astuple(found.difference), found.paired, p_value))
     table = pd.DataFrame(rows, columns=["task", "arm", *_PARTS, "paired", "p_value"])
     tested = table.p_value.dropna()
     return table.assign(p_holm=pd.Series(holm(list(tested)), tested.index, dtype=float))
@@ -305,14 +308,17 @@ def compare(runs: pd.DataFrame, baseline: str) -> pd.DataFrame:
 _PARTS = ("value", "low", "high", "count")
 
 
-def _groups(runs: pd.DataFrame) -> Iterable[tuple[tuple[str, str], pd.DataFrame]]:
-    return runs[runs.final.notna()].groupby(["task", "arm"], sort=False)  # pyright: ignore
+def _seeds(runs: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Return task, arm, seed and a number of what is done, a row per seed."""
+    done = runs[runs.status == "done"] if "status" in runs else runs
+    keys = ["task", "arm", "seed"]
+    return done.dropna(subset=column).groupby(keys, sort=False, as_index=False)[column].mean()
 
 
 def _by_arm(table: pd.DataFrame, column: str) -> pd.DataFrame:
     rows = [
-        (*key, *asdict(stratified_interval([own.to_numpy(float)])).values())
-        for key, own in table[table[column].notna()].groupby(["task", "arm"], sort=False)[column]
+        (*key, *astuple(stratified_interval([own.to_numpy(float)])))
+        for key, own in table.groupby(["task", "arm"], sort=False)[column]
     ]
     return pd.DataFrame(rows, columns=["task", "arm", *_PARTS])
 

@@ -245,7 +245,7 @@ def costs(report: Report) -> Iterator[Table | str]:
         heads = {"arm": "arm", "seeds": "seeds", "seconds": "seconds"}
         shared = bool((rows.seconds > rows.own_seconds).any())
         heads |= {"own_seconds": "after the branch", "prefix": "shared prefix"} if shared else {}
-        heads |= {"cpu_seconds": "CPU seconds"} if rows.cpu_seconds.any() else {}
+        heads |= {"cpu_seconds": "CPU seconds"} if rows.cpu_seconds.notna().any() else {}
         heads["updates"] = "updates"
         data = renamed(rows.assign(prefix=rows.seconds - rows.own_seconds), heads)
         caption = "Means of a run, over seeds."
@@ -461,8 +461,6 @@ def runs(report: Report) -> Table:
     if done.best_at.notna().any():
         caption += " Best at: where the evaluation was whose checkpoint the run kept."
     caption += " runs.csv has these and the keys of configs that differ."
-    if not data["CPU seconds"].any():
-        data = data.drop(columns="CPU seconds")
     return table(data.assign(host=hosts), report.looks, "Runs", caption)
 
 
