@@ -6,7 +6,7 @@ the distribution. Beside the report's intervals stands the percentile bootstrap.
 
     python scripts/coverage.py [--studies 20000] [--picture docs/images/coverage.png]
 
-Prints `COVERAGE` of rlplast/report/trust.py and the tables of docs/explanation/statistics.md.
+Prints `COVERAGE` of rlplast/report/words.py and the tables of docs/explanation/statistics.md.
 """
 
 import argparse
@@ -21,14 +21,16 @@ import numpy as np
 from scipy import stats
 
 from rlplast.core.mean_interval import interval_of_mean
-from rlplast.report.comparison import holm, p_value_of, welch
-from rlplast.report.statistics import (
+from rlplast.report.estimators import (
     RESAMPLES,
     Mean,
     curve_band,
+    holm,
     interval_of,
     middle,
     newcombe_interval,
+    p_value_of,
+    welch,
 )
 
 POINTS = 2000  # equally likely scores that stand for a distribution
