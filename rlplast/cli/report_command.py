@@ -81,12 +81,12 @@ def _table(written: "Written") -> Table:
     from rlplast.report.numbers import estimate
 
     rows, baseline = written.summary, written.report.summary.baseline
-    right = {"justify": "right"}
-    columns = ["task", "arm", Column("runs", **right), Column("final", **right)]
+    columns = ["task", "arm", Column("runs", justify="right"), Column("final", justify="right")]
     compared = rows.improvement.notna().any()
-    columns += [Column(f"P(improvement) over {baseline}", **right)] if compared else []
+    won = f"P(improvement) over {baseline}"
+    columns += [Column(won, justify="right")] if compared else []
     lost = rows.diverged.any()
-    columns += [Column("diverged", **right)] if lost else []
+    columns += [Column("diverged", justify="right")] if lost else []
     table = Table(*columns)
     for row in rows.to_dict("records"):
         cells = [row["task"], row["arm"], str(row["seeds"]), estimate(row, "final")]

@@ -68,17 +68,12 @@ def _cost(folder: Path) -> dict[str, Any]:
     results = read_run(folder)
     with unaltered(folder):
         rows = firings(results, 0)
-    cost = [
-        {
-            "methods": row.methods.split(", "),
-            "at": int(row.at),
-            "drop": row.drop,
-            "recovered_after": row.recovered_after if math.isfinite(row.recovered_after) else None,
-            "area": row.area,
-        }
-        for row in rows.itertuples()
-        if row.methods
-    ]
+    cost = []
+    for row in rows.to_dict("records"):
+        after = row["recovered_after"]
+        own = {"methods": row["methods"].split(", "), "at": int(row["at"]), "drop": row["drop"]}
+        own |= {"recovered_after": after if math.isfinite(after) else None, "area": row["area"]}
+        cost += [own] if row["methods"] else []
     about = results.runs.loc[0]
     return {"cost": {"score": about.score, "unit": about.unit, "firings": cost}}
 

@@ -73,6 +73,7 @@ WHOLE = "whole network"  # what the choice of layers says for the layer ""
 POINTS = 3000  # of all curves of a chart together, so that a page is quick
 PANEL_POINTS = 40  # of a curve of a small chart
 SEED_POINTS = 24_000  # of all seeds' curves of a page, so that it is small
+AXES = ("env_steps", "updates", "seconds")  # over which curves may be drawn
 MARKS = 40  # firings of an arm that have a mark each; more are a bar
 ROW, STRIP = 7, 84  # pixels between the marks of firings of two arms, and of all at most
 CHANCES = (
@@ -100,6 +101,12 @@ def curves(report: Report, task: str) -> Chart:
     drawn: list[Datum] = []
     seeds: list[Datum] = []
     interpolated = False
+
+    def single(look: Look, run: int) -> Datum:
+        xs, ys = results.curve(run, key)
+        line = _line(look, xs / step, ys, most=most)
+        return line | {"seed": int(results.runs.seed[run])}
+
     for look, runs in report.ordered(results.of(task)):
         own = {run: results.curve(run, key) for run in runs.index}
         xs, ys = align(list(own.values()))
@@ -107,20 +114,13 @@ def curves(report: Report, task: str) -> Chart:
             continue
         band = curve_band(ys, report.bounds(task, key))
         axes = _axes(report, list(runs.index), xs)
-        drawn.append(
-            _line(look, xs / step, *band, most=max(20, POINTS // len(report.looks)), **axes)
-        )
+        few = max(20, POINTS // len(report.looks))
+        drawn.append(_line(look, xs / step, *band, most=few, **axes))
         interpolated |= any(not np.isin(xs, points).all() for points, _ in own.values())
-        for run, (points, values) in own.items() if len(own) > 1 else ():
-            axes = _axes(report, [run], points)
-            line = _line(look, points / step, values, most=most, **axes)
-            seeds.append(line | {"seed": int(runs.seed[run])})
-    going = []
-    for look, runs in report.ordered(report.going(task)):
-        for run in runs.index:
-            points, values = results.curve(run, key)
-            line = _line(look, points / step, values, most=most, **_axes(report, [run], points))
-            going.append(line | {"seed": int(runs.seed[run])})
+        seeds += [single(look, run) for run in runs.index] if len(own) > 1 else []
+    going = [
+        single(look, run) for look, runs in report.ordered(report.going(task)) for run in runs.index
+    ]
     fired, theirs = _fired(report, task, step), bands(report, task)
     branches = report.branches(task)
     between = " (straight lines between a run's own)" if interpolated else ""
@@ -129,20 +129,19 @@ def curves(report: Report, task: str) -> Chart:
     caption += " Thin dotted lines: runs that have not ended." * bool(going)
     caption += " Dashed line: where arms left a shared prefix." * bool(branches)
     caption += " Marks below: where scheduled hooks fired, in any seed." * bool(fired)
-    caption += " Bars: from the first of many firings to the last." * any(
-        "x2" in row for row in fired
-    )
+    bars = any("bar" in row for row in fired)
+    caption += " Bars: from the first of many firings to the last." * bars
     published = [
-        _line(_look(report, arm), xs / step, mean, low, high) | {"words": words}
+        _line(report.look(arm), xs / step, mean, low, high) | {"words": words}
         for arm, words, xs, mean, low, high in theirs
     ]
     if theirs:
         whose = "; ".join(f"{arm}: {words}" for arm, words, *_ in theirs)
         caption += f" Thin bands with dotted edges: published mean ± 2 standard errors ({whose})."
     data = {"curves": drawn, "seeds": seeds, "running": going, "firings": fired}
-    across = _across(report, task, branches, step)
+    across = [{"x": x / step} for x in branches]
     spec = lines(report.looks, data | {"bands": published}, (label, better(key)), across)
-    axes = [name for name in ("env_steps", "updates", "seconds") if drawn and name in drawn[0]]
+    axes = [name for name in AXES if any(name in row for row in drawn)]
     spec["usermeta"] = {"x": label, "axes": axes}
     return Chart(f"curve-{report.slugs[task]}", "Learning curves", caption, spec)
 
@@ -192,15 +191,18 @@ def profiles(report: Report) -> Iterator[Chart]:
         xs = np.linspace(runs.final.min(), runs.final.max(), 61)
         key = report.score(tasks[0])
         higher = task == ALL_TASKS or higher_is_better(key)
-        drawn = []
+        drawn, few = [], len(report.looks) <= 8  # bands of more hide one another
         for look, own in report.ordered(runs):
             finals = own.final.to_numpy()[:, None]
             share = (finals >= xs if higher else finals <= xs).mean(axis=0)
-            drawn.append(_line(look, xs, share, *share_interval(share, len(own))))
+            band = share_interval(share, len(own)) if few else ()
+            drawn.append(_line(look, xs, share, *band))
         label = runs.scale.iloc[0] if task == ALL_TASKS else key
         caption = (
             f"Share of runs that end at a score or {'above' if higher else 'below'}, over seeds"
-            f"{' and tasks' * (task == ALL_TASKS)}. Band: 95% intervals (Wilson's, point by point)."
+            f"{' and tasks' * (task == ALL_TASKS)}."
+            + " Band: 95% intervals (Wilson's, point by point)."
+            * few
         )
         labels = (f"final score: {label}", "share of runs")
         spec = lines(report.looks, {"curves": drawn}, labels, steps=False)
@@ -224,11 +226,8 @@ def comparison(report: Report) -> Iterator[Chart]:
                 spread = {arm: list(minus[arm].dropna()) for arm in minus}
         records = rows.to_dict("records")
         won.append(_panel(report, task, "probability", records, "improvement", 0.5, "share"))
-        apart.append(
-            _panel(
-                report, task, f"difference of {label}", records, "difference", 0.0, "free", spread
-            )
-        )
+        label = f"difference of {label}"
+        apart.append(_panel(report, task, label, records, "difference", 0.0, "free", spread))
     titles = (
         ("improvement", f"Probability of improvement over {baseline}", won, f"{CHANCES}: "),
         (
@@ -321,13 +320,9 @@ def metrics_of(report: Report, task: str) -> dict[str, dict[str, list[str]]]:
         own = found.setdefault(network, {}).setdefault(metric, [])
         own.append(layer[0] if layer else "")
     for network, own in list(found.items()):
-        tensors = {
-            layer for name in ("weight_norm", "weight_difference") for layer in own.get(name, ())
-        }
-        if len(tensors - {""}) == 1:
-            del found[network]
-            continue
-        found[network] = {name: layers for name, layers in own.items() if "" in layers}
+        tensors = {*own.get("weight_norm", ()), *own.get("weight_difference", ())} - {""}
+        whole = {name: layers for name, layers in own.items() if "" in layers}
+        found[network] = {} if len(tensors) == 1 else whole
     return {network: own for network, own in found.items() if own}
 
 
@@ -344,7 +339,7 @@ def costs(report: Report) -> Iterator[Chart]:
     for task in report.tasks:
         bars = [
             {
-                "arm": report.label(row.arm),
+                "arm": report.look(row.arm).label,
                 "shared": (row.seconds - row.own_seconds) / size,
                 "end": row.seconds / size,
                 "own": row.own_seconds / size,
@@ -420,10 +415,6 @@ def each_task(report: Report, task: str, names: Sequence[str]) -> Chart:
 # --- rows of data ---
 
 
-def _look(report: Report, arm: str) -> Look:
-    return next(look for look in report.looks if look.name == arm)
-
-
 def _intervals(report: Report, task: str) -> str:
     rows = report.summary.of(task)
     return intervals(rows) if len(rows) else "none yet"
@@ -462,25 +453,15 @@ def _line(
 
 
 def _axes(report: Report, runs: Sequence[int], xs: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the counters and the seconds of runs at points of their curves, in the mean."""
+    """Return other counters, and the seconds, of runs at points of their curves, in the mean."""
     results, found = report.results, {}
-    unit = results.runs.unit[runs[0]]
-    for name in ("env_steps", "updates", "seconds"):
-        columns = []
-        for run in runs:
-            key = "time/seconds" if name == "seconds" else results.runs.score[run]
-            rows = results.named(key, run)
-            if name == "seconds":
-                ys = rows.value.to_numpy(float)
-            elif name in rows and rows[name].any():
-                ys = rows[name].to_numpy(float)
-            else:
-                break
-            if not len(ys):
-                break
-            columns.append(np.interp(xs, rows[unit].to_numpy(float), ys))
-        if len(columns) == len(runs):
-            found[name] = np.mean(columns, axis=0)
+    about = results.runs.loc[runs[0]]
+    for name in (own for own in AXES if own != about.unit):
+        key, column = ("time/seconds", "value") if name == "seconds" else (about.score, name)
+        rows = [results.named(key, run) for run in runs]
+        if all(column in own and own[column].any() for own in rows):
+            ys = [np.interp(xs, own[about.unit], own[column]) for own in rows]
+            found[name] = np.mean(ys, axis=0)
     return found
 
 
@@ -494,32 +475,15 @@ def _fired(report: Report, task: str, step: int) -> list[Datum]:
                 if row.get("norm_after") is not None:
                     words = f"{row.get('method')} on {row.get('network')}"
                     causes.setdefault(row["clock"][runs.unit[run]], {})[words] = None
-        if causes:
-            xs = np.array(sorted(causes), float)
-            what = [", ".join(causes[x]) for x in sorted(causes)]
-            axes = _axes(report, list(runs.index), xs)
-            found.append((look, xs, what, axes))
-    rows = []
-    for number, (look, xs, what, axes) in enumerate(found):
+        if not causes:
+            continue
+        xs, what = np.array(sorted(causes), float), [", ".join(causes[x]) for x in sorted(causes)]
         many = len(xs) > MARKS
-        kept = [0, -1] if many else range(len(xs))
         if many:
-            what = [f"{', '.join(dict.fromkeys(what))}: {len(xs)} times"] * 2
-        row = {"arm": look.label, "row": number, "what": [what[i] for i in kept]}
-        row |= {"x": rounded((xs / step)[list(kept)])}
-        row |= {name: rounded(values[list(kept)]) for name, values in axes.items()}
-        rows.append(row | ({"x2": True} if many else {}))
-    return rows
-
-
-def _across(report: Report, task: str, branches: Sequence[float], step: int) -> list[Datum]:
-    """Return where arms of a task left a shared prefix."""
-    if not branches:
-        return []
-    xs = np.array(branches)
-    axes = _axes(report, [report.any_of(task)], xs)
-    columns = {"x": xs / step, **axes}
-    return [{name: values[i] for name, values in columns.items()} for i in range(len(xs))]
+            what, xs = [f"{', '.join(dict.fromkeys(what))}: {len(xs)} times"] * 2, xs[[0, -1]]
+        row = {"arm": look.label, "row": len(found), "x": rounded(xs / step), "what": what}
+        found.append(row | ({"bar": True} if many else {}))
+    return found
 
 
 def _normalised(report: Report, task: str) -> pd.DataFrame:
@@ -536,24 +500,16 @@ def _by_arm(table: pd.DataFrame, column: str) -> dict[str, list[float]]:
     return {arm: list(own.dropna()) for arm, own in table.groupby("arm")[column]}
 
 
-def _point(
-    report: Report,
-    row: Mapping[str, Any],
-    name: str,
-    seeds: Mapping[str, list[float]] | None = None,
-) -> Datum:
+Seeds = Mapping[str, list[float]]  # arm → the values of its seeds
+
+
+def _point(report: Report, row: Mapping[str, Any], name: str, seeds: Seeds | None = None) -> Datum:
     """Return an estimate of an arm as a row of data."""
     low, high = ("low", "high") if name == "value" else (f"{name}_low", f"{name}_high")
     own = (seeds or {}).get(row["arm"], [])
     value, low, high = rounded([row[name], row[low], row[high]])
-    dots = rounded(own) if len(own) > 1 else []
-    return {
-        "arm": report.label(row["arm"]),
-        "value": value,
-        "low": low,
-        "high": high,
-        "seeds": dots,
-    }
+    found = {"arm": report.look(row["arm"]).label, "value": value, "low": low, "high": high}
+    return found | {"seeds": rounded(own) if len(own) > 1 else []}
 
 
 class Panel(NamedTuple):
@@ -582,7 +538,7 @@ def _panel(
     name: str,
     reference: float | None,
     axis: str,
-    seeds: Mapping[str, list[float]] | None = None,
+    seeds: Seeds | None = None,
 ) -> Panel:
     numbers = [_point(report, row, name, seeds) for row in rows if row[name] == row[name]]
     return Panel(title, label, numbers, reference, axis)
@@ -593,6 +549,22 @@ def _dots(found: Sequence[Panel]) -> str:
 
 
 # --- what charts are made of ---
+
+
+class Arms:
+    """How charts show arms: the channels of their colour, dashes and shape."""
+
+    def __init__(self, looks: Sequence[Look]) -> None:
+        def scale(values: list[Any]) -> alt.Scale:
+            return alt.Scale(domain=[look.label for look in looks], range=values)
+
+        colours, legend = scale([look.colour for look in looks]), _legend(looks)
+        self.colour = alt.Color("arm:N", scale=colours, legend=legend)
+        self.alone = alt.Color("arm:N", scale=colours, legend=None)
+        dashes = scale([list(look.dash) for look in looks])
+        self.dash = alt.StrokeDash("arm:N", scale=dashes, legend=legend)
+        self.shape = alt.Shape("arm:N", scale=scale([look.shape for look in looks]), legend=None)
+        self.pale = round(0.14 * min(1.0, 8 / max(1, len(looks))), 3)  # of many: lines are seen
 
 
 def lines(
@@ -612,40 +584,31 @@ def lines(
         across: where a dashed line is drawn.
         steps: whether x are whole steps, else measured values.
     """
-    fired = data.get("firings") or []
+    arms, fired = Arms(looks), data.get("firings") or []
     row = min(ROW, STRIP / max(1, len(fired)))
     strip = 4 + round(row * len(fired)) if fired else 0
-    x = alt.X("x:Q", title=labels[0], axis=_steps(7) if steps else _values())
+    x = alt.X("x:Q", title=labels[0], axis=_steps(7) if steps else _values(tickCount=7))
     scale = alt.Scale(zero=False, nice=True, range=[alt.expr(f"height - {strip}"), 0])
     y = alt.Y("y:Q", title=labels[1], scale=scale, axis=_values())
-    layers = _band_layers(looks, x, y) if data.get("bands") else []
-    layers += _curve_layers(looks, x, y, _reached(data))
+    layers = _band_layers(arms, x, y) if data.get("bands") else []
+    layers += _curve_layers(arms, x, y, _reached(data))
     for name, width, dash in (("seeds", 0.8, [1, 0]), ("running", 1.5, [2, 2])):
         if data.get(name):
             shown = f"seeds && {SHOWN}" if name == "seeds" else SHOWN
-            thin = _named(name).transform_filter(shown).transform_flatten(["x", "y"])
-            mark = thin.mark_line(clip=True, strokeWidth=width, strokeDash=dash)
-            layers.append(
-                mark.encode(
-                    x=x, y=y, color=_colour(looks), detail="seed:N", opacity=_faint(0.6, 0.08)
-                )
+            thin = _named(name, shown, "x", "y").mark_line(
+                clip=True, strokeWidth=width, strokeDash=dash
             )
+            shared = {"x": x, "y": y, "color": arms.colour, "opacity": _faint(0.6, 0.08)}
+            layers.append(thin.encode(**shared, detail="seed:N"))
     if fired:
         place = alt.expr(f"height - 5 - {row:g} * datum.row")
         tips = ["arm:N", alt.Tooltip("what:N", title="fired"), _tip("x", labels[0])]
-        shared = {"x": x, "color": _colour(looks), "opacity": _faint(1, 0.15), "tooltip": tips}
-        marks = _named("firings").transform_filter(SHOWN)
-        single = marks.transform_flatten(["x", "what"])
-        layers.append(
-            single.mark_point(filled=True, size=36, clip=True, y=place).encode(
-                **shared, shape=_shape(looks)
-            )
-        )
-        if any("x2" in own for own in fired):
-            bars = marks.transform_filter("isValid(datum.x2)").transform_flatten(["x", "what"])
-            layers.append(bars.mark_line(strokeWidth=2, clip=True, y=place).encode(**shared))
-    layers += _rules(x, across)
-    chart = alt.layer(*layers).properties(width=660, height=300 + strip)
+        shared = {"x": x, "color": arms.colour, "opacity": _faint(1, 0.15), "tooltip": tips}
+        marks = _named("firings", SHOWN, "x", "what")
+        dots = marks.mark_point(filled=True, size=36, clip=True, y=place)
+        bars = marks.transform_filter("isValid(datum.bar)").mark_line(clip=True, y=place)
+        layers += [bars.encode(**shared), dots.encode(**shared, shape=arms.shape)]
+    chart = _layered(layers, x, across).properties(width=660, height=300 + strip)
     if data.get("bands"):  # so that a picture alone says what its bands are
         words = [f"{own['arm']}, dotted: published by {own['words']}" for own in data["bands"]]
         title = alt.Title(words, orient="bottom", anchor="start", frame="group", fontSize=10)
@@ -669,30 +632,23 @@ def panels(
         across: where a dashed line is drawn.
         shaded: title → where the panel's background is grey, from and to.
     """
-    layers = sorted({row["layer"] for rows in found.values() for row in rows} - {""})
-    x, y = (
-        alt.X("x:Q", title=label, axis=_steps(4)),
-        alt.Y("y:Q", title=None, scale=alt.Scale(zero=False), axis=_values()),
-    )
-    drawn = []
+    arms, layers = Arms(looks), {row["layer"] for rows in found.values() for row in rows}
+    x = alt.X("x:Q", title=label, axis=_steps(4))
+    y = alt.Y("y:Q", title=None, scale=alt.Scale(zero=False), axis=_values())
+    drawn, data = [], []
     for number, (title, rows) in enumerate(found.items()):
+        data += [row | {"panel": number} for row in rows]
         # a metric that no layer has is shown whatever layer is chosen
         chosen = "datum.layer == layer" if {row["layer"] for row in rows} - {""} else "true"
-        own = _curve_layers(
-            looks, x, y, None, f"datum.panel == {number} && {chosen}", f"zoom_{number}"
-        )
+        only = f"datum.panel == {number} && {chosen}"
+        own = _curve_layers(arms, x, y, None, only, f"zoom_{number}")
         for start, stop in (shaded or {}).get(title, ()):
             area = alt.Chart(alt.InlineData([{"x": start, "x2": stop}]))
             own.insert(0, area.mark_rect(color=INK, opacity=0.08).encode(x=x, x2="x2:Q"))
-        own += _rules(x, across)
-        drawn.append(alt.layer(*own).properties(width=250, height=120, title=title))
-    data = {
-        "curves": [
-            row | {"panel": number} for number, rows in enumerate(found.values()) for row in rows
-        ]
-    }
-    spec = finished(alt.concat(*drawn, columns=3, spacing=24), looks, data)
-    if layers:
+        chart = _layered(own, x, across)
+        drawn.append(chart.properties(width=250, height=120, title=title))
+    spec = finished(alt.concat(*drawn, columns=3, spacing=24), looks, {"curves": data})
+    if layers := sorted(layers - {""}):
         choice = {"input": "select", "options": ["", *layers], "labels": [WHOLE, *layers]}
         spec["params"].append({"name": "layer", "value": "", "bind": choice | {"name": "layer "}})
     return spec
@@ -706,19 +662,16 @@ def points(looks: Sequence[Look], found: Sequence[Panel], wide: bool = False) ->
         found: what to draw, all with the same rows.
         wide: whether it is one panel that stands alone, with rows in the order of its numbers.
     """
-    there = [row["arm"] for panel in found for row in panel.numbers]
-    names = (
-        list(dict.fromkeys(there))
-        if wide
-        else [look.label for look in looks if look.label in set(there)]
-    )
+    arms, there = Arms(looks), [row["arm"] for panel in found for row in panel.numbers]
+    order = there if wide else [look.label for look in looks if look.label in set(there)]
+    names = list(dict.fromkeys(order))
     y = alt.Y("arm:N", title=None, sort=names, axis=alt.Axis(ticks=False, domain=False))
     data, drawn = {}, []
     for number, panel in enumerate(found):
         data[f"panel_{number}"] = panel.numbers
-        base = _named(f"panel_{number}").transform_filter(SHOWN)
+        base = _named(f"panel_{number}", SHOWN)
         bars = any("shared" in row for row in panel.numbers)
-        layers = _bars(looks, base, panel, y) if bars else _dotted(looks, base, panel, y)
+        layers = _bars(arms, base, panel, y) if bars else _dotted(arms, base, panel, y)
         if panel.reference is not None:
             line = alt.Chart(alt.InlineData([{"x": panel.reference}]))
             layers.append(line.mark_rule(strokeDash=[4, 3], color=INK, opacity=0.7).encode(x="x:Q"))
@@ -729,48 +682,34 @@ def points(looks: Sequence[Look], found: Sequence[Panel], wide: bool = False) ->
     return finished(chart, looks, data)
 
 
-def _dotted(looks: Sequence[Look], base: alt.Chart, panel: Panel, y: alt.Y) -> list[alt.Chart]:
+def _dotted(arms: Arms, base: alt.Chart, panel: Panel, y: alt.Y) -> list[alt.Chart]:
+    zero = panel.axis == "zero"
+    scale = alt.Scale(nice=True, zero=zero, padding=alt.Undefined if zero else 8)
     if panel.axis == "share":  # padded, as points at its ends are not to cover labels
         scale = alt.Scale(nice=False, domain=[0, 1], padding=6)
-    else:
-        zero = panel.axis == "zero"
-        scale = alt.Scale(nice=True, zero=zero, padding=alt.Undefined if zero else 8)
 
-    def x(field: str) -> alt.X:
-        return alt.X(field, title=panel.label, scale=scale, axis=alt.Axis(tickCount=4))
+    def encoded(mark: alt.Chart, field: str, full: float, tips: list[Any], **more: Any) -> Any:
+        x = alt.X(f"{field}:Q", title=panel.label, scale=scale, axis=alt.Axis(tickCount=4))
+        own = {"x": x, "y": y, "color": arms.alone, "opacity": _faint(full, 0.2), "tooltip": tips}
+        return mark.encode(**own, **more)
 
-    colour = _colour(looks, legend=False)
     tips = ["arm:N", _tip("value", "value"), _tip("low", "interval from"), _tip("high", "to")]
     seeds = base.transform_flatten(["seeds"]).mark_circle(size=22, yOffset=6)
     rules = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2.4)
-    middle = base.mark_point(filled=True, size=55)
     return [
-        seeds.encode(
-            x=x("seeds:Q"),
-            y=y,
-            color=colour,
-            opacity=_faint(0.5, 0.1),
-            tooltip=["arm:N", _tip("seeds", "one seed")],
-        ),
-        rules.encode(x=x("low:Q"), x2="high:Q", y=y, color=colour, opacity=_faint(1, 0.2)),
-        middle.encode(
-            x=x("value:Q"),
-            y=y,
-            color=colour,
-            shape=_shape(looks),
-            opacity=_faint(1, 0.2),
-            tooltip=tips,
-        ),
+        encoded(seeds, "seeds", 0.5, ["arm:N", _tip("seeds", "one seed")]),
+        encoded(rules, "low", 1, tips, x2="high:Q"),
+        encoded(base.mark_point(filled=True, size=55), "value", 1, tips, shape=arms.shape),
     ]
 
 
-def _bars(looks: Sequence[Look], base: alt.Chart, panel: Panel, y: alt.Y) -> list[alt.Chart]:
+def _bars(arms: Arms, base: alt.Chart, panel: Panel, y: alt.Y) -> list[alt.Chart]:
     x = alt.X("shared:Q", title=panel.label, axis=alt.Axis(tickCount=4))
     tips = ["arm:N", _tip("own", "its own"), _tip("shared", "shared prefix")]
-    own: Spec = {"y": y, "color": _colour(looks, legend=False), "tooltip": tips}
+    own: Spec = {"x": x, "y": y, "color": arms.alone, "tooltip": tips}
     return [
-        base.mark_bar(opacity=0.35, height=12).encode(x=x, x2=alt.datum(0), **own),
-        base.mark_bar(height=12).encode(x=x, x2="end:Q", **own),
+        base.mark_bar(opacity=0.35, height=12).encode(x2=alt.datum(0), **own),
+        base.mark_bar(height=12).encode(x2="end:Q", **own),
     ]
 
 
@@ -788,7 +727,7 @@ def _reached(data: Mapping[str, list[Datum]]) -> tuple[float, float] | None:
 
 
 def _curve_layers(
-    looks: Sequence[Look],
+    arms: Arms,
     x: alt.X,
     y: alt.Y,
     reached: tuple[float, float] | None,
@@ -799,79 +738,62 @@ def _curve_layers(
 
     Intervals are drawn within what was `reached`.
     """
-    colour = _colour(looks)
     within = "clamp(datum.{}, {:.6g}, {:.6g})" if reached else "datum.{}"
-    ends = [within.format(field, *(reached or ())) for field in ("low", "high")]
-    bottom = y.copy()
-    bottom["shorthand"] = "bottom:Q"
-    rows = _named("curves").transform_filter(f"{SHOWN} && {only}")
-    flat = rows.transform_flatten(["x", "y", "low", "high"])
+    low, high = (within.format(field, *(reached or ())) for field in ("low", "high"))
+    rows = _named("curves", f"{SHOWN} && {only}")
+    ended = rows.transform_calculate(low="datum.low || []", high="datum.high || []")
+    flat = ended.transform_flatten(["x", "y", "low", "high"])  # of lists alone
     single = rows.transform_filter("length(datum.x) == 1").transform_flatten(["x", "y"])
+    area = flat.transform_filter("isValid(datum.low)").transform_calculate(bottom=low, top=high)
     held = "[event.ctrlKey || event.metaKey]"  # the wheel alone scrolls the page
     seen = alt.selection_interval(name=zoom, bind="scales", encodings=["x"], zoom=f"wheel!{held}")
-    near = alt.selection_point(
-        name=f"near_{zoom}", nearest=True, on="pointerover", clear="pointerout",
-        fields=["arm", "x"], empty=False,
-    )  # fmt: skip
+    where = {"on": "pointerover", "clear": "pointerout", "fields": ["arm", "x"], "empty": False}
+    near = alt.selection_point(name=f"near_{zoom}", nearest=True, **where)
     label = y["title"] if isinstance(y["title"], str) else "value"
-    fields = {"x": x["title"], "y": label, "low": "interval from", "high": "to"}
-    area = flat.transform_filter("isValid(datum.low)").transform_calculate(
-        bottom=ends[0], top=ends[1]
-    )
-    pale = round(0.14 * min(1.0, 8 / max(1, len(looks))), 3)  # of many arms less: lines are seen
+    tips = _nearest({"x": x["title"], "y": label, "low": "interval from", "high": "to"})
+    own: Spec = {"x": x, "y": y, "color": arms.colour}
+    solid, pale = own | {"opacity": _faint(1, 0.12)}, own | {"opacity": _faint(arms.pale, 0.03)}
+    hidden = alt.condition(near, alt.value(1), alt.value(0))
     hovered = flat.transform_filter("hover").mark_point(clip=True, filled=True, size=50)
     return [
-        area.mark_area(clip=True).encode(
-            x=x, y=bottom, y2="top:Q", color=colour, opacity=_faint(pale, 0.03)
-        ),
-        flat.mark_line(clip=True, strokeWidth=1.8).encode(
-            x=x, y=y, color=colour, strokeDash=_dash(looks), opacity=_faint(1, 0.12)
-        ),
-        single.mark_point(clip=True, filled=True, size=40).encode(  # a line of it cannot be seen
-            x=x, y=y, color=colour, opacity=_faint(1, 0.12)
-        ),
-        hovered.encode(
-            x=x,
-            y=y,
-            color=colour,
-            shape=_shape(looks),
-            tooltip=_nearest(fields),
-            opacity=alt.condition(near, alt.value(1), alt.value(0)),
-        ).add_params(seen, near),  # both on one: in two layers Vega makes each twice
+        area.mark_area(clip=True).encode(**pale | {"y": _field(y, "bottom"), "y2": "top:Q"}),
+        flat.mark_line(clip=True, strokeWidth=1.8).encode(**solid, strokeDash=arms.dash),
+        single.mark_point(clip=True, filled=True, size=40).encode(**solid),  # no line is seen
+        hovered.encode(**own, shape=arms.shape, tooltip=tips, opacity=hidden).add_params(
+            seen, near
+        ),  # both on one: in two layers Vega makes each twice
     ]
 
 
-def _band_layers(looks: Sequence[Look], x: alt.X, y: alt.Y) -> list[alt.Chart]:
+def _band_layers(arms: Arms, x: alt.X, y: alt.Y) -> list[alt.Chart]:
     """Return bands in their arms' colours, paler than an interval and with dotted edges."""
-    data = _named("bands").transform_filter(SHOWN).transform_flatten(["x", "y", "low", "high"])
-    sides = [y.copy() for _ in range(2)]
-    for side, name in zip(sides, ("low", "high"), strict=True):
-        side["shorthand"] = f"{name}:Q"
-    tips = [
-        "arm:N",
-        alt.Tooltip("words:N", title="published"),
-        _tip("y", "mean"),
-        _tip("low", "from"),
-    ]
-    edges = [
-        data.mark_line(clip=True, strokeWidth=1, strokeDash=[1, 2]).encode(
-            x=x, y=side, color=_colour(looks), opacity=_faint(0.8, 0.1), detail="arm:N"
-        )
-        for side in sides
-    ]
-    area = data.mark_area(clip=True).encode(
-        x=x, y=sides[0], y2="high:Q", color=_colour(looks), opacity=_faint(0.07, 0.02),
-        tooltip=[*tips, _tip("high", "to")],
-    )  # fmt: skip
-    return [area, *edges]
+    data = _named("bands", SHOWN, "x", "y", "low", "high")
+    ends = {"y": "mean", "low": "from", "high": "to"}
+    tips = [alt.Tooltip("words:N", title="published"), *(_tip(*own) for own in ends.items())]
+    low, high = (_field(y, side) for side in ("low", "high"))
+    own: Spec = {"x": x, "color": arms.colour}
+    edge = data.mark_line(clip=True, strokeWidth=1, strokeDash=[1, 2])
+    edges = [edge.encode(**own, y=s, opacity=_faint(0.8, 0.1), detail="arm:N") for s in (low, high)]
+    pale = own | {"opacity": _faint(0.07, 0.02), "tooltip": ["arm:N", *tips]}
+    return [data.mark_area(clip=True).encode(**pale, y=low, y2="high:Q"), *edges]
 
 
-def _rules(x: alt.X, places: Sequence[Datum]) -> list[alt.Chart]:
-    """Return dashed lines where arms left a shared prefix."""
-    if not places:
-        return []
-    across = alt.Chart(alt.InlineData(list(places)))
-    return [across.mark_rule(clip=True, strokeDash=[4, 3], color=INK, opacity=0.7).encode(x=x)]
+def _field(channel: alt.Y, name: str) -> alt.Y:
+    """Return a channel with another field."""
+    other = channel.copy()
+    other["shorthand"] = f"{name}:Q"
+    return other
+
+
+def _layered(layers: Sequence[alt.Chart], x: alt.X, across: Sequence[Datum]) -> alt.LayerChart:
+    """Return layers as one chart, with dashed lines where arms left a shared prefix."""
+    rules = []
+    if across:
+        lines = alt.Chart(alt.InlineData(list(across)))
+        rule = lines.mark_rule(clip=True, strokeDash=[4, 3], color=INK, opacity=0.7)
+        rules = [rule.encode(x=x)]
+    # so that the legend has lines with their dashes, not points
+    return alt.layer(*layers, *rules).resolve_legend(shape="independent")
 
 
 def _steps(ticks: int) -> alt.Axis:
@@ -881,34 +803,18 @@ def _steps(ticks: int) -> alt.Axis:
     return alt.Axis(tickCount=ticks, tickMinStep=1, labelExpr=label)
 
 
-def _values() -> alt.Axis:
+def _values(**options: Any) -> alt.Axis:
     """Return an axis of measured values: 0.25, 30k, 1.5M, 5.6e+11."""
     # Vega's own labels of a constant are wrong: it gives a domain without length no digits
     size = "abs(datum.value)"
     kind = f"{size} < 1e4 ? '.4~g' : {size} < 1e9 ? '~s' : '.3~e'"
-    return alt.Axis(labelExpr=f"format(datum.value, {kind})")
+    return alt.Axis(labelExpr=f"format(datum.value, {kind})", **options)
 
 
-def _named(name: str) -> alt.Chart:
-    return alt.Chart(alt.NamedData(name))
-
-
-def _scale(looks: Sequence[Look], values: list[Any]) -> alt.Scale:
-    return alt.Scale(domain=[look.label for look in looks], range=values)
-
-
-def _colour(looks: Sequence[Look], legend: bool = True) -> alt.Color:
-    scale = _scale(looks, [look.colour for look in looks])
-    return alt.Color("arm:N", scale=scale, legend=_legend(looks) if legend else None)
-
-
-def _dash(looks: Sequence[Look]) -> alt.StrokeDash:
-    scale = _scale(looks, [list(look.dash) for look in looks])
-    return alt.StrokeDash("arm:N", scale=scale, legend=_legend(looks))
-
-
-def _shape(looks: Sequence[Look]) -> alt.Shape:
-    return alt.Shape("arm:N", scale=_scale(looks, [look.shape for look in looks]), legend=None)
+def _named(name: str, shown: str, *flat: str) -> alt.Chart:
+    """Return a chart of the data set of that name, which `finished` brings."""
+    rows = alt.Chart(alt.NamedData(name)).transform_filter(shown)
+    return rows.transform_flatten(list(flat)) if flat else rows
 
 
 def _legend(looks: Sequence[Look]) -> alt.Legend | None:
@@ -916,10 +822,10 @@ def _legend(looks: Sequence[Look]) -> alt.Legend | None:
         return None
     longest = min(26, max(len(look.label) for look in looks))
     columns = max(1, min(len(looks), 660 // (40 + 7 * longest)))
+    symbols = {"symbolType": "stroke", "symbolLimit": 0, "symbolOpacity": 1}
     return alt.Legend(
-        title=None, orient="bottom", columns=columns, labelLimit=180, symbolType="stroke",
-        symbolLimit=0, symbolOpacity=1, symbolStrokeWidth=2,
-    )  # fmt: skip
+        title=None, orient="bottom", columns=columns, labelLimit=180, symbolStrokeWidth=2, **symbols
+    )
 
 
 def _faint(full: float, faint: float) -> Any:
@@ -941,10 +847,8 @@ def _nearest(fields: Mapping[str, str]) -> Any:
     Vega-Lite's own list of fields leaves names out there (as of 6.4 it looks them up in the cell
     around the point, which has the point as its datum).
     """
-    own = "(datum.datum || datum)"
-    numbers = (
-        f"{json.dumps(title)}: format({own}.{field}, ',.4~g')" for field, title in fields.items()
-    )
+    own, form = "(datum.datum || datum)", "format({}.{}, ',.4~g')"
+    numbers = [f"{json.dumps(title)}: {form.format(own, key)}" for key, title in fields.items()]
     return alt.value(alt.expr(f"{{'arm': {own}.arm, {', '.join(numbers)}}}"))
 
 

@@ -8,7 +8,7 @@
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,7 @@ class Results:
         baseline: the arm that others are compared with, if there is one.
         runs: a row per run that has begun, by its number: `IDENTITY`, folder, kind, score (a name
             of metrics.jsonl), unit, total, final_share, branch, branch_updates, seconds_before,
-            diverged; later what `statistics.measure` adds. The prefixes of studies are among them,
+            best_at; later what `statistics.measure` adds. The prefixes of studies are among them,
             as arm "prefix".
         numbers: a row per measured number: run, line, the counters of the clock, name, value; a
             value that was no finite number is NaN.
@@ -118,18 +118,20 @@ class Results:
         return own[own.status.isin(GOING) & (own.arm != PREFIX) & (own.score != "")]
 
     @cached_property
-    def _named(self) -> dict[str, pd.DataFrame]:
-        return dict(iter(self.numbers.groupby("name", observed=True)))
+    def _places(self) -> Mapping[Any, np.ndarray]:
+        return self.numbers.groupby(["run", "name"], observed=True).indices
 
-    def named(self, name: str, run: int | None = None) -> pd.DataFrame:
-        """Return the rows of a number, of all runs or of one."""
-        rows = self._named.get(name, self.numbers.iloc[:0])
-        return rows if run is None else rows[rows.run == run]
+    def named(self, name: str, run: int) -> pd.DataFrame:
+        """Return the rows of a number of a run."""
+        return self.numbers.iloc[self._places.get((run, name), [])]
 
     def curve(self, run: int, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Return a number over a run as (xs, ys), of shape (points,): xs ascend in its unit."""
-        rows = self.named(name, run).dropna(subset="value")
-        return rows[self.runs.unit[run]].to_numpy(float), rows.value.to_numpy(float)
+        place = self._places.get((run, name), np.empty(0, int))
+        ys = self.numbers["value"].to_numpy()[place]
+        xs = self.numbers[self.runs.at[run, "unit"]].to_numpy()[place]
+        known = ~np.isnan(ys)
+        return xs[known].astype(float), ys[known]
 
     def of(self, task: str, arm: str | None = None) -> pd.DataFrame:
         """Return the finished runs of a task, or an arm's of them."""
@@ -162,7 +164,8 @@ def frame(*folders: str | Path) -> pd.DataFrame:
     about = found.runs[found.runs.arm != PREFIX][IDENTITY]
     rows = found.numbers[found.numbers.run.isin(about.index)]
     place = about.index.get_indexer(rows.run)
-    own = {name: about[name].astype("category").iloc[place].array for name in IDENTITY}
+    kinds = {name: pd.CategoricalDtype(about[name].unique()) for name in IDENTITY}  # in its order
+    own = {name: about[name].astype(kinds[name]).iloc[place].array for name in IDENTITY}
     own |= {name: about[name].to_numpy()[place] for name in ("seed", "continuation")}
     clock = [unit for unit in UNITS if unit in rows and rows[unit].any()]
     table = rows[[*clock, "name", "value"]].reset_index(drop=True)
@@ -266,7 +269,7 @@ def read_run(folder: Path) -> Results:
         DamagedFile: if a file is cut or altered.
     """
     with unaltered(folder):
-        run = _read(folder, "", "", "", 0, 1, "done")
+        run = _Run("", "", "", 0, 1, "done", folder)
         return _merge([_Part("", [""], [""], None, [run], [], [], [], [], [])])
 
 
@@ -293,7 +296,7 @@ def _find(folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
 
 @dataclass
 class _Run:
-    """A run, read."""
+    """A run, read; what is not among the fields is made of them, and a column of `Results.runs`."""
 
     study: str
     task: str
@@ -302,28 +305,29 @@ class _Run:
     continuation: int
     status: str
     folder: Path
-    config: dict[str, Any]
-    info: dict[str, Any]
-    lines: list[dict[str, Any]]
-    receipts: list[dict[str, Any]]
-    unit: str = field(init=False)
-    total: int = field(init=False)
-    score: str = field(init=False)
-    share: float = field(init=False)
-    best_at: float = field(init=False)
 
     def __post_init__(self) -> None:
+        self.lines, self.receipts = (
+            read_lines(self.folder / f"{own}.jsonl") for own in ("metrics", "receipts")
+        )
+        self.config, self.info = dict(read_config(self.folder)), dict(read_info(self.folder))
+        self.kind = str(self.config.get("kind"))
         self.unit, self.total = _length(self.config, self.lines, self.folder)
         self.score = _score(self.lines, self.config)
-        self.share = float((self.config.get("evaluate") or {}).get("final", 0.1))
-        origin = self.info.get("branched_from")
-        _check_clocks(self.lines, self.unit, self.folder / "metrics.jsonl")
-        fired = [row.get("clock") for row in self.receipts]
-        _check_clocks(fired, self.unit, self.folder / "receipts.jsonl")
-        _check_clocks([origin.get("clock")] if origin else [], self.unit, self.folder / "run.json")
-        best = read_best(self.folder)
-        path = self.folder / "checkpoints" / "best.json"
-        _check_clocks([] if best is None else [best.clock], self.unit, path)
+        self.final_share = float((self.config.get("evaluate") or {}).get("final", 0.1))
+        origin = self.info.get("branched_from") or {}
+        clock, best = origin.get("clock") or {}, read_best(self.folder)
+        self.branch = float(clock.get(self.unit, math.nan))
+        self.branch_updates = float(clock.get("updates", math.nan))
+        self.seconds_before = float(origin.get("seconds", 0.0))
+        clocks = {
+            "metrics.jsonl": self.lines,
+            "receipts.jsonl": [row.get("clock") for row in self.receipts],
+            "run.json": [clock] if origin else [],
+            "checkpoints/best.json": [] if best is None else [best.clock],
+        }
+        for name, own in clocks.items():
+            _check_clocks(own, self.unit, self.folder / name)
         self.best_at = math.nan if best is None else float(best.clock[self.unit])
 
 
@@ -344,18 +348,10 @@ class _Part:
     recovered: float | None = None
 
 
-def _read(folder: Path, study: str, task: str, arm: str, seed: int, nth: int, status: str) -> _Run:
-    lines, receipts = (read_lines(folder / f"{own}.jsonl") for own in ("metrics", "receipts"))
-    config, info = read_config(folder), read_info(folder)
-    return _Run(
-        study, task, arm, seed, nth, status, folder, dict(config), dict(info), lines, receipts
-    )
-
-
-def _begun(folder: Path, *about: Any) -> list[_Run]:
+def _begun(*about: Any) -> list[_Run]:
     """Return a run that has not ended, if its files can be read: they may be half written."""
     try:
-        return [_read(folder, *about)]
+        return [_Run(*about)]
     except DamagedFile:
         return []
 
@@ -374,11 +370,12 @@ def _of_study(study: Path) -> _Part:
         info = read_info(folder)
         status = status_in(info)
         # a study without tasks
-        task = cell["task"] or (naming.task_of(read_config(folder)) if info else "")
+        config = read_config if status == "done" else _config
+        task = cell["task"] or (naming.task_of(config(folder)) if info else "")
         pruned = last is not None and last.get("event") == "pruned"
-        about = (name, task, arm, seed, cell.get("continuation", 1), status)
+        about = (name, task, arm, seed, cell.get("continuation", 1))
         if status == "done" and not pruned:
-            part.runs.append(_read(folder, *about))
+            part.runs.append(_Run(*about, status, folder))
             continue
         label = "/".join(own for own in (cell["task"], f"seed-{seed}", arm) if own)
         part.missing.append(f"{label}: {_in_words(status, last)}")
@@ -391,7 +388,7 @@ def _of_study(study: Path) -> _Part:
         if info:
             over = last is not None and last.get("event") == "failed" and status in GOING
             state = "pruned" if pruned else "failed" if over else status
-            part.runs += _begun(folder, *about[:-1], state)
+            part.runs += _begun(*about, state, folder)
     part.tasks = list(dict.fromkeys([*part.tasks, *(run.task for run in part.runs)]))
     return part
 
@@ -422,12 +419,12 @@ def _of_runs(folders: Sequence[Path], name: str) -> _Part:
         status = status_in(info)
         if status != "done":
             part.missing.append(f"{folder}: {_in_words(status)}")
-        config = read_config(folder) if status == "done" else _config(folder)
+        config = (read_config if status == "done" else _config)(folder)
         task, arm = naming.task_of(config), naming.label_of(config)
-        about = ("", task, arm, int(config.get("seed", 0)), 1, status)
+        about = ("", task, arm, int(config.get("seed", 0)), 1, status, folder)
         if info.get("diverged") and status != "done":
             part.lost.append((task, arm, about[3]))
-        part.runs += [_read(folder, *about)] if status == "done" else _begun(folder, *about)
+        part.runs += [_Run(*about)] if status == "done" else _begun(*about)
     done = [run for run in part.runs if run.status == "done"]
     configs, tasks, labels = (
         zip(*((r.config, r.task, r.arm) for r in done), strict=True) if done else ((), (), ())
@@ -506,7 +503,9 @@ def _merge(parts: Sequence[_Part]) -> Results:
         arms=tuple(arms),
         tasks=tuple(tasks),
         baseline=baselines[0] if baselines else None,
-        runs=pd.DataFrame(map(_about, found), columns=_COLUMNS),
+        runs=pd.DataFrame(
+            [[getattr(run, name) for name in _COLUMNS] for run in found], None, _COLUMNS
+        ),
         numbers=_numbers([run.lines for run in found]),
         receipts={i: run.receipts for i, run in enumerate(found)},
         configs={i: run.config for i, run in enumerate(found)},
@@ -522,20 +521,8 @@ def _merge(parts: Sequence[_Part]) -> Results:
 
 _COLUMNS = (
     *(*IDENTITY, "folder", "kind", "score", "unit", "total", "final_share"),
-    *("branch", "branch_updates", "seconds_before", "diverged", "best_at"),
+    *("branch", "branch_updates", "seconds_before", "best_at"),
 )
-
-
-def _about(run: _Run) -> tuple[Any, ...]:
-    origin = run.info.get("branched_from") or {}
-    clock = origin.get("clock") or {}
-    return (
-        *(run.study, run.task, run.arm, run.seed, run.continuation, run.status, run.folder),
-        *(str(run.config.get("kind")), run.score, run.unit, run.total, run.share),
-        *(float(clock.get(run.unit, math.nan)), float(clock.get("updates", math.nan))),
-        *(float(origin.get("seconds", 0.0)), bool(run.info.get("diverged"))),
-        run.best_at,
-    )
 
 
 def _numbers(runs: Sequence[Sequence[Row]]) -> pd.DataFrame:

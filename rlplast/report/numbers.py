@@ -79,7 +79,8 @@ def column(values: Sequence[float], widths: Sequence[float] = ()) -> list[str]:
         >>> column([12.5, 0.125, float("nan")]), column([1.5, 2], [0.001, 0.002])
         (['12.5', '0.1', '–'], ['1.50000', '2.00000'])
     """
-    known = [abs(value) for value in values if math.isfinite(value) and value]
+    most = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
+    known = [abs(value) for value in values if math.isfinite(value) and abs(value) > 1e-12 * most]
     if not known or max(known) >= 1e9 or max(known) < 1e-3 or min(known) < 1e-3 * max(known):
         return [number(float(value)) for value in values]
     finite = sorted(width for width in widths if math.isfinite(width) and width > 0)

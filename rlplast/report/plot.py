@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from rlplast.report.drawing import draw
 from rlplast.run.read import read_lines
 from rlplast.training.files import whole
 
-__all__ = ["draw_run", "metric_names", "plot_run"]
+__all__ = ["draw_run", "plot_run"]
 
 Row = Mapping[str, Any]
 
@@ -70,46 +70,60 @@ def draw_run(rows: Sequence[Row], receipts: Sequence[Row]) -> dict[str, Any]:
     import altair as alt
 
     unit = "env_steps" if rows and "env_steps" in rows[-1] else "updates"
-    marks, panels = _marks(receipts, unit), _panels(rows) or {"return": {}}
-    points = {
-        title: [
-            {"x": row[unit], "y": row[key], "label": label}
-            for label, key in lines.items()
-            for row in rows
-            if row.get(key) is not None
-        ]
-        for title, lines in panels.items()
-    }
-    every = [point["x"] for own in points.values() for point in own]
-    every += [x for xs in marks.values() for x in xs]
+    marks, panels = _marks(receipts, unit), _points(rows, unit) or {"return": []}
+    every = [point["x"] for own in (*panels.values(), marks) for point in own]
     scale = alt.Scale(domain=[min(every), max(every)] if every else [0, 1])
-    axis = alt.Axis(labelExpr="format(datum.value, ',')")
-    owners = {_owner(label): None for lines in panels.values() for label in lines}
-    order = [TRAINING, "evaluation", *sorted(owners.keys() - {TRAINING, "evaluation"})]
+    words = list(dict.fromkeys(mark["fired"] for mark in marks))
+    turns = list(itertools.islice(itertools.cycle(MARKS), len(words)))
+    stroke = alt.Stroke(
+        "fired:N",
+        scale=alt.Scale(domain=words, range=turns),
+        legend=alt.Legend(title=None, orient="top", columns=1, labelLimit=600),
+    )
+    owners = sorted({_owner(point["label"]) for own in panels.values() for point in own})
+    order = dict.fromkeys([TRAINING, "evaluation", *owners])
     colours = dict(zip(order, itertools.cycle(COLOURS)))
     charts = []
-    for number, (title, own) in enumerate(points.items(), 1):
-        words = unit.replace("_", " ") if number == len(points) else None
-        x = alt.X("x:Q", title=words, scale=scale, axis=axis)
-        charts.append(_panel(title, own, list(panels[title]), colours, marks, x))
+    for number, (title, points) in enumerate(panels.items(), 1):
+        label = unit.replace("_", " ") if number == len(panels) else None
+        axis = alt.Axis(labelExpr="format(datum.value, ',')")
+        x = alt.X("x:Q", title=label, scale=scale, axis=axis)
+        layers = [_lines(title, points, colours).encode(x=x)]
+        if marks:
+            rule = alt.Chart(alt.InlineData(marks)).mark_rule(strokeDash=[2, 2], strokeWidth=1.3)
+            layers.append(rule.encode(x=x, stroke=stroke))
+        charts.append(alt.layer(*layers).properties(width=620, height=110))
     shared = alt.vconcat(*charts, spacing=8).resolve_scale(
         color="independent", strokeDash="independent", stroke="shared"
     )
     return shared.to_dict()
 
 
-def _panels(rows: Iterable[Row]) -> dict[str, dict[str, str]]:
-    """Return title → label → key of what was measured, in the order of `LINES`."""
-    rows = list(rows)
+def _points(rows: Sequence[Row], unit: str) -> dict[str, list[dict[str, Any]]]:
+    """Return title → the points of what was measured, in the order of `LINES`."""
     keys = sorted({key for row in rows for key, value in row.items() if value is not None})
-    networks = metric_names(rows)
-    found: dict[str, dict[str, str]] = {}
-    for title, pattern, label in LINES:
-        for key in keys:
-            match = re.fullmatch(pattern, key)
-            if match and (not key.startswith("metric/") or match[1] in networks):
-                found.setdefault(title, {})[match.expand(label)] = key
+    networks = _networks(keys)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for (title, pattern, label), key in itertools.product(LINES, keys):
+        match = re.fullmatch(pattern, key)
+        if match and (not key.startswith("metric/") or match[1] in networks):
+            text = match.expand(label)
+            found.setdefault(title, []).extend(
+                {"x": row[unit], "y": row[key], "label": text}
+                for row in rows
+                if row.get(key) is not None
+            )
     return found
+
+
+def _networks(keys: Sequence[str]) -> set[str]:
+    """Return the networks that were measured, but for those of one tensor, such as log α."""
+    tensors: dict[str, set[str]] = {}
+    for metric, network, *tensor in (key.split("/")[1:] for key in keys if key.count("/") > 1):
+        own = tensors.setdefault(network, set())
+        if tensor and metric in ("weight_norm", "weight_difference"):
+            own.add("/".join(tensor))
+    return {network for network, own in tensors.items() if len(own) != 1}
 
 
 def _owner(label: str) -> str:
@@ -117,83 +131,44 @@ def _owner(label: str) -> str:
     return label.removesuffix(FROM_START) or TRAINING
 
 
-def _panel(
-    title: str,
-    points: Sequence[Row],
-    labels: Sequence[str],
-    colours: Mapping[str, str],
-    marks: Mapping[str, list[int]],
-    x: Any,
-) -> Any:
+def _lines(title: str, points: Sequence[Row], colours: Mapping[str, str]) -> Any:
     import altair as alt
 
+    labels = list(dict.fromkeys(point["label"] for point in points))
     legend = alt.Legend(title=None, orient="right", symbolType="stroke") if any(labels) else None
-
-    def scale(values: list[Any]) -> alt.Scale:
-        return alt.Scale(domain=labels, range=values)
-
-    colour = scale([colours[_owner(label)] for label in labels])
-    dash = scale([[4, 3] if label.endswith(FROM_START) else [1, 0] for label in labels])
+    ranges = [colours[_owner(label)] for label in labels]
+    dashes = [[4, 3] if label.endswith(FROM_START) else [1, 0] for label in labels]
+    colour, dash = (alt.Scale(domain=labels, range=own) for own in (ranges, dashes))
     heights = [point["y"] for point in points]
+    height = alt.Scale(domain=[0, 1.05]) if title == AWAKE else alt.Scale(zero=False)
     if title == TEMPERATURE and max(heights) > 4 * min(heights) > 0:
         height = alt.Scale(type="log")
-    else:
-        height = alt.Scale(domain=[0, 1.05]) if title == AWAKE else alt.Scale(zero=False)
     ticks = alt.Axis(tickCount=4, labelExpr="format(datum.value, '.4~g')")
-    few = len(points) < 30 * max(1, len(labels))
-    layers = [
-        alt.Chart(alt.InlineData(points))
-        .mark_line(point={"size": 18} if few else False)
+    few = {"size": 18} if len(points) < 30 * max(1, len(labels)) else False
+    return (
+        alt.Chart(alt.InlineData(list(points)))
+        .mark_line(point=few)
         .encode(
-            x=x,
             y=alt.Y("y:Q", title=title, scale=height, axis=ticks),
             color=alt.Color("label:N", scale=colour, legend=legend),
             strokeDash=alt.StrokeDash("label:N", scale=dash, legend=legend),
         )
-    ]
-    if marks:
-        words = {
-            f"{own} ({len(xs)} times)" if len(xs) > 1 else own: xs for own, xs in marks.items()
-        }
-        fired = [{"x": at, "fired": own} for own, xs in words.items() for at in xs]
-        turns = [MARKS[number % len(MARKS)] for number in range(len(words))]
-        stroke = alt.Stroke(
-            "fired:N",
-            scale=alt.Scale(domain=list(words), range=turns),
-            legend=alt.Legend(title=None, orient="top", columns=1, labelLimit=600),
-        )
-        rule = alt.Chart(alt.InlineData(fired)).mark_rule(strokeDash=[2, 2], strokeWidth=1.3)
-        layers.append(rule.encode(x=x, stroke=stroke))
-    return alt.layer(*layers).properties(width=620, height=110)
+    )
 
 
-def metric_names(rows: Iterable[Row]) -> dict[str, list[str]]:
-    """Return network → metrics measured of it, but of networks of one tensor.
-
-    Such a network is a scalar, for example a temperature's log α: its norm says nothing.
-    """
-    names = {name for row in rows for name, value in row.items() if value is not None}
-    parts = sorted(name.split("/")[1:] for name in names if name.startswith("metric/"))
-    tensors: dict[str, set[str]] = {}
-    for metric, network, *tensor in (own for own in parts if len(own) > 1):
-        if tensor and metric in ("weight_norm", "weight_difference"):
-            tensors.setdefault(network, set()).add("/".join(tensor))
-    found: dict[str, list[str]] = {}
-    for own in parts:
-        if len(own) == 2 and len(tensors.get(own[1], "ab")) != 1:
-            found.setdefault(own[1], []).append(own[0])
-    return found
-
-
-def _marks(receipts: Sequence[Row], unit: str) -> dict[str, list[int]]:
-    """Return what fired, as "method: networks", → when, in the order of first firings."""
+def _marks(receipts: Sequence[Row], unit: str) -> list[dict[str, Any]]:
+    """Return where hooks fired, in the order of first firings, as "method: networks"."""
     fired: dict[int, dict[str, list[str]]] = {}
     for receipt in receipts:
         if receipt["norm_before"] is not None:  # else a summary of an every-update hook
             methods = fired.setdefault(receipt["clock"][unit], {})
             methods.setdefault(receipt["method"], []).append(receipt["network"])
-    marks: dict[str, list[int]] = {}
+    found: dict[str, list[int]] = {}
     for x, methods in fired.items():
         text = "; ".join(f"{method}: {', '.join(own)}" for method, own in methods.items())
-        marks.setdefault(text, []).append(x)
-    return marks
+        found.setdefault(text, []).append(x)
+    return [
+        {"x": x, "fired": f"{text} ({len(xs)} times)" if len(xs) > 1 else text}
+        for text, xs in found.items()
+        for x in xs
+    ]

@@ -56,12 +56,20 @@ const mean = (values, half) => values.map((own, i) => {
   const near = values.slice(Math.max(0, i - half), i + half + 1).filter((value) => value !== null);
   return own === null ? null : near.reduce((sum, value) => sum + value, 0) / near.length;
 });
+// Where a curve is on the chosen axis at an x of its own unit.
+const at = (curve, x) => {
+  const next = curve.x.findIndex((own) => own >= x);
+  if (next <= 0) return curve[axis].at(next);
+  const share = (x - curve.x[next - 1]) / (curve.x[next] - curve.x[next - 1]);
+  return curve[axis][next - 1] + share * (curve[axis][next] - curve[axis][next - 1]);
+};
 const moved = (spec) => {
   const { x, axes = [] } = spec.usermeta ?? {};
-  if (!x) return spec;
-  const over = axes.includes(axis);
+  const over = axes.includes(axis), curves = spec.datasets.curves ?? [];
+  if (!x || !(over || smooth)) return spec;
   const row = (own) => {
-    const next = over && own.x !== undefined ? { ...own, x: own[axis] ?? own.x } : { ...own };
+    const next = { ...own }, curve = curves.find((other) => other[axis] && (!own.arm || other.arm === own.arm));
+    if (over && curve) next.x = Array.isArray(own.x) ? own.x.map((value) => at(curve, value)) : at(curve, own.x);
     const half = Array.isArray(own.y) ? Math.ceil(own.y.length / 20) : 0;
     for (const key of smooth && half ? ["y", "low", "high"] : []) if (own[key]) next[key] = mean(own[key], half);
     return next;
@@ -76,7 +84,7 @@ const draw = async (figure, before = {}) => {
   const name = nameOf(figure);
   // the boxes above are the legend
   const spec = JSON.parse(JSON.stringify(moved(charts[name])), (key, value) => {
-    if (key === "legend") return null;
+    if (key === "legend" && !value?.shape) return null; // the key of `resolve` stays
     const own = value?.name === "layer" ? before.layer : value?.select && before[value.name];
     return own && Object.keys(own).length ? { ...value, value: own } : value;
   });

@@ -101,8 +101,8 @@ def task_curve(results: Results, run: int, task: str) -> tuple[np.ndarray, np.nd
     own = results.named(_key(about.score, task), run).dropna(subset="value")
     rest = results.named(about.score, run).dropna(subset="value")
     phases = rest.phase if "phase" in rest else pd.Series(0, rest.index)
-    here = [k < len(names) and names[k] == task for k in phases]
-    rest = rest[here & ~rest.line.isin(own.line)]
+    here = np.array([k < len(names) and names[k] == task for k in phases], dtype=bool)
+    rest = rest[here & ~rest.line.isin(own.line).to_numpy()]
     rows = pd.concat([own, rest]).sort_values("line", kind="stable")
     return rows[about.unit].to_numpy(float), rows.value.to_numpy(float)
 

@@ -8,8 +8,6 @@ leads to this machine (DNS rebinding). So only requests for this machine's own n
 
 import os
 import re
-import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,8 +22,6 @@ from rlplast.report.frame import walk
 
 __all__ = ["serve"]
 
-CONNECTIONS = 16  # at the same time; further ones are closed
-TIMEOUT = 10.0  # seconds that a client may take to ask, and to take each part of the answer
 # Any port: one on another machine may lead here, as of `ssh -L 9000:localhost:8000`.
 _OURS = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?", re.IGNORECASE)
 _REFUSED = b"This page is shown only at http://localhost and http://127.0.0.1, with its port.\n"
@@ -58,7 +54,7 @@ def serve(
     """
     handler = partial(_Handler, directory=str(out))
     try:
-        server = _Server(("127.0.0.1", port), handler)
+        server = ThreadingHTTPServer(("127.0.0.1", port), handler)
     except (OSError, OverflowError) as error:
         raise ConfigError(
             f"--port {port} ({error}): allowed is a free one, or 0 for any"
@@ -94,55 +90,11 @@ def _state(folders: Sequence[Path]) -> dict[Path, int]:
     return found
 
 
-class _Server(ThreadingHTTPServer):
-    """A server with a bound on its connections."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._free = threading.BoundedSemaphore(CONNECTIONS)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer a client in a thread of its own, or close the connection."""
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Be that thread."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a client that has gone or takes nothing."""
-        if not isinstance(sys.exception(), OSError):
-            super().handle_error(request, client_address)
-
-
 class _Handler(SimpleHTTPRequestHandler):
     """Shows the files of a folder, and says nothing on the terminal."""
 
-    timeout: float = TIMEOUT  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    def handle_one_request(self) -> None:
-        """Answer a request; one that comes too slowly, byte by byte, is over."""
-        self._late = threading.Timer(self.timeout, self._hang_up)
-        self._late.daemon = True
-        self._late.start()
-        try:
-            super().handle_one_request()
-        finally:
-            self._late.cancel()
-
-    def _hang_up(self) -> None:
-        with suppress(OSError):
-            self.connection.shutdown(socket.SHUT_RD)
-
     def send_head(self) -> Any:
         """Answer a request for the folder with the report's page."""
-        self._late.cancel()
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or not _OURS.fullmatch(hosts[0]):
             return self._refuse()

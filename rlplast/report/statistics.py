@@ -83,8 +83,10 @@ def measure(results: Results) -> Results:
     rows = [_measured(results, run, table.start[run]) for run in table.index]
     columns = ("final", "change", "area", "area_after")
     table[list(columns)] = pd.DataFrame(rows, index=table.index, columns=columns, dtype=float)
-    for name in ("seconds", "cpu_seconds", "updates"):
-        table[name] = _last(results, name)
+    table["updates"] = results.numbers.groupby("run").updates.max()
+    for name in ("seconds", "cpu_seconds"):
+        found = (results.curve(run, f"time/{name}")[1] for run in table.index)
+        table[name] = [own[-1] if len(own) else 0.0 for own in found]
     table["own_seconds"] = table.seconds - table.seconds_before
     return replace(results, runs=table)
 
@@ -110,16 +112,6 @@ def _measured(results: Results, run: int, start: float) -> tuple[float, ...]:
     change = final - float(early.mean()) if len(early) else math.nan
     after = area_under_curve(xs, ys, None if math.isnan(start) else start)
     return final, change, area_under_curve(xs, ys), after
-
-
-def _last(results: Results, name: str) -> pd.Series:
-    """Return the last seconds, or the last count, of each run; 0 without one."""
-    numbers = results.numbers
-    if name in UNITS:
-        found = numbers.groupby("run")[name].max() if name in numbers else pd.Series(dtype=float)
-    else:
-        found = results.named(f"time/{name}").dropna(subset="value").groupby("run").value.last()
-    return found.reindex(results.runs.index, fill_value=0)
 
 
 def task_length(config: Row) -> int | None:
@@ -173,7 +165,7 @@ def firings(results: Results, run: int | None = None) -> pd.DataFrame:
             methods = ", ".join(dict.fromkeys(method for _, method in fired[after]))
             rows.append((number, about.task, about.arm, about.seed, methods, at, *cost))
     columns = ["run", "task", "arm", "seed", "methods", "at", "drop", "recovered_after", "area"]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[5:], float))
 
 
 def _first_after(points: pd.DataFrame, clock: Row, score: str) -> int:
@@ -277,7 +269,7 @@ def improvement(runs: pd.DataFrame, baseline: str) -> pd.DataFrame:
     """
     rows = []
     for (task, arm), own in _groups(runs):
-        theirs = runs[(runs.task == task) & (runs.arm == baseline)].final.dropna()
+        theirs = runs[(runs.task == task) & (runs.arm == baseline)].final.dropna().to_numpy()
         if arm != baseline and len(theirs):
             sign = 1 if higher_is_better(own.score.iloc[0]) else -1
             won = probability_of_improvement([sign * own.final.to_numpy()], [sign * theirs])

@@ -95,9 +95,11 @@ def table(data: pd.DataFrame, looks: Sequence[Look], title: str = "", caption: s
             shown = [(column(values.to_numpy()), False)]
         else:
             texts = ["" if own is None else str(own) for own in values]
-            if any(text not in ("", NOTHING) for text in texts):
-                head.append(Cell(str(name)))
-                columns.append([Cell(text) for text in texts])
+            found = [text for text in texts if text not in ("", NOTHING)]
+            if found:
+                numbers = all(text[0] in "-<0123456789" for text in found)
+                head.append(Cell(str(name), numbers))
+                columns.append([Cell(text, numbers) for text in texts])
             continue
         shown = [(texts, end) for texts, end in shown if set(texts) - {"", NOTHING}]
         if shown:
@@ -317,12 +319,12 @@ def _measured(report: Report, task: str, at: Mapping[int, Any], what: str) -> It
         keys |= {f"metric/{own}/{network}": f"{own} ({network})" for own in metrics}
     values: dict[str, dict[int, float]] = {key: {} for key in keys}
     for key, own in values.items():
-        for run, found in results.named(key).groupby("run"):
-            if run in at:
-                clock = {u: n for u, n in (at[run] or {}).items() if u in found}
-                here = found[(found[list(clock)] == list(clock.values())).all(axis=1)]
-                if len(here):
-                    own[run] = here.value.iloc[-1]
+        for run, moment in at.items():
+            found = results.named(key, run)
+            for unit, count in (moment or {}).items():
+                found = found[found[unit] == count] if unit in found else found
+            if len(found):
+                own[run] = found["value"].iat[-1]
     values = {key: own for key, own in values.items() if own}
     if set(values) <= {report.score(task)}:
         return

@@ -71,9 +71,9 @@ class Report:
         found = {task: self.summary.of(task) for task in (ALL_TASKS, *self.tasks)}
         return {task: rows for task, rows in found.items() if len(rows)}
 
-    def label(self, arm: str) -> str:
-        """Return an arm's name in charts."""
-        return next(look.label for look in self.looks if look.name == arm)
+    def look(self, arm: str) -> Look:
+        """Return how an arm looks."""
+        return next(look for look in self.looks if look.name == arm)
 
     def any_of(self, task: str) -> int:
         """Return a run of a task, a finished one if there is one."""

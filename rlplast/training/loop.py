@@ -84,6 +84,7 @@ class Loop:
     _stopped: bool = False  # or everything but the evaluation, which a signal stopped
     _unread: dict[str, float] = field(default_factory=dict)  # measured, not yet shown to hooks
     _seconds: float = 0.0
+    _cpu_seconds: float = 0.0
     _since: float = 0.0
 
     def run(self) -> None:
@@ -107,6 +108,7 @@ class Loop:
         trainable = self.trainable
         attach(trainable, self.hooks)
         self._since = time.perf_counter()
+        self._cpu_since = time.process_time()
         getattr(self.observer, "begins", _ignore)(self)
         with noted_signals() as signals, self._background:
             if not self.started:
@@ -267,12 +269,17 @@ class Loop:
                     "(lower the learning rate, or look at receipts.jsonl for a hook just before)"
                 )
         values["time/seconds"] = self.seconds()
+        values["time/cpu_seconds"] = self.cpu_seconds()
         self._write(clock, values)
         self.folder.flush()
 
     def seconds(self) -> float:
         """Return the wall-clock seconds this run has taken, over all its processes."""
         return self._seconds + time.perf_counter() - self._since
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU seconds of all threads, over all its processes, without env workers."""
+        return self._cpu_seconds + time.process_time() - self._cpu_since
 
     def _write(self, clock: Clock, values: Mapping[str, float]) -> None:
         if values:
@@ -383,6 +390,7 @@ class Loop:
             "unread": {k: v for k, v in self._unread.items() if k in self.hooks.reads()},
             "aliases": [checkpoint.aliases(n) for n in trainable.networks.values()],
             "time/seconds": self.seconds(),
+            "time/cpu_seconds": self.cpu_seconds(),
         }
         if distributed.rank() > 0:
             return None
@@ -445,6 +453,7 @@ class Loop:
         self._saved = None if at_the_end else self._pending or self.trainable.clock, path
         self._unread = dict(state.get("unread", {}))
         self._seconds = float(state["time/seconds"])
+        self._cpu_seconds = float(state["time/cpu_seconds"])
         self._logged = Clock.saved(state["logged"]) if state["logged"] else None
         self.started = any(v > 0 for v in state["clock"].values())
 

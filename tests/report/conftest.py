@@ -8,5 +8,5 @@ from tests.report.drawn import undrawn
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """For tests of what the page says: its charts are not drawn, and Vega is left out."""
-    monkeypatch.setattr("rlplast.report.vega.draw", undrawn)
-    monkeypatch.setattr("rlplast.report.page._vega", lambda: "")
+    monkeypatch.setattr("rlplast.report.drawing.draw", undrawn)
+    monkeypatch.setattr("rlplast.report.contents._vega", lambda: "")

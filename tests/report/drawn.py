@@ -5,16 +5,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlplast.report import drawing
-from rlplast.report.vega import PAPER, VERSION, Picture, Spec, _printable
+from rlplast.report.charts import CONFIG, VERSION, Spec
+from rlplast.report.contents import _printable
+from rlplast.report.drawing import Picture
 
 __all__ = ["svg", "undrawn"]
 
 
 def svg(spec: Spec) -> str:
     """The .svg file of a chart."""
-    return drawing.svg(json.loads(json.dumps(_printable(spec))), VERSION, PAPER)
+    own = json.loads(json.dumps(_printable(spec)))
+    return drawing.svg(own, VERSION, CONFIG | {"background": "white"})
 
 
-def undrawn(specs: Mapping[str, Spec], warn: Any) -> dict[str, Picture]:
+def undrawn(specs: Mapping[str, Spec], *_: Any) -> dict[str, Picture]:
     """Empty pictures."""
     return dict.fromkeys(specs, Picture("<svg ></svg>", b""))
