@@ -28,7 +28,8 @@ STUDY = "study/replay_ratio/published_sac"
 def add(path: Path, folders: list[Path]) -> None:
     """Write the evaluations of finished runs into a CSV."""
     found = read(folders)
-    new = found.named("eval/return_mean").merge(found.done[RUN], left_on="run", right_index=True)
+    rows = found.numbers[found.numbers.name == "eval/return_mean"]
+    new = rows.merge(found.done[RUN], left_on="run", right_index=True)
     new["return_mean"] = new.value.map(repr)  # all digits, as is what was read
     new["git_revision"] = [str(found.infos[run].get("git_revision"))[:7] for run in new.run]
     runs = new[RUN].drop_duplicates()

@@ -33,7 +33,8 @@ def add(path: Path, folders: list[Path]) -> None:
     """Write the goals of finished runs into a CSV."""
     found, parts = read(folders), []
     for measure, key in MEASURES.items():
-        rows = found.named(key).merge(found.done[["arm", "seed"]], left_on="run", right_index=True)
+        rows = found.numbers[found.numbers.name == key]
+        rows = rows.merge(found.done[["arm", "seed"]], left_on="run", right_index=True)
         goals = rows.groupby(["run", "arm", "seed", "phase"]).value
         means = (goals.last() if measure == "end" else goals.mean()).map("{:.4f}".format)
         table = means.unstack("phase").rename(columns=lambda phase: f"goal_{phase + 1}")

@@ -155,7 +155,8 @@ def trajectories(folder: Path) -> None:
         for name, number in (("plain", 0), ("champion", trained.champion))
     }
     start = trained.weights[1, 0]
-    plane = torch.from_numpy(plane_of(*((path[-1] - start).numpy() for path in paths.values())))
+    last = ((path[-1] - start).numpy() for path in paths.values())
+    plane = torch.from_numpy(plane_of(*last)).to(start)
     flat = {n: torch.cat([start[None], p]).sub(start) @ plane for n, p in paths.items()}
     every = torch.cat(list(flat.values()))
     margin = 0.2 * (every.amax(0) - every.amin(0))

@@ -160,8 +160,8 @@ def stretches(best: pd.DataFrame, run: int) -> list[tuple[str, Any]]:
 
 def first_runs(results: Results, best: pd.DataFrame, key: str) -> Iterator[tuple[str, int]]:
     """Yield each arm and its run of the first seed that has measured KEY/0."""
-    own = best[best.run.isin(set(results.named(f"{key}/0").run))]
-    yield from own.groupby("arm", sort=False).run.first().items()
+    there = [len(results.named(f"{key}/0", run)) > 0 for run in best.run]
+    yield from best[there].groupby("arm", sort=False).run.first().items()
 
 
 def density(results: Results, run: int, row: Any, key: str, epoch: int) -> pd.DataFrame:
@@ -213,7 +213,7 @@ def saturation(
     parts = []
     for key in keys:
         title = key.partition(f"/{network}/")[2] or "all layers"
-        rows = results.named(key).dropna(subset="value")
+        rows = results.numbers[results.numbers.name == key].dropna(subset="value")
         for part in STRETCHES:
             found = rows.merge(best[best[part]], on="run")
             found = found[found.phase == found.iteration]

@@ -1,169 +1,134 @@
 """scripts/persistent_figures.py, of runs by hand with known numbers."""
 
 import importlib.util
+import itertools
 import json
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from rlplast.report.frame import Results, read
 from tests.report.runs import receipt_row, write_run
 
-SCRIPT = Path(__file__).parents[1] / "scripts" / "persistent_figures.py"
+PATH = Path(__file__).parents[1] / "scripts" / "persistent_figures.py"
+SPEC = importlib.util.spec_from_file_location("persistent_figures", PATH)
+script = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(script)
+
 EPOCHS, PHASES = 4, 3
 # By iteration, then by epoch of it. Iteration 0 has the best of all; iteration 2 is the champion.
 ACCURACY = ((0.5, 0.9, 0.9, 0.6), (0.5, 0.6, 0.7, 0.6), (0.6, 0.8, 0.7, 0.8))
-HISTOGRAM, SKETCH = "metric/activation_histogram/model", "metric/weight_sketch/model"
-LAYERS = "metric/saturation_percentile/model"
+SD = 0.1 / 2**0.5  # of two seeds that are 0.1 apart
+DENSITY, SKETCH = "metric/activation_histogram/model", "metric/weight_sketch/model"
+HESSIAN, LAYERS = "metric/hessian_density/model", "metric/saturation_percentile/model"
 STORED = {"method": "full_reset", "on": "phase_start", "params": {"init": "stored"}}
 PERSISTENT = {"method": "persistent", "on": "phase_start", "params": {"coef": 0.1}}
 SHRINK = {"method": "shrink_perturb", "on": "phase_start"}
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("persistent_figures", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def lines(score: Callable[[float], float] = lambda value: value) -> list[dict[str, Any]]:
+def lines(less: float = 0.0) -> list[dict[str, Any]]:
     """Lines of a classifier; its weights go along axis `phase`, to `epoch` of it."""
     rows = []
-    for phase in range(PHASES):
-        for epoch in range(1, EPOCHS + 1):
-            whole = phase * EPOCHS + epoch
-            clock = {"updates": 10 * whole, "epochs": whole, "phase": phase}
-            found: dict[str, float] = {
-                f"{SKETCH}/{i}": float(epoch) if i == phase else 0.0 for i in range(5)
-            }
-            found |= {f"{HISTOGRAM}/low": -1.0, f"{HISTOGRAM}/high": 1.0}
-            found |= {f"{HISTOGRAM}/0": whole / 100, f"{HISTOGRAM}/1": 1 - whole / 100}
-            found |= {LAYERS: 0.1, f"{LAYERS}/fc1": float(whole)}
-            value = score(ACCURACY[phase][epoch - 1])
-            rows.append(clock | found)
-            rows.append(clock | {"eval/accuracy": value, "eval/test_accuracy": value - 0.1})
-            if epoch % 2:  # logged seldom: at epochs 1 and 3
-                rows.append(clock | {"train/accuracy": whole / 50})
+    for phase, epoch in itertools.product(range(PHASES), range(1, EPOCHS + 1)):
+        whole = phase * EPOCHS + epoch
+        clock = {"updates": 10 * whole, "epochs": whole, "phase": phase}
+        found = {f"{SKETCH}/{i}": float(epoch * (i == phase)) for i in range(5)}
+        found |= {f"{DENSITY}/low": -1.0, f"{DENSITY}/high": 1.0}
+        found |= {f"{DENSITY}/0": whole / 100 + less, f"{DENSITY}/1": 1 - whole / 100}
+        density = {"low": 0.0, "high": 4.0, "0": 2.0, "1": 1e-9, "2": 3e-8, "3": 0.0}
+        found |= {f"{HESSIAN}/{name}": value for name, value in density.items()}
+        value = ACCURACY[phase][epoch - 1] - less
+        rows.append(clock | found | {LAYERS: 0.1, f"{LAYERS}/fc1": whole + less})
+        rows.append(clock | {"eval/accuracy": value, "eval/test_accuracy": value - 0.1})
+        if epoch % 2:  # logged seldom
+            rows.append(clock | {"train/accuracy": whole / 50})
     return rows
 
 
-def fired(method: str, phase: int, epochs: int, updates: int | None = None) -> dict[str, Any]:
-    clock = {"epochs": epochs, "phase": phase}
-    clock["updates"] = 10 * epochs if updates is None else updates
-    return receipt_row(method, 0, "model") | {"clock": clock}
-
-
-def write(
-    folder: Path,
-    rows: list[dict[str, Any]],
-    receipts: Sequence[dict[str, Any]] = (),
-    stream: str = "repeated",
-    **changes: Any,
-) -> Path:
-    config = {"kind": "supervised", "total": "auto", "data": {"name": "digits"}}
-    config |= {"stream": {"name": stream, "phases": PHASES, "epochs": EPOCHS}}
-    return write_run(folder, rows, receipts, config | changes)
-
-
-def two_arms(folder: Path) -> Results:
-    """Two seeds each; the second seed is a tenth less accurate, `persistent` another tenth."""
-    for seed in (1, 2):
-        for arm, less in (("none", 0.0), ("persistent", 0.1)):
-            hooks = [] if arm == "none" else [PERSISTENT]
-            receipts = [fired(arm, phase, phase * EPOCHS) for phase in (1, 2) if hooks]
-            worse = less + 0.1 * (seed - 1)
-            rows = lines(lambda value, worse=worse: value - worse)
-            write(folder / f"{arm}-{seed}", rows, receipts, seed=seed, hooks=hooks)
+def one(folder: Path, rows: list[Any], receipts: Any = (), **changes: Any) -> Results:
+    stream = {"name": "repeated", "phases": PHASES, "epochs": EPOCHS}
+    config = {"kind": "supervised", "total": "auto", "stream": stream}
+    write_run(folder / "run", rows, receipts, config | changes)
     return read([folder])
 
 
-def test_iterations_and_champions_as_plain_loops_find_them(script: ModuleType, tmp_path: Path):
+def two_arms(folder: Path) -> Results:
+    """Two seeds each; the second seed is a tenth less accurate."""
+    for seed, hooks in itertools.product((1, 2), ([], [PERSISTENT])):
+        receipts = [fired("persistent", phase, phase * EPOCHS) for phase in (1, 2) if hooks]
+        one(
+            folder / f"{seed}-{len(hooks)}",
+            lines((seed - 1) / 10),
+            receipts,
+            seed=seed,
+            hooks=hooks,
+        )
+    return read([folder])
+
+
+def fired(method: str, phase: int, epochs: int, updates: int = 50, network: str = "model") -> Any:
+    clock = {"epochs": epochs, "phase": phase, "updates": updates}
+    return receipt_row(method, 0, network) | {"clock": clock}
+
+
+def test_iterations_and_champions_as_plain_loops_find_them(tmp_path: Path):
     results = two_arms(tmp_path)
     best = script.iterations(results)
     assert len(best) == 4 * PHASES
     for row in best.itertuples():
-        own = [
-            json.loads(line)
-            for line in (results.runs.folder[row.run] / "metrics.jsonl").read_text().splitlines()
-        ]
-        scored = [r for r in own if "eval/accuracy" in r and r["phase"] == row.iteration]
-        first = max(scored, key=lambda r: r["eval/accuracy"])
-        assert row.validation == first["eval/accuracy"] and row.test == first["eval/test_accuracy"]
+        text = (results.runs.folder[row.run] / "metrics.jsonl").read_text()
+        own = [json.loads(line) for line in text.splitlines()]
+        own = [line for line in own if line["phase"] == row.iteration]
+        first = max((r for r in own if "eval/accuracy" in r), key=lambda r: r["eval/accuracy"])
+        assert (row.validation, row.test) == (first["eval/accuracy"], first["eval/test_accuracy"])
         assert row.epoch == first["epochs"] - row.iteration * EPOCHS
-        logged = [
-            r["train/accuracy"]
-            for r in own
-            if "train/accuracy" in r
-            and r["phase"] == row.iteration
-            and r["epochs"] <= first["epochs"]
-        ]
-        assert row.training == logged[-1]
+        logged = [r for r in own if "train/accuracy" in r and r["updates"] <= first["updates"]]
+        assert row.training == logged[-1]["train/accuracy"]
         assert row.champion == (row.iteration == 2)
     ends = script.ends(best)
     for name, value in (("iteration", 2), ("epoch", 2), ("validation", 0.8), ("test", 0.7)):
         assert ends[f"champion: {name}"].iloc[0] == pytest.approx(value)
     assert list(ends["best of all: iteration"]) == [0] * 4
-    assert list(ends["iteration 0: epoch"]) == [2] * 4
 
 
-def test_of_a_loss_the_smallest_is_the_best(script: ModuleType, tmp_path: Path):
-    write(
-        tmp_path / "run",
-        [{k.replace("accuracy", "loss"): v for k, v in r.items()} for r in lines()],
-    )
-    best = script.iterations(read([tmp_path]))
+def test_of_a_loss_the_smallest_is_the_best(tmp_path: Path):
+    rows = [{k.replace("accuracy", "loss"): v for k, v in row.items()} for row in lines()]
+    best = script.iterations(one(tmp_path, rows))
     assert list(best.validation) == [0.5, 0.5, 0.6]
-    assert list(best.iteration[best.champion]) == [1]
-    assert list(best.iteration[best["best of all"]]) == [0]
+    assert [list(best.iteration[best[part]]) for part in script.PARTS] == [[0], [1], [0]]
     assert "| 0.500 / 0.400 /" in script.table(script.ends(best), ["arm"])
 
 
-def test_tables_have_mean_and_standard_deviation(script: ModuleType, tmp_path: Path):
+def test_tables_have_mean_and_standard_deviation(tmp_path: Path):
     ends = script.ends(script.iterations(two_arms(tmp_path)))
-    head, _, none, other = script.table(ends, ["task", "arm"]).splitlines()
+    head, _, none, _ = script.table(ends, ["arm"]).splitlines()
     assert "validation / test / training" in head
-    sd = 100 * np.std([0.8, 0.7], ddof=1)
-    cells = [cell.strip() for cell in none.split("|")]
-    assert cells[2] == "none"
-    assert cells[4].startswith(f"75.00 ± {sd:.2f} / 65.00 ± {sd:.2f} / 18.00 ± 0.00")
-    assert cells[5:7] == ["2, 2", "2, 2"] and cells[8] == "0, 0"
-    assert "65.00 ±" in other
+    sd = f"± {100 * SD:.2f}"
+    first = f"85.00 {sd} / 75.00 {sd} / 2.00 ± 0.00"
+    last = f"75.00 {sd} / 65.00 {sd} / 18.00 ± 0.00"
+    assert none == f"| none | {first} | {last} | 2, 2 | 2, 2 | {first} | 0, 0 |"
     single = script.table(ends, ["arm", "seed"]).splitlines()[2:]
     assert len(single) == 4 and "±" not in "".join(single)
-    assert "| none | 1 | 90.00 / 80.00 / 2.00 | 80.00 / 70.00 / 18.00 | 2 | 2 |" in single[0]
 
 
-def test_runs_on_another_stream_have_no_iterations(script: ModuleType, tmp_path: Path):
-    write(tmp_path / "run", lines(), stream="warm_start")
-    assert script.iterations(read([tmp_path])).empty
-
-
-def test_densities_are_those_nearest_to_an_epoch(script: ModuleType, tmp_path: Path):
-    rows = [r for r in lines() if f"{HISTOGRAM}/0" not in r or r["epochs"] != 2]
-    rows[-2][f"{HISTOGRAM}/1"] = None  # iteration 2, epoch 4: not finite
-    write(tmp_path / "run", rows)
-    results = read([tmp_path])
-    best = script.iterations(results)
-    assert [part for part, _ in script.stretches(best, 0)] == ["iteration 0", "champion"]
-    zero, champion = (row for _, row in script.stretches(best, 0))
+def test_densities_are_those_nearest_to_an_epoch(tmp_path: Path):
+    rows = [r for r in lines() if f"{DENSITY}/0" not in r or r["epochs"] != 2]
+    rows[-2][f"{DENSITY}/1"] = None  # iteration 2, epoch 4: not finite
+    results = one(tmp_path, rows)
+    zero, champion = (row for _, row in script.stretches(script.iterations(results), 0))
     for row, wanted, there in ((zero, 2, 1), (zero, 4, 4), (champion, 2, 2), (champion, 9, 3)):
-        found = script.density(results, 0, row, HISTOGRAM, wanted)
+        found = script.density(results, 0, row, DENSITY, wanted)
         share = (there + EPOCHS * row.iteration) / 100
         assert set(found.epoch) == {there} and set(found.iteration) == {row.iteration}
         assert found.x.tolist() == [-1, 0, 0, 1]
         assert found.y.tolist() == pytest.approx([share, share, 1 - share, 1 - share])
-    assert script.density(results, 0, zero, "metric/hessian_density/model", 1).empty
 
 
-def test_the_plane_holds_both_ends(script: ModuleType):
+def test_the_plane_holds_both_ends():
     rng = np.random.default_rng(3)
     for first, last in (rng.normal(size=(2, 6)), (np.eye(4)[0], -np.eye(4)[0]), np.zeros((2, 3))):
         plane = script.plane_of(first, last)
@@ -173,79 +138,95 @@ def test_the_plane_holds_both_ends(script: ModuleType):
         assert (last @ plane)[1] >= -1e-12
 
 
+RESET, SHRUNK = fired("full_reset", 2, 8), fired("shrink_perturb", 2, 8)
+
+
 @pytest.mark.parametrize(
-    ("hooks", "receipts", "expected"),
+    ("hooks", "receipts", "zero", "champion"),
     [
-        ([], [], (True, False)),
-        ([STORED], [fired("full_reset", 2, 8)], (True, True)),
-        ([PERSISTENT], [fired("persistent", 2, 8)], (True, True)),
-        ([PERSISTENT], [fired("persistent", 1, 4)], (True, False)),  # at another iteration
-        ([STORED], [fired("full_reset", 2, 9)], (True, False)),  # within it
-        ([STORED | {"params": {}}], [fired("full_reset", 2, 8)], (True, False)),  # a new draw
-        ([STORED | {"scope": "sac"}], [fired("full_reset", 2, 8)], (True, False)),
-        (
-            [STORED, SHRINK],
-            [fired("full_reset", 2, 8), fired("shrink_perturb", 2, 8)],
-            (True, False),
-        ),
-        (
-            [SHRINK, STORED],
-            [fired("shrink_perturb", 2, 8), fired("full_reset", 2, 8)],
-            (True, True),
-        ),
-        ([STORED], [fired("full_reset", 2, 8) | {"network": "other"}], (True, False)),
-        ([SHRINK], [fired("shrink_perturb", 0, 0, 0)], (False, False)),  # before any update
-        ([SHRINK], [fired("shrink_perturb", 0, 0, 5)], (True, False)),
+        ([], [], True, False),
+        ([STORED], [RESET], True, True),
+        ([PERSISTENT], [fired("persistent", 2, 8)], True, True),
+        ([PERSISTENT], [fired("persistent", 1, 4)], True, False),  # at another iteration
+        ([STORED], [fired("full_reset", 2, 9)], True, False),  # within it
+        ([STORED | {"params": {}}], [RESET], True, False),  # a new draw
+        ([STORED | {"scope": "sac"}], [RESET], True, False),  # not all layers
+        ([STORED, SHRINK], [RESET, SHRUNK], True, False),
+        ([SHRINK, STORED], [SHRUNK, RESET], True, True),
+        ([STORED], [fired("full_reset", 2, 8, network="other")], True, False),
+        ([SHRINK], [fired("shrink_perturb", 0, 0, 0)], False, False),  # before any update
+        ([SHRINK], [fired("shrink_perturb", 0, 0, 5)], True, False),
     ],
 )
 def test_where_lines_begin_at_the_initial_weights(
-    script: ModuleType, tmp_path: Path, hooks: list[Any], receipts: list[Any], expected: Any
+    tmp_path: Path, hooks: list[Any], receipts: list[Any], zero: bool, champion: bool
 ):
-    write(tmp_path / "run", lines(), receipts, hooks=hooks)
-    results = read([tmp_path])
-    found = script.stretches(script.iterations(results), 0)
-    begun = (script.starts_at_initial(results, 0, "model", row) for _, row in found)
-    assert tuple(begun) == expected
+    results = one(tmp_path, lines(), receipts, hooks=hooks)
+    found = [row for _, row in script.stretches(script.iterations(results), 0)]
+    begun = [script.starts_at_initial(results, 0, "model", row) for row in found]
+    assert begun == [zero, champion]
 
 
-def values(spec: dict[str, Any], panel: int) -> list[dict[str, Any]]:
-    return spec["concat"][panel]["layer"][-1].get("data", spec["concat"][panel].get("data"))[
-        "values"
-    ]
-
-
-def test_pictures_show_iteration_0_and_the_champion(script: ModuleType, tmp_path: Path):
+def test_pictures_show_iteration_0_and_the_champion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     results = two_arms(tmp_path)
+    monkeypatch.setattr(script, "panels", lambda data, *_: data)
     best = script.iterations(results)
-    found = {name: spec for name, _, spec in script.pictures(results, best, [1])}
-    scores = found["iterations"]
-    assert [panel["title"] for panel in scores["concat"]] == ["validation", "test", "training"]
-    rows = json.dumps(scores)
-    assert rows.count('"panel": "validation"') == 2 * PHASES
-    layers = json.loads(json.dumps(found["saturation_percentile-model"]))
-    assert [panel["title"] for panel in layers["concat"]] == ["all layers", "fc1"]
-    drawn = [(row["arm"], row["part"], row["x"], row["y"]) for row in values(layers, 1)]
-    assert drawn[:4] == [("none", "iteration 0", e, e) for e in (1, 2, 3, 4)]
-    assert drawn[-4:-1] != [] and {row[3] for row in drawn if row[1] == "champion"} == {
-        9,
-        10,
-        11,
-        12,
-    }
-    histogram = found["activation_histogram-model-epoch-1"]["concat"][0]
-    assert histogram["title"] == "none: iteration 0 at epoch 1, 2 at epoch 1"
+    none, other = best.arm.unique()
+    found = {name: (data, text) for name, text, data in script.pictures(results, best, [1])}
+    scores, _ = found["iterations"]
+    (row,) = scores[(scores.panel == "test") & (scores.arm == none) & (scores.x == 2)].itertuples()
+    assert (row.low, row.y, row.high) == pytest.approx((0.65 - SD, 0.65, 0.65 + SD))
+    layers, _ = found["saturation_percentile-model"]
+    assert list(layers.panel.unique()) == ["all layers", "fc1"]
+    for arm, (part, first) in itertools.product(
+        (none, other), (("iteration 0", 0), ("champion", 8))
+    ):
+        own = layers[(layers.panel == "fc1") & (layers.arm == arm) & (layers.part == part)]
+        mean = [first + epoch + 0.05 for epoch in (1, 2, 3, 4)]  # the second seed has 0.1 more
+        assert own.x.tolist() == [1, 2, 3, 4] and own.y.tolist() == pytest.approx(mean)
+    for name, at, value in (("model-epoch-1", 1, 0.09), ("model", 2, 0.1)):  # of the first seed
+        data, _ = found[f"activation_histogram-{name}"]
+        assert data.panel.iloc[0] == f"{none}: iteration 0 at epoch {at}, 2 at epoch {at}"
+        assert data.y[data.part == "champion"].iloc[0] == pytest.approx(value)
+    density = found["hessian_density-model"][0].iloc[:8]  # with gaps far below the largest value
+    assert density.y.dropna().tolist() == [2, 2, 3e-8, 3e-8] and density.y.isna().sum() == 4
+    paths, text = found["trajectories-model"]
+    for arm, size in ((none, 4), (other, 5)):  # nothing sets the weights of `none` to θ0 again
+        own = paths[(paths.arm == arm) & (paths.part == "champion")]
+        assert np.hypot(own.x, own.y).tolist() == pytest.approx([0, 1, 2, 3, 4][-size:])
+    assert f"{none}: 100%, {other}: 100%" in text and "is 32%. A line" in text  # 1/√(2·5)
 
 
-def test_files_are_written(
-    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-):
+def test_what_was_not_measured_is_not_drawn(tmp_path: Path):
+    """Sketches and densities of iteration 1 alone, which is neither."""
+    rows = [row for row in lines() if f"{SKETCH}/0" not in row or row["phase"] == 1]
+    results = one(tmp_path / "a", rows)
+    assert len([*script.pictures(results, script.iterations(results), [])]) == 1
+    other = {"name": "warm_start", "phases": PHASES, "epochs": EPOCHS}
+    assert script.iterations(one(tmp_path / "b", lines(), stream=other)).empty
+
+
+def test_both_axes_of_a_plane_have_one_scale_and_hold_the_start(tmp_path: Path):
+    results = one(tmp_path, lines())
+    data = pd.DataFrame(
+        {"panel": "a", "arm": "none", "part": "champion", "x": [1, 8], "y": [-1, -2]}
+    )
+    (panel,) = script.panels(data, results, ("x", "y"), "plane")["concat"]
+    line = panel["layer"][0]
+    x, y = (line["encoding"][name]["scale"]["domain"] for name in "xy")
+    assert x[1] - x[0] == pytest.approx(y[1] - y[0])
+    assert x[0] < 0 < 8 < x[1] and y[0] < -2 < 0 < y[1]
+    assert [row["last"] for row in line.get("data", panel.get("data"))["values"]] == [False, True]
+
+
+def test_files_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any):
     two_arms(tmp_path / "runs")
     out = tmp_path / "out"
     monkeypatch.setattr(sys, "argv", ["script", str(tmp_path / "runs"), str(out), "--epochs", "1"])
     script.main()
-    text = capsys.readouterr().out
     names = {path.stem for path in out.glob("*.png")} & {path.stem for path in out.glob("*.svg")}
-    kinds = ("iterations", "trajectories", "activation-histogram", "saturation-percentile")
-    assert len(names) == 5 and all(any(k in n for n in names) for k in kinds)
-    assert all(f"({name}.png)" in text for name in names) and "is 32%. A line" in text
-    assert (out / "champions.csv").read_text().count("\n") == 5
+    text = capsys.readouterr().out
+    assert len(names) == 6 and all(f"({name}.png)" in text for name in names)
+    assert len(pd.read_csv(out / "champions.csv")) == 4
