@@ -2,19 +2,16 @@
 
     python scripts/persistent_figures.py runs/persistent_digits figures [--epochs 15 30]
 
-The folder is that of a study of study/persistent, or any with runs on the stream `repeated`. Each
-of its phases is an iteration. The champion is the iteration with the best validation score, but
-for iteration 0. An iteration counts with its best epoch. Printed are two tables: each run's, and
-as papers have them mean ± standard deviation over seeds. They are in champions.csv too. Pictures,
-as .png and .svg, of what the runs have measured:
+The folder is that of a study of study/persistent, or any with runs on the stream `repeated`, whose
+phases are iterations. An iteration counts with its best epoch. The champion is the best one by
+validation but iteration 0. Printed are a table of each run and one of mean ± standard deviation
+over seeds; champions.csv has both. Pictures, as .png and .svg, of what the runs have measured:
 
 - iterations: validation, test and training by iteration (Figures 7, 9 to 11, 13);
 - trajectories: paths of the weights on a plane, from `weight_sketch` (Figure 6);
 - hessian_density: at the best epoch of iteration 0 and of the champion (Figure 12);
 - saturation_percentile: of each layer by epoch (Figure 14);
 - activation_histogram: at the best epoch, and at those of `--epochs` (Figure 15).
-
-What cannot be averaged is of the first seed that has it.
 """
 
 import argparse
@@ -95,18 +92,16 @@ def ends(best: pd.DataFrame) -> pd.DataFrame:
 def table(found: pd.DataFrame, by: list[str]) -> str:
     """Return ends as a table in markdown: means, with a standard deviation where there are two."""
     shown = [name for name in MEASURES if found[f"iteration 0: {name}"].notna().any()]
-    head = [*by, f"iteration 0: {' / '.join(shown)}", "champion", "its iteration", "its epoch"]
-    lines = [[*head, "best of all", "its iteration"], ["---"] * (len(head) + 2)]
+    words = [f"{part}: {' / '.join(shown)} | iteration, epoch" for part in PARTS]
+    lines = [" | ".join([*by, *words]), "|".join(["---"] * (len(by) + 2 * len(PARTS)))]
     for key, rows in found.groupby(by, sort=False):
-        cells = {
-            part: " / ".join(_spread(rows[f"{part}: {name}"], rows.score.iloc[0]) for name in shown)
-            for part in PARTS
-        }
-        for name in ("champion: iteration", "champion: epoch", "best of all: iteration"):
-            cells[name] = ", ".join("–" if pd.isna(own) else str(own) for own in rows[name])
-        order = (PARTS[0], PARTS[1], "champion: iteration", "champion: epoch", PARTS[2])
-        lines.append([*map(str, key), *map(cells.get, order), cells["best of all: iteration"]])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        cells = [*map(str, key)]
+        for part in PARTS:
+            own = rows[[f"{part}: {name}" for name in ("iteration", "epoch")]].to_numpy(object)
+            scores = [_spread(rows[f"{part}: {name}"], rows.score.iloc[0]) for name in shown]
+            cells += [" / ".join(scores), "; ".join(f"{i}, {e}" for i, e in own)]
+        lines.append(" | ".join(cells).replace("<NA>", "–"))
+    return "\n".join(f"| {line} |" for line in lines)
 
 
 def _spread(values: pd.Series, score: str) -> str:
@@ -300,12 +295,9 @@ def panels(
 ) -> dict[str, Any]:
     """Return small charts side by side: a colour per arm, dashes for iteration 0.
 
-    Args:
-        data: columns panel (its title), arm, part, x, y, and low and high of a band. A line is
-            drawn through the points of an arm and a part in their order.
-        labels: of the axes x and y.
-        kind: whole: x is; density: y begins at 0; logarithmic: y is; plane: both axes have one
-            scale, lines have a dot at their ends, and the origin a cross.
+    `data` has columns panel (its title), arm, part, x, y, and low and high of a band. The kind is
+    whole (x is), density (y from 0 on), logarithmic (y is) or plane: both axes have one scale,
+    lines a dot at their ends, and the origin a cross.
     """
     there = [look for look in looks(results.arms, results.baseline) if look.name in set(data.arm)]
     strokes = {"symbolType": "stroke", "symbolStrokeWidth": 2, "symbolOpacity": 1}
