@@ -133,7 +133,7 @@ def run_ours(kind: str, env_id: str, seed: int, precision: str = "fp32") -> Scor
 
 
 def summary(out: Path) -> None:
-    from rlplast.report.statistics import stratified_interval
+    from rlplast.report.estimators import stratified_interval
 
     rows = [json.loads(path.read_text()) for path in sorted(out.glob("*.jsonl"))]
     tasks = sorted({(row["kind"], row["env"]) for row in rows})

@@ -71,17 +71,19 @@ def estimate(row: Any, name: str = "value") -> str:
 def column(values: Sequence[float], widths: Sequence[float] = ()) -> list[str]:
     """Return the numbers of a column with as many decimals, as right-aligned they line up.
 
+    Numbers of which one is more than 30 times as large as another have each its own.
+
     Args:
         values: numbers; NaN is a dash.
         widths: of their intervals, of which two digits of the median one are shown at least.
 
     Examples:
-        >>> column([12.5, 0.125, float("nan")]), column([1.5, 2], [0.001, 0.002])
-        (['12.5', '0.1', '–'], ['1.50000', '2.00000'])
+        >>> column([12.5, 1.25, float("nan")]), column([1.5, 2], [0.001, 0.002])
+        (['12.5', '1.2', '–'], ['1.5000', '2.0000'])
     """
     most = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
     known = [abs(value) for value in values if math.isfinite(value) and abs(value) > 1e-12 * most]
-    if not known or max(known) >= 1e9 or max(known) < 1e-3 or min(known) < 1e-3 * max(known):
+    if not known or max(known) >= 1e9 or max(known) < 1e-3 or max(known) > 30 * min(known):
         return [number(float(value)) for value in values]
     finite = sorted(width for width in widths if math.isfinite(width) and width > 0)
     width = finite[(len(finite) - 1) // 2] if finite else math.inf

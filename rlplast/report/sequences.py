@@ -129,7 +129,7 @@ def revisits(run: pd.DataFrame) -> float:
     Returns:
         The mean of visit j minus visit 1 over all tasks and all j > 1; NaN if no task comes again.
     """
-    first = run.groupby("name")["mean"].transform("first")
+    first = run.groupby("name")["mean"].transform(lambda own: own.iloc[0])
     return float((run["mean"] - first)[run.duplicated("name")].mean())
 
 
@@ -227,7 +227,7 @@ def by_visit(visits: pd.DataFrame, shares: bool) -> pd.DataFrame:
         visit 1`` and so on, ``forgetting`` (not of the task trained last), each with _low, _high.
     """
     apart = (-1.0, 1.0) if shares else UNBOUNDED
-    first = visits.groupby(["run", "name"])["mean"].transform("first")
+    first = visits.groupby(["run", "name"])["mean"].transform(lambda own: own.iloc[0])
     nth = visits.groupby(["run", "name"]).cumcount()
     lost = pd.concat({run: _lost(own) for run, own in visits.groupby("run")})
     rows = []

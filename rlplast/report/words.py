@@ -170,7 +170,7 @@ def rulings(results: Results, summary: Summary) -> list[Claim]:
     tested = [row for row in pooled if row["p_value"] == row["p_value"]]
     found: list[Claim] = []
     if tested:
-        about = f"Mean over these {len(results.tasks)} tasks"
+        about = f"Mean over these {len({row['task'] for row in rows}) - 1} tasks"
         found += _ruling(about, tested, pooled, baseline, 1)
     over_all = {row["arm"] for row in tested}
     for task in results.tasks:
@@ -260,7 +260,7 @@ def _ruling(
         names = [
             row["arm"]
             + ("" if own == "too few seeds" else _lost(row, most))
-            + (f" ({_side(row, sense)}, p = {p_words(row['p_holm'])})" * (own == "withheld"))
+            + (f" ({_side(row, sense)}, {_p_of(row)})" * (own == "withheld"))
             for row in others
         ]
         if names:
@@ -288,7 +288,7 @@ def _claims(
     shared += f", {len(rows)} of {_counted(tested, 'arm')} {verb}"
     for first, (own, row) in zip([True] + [False] * len(rows), rows, strict=False):
         words = _CLAIMS[own].format(row["arm"], baseline, _gain(row, own))
-        sure = f"p = {p_words(row['p_holm'])}".replace("= <", "<") + _lost(row, most)
+        sure = _p_of(row) + _lost(row, most)
         yield Claim(words, sure + (shared if first else ""), row["arm"], about)
     if unclear and not rows and not withheld:
         least = p_words(min(row["p_holm"] for row in unclear))
@@ -313,6 +313,10 @@ def _lost(row: Row, most: int) -> str:
     """Return how many runs of an arm have a score, where others have more."""
     own = row["seeds"]
     return f", {own} runs with a score, where others have {most}" if own < most else ""
+
+
+def _p_of(row: Row) -> str:
+    return f"p = {p_words(row['p_holm'])}".replace("= <", "<")
 
 
 def _counted(count: int, noun: str) -> str:

@@ -1,283 +1,417 @@
-"""Estimates with intervals, against slow twins and closed forms."""
+"""A report's numbers, against plain loops, SciPy, and what runs by hand were written with."""
 
 import math
-import statistics as python_statistics
+from dataclasses import replace
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
-from rlplast.report import statistics
-from rlplast.report.statistics import (
-    align,
-    area_under_curve,
-    by_seed,
-    curve_band,
-    interval_of,
-    middle,
-    newcombe_interval,
-    probability_of_improvement,
-    stratified_interval,
+from rlplast.report import statistics as made
+from rlplast.report.frame import Results, read
+from rlplast.report.scores import scale_of
+from tests.report.runs import metric_rows, receipt_row, smooth_score, write_run, write_study
+from tests.report.test_estimators import slow_interval, slow_iqm
+
+KEY = "eval/return_mean"
+FIVE = (1, 2, 3, 4, 5)
+nan, inf = math.nan, math.inf
+
+
+def measured(*folders: Path) -> Results:
+    return made.measure(read(folders))
+
+
+def summary_of(folder: Path, **options: Any) -> made.Summary:
+    return made.summarise(measured(write_study(folder, **options)))
+
+
+def row(summary: made.Summary, arm: str, task: str = "asterix") -> Any:
+    (found,) = summary.of(task)[summary.of(task).arm == arm].itertuples()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("share", "xs", "first"),
+    [
+        (0.1, range(600, 6001, 600), 6000),  # the evaluation at 90% is not in it
+        (0.1, range(60, 6001, 60), 5460),
+        (0.1, range(60, 3001, 60), 3000),  # none so late: the last one
+        (1.0, range(600, 6001, 600), 600),
+        (0.8, range(600, 6001, 600), 1800),
+        (1e-3, range(600, 6001, 600), 6000),
+    ],
 )
-
-nan = math.nan
-
-
-def slow_iqm(values: list[float]) -> float:
-    """The mean of what is left without the lowest and the highest ⌊n/4⌋ values."""
-    cut = len(values) // 4
-    kept = sorted(values)[cut : len(values) - cut]
-    return sum(kept) / len(kept)
+def test_a_final_score_is_of_the_share_at_the_end(tmp_path: Path, share: float, xs: range, first):
+    config = {"evaluate": {"final": share}} if share != 0.1 else {}
+    runs = measured(write_run(tmp_path / "a", metric_rows(float, xs), config=config)).runs
+    assert runs.final[0] == np.mean(range(first, xs[-1] + 1, xs.step))
 
 
-@pytest.mark.parametrize("count", range(1, 14))
-def test_an_estimate_is_the_mean_of_the_middle(count: int) -> None:
-    values = np.random.default_rng(count).normal(size=count)
-    assert stratified_interval([values]).value == pytest.approx(slow_iqm(list(values)), abs=1e-14)
+def test_areas_and_costs_of_a_run(tmp_path: Path):
+    """Arms leave at 2500, so that is where areas after it begin; runs have a second per 100."""
+    study = write_study(tmp_path, branch=2500, seeds=(1, 2))
+    for file in study.rglob("metrics.jsonl"):
+        file.write_text(file.read_text().replace("time/", 'time/cpu_seconds": 7, "time/'))
+    runs = measured(study).runs
+    for run in runs[runs.arm != "prefix"].itertuples():
+        ys = {x: smooth_score("asterix", run.arm, run.seed, x) for x in range(500, 6001, 500)}
+        trapezoids = [500 * (ys[x] + ys[x + 500]) / 2 for x in range(500, 6000, 500)]
+        assert run.area == pytest.approx(sum(trapezoids) / 5500)
+        assert run.area_after == pytest.approx(sum(trapezoids[4:]) / 3500)
+        assert (run.seconds, run.own_seconds, run.cpu_seconds, run.updates) == (60, 35, 7, 3000)
+        assert math.isnan(run.firing) if run.arm == "none" else run.firing == 2500
 
 
-def slow_interval(values: list[float]) -> tuple[float, float]:
-    """Student's interval with the larger one of the standard errors of two means, by hand."""
-    count, cut = len(values), len(values) // 4
-    ordered = sorted(values)
-    moved = [min(max(own, ordered[cut]), ordered[-1 - cut]) for own in values]
-    whole = python_statistics.stdev(values) / math.sqrt(count)
-    trimmed = python_statistics.stdev(moved) * math.sqrt(count) / (count - 2 * cut)
-    half = stats.t.isf(0.025, count - 1) * max(whole, trimmed)
-    return slow_iqm(values) - half, slow_iqm(values) + half
+def test_arms_are_compared_from_the_first_firing_of_any_on_their_task(tmp_path: Path):
+    for name, every in (("a", 1000), ("b", 600)):
+        fired = [receipt_row("fire", 3000), receipt_row("fire", 4000)] if name == "b" else []
+        config = {"hooks": [{"method": "fire", "at": "50%"}] if fired else []}
+        write_run(tmp_path / name, metric_rows(float, range(every, 6001, every)), fired, config)
+    other = {"env": {"id": "gym/other"}}
+    rows = metric_rows(float, range(1000, 6001, 1000))
+    write_run(tmp_path / "c", rows, [receipt_row("swr", 2000, norm=None)], other)
+    runs = measured(tmp_path).runs
+    assert sorted(runs.area_after) == [3500, 4500, 4500]  # of the line y = x
+    assert list(runs.firing.dropna()) == [3000]
 
 
-@pytest.mark.parametrize("count", range(5, 14))
-def test_an_interval_has_the_larger_one_of_two_standard_errors(count: int) -> None:
-    larger = set()
-    for seed in range(20):
-        values = np.random.default_rng([count, seed]).normal(size=count)
-        found = stratified_interval([values])
-        assert (found.low, found.high) == pytest.approx(slow_interval(list(values)))
-        student = stats.t.interval(0.95, count - 1, found.value, stats.sem(values))
-        larger.add(found.low < student[0] - 1e-9)
-    assert larger == {True, False}  # so either standard error is tested
+def test_a_change_is_the_last_tenth_minus_the_first_of_tasks_that_are_drawn_alike(tmp_path: Path):
+    for name in ("random_labels", "continual_full"):
+        stream = {"name": name, "phases": 20, "epochs": 5}
+        config = {"kind": "supervised", "env": None, "total": "auto", "stream": stream}
+        lines = [
+            {"updates": 10 * k, "epochs": 5 * k, "phase": k - 1, "eval/accuracy": 1 - k**2 / 500}
+            for k in range(1, 21)
+        ]
+        write_run(tmp_path / name, lines, (), config | {"data": {"name": name}})
+    found = measured(tmp_path)
+    change = (1 + 4) / 1000 - (19**2 + 20**2) / 1000
+    assert found.runs.change.dropna().item() == pytest.approx(change)
+    assert found.runs.change.isna().sum() == 1
+    assert made.summarise(found).rows.change.dropna().item() == pytest.approx(change)
 
 
-def test_with_three_seeds_a_mean_is_students() -> None:
-    """Nothing is trimmed of three: the interval would be that of scipy's t-test."""
-    values = np.array([1.0, 4.0, 2.5])
-    expected = stats.ttest_1samp(values, 0).confidence_interval()
-    assert interval_of(middle([values])) == pytest.approx(tuple(expected))
+def score(x: int) -> float:
+    """10; 4 from 1000 until before 2000; 13 from 3000 on; 8 from 5000 on."""
+    return 10.0 - 6 * (1000 <= x < 2000) + 3 * (x >= 3000) - 5 * (x >= 5000)
 
 
-def test_what_lies_outside_the_middle_half_only_counts_in_the_plain_error() -> None:
-    """Of eight scores two are cut at either end, in the winsorised ones the rest are moved."""
-    values = np.array([0.0, 1.0, 10.0, 10.0, 30.0, 30.0, 31.0, 32.0])
-    winsorised = np.array([10.0] * 4 + [30.0] * 4)
-    found = middle([values])
-    assert found.value == 20
-    assert found.variance == pytest.approx(winsorised.var(ddof=1) * 8 / 4**2)
-    assert found.variance > values.var(ddof=1) / 8
-    assert found.freedom == pytest.approx(7)
+def fired(folder: Path, receipts: list, key: str = KEY, **info: Any) -> list[tuple[Any, ...]]:
+    sign = -1 if key == "eval/loss" else 1
+    rows = metric_rows(lambda x: sign * score(x), range(500, 6001, 500), key)
+    found = made.firings(read([write_run(folder / "run", rows, receipts, info=info)]), 0)
+    return list(found[["methods", "at", "drop", "recovered_after", "area"]].itertuples(False, None))
 
 
-def test_how_far_tasks_are_apart_is_in_no_interval() -> None:
-    rng = np.random.default_rng(0)
-    near, far = rng.normal(size=8), rng.normal(size=8)
-    apart = stratified_interval([near, near + 1000, far, far + 1000])
-    together = stratified_interval([near, near, far, far])
-    assert apart.high - apart.low < 2 * (together.high - together.low)
-    assert apart.value == pytest.approx(500, abs=2)
+@pytest.mark.parametrize("key", [KEY, "eval/loss"])
+def test_each_firing_between_scores_has_a_drop_a_recovery_and_an_area(key: str, tmp_path: Path):
+    receipts = [receipt_row("fire", 100), receipt_row("fire", 1000)]
+    receipts += [receipt_row("fire", 1000, "other"), receipt_row("swr", 1200, norm=None)]
+    receipts += [receipt_row(own, x) for own, x in (("reset", 4700), ("fire", 4900), ("a", 6100))]
+    assert fired(tmp_path, receipts, key) == [
+        ("fire", 1000, 6, 1000, 6 * 500 + 6 * 500 / 2),
+        ("reset, fire", 4700, 5, inf, 5 * 1300),
+    ]
 
 
-def slow_tasks(tasks: list[list[float]]) -> tuple[float, float, bool]:
-    """The larger variance of a pooled IQM, its degrees of freedom, and whether it is winsorised."""
-    ordered = sorted(own for task in tasks for own in task)
-    cut = len(ordered) // 4
-    ends = ordered[cut], ordered[-1 - cut]
-    moved = [[min(max(own, ends[0]), ends[1]) for own in task] for task in tasks]
+def test_of_a_run_that_left_a_prefix_only_what_came_after_counts_or_the_branch(tmp_path: Path):
+    clock = {"updates": 1250, "env_steps": 2500}
+    info = {"branched_from": {"run": "../p", "checkpoint": "c", "clock": clock, "seconds": 1.0}}
+    before, after = receipt_row("fire", 1000), receipt_row("fire", 4700)
+    assert fired(tmp_path / "a", [before, after], **info) == [("fire", 4700, 5, inf, 5 * 1300)]
+    assert fired(tmp_path / "b", [before], **info) == [("", 2500, 0, 0, 0)]
+
+
+def slow_firings(xs: list[int], ys: list[float], times: list[int]) -> list[tuple[float, ...]]:
+    """Drop, recovery and area of a hook that fires often, score by score."""
+    first = {}  # index of the first score from a firing on → its moment
+    for time in times:
+        after = sum(x < time for x in xs)
+        if 0 < after < len(xs):
+            first.setdefault(after, time)
     found = []
-    for scores, kept in ((tasks, len(ordered)), (moved, len(ordered) - 2 * cut)):
-        parts = [len(own) * python_statistics.variance(own) / kept**2 for own in scores]
-        inverse = sum(v**2 / (len(own) - 1) for v, own in zip(parts, scores, strict=True))
-        found.append((sum(parts), sum(parts) ** 2 / inverse, kept < len(ordered)))
-    return max(found)
+    for after, until in pairwise([*first, len(xs)]):
+        level, moment = ys[after - 1], first[after]
+        fall = level - ys[after]
+        back = [x for x, y in zip(xs[after:until], ys[after:until], strict=True) if y >= level]
+        lost, points = 0.0, [(moment, fall), *((xs[i], level - ys[i]) for i in range(after, until))]
+        for (x, y), (right, top) in pairwise(points if fall > 0 else []):
+            end = right if top > 0 else x + (right - x) * y / (y - top)
+            lost += (end - x) * (y + max(top, 0)) / 2
+            if top <= 0:
+                break
+        recovered = 0 if fall <= 0 else back[0] - moment if back else inf
+        found.append((moment, fall, recovered, lost))
+    return found
 
 
-def test_several_tasks_have_the_larger_error_with_its_own_degrees_of_freedom() -> None:
-    winsorised = set()
-    for seed in range(20):
-        rng = np.random.default_rng(seed)
-        tasks = [rng.normal(k, 1 + 3 * k, size=n) for k, n in enumerate((5, 9, 6))]
-        variance, freedom, larger = slow_tasks([list(own) for own in tasks])
-        found = middle(tasks)
-        assert (found.variance, found.freedom) == pytest.approx((variance, freedom))
-        winsorised.add(larger)
-    assert winsorised == {True, False}
+@pytest.mark.parametrize("every", [100, 260, 500, 700, 1900])
+def test_hooks_that_fire_often_are_followed_each_up_to_the_next(every: int, tmp_path: Path):
+    rng = np.random.default_rng(every)
+    values = {x: float(rng.integers(0, 9)) for x in range(300, 12_001, 300)}
+    times = list(range(every, 12_001, every))
+    receipts = [receipt_row("redo", x) for x in times]
+    run = write_run(tmp_path / "run", metric_rows(values.get, list(values)), receipts)
+    found = made.firings(read([run]))[["at", "drop", "recovered_after", "area"]]
+    slow = slow_firings(list(values), list(values.values()), times)
+    np.testing.assert_allclose(found.to_numpy(), slow)
+    (arm,) = made.drop(made.firings(read([run]))).itertuples()
+    assert (arm.value, arm.count) == (pytest.approx(np.mean(slow, axis=0)[1]), 1)
+    (arm,) = made.recovery(made.firings(read([run]))).itertuples()
+    middle = sorted(own[2] for own in slow)[len(slow) // 2]
+    assert arm.median == pytest.approx(middle if middle < inf else nan, nan_ok=True)
+    assert (arm.recovered, arm.intervened) == (sum(own[2] < inf for own in slow), len(slow))
 
 
-def test_tasks_without_trimming_are_joined_as_satterthwaite_does(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """With nothing cut off, the mean of two tasks is Welch's, with a plus for its minus."""
-    monkeypatch.setattr(statistics, "_TRIM", 0.0)
+def test_a_return_of_training_at_the_firing_is_of_what_lay_before(tmp_path: Path):
+    returns = {500: 10, 1000: 10, 1500: 4, 2000: 10, 2500: 10}
+    rows = [{"updates": x // 2, "env_steps": x, "train/return": y} for x, y in returns.items()]
+    run = write_run(tmp_path / "run", rows, [receipt_row("fire", 1000)])
+    (found,) = made.firings(read([run])).itertuples()
+    assert (found.at, found.drop, found.recovered_after) == (1000, 6, 1000)
+
+
+def test_a_firing_between_the_scores_of_two_tasks_is_left_out(tmp_path: Path):
+    """The last score of a phase has the updates of the firing that follows, not its phase."""
+    env = {"sequence": ["gym/x", "gym/y"], "steps_per_task": "1k"}
+    clocks = [{"updates": x, "env_steps": x, "phase": int(x > 1000)} for x in range(250, 2001, 250)]
+    rows = [clock | {KEY: -float(clock["updates"])} for clock in clocks]
+    receipts = [receipt_row("fire", 0) | {"clock": clocks[k]} for k in (1, 3, 6)]
+    receipts[1]["clock"] = clocks[3] | {"phase": 1}
+    found = made.firings(read([write_run(tmp_path / "run", rows, receipts, {"env": env})]))
+    assert [(own.at, own.drop) for own in found.itertuples()] == [(500, 250), (1750, 250)]
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    """Runs with ties and holes, of a loss too; of y there are other seeds, of z few."""
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=9), rng.normal(2, 5, size=9)
-    welch = stats.ttest_ind(x, -y, equal_var=False).confidence_interval()
-    found = stratified_interval([x, y])
-    assert (found.low, found.high) == pytest.approx((welch.low / 2, welch.high / 2))
+    seeds = {"none": range(8), "x": range(9), "y": range(6, 14), "z": range(3)}
+    rows = [
+        (task, arm, seed, score, float(rng.integers(0, 12)) + 4 * (arm == "x"))
+        for task, score in (("a", KEY), ("b", "eval/loss"), ("c", KEY))
+        for arm in seeds
+        for seed in seeds[arm]
+        if (task, arm) != ("c", "none")
+    ]
+    runs = pd.DataFrame(rows, columns=["task", "arm", "seed", "score", "final"])
+    runs.loc[[2, 12, 30], "final"] = nan
+    return runs.sample(frac=1, random_state=1)
 
 
-def test_intervals_draw_nothing() -> None:
-    tasks = [np.random.default_rng(0).normal(size=n) for n in (8, 5)]
-    np.random.seed(7)
-    expected = np.random.random()
-    np.random.seed(7)
-    assert stratified_interval(tasks) == stratified_interval(tasks)
-    assert np.random.random() == expected
+def by_seed(runs: pd.DataFrame, task: str, arm: str) -> dict[int, float]:
+    return {
+        run.seed: run.final
+        for run in runs.itertuples()
+        if (run.task, run.arm) == (task, arm) and run.final == run.final
+    }
 
 
-@pytest.mark.parametrize(
-    ("scores", "expected"),
-    [
-        ([[1.0, 2.0], [6.0]], (3, nan, nan)),
-        ([[]], (nan, nan, nan)),
-        ([[1.0, 2.0, 3.0, 6.0]], (2.5, nan, nan)),
-        ([[0.1] * 6, [0.1] * 4], (0.1, nan, nan)),  # one task has too few
-        ([[2.0] * 5], (2, 2, 2)),
-        ([[0.1] * 6], (0.1, 0.1, 0.1)),
-    ],
-)
-def test_there_is_no_interval_below_five_seeds_and_equal_ones_have_one_of_no_length(
-    scores: list[list[float]], expected: tuple[float, float, float]
-) -> None:
-    found = stratified_interval([np.array(own) for own in scores])
-    np.testing.assert_allclose((found.value, found.low, found.high), expected, rtol=1e-15)
+def test_scores_and_areas_are_estimated_by_task_and_arm(table: pd.DataFrame):
+    found = made.final(table)
+    assert len(found) == 11
+    for own in found.itertuples():
+        values = list(by_seed(table, own.task, own.arm).values())
+        ends = slow_interval(values) if len(values) >= 5 else (nan, nan)
+        assert (own.value, own.count) == (pytest.approx(slow_iqm(values)), len(values))
+        assert (own.low, own.high) == pytest.approx(ends, nan_ok=True)
+    pd.testing.assert_frame_equal(made.area(table.rename(columns={"final": "area"})), found)
 
 
-def probability(x: list[np.ndarray], y: list[np.ndarray]) -> float:
-    """The mean over tasks of the share of pairs that `x` wins; a tie counts half."""
-    pairs = zip(x, y, strict=True)
-    wins = [np.greater.outer(a, b) + 0.5 * np.equal.outer(a, b) for a, b in pairs]
-    return float(np.mean([own.mean() for own in wins]))
+def test_arms_are_compared_with_the_baseline_of_their_task(table: pd.DataFrame):
+    found = made.compare(table, "none")
+    improved = made.improvement(table, "none").set_index(["task", "arm"])
+    assert len(improved) == 6
+    assert set(zip(found.task, found.arm, strict=True)) == {(t, a) for t in "ab" for a in "xyz"}
+    for own in found.itertuples():
+        ours, theirs = (by_seed(table, own.task, arm) for arm in (own.arm, "none"))
+        pairs = [ours[seed] - theirs[seed] for seed in ours.keys() & theirs.keys()]
+        won = [np.sign(x - y) / 2 + 0.5 for x in ours.values() for y in theirs.values()]
+        better = improved.loc[own.task, own.arm]
+        assert better.value == pytest.approx(np.mean(won) if own.task == "a" else 1 - np.mean(won))
+        assert (better.low <= better.value <= better.high) == (own.arm != "z")
+        assert own.paired == (own.arm != "y")
+        if own.arm == "y":
+            welch = stats.ttest_ind(list(ours.values()), list(theirs.values()), equal_var=False)
+            assert (own.p_value, own.count) == (pytest.approx(welch.pvalue), 0)
+            assert (own.low, own.high) == pytest.approx(tuple(welch.confidence_interval()))
+            continue
+        assert (own.value, own.count) == (pytest.approx(slow_iqm(pairs)), len(pairs))
+        if own.arm == "z":
+            assert math.isnan(own.p_value) and math.isnan(own.low) and math.isnan(own.p_holm)
+            continue
+        assert (own.low, own.high) == pytest.approx(slow_interval(pairs))
+        error = (own.high - own.low) / 2 / stats.t.isf(0.025, len(pairs) - 1)
+        assert own.p_value == pytest.approx(2 * stats.t.sf(abs(own.value) / error, len(pairs) - 1))
+    assert_holm(found.dropna(), 4)
+    assert made.compare(table, "nothing").empty
 
 
-def test_probability_of_improvement_counts_pairs_of_runs() -> None:
-    rng = np.random.default_rng(0)
-    x = [rng.integers(0, 6, size=n).astype(float) for n in (4, 7)]
-    y = [rng.integers(0, 6, size=n).astype(float) for n in (5, 3)]
-    found = probability_of_improvement(x, y)
-    assert (found.value, found.count) == (pytest.approx(probability(x, y)), 11)
-    assert probability_of_improvement(y, x).value == pytest.approx(1 - found.value)
-    assert probability_of_improvement(x, x).value == pytest.approx(0.5)
+def assert_holm(rows: pd.DataFrame, size: int) -> None:
+    """That p_holm is the closed test: the largest Bonferroni p of all intersections of a row."""
+    p_values = list(rows.p_value)
+    sets = [own for n in range(size) for own in combinations(range(size), n + 1)]
+    bonferroni = {own: min(1.0, len(own) * min(p_values[k] for k in own)) for own in sets}
+    largest = [max(p for own, p in bonferroni.items() if k in own) for k in range(size)]
+    assert list(rows.p_holm) == pytest.approx(largest)
 
 
-@pytest.mark.parametrize(("wins", "sizes"), [(17, (5, 7)), (49, (10, 5)), (30, (6, 10))])
-def test_the_ends_of_a_probability_are_196_standard_errors_away(
-    wins: int, sizes: tuple[int, int]
-) -> None:
-    """Hanley & McNeil's variance at the end itself, with Newcombe's mean of the sizes."""
-    share, (m, n) = wins / math.prod(sizes), sizes
-    for end in newcombe_interval(np.array(share), [sizes]):
-        q1, q2 = end / (2 - end), 2 * end**2 / (1 + end)
-        star = (m + n) / 2 - 1
-        variance = (end * (1 - end) + star * (q1 - end**2) + star * (q2 - end**2)) / (m * n)
-        assert abs(end - share) == pytest.approx(stats.norm.isf(0.025) * math.sqrt(variance))
+def noisy(task: str, arm: str, seed: int, x: int) -> float:
+    return smooth_score(task, arm, seed, x) + (seed * len(arm)) % 4
 
 
-def test_a_probability_is_in_its_interval_and_that_within_0_and_1() -> None:
-    shares = np.linspace(0, 1, 26)
-    low, high = newcombe_interval(shares, [(5, 5)])
-    assert (low >= 0).all() and (high <= 1).all()
-    assert (low <= shares).all() and (shares <= high).all()
-    np.testing.assert_allclose(low, 1 - high[::-1], atol=1e-12)  # the arms swapped
-    assert (low[0], high[-1]) == (0, 1)
-    assert low[-1] < 0.8 and high[0] > 0.2  # of 25 pairs that are all won
+@pytest.fixture(scope="module")
+def five(tmp_path_factory: pytest.TempPathFactory) -> tuple[Results, made.Summary]:
+    """Of two games, with five seeds."""
+    folder = tmp_path_factory.mktemp("five")
+    found = measured(write_study(folder, tasks=("asterix", "breakout"), seeds=FIVE, score=noisy))
+    return found, made.summarise(found)
 
 
-def test_more_tasks_have_a_shorter_interval_than_one() -> None:
-    one = newcombe_interval(np.array(0.7), [(8, 8)])
-    four = newcombe_interval(np.array(0.7), [(8, 8)] * 4)
-    assert (four[1] - four[0]) == pytest.approx((one[1] - one[0]) / 2, rel=0.15)
+def test_a_row_of_a_task_has_the_numbers_of_the_tables(five: tuple[Results, made.Summary]):
+    results, summary = five
+    tables = {"final": made.final(results.done), "auc": made.area(results.done)}
+    tables |= {"drop": made.drop(summary.firings)}
+    tables["difference"] = made.compare(results.done, "none")
+    tables["improvement"] = made.improvement(results.done, "none")
+    for (task, arm), own in results.done.groupby(["task", "arm"]):
+        found = row(summary, arm, task)
+        for name, table in tables.items():
+            here = table[(table.task == task) & (table.arm == arm)]
+            expected = here[["value", "low", "high"]].iloc[0] if len(here) else [nan] * 3
+            ends = [getattr(found, name + end) for end in ("", "_low", "_high")]
+            np.testing.assert_allclose(ends, expected)
+        scale = scale_of(f"atari/{task.title()}", KEY)
+        assert found.normalised == pytest.approx(scale.of(found.final))
+        assert (found.normalised_scale, found.scale) == ("human-normalised", "raw")
+        assert (found.score, found.unit, found.seeds) == (KEY, "env_steps", 5)
+        assert (found.final_mean, found.final_sd) == (own.final.mean(), own.final.std())
+        assert (found.seconds, found.own_seconds, found.updates) == (60, 30, 3000)
+        assert math.isnan(found.change)
+        lost = summary.firings[(summary.firings.task == task) & (summary.firings.arm == arm)]
+        assert found.lost_area == pytest.approx(slow_iqm(list(lost.area)))
+        assert (found.recovered, found.intervened) == (np.isfinite(lost.recovered_after).sum(), 5)
+    base, fire = row(summary, "none"), row(summary, "fire")
+    assert fire.paired and fire.p_holm >= fire.p_value and fire.difference_low > 0
+    assert base.paired is None and math.isnan(base.p_value)
 
 
-def test_a_probability_has_no_interval_if_either_arm_has_too_few_seeds() -> None:
-    five, four = np.arange(5.0), np.arange(4.0)
-    assert not math.isnan(probability_of_improvement([five], [five]).low)
-    for x, y in (([five], [four]), ([four], [five]), ([five, five], [five, four])):
-        found = probability_of_improvement(x, y)
-        assert math.isfinite(found.value) and math.isnan(found.low) and math.isnan(found.high)
+def test_a_row_of_all_tasks_is_of_scores_on_their_common_scale(five: tuple[Results, made.Summary]):
+    results, summary = five
+    found = row(summary, "fire", made.ALL_TASKS)
+    finals: dict[str, list[float]] = {"none": [], "fire": [], "full_reset": []}
+    falls = []
+    for run in results.done.itertuples():
+        scale = scale_of(f"atari/{run.task.title()}", KEY)
+        finals[run.arm].append(scale.of(run.final))
+        own = summary.firings[summary.firings.run == run.Index]["drop"]
+        falls += [scale.length(own.mean())] * (run.arm == "fire")
+    pairs = np.subtract(finals["fire"], finals["none"])
+    assert found.final == found.normalised == pytest.approx(slow_iqm(finals["fire"]))
+    assert (found.difference, found.drop) == pytest.approx((slow_iqm(list(pairs)), slow_iqm(falls)))
+    assert (found.scale, found.seeds, found.improvement) == ("human-normalised", 10, 1)
+    assert math.isnan(found.final_sd) and summary.notes == ()
 
 
-def test_a_paired_difference_removes_what_the_seeds_share() -> None:
-    shared = np.random.default_rng(0).normal(0, 100, size=10)
-    x = {seed: 1 + shared[seed] + 0.1 * (seed % 3) for seed in range(10)}
-    y = {seed: shared[seed] for seed in range(10)}
-    found = stratified_interval(by_seed([x], [y]))
-    assert found.value == pytest.approx(slow_iqm([1 + 0.1 * (seed % 3) for seed in range(10)]))
-    assert 0.9 <= found.low < found.high <= 1.3
-    apart = stratified_interval([np.array(list(x.values()))]).low
-    assert apart < -20  # unpaired, the seeds hide it
+@pytest.mark.parametrize("tasks", [("asterix", "breakout", "mini"), ("asterix", "breakout")])
+def test_verdicts_are_corrected_together(tmp_path: Path, tasks: tuple[str, ...]):
+    """A family is every test that has a verdict: arms × tasks, or the arms over all tasks.
+
+    The p-values of single tasks, where all tasks together decide, are a family of their own.
+    """
+
+    def score(task: str, arm: str, seed: int, x: int) -> float:
+        noise = np.random.default_rng([seed, *arm.encode(), *task.encode()]).normal()
+        return 10.0 * seed + 6 * float(noise) + 9 * (arm == "fire")
+
+    absent = {(tasks[0], "late", 5): "failed"}  # so that this arm has no verdict over all
+    arms = ("none", "fire", "full_reset", "late")
+    summary = summary_of(tmp_path, tasks=tasks, arms=arms, seeds=FIVE, score=score, statuses=absent)
+    tests = summary.rows[summary.rows.p_value.notna()]
+    over_all = set(tests.arm[tests.task == made.ALL_TASKS])
+    assert over_all == ({"fire", "full_reset"} if len(tasks) == 2 else set())
+    inside = (tests.task != made.ALL_TASKS) & tests.arm.isin(over_all)
+    for family, size in ((~inside, 3 if over_all else 8), (inside, 2 * len(over_all))):
+        assert_holm(tests[family], size)
 
 
-def test_seeds_that_one_arm_lacks_are_in_no_difference() -> None:
-    found = stratified_interval(by_seed([{1: 5.0, 2: 7.0, 3: 1e9}], [{2: 4.0, 1: 3.0, 4: -1e9}]))
-    assert (found.value, found.count) == (2.5, 2)
-    nothing = stratified_interval(by_seed([{1: 5.0}], [{2: 4.0}]))
-    assert math.isnan(nothing.value) and nothing.count == 0
+def test_a_lower_loss_is_an_improvement(tmp_path: Path):
+    def score(task: str, arm: str, seed: int, x: int) -> float:
+        return (2.0 if arm == "none" else 1.0) + seed / 10 + (x == 3000)
+
+    summary = summary_of(tmp_path, key="eval/loss", seeds=FIVE, score=score)
+    fire = row(summary, "fire")
+    assert (fire.improvement, fire.difference) == (1, pytest.approx(-1))
+    assert row(summary, "none").drop == pytest.approx(1)
+    assert math.isnan(fire.normalised) and fire.normalised_scale == ""
 
 
-@pytest.mark.parametrize(
-    ("curves", "points", "aligned"),
-    [
-        (
-            [([0, 10, 20], [0, 1, 3]), ([5, 15], [7, 9])],
-            [0, 5, 10, 15, 20],
-            [[0, 0.5, 1, 2, 3], [nan, 7, 8, 9, nan]],
-        ),
-        ([([1, 2, 2], [5, 6, 8])], [1, 2], [[5, 8]]),  # of several values at one x the last
-        ([([1], [2]), ([], [])], [1], [[2], [nan]]),
-        ([], [], np.empty((0, 0))),
-    ],
-)
-def test_curves_meet_on_the_union_of_their_points_inside_their_own_range(
-    curves: list, points: list, aligned: list
-) -> None:
-    found = align([(np.array(xs, float), np.array(ys, float)) for xs, ys in curves])
-    np.testing.assert_array_equal(found[0], points)
-    np.testing.assert_allclose(found[1], aligned)
+def test_raw_and_normalised_scores_are_never_mixed(tmp_path: Path):
+    for tasks in (("asterix", "walk"), ("mini", "other")):
+        summary = summary_of(tmp_path / tasks[1], tasks=tasks, seeds=FIVE)
+        assert "share no scale" in summary.notes[0]
+        rows = summary.of(made.ALL_TASKS)
+        assert list(rows.arm) == ["fire", "full_reset"]
+        averages = ["final", "auc", "auc_after", "drop", "difference", "normalised", "p_value"]
+        assert rows[averages].isna().all(axis=None)
+        assert (rows.scale == "").all() and (rows.improvement == 1).all()  # ranks need no scale
 
 
-def test_a_band_is_the_interval_of_each_point() -> None:
-    ys = np.random.default_rng(0).normal(size=(9, 40)) + np.arange(40)
-    ys[0, 10:20] = ys[3:8, 30:35] = nan
-    estimates = [stratified_interval([own[~np.isnan(own)]]) for own in ys.T]
-    expected = np.array([(own.value, own.low, own.high) for own in estimates]).T
-    np.testing.assert_allclose(curve_band(ys), expected)
-    assert np.isnan(expected[1]).sum() == 5
+def test_arms_without_a_task_or_with_few_seeds_on_it_are_not_compared_over_all(tmp_path: Path):
+    statuses = {("breakout", "fire", seed): "failed" for seed in FIVE}
+    statuses[("breakout", "full_reset", 5)] = "failed"
+    tasks = ("asterix", "breakout")
+    summary = summary_of(tmp_path, tasks=tasks, seeds=FIVE, statuses=statuses)
+    assert list(summary.of(made.ALL_TASKS).arm) == ["none", "full_reset"]
+    assert summary.notes == ("not in the rows over all tasks, for want of a score on some: fire",)
+    found = row(summary, "full_reset", made.ALL_TASKS)
+    assert math.isnan(found.final_low) and math.isnan(found.improvement)
+    assert math.isnan(found.p_value) and row(summary, "full_reset").p_value < 0.05
 
 
-def test_a_band_leaves_out_runs_that_have_no_score_at_a_point() -> None:
-    alone = curve_band(np.array([[1.0, 2.0]]))
-    np.testing.assert_array_equal(alone, [[1, 2], [nan] * 2, [nan] * 2])
-    ys = np.array([[1.0, 1.0, nan, nan], [2.0, 5.0, 5.0, nan], [3.0, nan, nan, nan]])
-    value, low, high = curve_band(ys)
-    np.testing.assert_array_equal(value, [2, 3, 5, nan])
-    assert np.isnan(low).all() and np.isnan(high).all()
-    assert [len(own) for own in curve_band(np.empty((0, 3)))] == [3, 3, 3]
+def test_intervals_of_shares_lie_within_what_shares_can_be(tmp_path: Path):
+    """Student's would reach beyond 1, and the differences beyond ±1."""
+
+    def score(task: str, arm: str, seed: int, x: int) -> float:
+        return float((seed % 5 > 0) if arm == "none" else (seed % 5 == 1 and x > 3000))
+
+    rows = summary_of(tmp_path, key="eval/accuracy", seeds=FIVE, score=score).rows
+    cut = 0
+    for name in ("final", "normalised", "auc", "auc_after", "difference", "drop", "lost_area"):
+        least, most = -1.0 * (name in ("difference", "drop")), inf if name == "lost_area" else 1.0
+        low, high = rows[f"{name}_low"].dropna(), rows[f"{name}_high"].dropna()
+        assert (least <= low).all() and (low <= high).all() and (high <= most).all(), name
+        cut += (low == least).sum() + (high == most).sum()
+    assert cut >= 10
 
 
-@pytest.mark.parametrize(
-    ("xs", "ys", "start", "expected"),
-    [
-        ([0, 1, 5, 10], [0, 3, 15, 30], None, 15),  # a straight line: its middle
-        ([0, 1, 5, 10], [0, 3, 15, 30], 4, 21),
-        ([0, 1, 5, 10], [0, 3, 15, 30], 5, 22.5),
-        ([0, 1, 5, 10], [0, 3, 15, 30], -7, 15),
-        ([4], [7], None, 7),
-        ([], [], None, nan),
-        ([1, 2], [1, 1], 3, nan),
-        ([1, 2], [1, 5], 2, 5),
-    ],
-)
-def test_an_area_is_the_mean_height(
-    xs: list[float], ys: list[float], start: float | None, expected: float
-) -> None:
-    found = area_under_curve(np.array(xs, float), np.array(ys, float), start)
-    assert found == pytest.approx(expected, nan_ok=True)
+def test_runs_without_a_score_at_their_end_are_in_no_average(tmp_path: Path):
+    def score(task: str, arm: str, seed: int, x: int) -> float | None:
+        late = {("full_reset", 2): 0, ("fire", 1): 3500}.get((arm, seed), 9999)
+        return None if x > late or x == 5500 else float(seed + x)
+
+    statuses = {("asterix", "fire", 3): "running", ("asterix", "none", 4): "diverged"}
+    results = measured(write_study(tmp_path, score=score, statuses=statuses, seeds=FIVE))
+    summary = made.summarise(results)
+    for arm, seeds, lost in (("none", 4, (4,)), ("fire", 3, (1,)), ("full_reset", 4, (2,))):
+        found = row(summary, arm)
+        assert (found.seeds, found.diverged) == (seeds, 1)
+        assert summary.diverged["asterix", arm] == lost
+        assert math.isnan(found.final_low) and math.isnan(found.difference)
+    assert row(summary, "fire").final == pytest.approx(6000 + (2 + 4 + 5) / 3)  # not of 5500
+    first, second = (note.partition(" has no score")[0] for note in summary.notes)
+    assert (first, second) == ("asterix, fire, seed 1", "asterix, full_reset, seed 2")
+    none = replace(results, runs=results.runs.assign(final=nan))
+    assert made.summarise(none).rows.empty and made.summarise(none).of("asterix").empty
+
+
+def test_without_a_run_of_the_baseline_nothing_is_compared(tmp_path: Path):
+    statuses = {("asterix", "none", seed): "failed" for seed in FIVE}
+    summary = summary_of(tmp_path, seeds=FIVE, statuses=statuses)
+    assert summary.baseline is None and "baseline none" in summary.notes[0]
+    assert summary.rows[["improvement", "difference", "p_value"]].isna().all(axis=None)

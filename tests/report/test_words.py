@@ -1,0 +1,200 @@
+"""What a report says of its numbers, and that a simulation bears out the trust in them."""
+
+import importlib.util
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from rlplast.report import words as made
+from rlplast.report.frame import Results, read
+from rlplast.report.statistics import measure, summarise
+from tests.report.runs import write_study
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "coverage.py"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("coverage_of_intervals", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("kind", made.COVERAGE)
+def test_the_table_of_coverage_is_what_a_simulation_gives(script: ModuleType, kind: str):
+    """Of 2000 studies three standard errors are 1.5 to 3 points; the table has whole numbers."""
+    assert tuple(made.COVERAGE) == script.KINDS and set(made.COVERAGE[kind]) == {5, 7, 10, 15, 20}
+    for seeds, ends in script.ranges(script.coverage(2000, (5, 10, 20), [kind]))[kind].items():
+        low, high = made.COVERAGE[kind][seeds]
+        assert ends == (pytest.approx(low, abs=3), pytest.approx(high, abs=2))
+    shares = re.findall(r"\d+", made.coverage_words(14, [kind]).partition("held")[2])
+    assert shares == [str(share) for share in made.COVERAGE[kind][10]]  # of the number below
+
+
+@pytest.mark.parametrize("scores", ["normal", "20% of seeds fail", "ties (11 values)"])
+def test_of_studies_without_differences_few_call_an_arm_better_or_worse(script: Any, scores: str):
+    """As the card says. 2000 studies: three standard errors are 1.5 points."""
+    alone, _, joint, better = script.called(script.distributions()[scores], 10, 2000, 4, 10)
+    assert joint < 5 + 1.5 and better < joint
+    assert alone > 2 * joint
+
+
+@pytest.mark.parametrize("returns", ["normal", "heavy tails (t, 3)"])
+def test_intervals_of_few_episodes_hold_the_mean_where_the_bootstrap_did_not(
+    script: ModuleType, returns: str
+):
+    """Of 2000 studies three standard errors are 2 points."""
+    new, old = script.of_episodes(script.distributions()[returns], 5, 2000)
+    assert new > 91 and old < new - 3
+
+
+@pytest.mark.parametrize(
+    ("p", "gain", "won", "sense", "lost", "expected"),
+    [
+        (0.049, 3, 0.9, 1, (0, 1), "better"),
+        (0.049, -3, 0.1, 1, (1, 0), "worse"),
+        (0.049, 3, 0.1, -1, (1, 0), "worse"),  # a loss that is higher
+        (0.049, -3, 0.9, -1, (0, 1), "better"),
+        (0.049, 3, 0.5, 1, (0, 0), "mixed"),
+        (0.049, -3, 0.9, 1, (0, 0), "mixed"),
+        (0.049, 3, 0.9, 1, (1, 0), "withheld"),
+        (0.049, 3, 0.1, -1, (0, 1), "withheld"),
+        (0.05, 3, 0.9, 1, (1, 1), "unclear"),
+        (math.nan, 3, 0.9, 1, (0, 0), "untested"),
+        (math.nan, 3, math.nan, 1, (0, 0), "too few seeds"),
+    ],
+)
+def test_a_verdict_has_the_corrected_p_value_the_sign_and_who_diverged(
+    p: float, gain: float, won: float, sense: int, lost: tuple[int, int], expected: str
+):
+    row = {"p_holm": p, "difference": gain, "improvement": won, "improvement_low": won}
+    assert made.verdict(row | {"diverged": lost[0]}, sense, lost[1]) == expected
+
+
+def study(folder: Path, scores: Any, seeds: int = 6, **changes: Any) -> Results:
+    """Arms whose seeds score so much more than `none`; a list has the score of each seed."""
+
+    def score(task: str, arm: str, seed: int, x: int) -> float:
+        own = scores.get(arm, 0.0)
+        own = own[task] if isinstance(own, dict) else own
+        noise = 0.2 * ((seed * sum(map(ord, arm))) % 5)  # of each arm its own
+        return 10.0 + (own[seed] if isinstance(own, list) else own + seed + noise)
+
+    arms = tuple(dict.fromkeys(("none", *scores)))
+    return measure(read([write_study(folder, arms, range(seeds), score=score, **changes)]))
+
+
+def lost(arm: str, count: int, how: str, task: str = "asterix") -> dict[str, Any]:
+    return {"statuses": {(task, arm, seed): how for seed in range(count)}}
+
+
+UP, BOTH = {"high": 9.0}, {"high": 9.0, "low": -9.0}
+TWO, LOSS = {"tasks": ("asterix", "breakout")}, {"key": "eval/loss"}
+NONE = [0.1 * (k % 9) for k in range(10)]
+FAILS = [0.0, 0.4, 5.0, 9.3, 9.5, 9.7, 9.9, 10.0, 10.2, 4.8]  # half way is at 4.9
+ABOVE = [1.0, 1.1, 1.2, 1.3, 1.4, 90.0]
+# fmt: off
+WORDS: list[tuple[dict[str, Any], int, dict[str, Any], str]] = [
+    (BOTH | {"same": 0.0}, 6, {}, r"^high is better than none by 9\.\d+ \[8.*?, 9.*?\] \(p < 0.001"
+     r", Holm, 6 seeds, 2 of 3 arms differ\)\. low is worse .*by \d\.\d+ \[\d.*?\] \(p < 0.0"
+     r"01\)\. No clear difference from none: same\. This does not show that they are equal\.$"),
+    (UP, 6, LOSS, r"^high is worse than none by 9\S* \[8"),  # the words have the sign
+    ({"low": -9.0}, 6, LOSS, r"^low is better than none by \d\S* \[\d"),
+    ({"same": 0.0}, 6, {}, r"^No arm clearly differs from none \(smallest p = .*0 of 1 arm"),
+    (UP, 4, {}, r"^Too few seeds to judge against none \(4; at least 5\)\.$"),
+    (UP, 6, {"baseline": None}, "no baseline"),
+    (BOTH, 6, lost("low", 4, "failed"), r"high is better .*Too few seeds .*low \(2; at least 5"),
+    (UP, 10, lost("high", 5, "failed"), "5 runs with a score, where others have 10"),
+    (UP, 10, lost("high", 3, "diverged"), r"^No verdict against none: high.* \(better by .*?, p < "
+     r"0\.001\).*Diverged, and in no average: high \(3 of 10 runs\)\."),
+    (UP, 5, lost("high", 5, "diverged"), r"average: high \(5 of 5 runs\)\."),
+    ({"none": NONE, "high": [k + 3 for k in NONE]}, 6, {}, r"^Not tested against none: high\."),
+    # on several tasks
+    (UP, 5, {"tasks": ("asterix", "mini")}, "^asterix: high is better.*mini: high is better"),
+    ({"high": {"asterix": -99.0, "breakout": 900.0}}, 5, TWO,
+     "^Mean over these 2 tasks: high is mixed against none: its mean differs"),
+    (UP, 5, TWO | lost("none", 5, "failed", "breakout"),
+     "asterix: high is better.*breakout: Nothing is compared, as no run of the baseline none"),
+    (UP, 5, TWO | lost("high", 5, "failed", "breakout"), "^asterix: high is better than none by"),
+    (UP, 9, TWO | lost("high", 1, "diverged", "breakout"), "^Mean over these 2 tasks: No verdict "
+     r"against none: high.* \(better.*breakout: Diverged, and in no average: high \(1 of 9"),
+    ({}, 5, {"tasks": ("asterix", "mini")} | lost("none", 5, "absent", "mini"), "mini: No run has"),
+    # where a verdict alone may mislead
+    ({"none": NONE, "high": FAILS}, 10, {}, "3 of 10 seeds of high end nearer to .*seed 0, 1, 9"),
+    ({"none": NONE, "low": [-own for own in FAILS]}, 9, LOSS, "2 of 9 seeds of low .*seed 0, 1[)]"),
+    ({"none": NONE, "high": ABOVE}, 6, {}, r"^No arm .* high: P\(improvement\) is .* without 0\.5 "
+     r"in its interval, but the test of the difference gives p = 0\."),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("scores", "seeds", "changes", "expected"), WORDS)
+def test_words_on_arms(scores: Any, seeds: int, changes: Any, expected: str, tmp_path: Path):
+    results = study(tmp_path, scores, seeds, **changes)
+    found = " ".join(made.verdict_words(results, summarise(results)))
+    assert re.search(expected, found, re.DOTALL), found
+
+
+def test_a_mean_over_tasks_counts_those_that_have_runs(tmp_path: Path):
+    statuses = {("mini", arm, seed): "absent" for arm in ("none", "high") for seed in range(5)}
+    results = study(tmp_path, UP, 5, tasks=(*TWO["tasks"], "mini"), statuses=statuses)
+    assert "these 2 tasks: high is better" in made.verdict_words(results, summarise(results))[0]
+
+
+def card_of(folder: Path, *about: Any, **changes: Any) -> made.Card:
+    results = study(folder, *about, **changes)
+    return made.card(results, results, summarise(results))
+
+
+def test_the_card_says_who_is_better_how_sure_and_at_what_cost(tmp_path: Path):
+    found = card_of(tmp_path, {"some": 3.0, "most": 9.0, "never": 0.0}, 5)
+    assert [line.arm for line in found.lines if line.arm] == ["most", "some"]  # the best first
+    assert found.lines[0].certainty == "p < 0.001, Holm, 5 seeds, 2 of 3 arms differ"
+    assert found.facts["Seeds"] == "5: 0, 1, 2, 3, 4"
+    # 20 runs and 5 prefixes of 30 s and 1500 updates each
+    assert found.facts["Cost"] == "12 min of wall time, 37,500 updates, in all cells"
+    kinds = ["final score", "difference", "improvement"]
+    assert found.folded["How sure?"] == [made.HOLM, made.coverage_words(5, kinds)]
+    (line,) = card_of(tmp_path / "one", {}, 5).lines
+    assert line.words.startswith("none ends at 12.") and line.certainty.endswith("5 seeds")
+
+
+def test_the_card_names_what_went_wrong_and_what_is_left(tmp_path: Path):
+    statuses = lost("high", 2, "diverged")["statuses"] | {("asterix", "none", 0): "absent"}
+    found = card_of(tmp_path, UP, 8, statuses=statuses)
+    assert found.bad == [
+        "3 cells are in no number below; 2 of them failed.",
+        "2 runs diverged, and no average has them: 2 of high.",
+    ]
+    assert len(found.folded["Which cells are missing, and why"]) == 3
+    assert found.facts["Left"] == "0 running, 1 to start"
+    results = replace(study(tmp_path / "b", UP), left=((True, 0.5), (False, 1.0)))
+    assert made.left_words(results) == "1 running, 1 to start; about 45 s with 1 run at once"
+
+
+def test_many_arms_and_tasks_leave_the_card_small(tmp_path: Path):
+    found = card_of(tmp_path / "arms", {"a" * k: 9.0 for k in (2, 3, 4, 5, 7, 8, 9)}, 5)
+    assert (len(found.lines), len(found.folded["Other arms"])) == (made.CLAIMED, 7 - made.CLAIMED)
+    tasks = [f"task{number}" for number in range(made.LINES + 2)]
+    found = card_of(tmp_path / "tasks", UP, 5, tasks=tasks)
+    assert [line.about for line in found.lines] == tasks[: made.LINES]
+    assert [own.split(":")[0] for own in found.folded["Other arms"]] == tasks[made.LINES :]
+
+
+def test_a_prefix_that_arms_share_is_paid_once():
+    """A prefix p is left at 30 s by a, and by a prefix q, which b leaves at 50 s."""
+    columns = ["folder", "seconds", "seconds_before", "updates", "branch_updates"]
+    rows = [("p", 28, 0, 1400, math.nan), ("q", 45, 30, 2250, 1500)]  # their last lines are earlier
+    rows += [("a", 60, 30, 3000, 1500), ("b", 60, 50, 3000, 2500)]
+    runs = pd.DataFrame(rows, columns=columns).assign(status="done")
+    runs.folder = runs.folder.map(Path)
+    infos = {0: {}} | {k: {"branched_from": {"run": f"../{own}"}} for k, own in enumerate("ppq", 1)}
+    assert made.cost(Results("", (), (), None, runs, runs, {}, {}, infos)) == (90, 4500)
