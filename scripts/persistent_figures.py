@@ -300,7 +300,7 @@ def panels(
     lines a dot at their ends, and the origin a cross.
     """
     there = [look for look in looks(results.arms, results.baseline) if look.name in set(data.arm)]
-    strokes = {"symbolType": "stroke", "symbolStrokeWidth": 2, "symbolOpacity": 1}
+    strokes: Any = {"symbolType": "stroke", "symbolStrokeWidth": 2, "symbolOpacity": 1}
     legend = alt.Legend(title=None, orient="bottom", **strokes)
     colours = alt.Scale(domain=[own.name for own in there], range=[own.colour for own in there])
     colour = alt.Color("arm:N", scale=colours, legend=legend if len(there) > 1 else None)
@@ -315,7 +315,7 @@ def panels(
         if kind == "logarithmic":
             ys = alt.Scale(type="log", nice=False)
         elif kind == "plane":
-            sides = [(min(0.0, own[name].min()), max(0.0, own[name].max())) for name in "xy"]
+            sides: Any = [(min(0, own[name].min()), max(0, own[name].max())) for name in "xy"]
             half = 0.55 * max(high - low for low, high in sides) or 1.0
             middles = ((low + high) / 2 for low, high in sides)
             xs, ys = (alt.Scale(domain=[m - half, m + half], nice=False) for m in middles)
@@ -323,7 +323,7 @@ def panels(
         y = alt.Y("y:Q", title=labels[1], scale=ys, axis=up)
         last = own.groupby(["arm", "part"]).cumcount(ascending=False) == 0
         rows = own.assign(n=range(len(own)), last=last)
-        rows = json.loads(rows.to_json(orient="records", double_precision=15))
+        rows = json.loads(str(rows.to_json(orient="records", double_precision=15)))
         base = alt.Chart(alt.Data(values=rows)).encode(x=x, y=y, color=colour)
         line = base.mark_line(clip=True, strokeWidth=1.6, point="low" in own)
         layers = [line.encode(order="n:Q", strokeDash=dash)]
