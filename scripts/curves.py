@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rlplast.report.gather import gather
+
 from rlplast.study.api import read_study_config
 from rlplast.study.published import PublishedCurve, published_curves
 from rlplast.training.run_folder import write_text

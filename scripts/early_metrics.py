@@ -28,9 +28,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
-
 from rlplast.report.gather import gather
+from scipy import stats
 
 DRAWS = 10_000
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from rlplast.report.arm_styles import COLOURS
 from rlplast.report.gather import gather
 

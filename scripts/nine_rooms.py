@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rlplast.report.gather import gather
 
 from rlplast.core.mean_interval import FEWEST
-from rlplast.report.gather import gather
 from rlplast.report.statistics import Estimate, stratified_interval
 from rlplast.training.run_folder import write_text
 

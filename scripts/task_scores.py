@@ -16,9 +16,9 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
+from rlplast.report.gather import gather
 
 from rlplast.core.mean_interval import FEWEST
-from rlplast.report.gather import gather
 from rlplast.report.statistics import Estimate, stratified_interval
 from rlplast.training.run_folder import write_text
 

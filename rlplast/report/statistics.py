@@ -14,7 +14,7 @@ Runs whose ``final`` is NaN are in no estimate.
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -83,7 +83,8 @@ def measure(results: Results) -> Results:
     rows = [_measured(results, run, table.start[run]) for run in table.index]
     columns = ("final", "change", "area", "area_after")
     table[list(columns)] = pd.DataFrame(rows, index=table.index, columns=columns, dtype=float)
-    table["updates"] = results.numbers.groupby("run").updates.max()
+    updates = results.numbers.groupby("run").updates.max()
+    table["updates"] = updates.reindex(table.index, fill_value=0)
     for name in ("seconds", "cpu_seconds"):
         found = (results.curve(run, f"time/{name}")[1] for run in table.index)
         table[name] = [own[-1] if len(own) else 0.0 for own in found]
@@ -329,6 +330,20 @@ def _recovery(firings: pd.DataFrame) -> tuple[float, int, int]:
 # --- a report's summary ---
 
 
+def _with_ends(*names: str) -> list[str]:
+    return [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
+
+
+_COLUMNS = [
+    *("task", "arm", "seeds", "diverged", "score", "unit", "scale"),
+    *(*_with_ends("final", "change", "normalised"), "normalised_scale"),
+    *_with_ends("auc", "auc_after", "improvement", "difference"),
+    *("paired", "p_value", "p_holm", *_with_ends("drop", "lost_area")),
+    *("recovery", "recovered", "intervened", "final_mean", "final_sd"),
+    *("seconds", "own_seconds", "cpu_seconds", "updates"),
+]
+
+
 @dataclass(frozen=True)
 class Summary:
     """The numbers of a report.
@@ -409,7 +424,7 @@ def summarise(results: Results) -> Summary:
         if len(task.of(arm))
     ]
     pooled = _pooled(tasks, results.arms, baseline, notes) if len(tasks) > 1 else []
-    table = pd.DataFrame(_corrected(rows, pooled), columns=None if rows else ["task", "arm"])
+    table = pd.DataFrame(_corrected(rows, pooled), columns=_COLUMNS)
     seeds = {key: tuple(sorted(own)) for key, own in diverged.items()}
     return Summary(table, baseline, seeds, fired, tuple(notes))
 
@@ -541,13 +556,10 @@ def _row(
         "score": scores.pop() if len(scores) == 1 else "",
         "unit": tasks[0].unit if len(units) == 1 else "",
         "scale": scales[0].label if scales else "",
-        **_flat(estimates, ("final", "change", "normalised")),
         "normalised_scale": (own_scale or scales[0]).label if normalised.count or own_scale else "",
-        **_flat(estimates, ("auc", "auc_after", "improvement", "difference")),
         "paired": against.paired if against else None,
         "p_value": math.nan if against is None or against.p_value is None else against.p_value,
         "p_holm": math.nan,
-        **_flat(estimates, ("drop", "lost_area")),
         "recovery": recovered[0] if one_unit else math.nan,
         "recovered": recovered[1],
         "intervened": recovered[2],
@@ -555,15 +567,12 @@ def _row(
         "final_sd": spread[0].std() if spread else math.nan,
         **{name: runs[name].mean() for name in ("seconds", "own_seconds", "cpu_seconds")},
         "updates": float(runs.updates.mean()),
+        **{
+            column: number
+            for name, own in estimates.items()
+            for column, number in zip(_with_ends(name), astuple(own), strict=False)
+        },
     }
-
-
-def _flat(estimates: Mapping[str, Estimate], names: Iterable[str]) -> dict[str, float]:
-    found = {}
-    for name in names:
-        own = estimates[name]
-        found |= {name: own.value, f"{name}_low": own.low, f"{name}_high": own.high}
-    return found
 
 
 def _possible(tasks: Sequence[_Task], scales: Sequence[Scale]) -> tuple[float, float]:

@@ -12,8 +12,6 @@ import scipy
 from rlplast.report.continuations import recoveries, share_recovered
 from rlplast.report.frame import read
 from rlplast.report.statistics import measure
-from rlplast.report.view import report_of
-from rlplast.report.words import cost
 from rlplast.study.folder import read_study
 from tests.report.runs import smooth_score, write_run, write_study
 
@@ -94,13 +92,3 @@ def test_a_prefix_without_a_score_needs_a_level_and_other_runs_have_no_row(tmp_p
     assert found(continued(tmp_path / "best", first=3500)).empty
     assert len(found(continued(tmp_path / "level", first=3500, recovered=10.0))) == 2
     assert found(write_study(tmp_path)).empty
-
-
-def test_a_seeds_continuations_are_one_run_in_averages_and_each_is_paid(tmp_path: Path):
-    report = report_of(read([continued(tmp_path)]))
-    means = report.single.done.groupby(["arm", "seed"]).final.mean()
-    whole = report.results.done.set_index(["arm", "seed"]).final
-    assert (len(whole), len(report.single.done)) == (4, 12)
-    assert list(whole) == pytest.approx(list(means[whole.index]))
-    # 12 continuations and 2 prefixes, of 30 s and 1500 updates each
-    assert cost(report.single) == (14 * 30, 14 * 1500)

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -248,16 +248,17 @@ def test_arms_are_compared_with_the_baseline_of_their_task(table: pd.DataFrame):
         assert (own.low, own.high) == pytest.approx(slow_interval(pairs))
         error = (own.high - own.low) / 2 / stats.t.isf(0.025, len(pairs) - 1)
         assert own.p_value == pytest.approx(2 * stats.t.sf(abs(own.value) / error, len(pairs) - 1))
-    assert_holm([(own.p_value, own.p_holm) for own in found.dropna().itertuples()], 4)
+    assert_holm(found.dropna(), 4)
     assert made.compare(table, "nothing").empty
 
 
-def assert_holm(family: list[tuple[float, float]], size: int) -> None:
-    assert len(family) == size
-    floor = 0.0
-    for number, (p_value, corrected) in enumerate(sorted(family)):
-        floor = max(floor, min(1.0, p_value * (size - number)))
-        assert corrected == pytest.approx(floor)
+def assert_holm(rows: pd.DataFrame, size: int) -> None:
+    """That p_holm is the closed test: the largest Bonferroni p of all intersections of a row."""
+    p_values = list(rows.p_value)
+    sets = [own for n in range(size) for own in combinations(range(size), n + 1)]
+    bonferroni = {own: min(1.0, len(own) * min(p_values[k] for k in own)) for own in sets}
+    largest = [max(p for own, p in bonferroni.items() if k in own) for k in range(size)]
+    assert list(rows.p_holm) == pytest.approx(largest)
 
 
 def noisy(task: str, arm: str, seed: int, x: int) -> float:
@@ -336,8 +337,7 @@ def test_verdicts_are_corrected_together(tmp_path: Path, tasks: tuple[str, ...])
     assert over_all == ({"fire", "full_reset"} if len(tasks) == 2 else set())
     inside = (tests.task != made.ALL_TASKS) & tests.arm.isin(over_all)
     for family, size in ((~inside, 3 if over_all else 8), (inside, 2 * len(over_all))):
-        family = tests[family]
-        assert_holm(list(zip(family.p_value, family.p_holm, strict=True)), size)
+        assert_holm(tests[family], size)
 
 
 def test_a_lower_loss_is_an_improvement(tmp_path: Path):
@@ -352,7 +352,7 @@ def test_a_lower_loss_is_an_improvement(tmp_path: Path):
 
 
 def test_raw_and_normalised_scores_are_never_mixed(tmp_path: Path):
-    for tasks in (("asterix", "mini"), ("asterix", "walk"), ("mini", "other")):
+    for tasks in (("asterix", "walk"), ("mini", "other")):
         summary = summary_of(tmp_path / tasks[1], tasks=tasks, seeds=FIVE)
         assert "share no scale" in summary.notes[0]
         rows = summary.of(made.ALL_TASKS)
