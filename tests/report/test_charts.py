@@ -13,7 +13,7 @@ import vl_convert
 from scipy.stats import binomtest
 
 from rlplast.report import charts
-from rlplast.report.arms import BASELINE, looks
+from rlplast.report.arms import looks
 from rlplast.report.contents import _printable, sections
 from rlplast.report.frame import Results, read
 from rlplast.report.view import Report, report_of
@@ -111,21 +111,6 @@ def test_files_name_each_of_many_arms_repeat_byte_for_byte_and_load_nothing():
     assert set(MANY) <= {own.text for own in ET.fromstring(text).iter()}
     assert text == svg(spec)
     assert set(re.findall(r"https?://([^/\"'\s<]+)", text)) == {"www.w3.org"}  # a format's name
-
-
-def test_arms_differ_in_colour_or_line_and_the_baseline_is_grey():
-    arms = looks(MANY, MANY[3])
-    assert [look.index for look in arms if look.colour == BASELINE] == [3]
-    assert len({(look.colour, look.dash) for look in arms}) == len(MANY)
-    assert len({(look.colour, look.shape) for look in arms}) == len(MANY)
-    assert len({look.colour for look in looks(MANY[:6], None)}) == 6
-    every, *others = (
-        {look.name: look.colour for look in looks(names, "none")}
-        for names in (("none", "fire", "swr"), ("swr", "none"), ("fire", "none"))
-    )
-    assert all(own.items() <= every.items() for own in others)  # whoever else is there
-    labels = [look.label for look in looks(("a\x00b", "a\x01b", "a\nb"), None)]
-    assert labels == ["a\ufffdb", "a\ufffdb 2", "a\ufffdb 3"]
 
 
 def test_arms_that_are_not_shown_are_not_drawn(plain: Report):
@@ -338,8 +323,3 @@ def test_intervals_are_drawn_where_there_are_any_and_cut_where_no_seed_has_been(
         assert len(areas) == ("seeds" in data)
     heights = [float(y) for y in re.findall(r"[ML][\d.-]+,([\d.-]+)", areas[0])]
     assert (min(heights), max(heights)) == (0, 300)  # from 0 to 4: the whole chart
-
-
-def test_small_charts_are_grey_where_they_are_shaded():
-    text = svg(charts.panels(LOOKS, {"m": [curve(*[1] * 11)]}, "x", (), {"m": [(2, 4)]}))
-    assert re.findall(r'd="M50,0h50v120h-50Z"[^>]*opacity="0.08"', text)
