@@ -179,20 +179,6 @@ def test_text_of_any_part_is_escaped():
     assert found.text.count(HOSTILE) >= 30
 
 
-def test_missing_runs_and_other_versions_are_said_plainly(tmp_path: Path, quick: None):
-    statuses = {("asterix", "fire", 2): "failed", ("asterix", "none", 3): "absent"}
-    study = write_study(tmp_path, statuses=statuses)
-    run = next(study.glob("cells/asterix/seed-1/fire-*/run.json"))
-    run.write_text(json.dumps(json.loads(run.read_text()) | {"versions": {"rlplast": "9"}}))
-    found = Page(written(study, tmp_path / "out"))
-    bad = [text for kind, text in found.paragraphs if kind == "bad"]
-    assert "2 cells are in no number below; 1 of them failed." in bad
-    for words in ("7 runs are done, 2 are not", "asterix/seed-2/fire: failed with exit 1"):
-        assert words in found.text
-    assert "asterix/seed-3/none: not started" in found.text
-    assert "Not all runs have the same rlplast." in [text for _, text in found.paragraphs]
-
-
 @pytest.mark.parametrize(
     ("changes", "message", "absent"),
     [
@@ -213,12 +199,6 @@ def test_page_says_what_is_so_and_nothing_else(
     assert ("show-0" in ids) == ("arms" not in changes)  # one arm has no box
     cells = [cell for _, rows in found.tables for row in rows for cell in row]
     assert not [cell for cell in cells if re.search(r"\d \[", cell)]  # no intervals of 2 seeds
-
-
-def test_long_names_of_tasks_have_files(tmp_path: Path):
-    study = write_study(tmp_path, ("none",), (1, 2), ("x" * 150, "x" * 151))
-    slugs = report_of(read([study])).slugs
-    assert len({*slugs.values()}) == 3 and max(map(len, slugs.values())) < 100
 
 
 @pytest.mark.slow

@@ -14,13 +14,10 @@ from rlplast.report import tables
 from rlplast.report.arms import looks
 from rlplast.report.frame import read
 from rlplast.report.numbers import NOTHING
-from rlplast.report.statistics import ALL_TASKS
 from rlplast.report.tables import MOST, Cell, Table, table
 from rlplast.report.view import Report, report_of
 from rlplast.report.words import p_words
-from rlplast.run import api
 from tests.report.runs import receipt_row, write_run, write_study
-from tests.supervised_runs import small_supervised
 
 NAN, ARMS = math.nan, ("none", "fire", "full_reset")
 
@@ -110,16 +107,6 @@ def test_numbers_are_those_of_the_summary_the_best_arm_first(key: str, tmp_path:
         assert own["seeds"] == "5" and "diverged" not in own
 
 
-@pytest.mark.parametrize(("other", "scaled"), [("mini", False), ("breakout", True)])
-def test_scores_of_tasks_are_averaged_only_on_a_common_scale(
-    other: str, scaled: bool, tmp_path: Path
-):
-    study = write_study(tmp_path, ARMS[:2], range(5), ("asterix", other))
-    row = by_arm(tables.numbers(report_of(read([study])), ALL_TASKS))["fire"]
-    assert ("final score (human-normalised)" in row) == scaled
-    assert (row["P(improvement)"][:4], row["runs"]) == ("1.00", "10")
-
-
 def test_costs_count_each_prefix_once_and_drops_what_recovered(tmp_path: Path):
     report = report_of(read([write_study(tmp_path, seeds=range(5))]))
     found, words = tables.costs(report)  # 60 s a run, 30 s of them its prefix's
@@ -173,25 +160,6 @@ def test_what_was_measured_right_after_the_first_firing_has_a_table(tmp_path: Pa
         "fire at 50%": ("25.0", "2,500"),
         "swr at 50%": ("20.0", "2,000"),
     }
-
-
-def test_a_reset_to_the_first_weights_is_seen_right_after_it_and_not_at_the_end(tmp_path: Path):
-    changes = {
-        "stream": {"name": "warm_start", "fraction": 0.4, "epochs": 1},
-        "metrics": {"every": "1 phase", "names": ["weight_norm", "weight_difference"]},
-        "penalties": [],
-        "checkpoint": {"every": "100%"},
-    }
-    reset = {"method": "full_reset", "on": "phase_start", "params": {"init": "stored"}}
-    for name, hooks in {"none": [], "reset": [reset]}.items():
-        api.train(small_supervised(hooks=hooks, **changes), tmp_path / name)
-    report, key = report_of(read([tmp_path])), "weight_difference (model)"
-    ends, after = (
-        {row["arm"]: float(row[key]) > 0 for row in rows_of(found)}
-        for found in (*tables.ends(report), *tables.after_firing(report))
-    )
-    arm = "full_reset on phase_start"
-    assert (ends, after) == ({"none": True, arm: True}, {"none": True, arm: False})
 
 
 def test_receipts_are_means_over_seeds_and_sums_over_updates(tmp_path: Path):
