@@ -77,7 +77,7 @@ def measure(results: Results) -> Results:
     """
     table = results.runs.copy()
     table["firing"] = [_first_firing(results, run) for run in table.index]
-    moments = table.firing.fillna(table.branch)
+    moments = table[["firing", "branch"]].min(axis=1)
     starts = moments[table.arm != PREFIX].groupby(table.task).min()
     table["start"] = table.task.map(starts)
     rows = [_measured(results, run, table.start[run]) for run in table.index]
