@@ -10,66 +10,59 @@ beside the published band, and draws both.
 """
 
 import argparse
-import csv
-import io
-import statistics
-from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
-from rlplast.report.gather import gather
+import pandas as pd
+
+from rlplast.report.frame import read
 from rlplast.study.api import read_study_config
 from rlplast.study.published import PublishedCurve, published_curves
 from rlplast.training.run_folder import write_text
 
 COLUMNS = ["task", "arm", "seed", "env_steps", "return_mean", "git_revision"]
+RUN = ["task", "arm", "seed"]
 WINDOW = 20_000  # env_steps up to a moment, whose evaluations are averaged
 STUDY = "study/replay_ratio/published_sac"
-Rows = list[dict[str, str]]
 
 
 def add(path: Path, folders: list[Path]) -> None:
     """Write the evaluations of finished runs into a CSV."""
-    kept = _read(path) if path.exists() else []
-    new: Rows = []
-    for run in gather(folders).runs:
-        if run.info.get("status") != "done":
-            continue
-        for row in run.metrics:
-            if "eval/return_mean" in row:
-                values = (run.task, run.arm, run.seed, row["env_steps"], row["eval/return_mean"])
-                revision = str(run.info.get("git_revision"))[:7]
-                new.append(dict(zip(COLUMNS, map(str, (*values, revision)), strict=True)))
-    there = {(row["task"], row["arm"], row["seed"]) for row in new}
-    rows = [row for row in kept if (row["task"], row["arm"], row["seed"]) not in there] + new
-    rows.sort(key=lambda r: (r["task"], r["arm"], int(r["seed"]), int(r["env_steps"])))
+    found = read(folders)
+    rows = found.numbers[found.numbers.name == "eval/return_mean"]
+    new = rows.merge(found.done[RUN], left_on="run", right_index=True)
+    new["return_mean"] = new.value.map(repr)  # all digits, as is what was read
+    new["git_revision"] = [str(found.infos[run].get("git_revision"))[:7] for run in new.run]
+    runs = new[RUN].drop_duplicates()
+    kept = new[COLUMNS]
+    if path.exists():
+        old = _read(path, return_mean=str)
+        written = old.merge(runs, how="left", indicator=True)["_merge"] == "both"
+        kept = pd.concat([old[~written], kept])
+    kept = kept.sort_values([*RUN, "env_steps"], kind="stable")
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = io.StringIO()
-    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(path, file.getvalue())
-    print(f"{path}: {len(there)} runs written, {len(rows)} rows in all")
+    write_text(path, kept.to_csv(index=False))
+    print(f"{path}: {len(runs)} runs written, {len(kept)} rows in all")
 
 
-def _read(path: Path) -> Rows:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+def _read(path: Path, **types: type) -> pd.DataFrame:
+    names = {"task": str, "arm": str, "git_revision": str}
+    return pd.read_csv(path, dtype=names | types, keep_default_na=False)
 
 
-def windows(rows: Rows, moments: list[int]) -> dict[tuple[str, str], dict[int, list[float]]]:
-    """Return, per task and arm and moment, each seed's mean evaluation in the window up to it."""
-    curves: dict[Any, dict[int, float]] = defaultdict(dict)
-    for row in rows:
-        key = row["task"], row["arm"], row["seed"]
-        curves[key][int(row["env_steps"])] = float(row["return_mean"])
-    found: Any = defaultdict(lambda: defaultdict(list))
-    for (task, arm, _), curve in curves.items():
-        for moment in moments:
-            near = [value for step, value in curve.items() if 0 <= moment - step < WINDOW]
-            if near and max(curve) >= moment:
-                found[task, arm][moment].append(statistics.mean(near))
-    return found
+def windows(rows: pd.DataFrame, moments: list[int]) -> pd.DataFrame:
+    """Return mean, two standard errors and seeds of the evaluations in the windows up to moments.
+
+    Returns:
+        A row per task, arm and moment; a seed counts that has been there.
+    """
+    last = rows.groupby(RUN).env_steps.transform("max")
+    parts = []
+    for moment in moments:
+        near = rows[rows.env_steps.between(moment - WINDOW + 1, moment) & (last >= moment)]
+        parts.append(near.groupby(RUN, as_index=False).return_mean.mean().assign(moment=moment))
+    seeds = pd.concat(parts).groupby(["task", "arm", "moment"]).return_mean
+    errors = {"error": 2 * seeds.std() / seeds.count() ** 0.5}
+    return pd.DataFrame({"mean": seeds.mean(), **errors, "seeds": seeds.count()}).reset_index()
 
 
 def compare(path: Path, picture: Path, study: str) -> None:
@@ -79,50 +72,39 @@ def compare(path: Path, picture: Path, study: str) -> None:
     ours = windows(_read(path), moments)
     print("| task | arm | env_steps | seeds | ours | published | seeds | ours lies |")
     print("|---|---|---|---|---|---|---|---|")
-    for key, found in ours.items():
+    for row in ours.itertuples():
+        key = row.task, row.arm
         points = {p.env_steps: p for p in theirs[key].points} if key in theirs else {}
-        for moment, values in sorted(found.items()):
-            mean, error = statistics.mean(values), _error(values)
-            cells = "| | |"
-            if moment in points:
-                point, (low, high) = points[moment], points[moment].band
-                where = "above" if mean > high else "below" if mean < low else "inside"
-                cells = f"{point.mean:.0f} ({low:.0f} to {high:.0f}) | {point.seeds} | {where} |"
-            own = f"{len(values)} | {mean:.0f} ± {error:.0f}"
-            print(f"| {' | '.join(key)} | {moment:,} | {own} | {cells}")
+        cells = "| | |"
+        if row.moment in points:
+            point, (low, high) = points[row.moment], points[row.moment].band
+            where = "above" if row.mean > high else "below" if row.mean < low else "inside"
+            cells = f"{point.mean:.0f} ({low:.0f} to {high:.0f}) | {point.seeds} | {where} |"
+        own = f"{row.seeds} | {row.mean:.0f} ± {row.error:.0f}"
+        print(f"| {' | '.join(key)} | {row.moment:,} | {own} | {cells}")
     draw(ours, theirs, picture)
 
 
-def _error(values: list[float]) -> float:
-    """Return two standard errors of a mean."""
-    return 2 * statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
-
-
-def draw(ours: Any, theirs: dict[tuple[str, str], PublishedCurve], picture: Path) -> None:
+def draw(ours: pd.DataFrame, theirs: dict[tuple[str, str], PublishedCurve], picture: Path) -> None:
     """Draw a panel per task: published bands in grey, ours in colour."""
     import altair as alt
 
-    points = []
-    titles = {  # of panels, with the seeds of ours
-        task: f"{task}: {len(next(iter(found.values())))} seeds of ours"
-        for (task, _), found in ours.items()
-    }
-    for (task, arm), found in ours.items():
-        for moment, values in found.items():
-            mean, error = statistics.mean(values), _error(values)
-            what = f"ours, {arm}"
-            points.append((task, what, moment, mean, mean - error, mean + error))
-    last = max(moment for found in ours.values() for moment in found)
-    for (task, arm), curve in theirs.items():
-        if (task, arm) in ours:
+    points = [
+        (row.task, f"ours, {row.arm}", row.moment, row.mean, *_around(row.mean, row.error))
+        for row in ours.itertuples()
+    ]
+    for task, arm in ours[["task", "arm"]].drop_duplicates().itertuples(index=False):
+        if (task, arm) in theirs:
+            curve = theirs[task, arm]
             what = f"published, {curve.points[0].seeds} seeds"
             points += [
                 (task, what, p.env_steps, p.mean, *p.band)
                 for p in curve.points
-                if p.env_steps <= last
+                if p.env_steps <= ours.moment.max()
             ]
     names = ("task", "what", "x", "y", "low", "high")
-    points = [(titles[task], *rest) for task, *rest in points]
+    seeds = ours.groupby("task").seeds.first()  # at the first moment
+    points = [(f"{task}: {seeds[task]} seeds of ours", *rest) for task, *rest in points]
     data = alt.Data(values=[dict(zip(names, point, strict=True)) for point in points])
     colour = alt.Color("what:N", title=None, scale=alt.Scale(range=["#2f6fb0", "#8a8a8a"]))
     x = alt.X("x:Q", title="env_steps", axis=alt.Axis(format="~s"))
@@ -135,6 +117,10 @@ def draw(ours: Any, theirs: dict[tuple[str, str], PublishedCurve], picture: Path
     )
     chart = chart.facet(facet=alt.Facet("task:N", title=None), columns=2)
     chart.resolve_scale(y="independent").save(str(picture), scale_factor=2)
+
+
+def _around(mean: float, error: float) -> tuple[float, float]:
+    return mean - error, mean + error
 
 
 def main() -> None:

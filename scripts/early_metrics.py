@@ -28,50 +28,45 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from scipy import stats
 
-from rlplast.report.gather import gather
+from rlplast.report.frame import Results, read
 
 DRAWS = 10_000
 
 
-def of_run(run: Any, network: str, score: str, early: float) -> dict[str, float] | None:
-    """Return a run's early metrics, and what became of it; None if it is not done."""
-    if run.info.get("status") != "done":
-        return None
-    rows, total = run.metrics, run.metrics[-1]["updates"]
-    ends = f"/{network}"
-    measured = [r for r in rows if f"metric/trainability{ends}" in r]
-    first = next(r for r in measured if r["updates"] >= early * total - 1)
-    found = {
+def of_run(found: Results, run: int, network: str, score: str, early: float) -> dict[str, float]:
+    """Return a run's early metrics, and what became of it."""
+    rows = found.numbers[found.numbers.run == run]
+    total, ends = rows.updates.max(), f"/{network}"
+    measured = found.named(f"metric/trainability{ends}", run)
+    first = measured[measured.updates >= early * total - 1].iloc[0]
+    line = rows[rows.line == first.line].set_index("name").value
+    metrics = {
         key.removeprefix("metric/").removesuffix(ends): value
-        for key, value in first.items()
+        for key, value in line.items()
         if key.startswith("metric/") and key.endswith(ends)
     }
-    shares = [(row["updates"] / total, row[score]) for row in rows if score in row]
-    until = np.mean([value for share, value in shares if early / 2 < share <= early])
-    end = np.mean([value for share, value in shares if share > 0.9])
-    following = next(r[score] for r in rows if score in r and r["updates"] > first["updates"])
-    found |= {"score": float(until), "→ next score": following}
-    found |= {"→ change of the score": float(end - until)}
-    return found | {"→ trainability at the end": measured[-1][f"metric/trainability{ends}"]}
-
-
-def of_arms(folder: Path, without: list[str], *args: Any) -> dict[str, dict[str, float]]:
-    """Return the means over seeds, by arm."""
-    runs: dict[str, list[dict[str, float]]] = {}
-    for run in gather([folder]).runs:
-        found = None if run.arm in without else of_run(run, *args)
-        if found is not None:
-            runs.setdefault(str(run.arm), []).append(found)
-    seeds = {arm: len(found) for arm, found in runs.items()}
-    print(
-        f"{len(runs)} arms, {sum(seeds.values())} runs, seeds an arm: {sorted(set(seeds.values()))}"
-    )
-    return {
-        arm: {key: float(np.mean([row[key] for row in found])) for key in found[0]}
-        for arm, found in runs.items()
+    scores = found.named(score, run)
+    share = scores.updates / total
+    until = scores.value[(early / 2 < share) & (share <= early)].mean()
+    return metrics | {
+        "score": until,
+        "→ next score": scores.value[scores.updates > first.updates].iloc[0],
+        "→ change of the score": scores.value[share > 0.9].mean() - until,
+        "→ trainability at the end": measured.value.iloc[-1],
     }
+
+
+def of_arms(folder: Path, without: list[str], *about: Any) -> dict[str, dict[str, float]]:
+    """Return the means over seeds, by arm."""
+    found = read([folder])
+    runs = found.done[~found.done.arm.isin(without)]
+    seeds = runs.arm.value_counts()
+    print(f"{len(seeds)} arms, {len(runs)} runs, seeds an arm: {sorted(set(seeds))}")
+    table = pd.DataFrame([of_run(found, run, *about) for run in runs.index])
+    return table.groupby(runs.arm.to_numpy(), sort=False).mean().to_dict("index")
 
 
 def rank_correlation(x: np.ndarray, y: np.ndarray) -> np.ndarray:

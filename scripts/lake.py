@@ -13,25 +13,25 @@ the mean over seeds and two standard errors of
 """
 
 import sys
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rlplast.report.arm_styles import COLOURS
-from rlplast.report.gather import gather
+from rlplast.report import frame
+from rlplast.report.arms import COLOURS
 
 SWITCH = 200  # crossings
+Found = dict[tuple[str, str], list[tuple[np.ndarray, np.ndarray]]]
 
 
-def read(folders: list[Path]) -> dict[tuple[str, str], list[tuple[np.ndarray, np.ndarray]]]:
+def read(folders: list[Path]) -> Found:
     """Return, per task and arm, each seed's crossings and the share that reached the goal."""
-    found = defaultdict(list)
-    for run in gather(folders).runs:
-        rows = [row for row in run.metrics if "train/return" in row]
-        xs, ys = (np.array([row[key] for row in rows]) for key in ("episodes", "train/return"))
-        found[run.task, run.arm].append((xs, ys))
+    results, found = frame.read(folders), {}
+    for run, about in results.runs[results.runs.arm != frame.PREFIX].iterrows():
+        rows = results.named("train/return", run)
+        own = rows.episodes.to_numpy(), rows.value.to_numpy()
+        found.setdefault((about.task, about.arm), []).append(own)
     return found
 
 
@@ -41,7 +41,7 @@ def mean(values: list[float]) -> str:
     return f"{np.mean(values):.2f} ± {error:.2f}"
 
 
-def table(found: dict[tuple[str, str], list[tuple[np.ndarray, np.ndarray]]]) -> None:
+def table(found: Found) -> None:
     """Print a row per task and arm."""
     print("| task | arm | seeds | all | after | noticed |\n|---|---|---|---|---|---|")
     for (task, arm), runs in found.items():
@@ -54,7 +54,7 @@ def table(found: dict[tuple[str, str], list[tuple[np.ndarray, np.ndarray]]]) -> 
         print(f"| {task} | {arm} | {len(runs)} | {own[0]} | {own[1]} | {when} ({seen}) |")
 
 
-def draw(found: dict[tuple[str, str], list[tuple[np.ndarray, np.ndarray]]], path: str) -> None:
+def draw(found: Found, path: str) -> None:
     """Draw a panel per task: the mean over seeds, and two standard errors."""
     import altair as alt
 
@@ -83,7 +83,7 @@ def draw(found: dict[tuple[str, str], list[tuple[np.ndarray, np.ndarray]]], path
     grid.save(path, scale_factor=2)
 
 
-def rank(found: dict[tuple[str, str], list[tuple[np.ndarray, np.ndarray]]], path: str) -> None:
+def rank(found: Found, path: str) -> None:
     """Draw the share after the change, by arm: seeds as dots, mean and two standard errors."""
     import altair as alt
 

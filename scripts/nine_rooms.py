@@ -10,17 +10,14 @@ interquartile means over seeds of the last ten goals with 95% intervals, and dra
 """
 
 import argparse
-import csv
-import io
-from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import pandas as pd
+from task_scores import words
 
-from rlplast.core.mean_interval import FEWEST
-from rlplast.report.gather import gather
-from rlplast.report.statistics import Estimate, stratified_interval
+from rlplast.report.estimators import stratified_interval
+from rlplast.report.frame import read
 from rlplast.training.run_folder import write_text
 
 MEASURES = {
@@ -29,86 +26,62 @@ MEASURES = {
     "end": "eval/return_mean",
 }
 DRAWN = ["none", "shrink_perturb", "fire", "parseval", "oracle"]
-Scores = dict[str, dict[str, np.ndarray]]  # by arm and measure: (seeds, goals)
+KEY = ["arm", "seed", "measure"]
 
 
 def add(path: Path, folders: list[Path]) -> None:
     """Write the goals of finished runs into a CSV."""
-    rows = read(path) if path.exists() else []
-    kept = {(row["arm"], int(row["seed"]), row["measure"]): row for row in rows}
-    new = 0
-    for run in gather(folders).runs:
-        if run.info.get("status") != "done":
-            continue
-        new += 1
-        for measure, key in MEASURES.items():
-            goals: dict[int, list[float]] = defaultdict(list)
-            for row in run.metrics:
-                if key in row:
-                    goals[int(row["phase"])].append(row[key])
-            means = {k: v[-1] if measure == "end" else np.mean(v) for k, v in goals.items()}
-            row: dict[str, Any] = {"arm": run.arm, "seed": run.seed, "measure": measure}
-            row |= {f"goal_{k + 1}": f"{means[k]:.4f}" for k in sorted(means)}
-            row["git_revision"] = str(run.info.get("git_revision"))[:7]
-            kept[str(run.arm), int(run.seed or 0), measure] = row
-    number = max(len(row) for row in kept.values()) - 4
-    columns = ["arm", "seed", "measure", *(f"goal_{k + 1}" for k in range(number)), "git_revision"]
-    file = io.StringIO()
-    writer = csv.DictWriter(file, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(row for _, row in sorted(kept.items()))
-    write_text(path, file.getvalue())
-    print(f"{path}: {new} runs written, {len(kept) // len(MEASURES)} in all")
+    found, parts = read(folders), []
+    for measure, key in MEASURES.items():
+        rows = found.numbers[found.numbers.name == key]
+        rows = rows.merge(found.done[["arm", "seed"]], left_on="run", right_index=True)
+        goals = rows.groupby(["run", "arm", "seed", "phase"]).value
+        means = (goals.last() if measure == "end" else goals.mean()).map("{:.4f}".format)
+        table = means.unstack("phase").rename(columns=lambda phase: f"goal_{phase + 1}")
+        infos = [found.infos[run] for run in table.index.get_level_values("run")]
+        table["git_revision"] = [str(info.get("git_revision"))[:7] for info in infos]
+        parts.append(table.reset_index().assign(measure=measure))
+    old = [pd.read_csv(path, dtype=str).astype({"seed": int})] if path.exists() else []
+    rows = pd.concat([*old, *parts]).drop_duplicates(KEY, keep="last").sort_values(KEY)
+    goals = sorted(goals_of(rows), key=lambda goal: int(goal.removeprefix("goal_")))
+    write_text(path, rows[[*KEY, *goals, "git_revision"]].to_csv(index=False))
+    runs = len(found.done), len(rows) // len(MEASURES)
+    print(f"{path}: {runs[0]} runs written, {runs[1]} in all")
 
 
-def read(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV."""
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def scores(path: Path) -> Scores:
-    """Return the goals of all seeds, by arm and measure."""
-    found: dict[str, dict[str, list[list[float]]]] = defaultdict(lambda: defaultdict(list))
-    for row in read(path):
-        goals = [float(value) for key, value in row.items() if key.startswith("goal_") and value]
-        found[row["arm"]][row["measure"]].append(goals)
-    return {
-        arm: {measure: np.array(goals) for measure, goals in by_measure.items()}
-        for arm, by_measure in found.items()
-    }
+def goals_of(rows: pd.DataFrame) -> list[str]:
+    """Return the names of the columns of goals."""
+    return [name for name in rows if name.startswith("goal_")]
 
 
 def table(path: Path, picture: Path) -> None:
     """Print a table of all arms and draw some of them goal by goal."""
-    arms = scores(path)
-    last = {
-        arm: [stratified_interval([found[m][:, -10:].mean(1)]) for m in MEASURES]
-        for arm, found in arms.items()
+    rows = pd.read_csv(path)
+    rows["last"] = np.ascontiguousarray(rows[goals_of(rows)[-10:]]).mean(axis=1)
+    found = {
+        arm: [stratified_interval([own["last"][own.measure == m].to_numpy()]) for m in MEASURES]
+        for arm, own in rows.groupby("arm")
     }
     print("| arm | seeds | success | return in training | return at the end |")
     print("|---|---|---|---|---|")
-    for arm, found in sorted(last.items(), key=lambda item: -item[1][0].value):
-        print(f"| `{arm}` | {found[0].count} | {' | '.join(map(words, found))} |")
-    draw(arms, picture)
+    for arm, own in sorted(found.items(), key=lambda item: -item[1][0].value):
+        texts = " | ".join(words(estimate, 2) for estimate in own)
+        print(f"| `{arm}` | {own[0].count} | {texts} |")
+    draw(rows[rows.measure == "success"], picture)
 
 
-def words(found: Estimate) -> str:
-    """Return a mean with its interval, if there are seeds enough."""
-    parts = [f"{value:.2f}".replace("-", "−") for value in (found.value, found.low, found.high)]
-    return f"{parts[0]} [{parts[1]}, {parts[2]}]" if found.count >= FEWEST else parts[0]
-
-
-def draw(arms: Scores, picture: Path) -> None:
+def draw(success: pd.DataFrame, picture: Path) -> None:
     """Draw the share of episodes that reach each goal: interquartile means and intervals."""
     import altair as alt
 
     rows = []
-    for arm in [arm for arm in DRAWN if arm in arms]:
-        for goal, seeds in enumerate(arms[arm]["success"].T, 1):
-            found = stratified_interval([seeds], (0.0, 1.0))
-            ends = {"value": found.value, "low": found.low, "high": found.high}
-            rows.append({"arm": arm, "goal": goal} | ends)
+    for arm in DRAWN:
+        for goal, name in enumerate(goals_of(success), 1):
+            seeds = success[name][success.arm == arm].to_numpy()
+            if len(seeds):
+                found = stratified_interval([seeds], (0.0, 1.0))
+                ends = {"value": found.value, "low": found.low, "high": found.high}
+                rows.append({"arm": arm, "goal": goal} | ends)
     colours = alt.Scale(domain=DRAWN, range=["#b3001b", "#e09f3e", "#33658a", "#5f9e6e", "#7a6f9b"])
     base = alt.Chart(alt.Data(values=rows)).encode(
         x=alt.X("goal:Q", title="goal, 40,000 env_steps each", axis=alt.Axis(tickCount=20)),

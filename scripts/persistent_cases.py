@@ -5,8 +5,8 @@
 two_dimensions is a loop of its own. The paper's loss lacks a bracket; this one has the two minima
 that its text names. The other cases are short runs of the arm `persistent` of study/persistent,
 whose weights are looked at on the way: curve (figures 3 and 5, with `--iterations` of `--steps`)
-and trajectories on digits (6, with the contours that the study's report lacks). The champion is the
-best iteration but the plain one, by validation.
+and trajectories on digits (6, with the contours that `scripts/persistent_figures.py` lacks). The
+champion is the best iteration but the plain one, by validation.
 """
 
 import argparse
@@ -18,11 +18,14 @@ from typing import Any
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import torch
+from persistent_figures import iterations, plane_of
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import rlplast
+from rlplast.report.frame import read
 from rlplast.run import api
 from rlplast.run.config_file import read_config
 from rlplast.study.api import read_study_config
@@ -77,17 +80,17 @@ class Trained:
     Attributes:
         trainable: what trained, with its last weights.
         weights: the weights (n,) by iteration and epoch in it; (i, 0) is θ0, but for i = 0.
-        scores: the score of evaluations, by iteration; higher is better.
+        best: a row per iteration, `iterations` of scripts/persistent_figures.py.
     """
 
     trainable: Any
     weights: dict[tuple[int, int], Tensor]
-    scores: dict[int, list[float]]
+    best: pd.DataFrame
 
     @property
     def champion(self) -> int:
         """The iteration with the best evaluation, without the plain one."""
-        return max((i for i in self.scores if i), key=lambda i: max(self.scores[i]))
+        return int(self.best.iteration[self.best.champion].iloc[0])
 
     def put(self, weights: Tensor) -> Any:
         """Return what trained with other weights."""
@@ -95,12 +98,11 @@ class Trained:
         return self.trainable
 
 
-def train(study: str, score: str, every: int, changes: dict[str, Any]) -> Trained:
+def train(study: str, every: int, changes: dict[str, Any]) -> Trained:
     """Run the arm `persistent` of a study's first task, and keep its weights every so many epochs.
 
     Args:
         study: its name.
-        score: what evaluations are judged by: accuracy or loss.
         every: epochs.
         changes: values by dotted key.
     """
@@ -117,14 +119,10 @@ def train(study: str, score: str, every: int, changes: dict[str, Any]) -> Traine
 
     with tempfile.TemporaryDirectory() as folder:
         run = api.train(config, Path(folder) / "run", observer=keep)
-        scores: dict[int, list[float]] = {}
-        for line in run.lines():
-            if f"eval/{score}" in line:
-                value = line[f"eval/{score}"]
-                scores.setdefault(line["phase"], []).append(-value if score == "loss" else value)
-        trained = Trained(run.agent(), weights, scores)
-    best = ", ".join(f"{abs(max(own)):.4f}" for own in scores.values())
-    print(f"{study}: best {score} by iteration {best}; champion {trained.champion}")
+        trained = Trained(run.agent(), weights, iterations(read([Path(folder)])))
+    best = ", ".join(f"{score:.4f}" for score in trained.best.validation)
+    name = trained.best.score.iloc[0]
+    print(f"{study}: best {name} by iteration {best}; champion {trained.champion}")
     return trained
 
 
@@ -132,10 +130,9 @@ def curve(folder: Path, iterations: int, steps: int) -> None:
     """Draw figures 3 and 5: the curve by the plain model and by the champion."""
     changes = {"stream.phases": iterations, "stream.epochs": steps}
     changes |= {"evaluate.every": f"{steps} epochs", "checkpoint.every": f"{steps} epochs"}
-    trained = train("study/persistent/figures_3_4_5", "loss", steps, changes)
-    losses = [-max(own) for own in trained.scores.values()]
+    trained = train("study/persistent/figures_3_4_5", steps, changes)
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
-    left.plot(losses, "o-")
+    left.plot(trained.best.validation, "o-")
     left.set(xlabel="iteration", ylabel="squared error", yscale="log")
     data = trained.trainable.data.train
     right.plot(data.x.flatten(), data.y.flatten(), "k.", markersize=3, label="data")
@@ -152,14 +149,14 @@ def trajectories(folder: Path) -> None:
     They are projected onto the plane through the start and both ends, which is ours: the paper does
     not say which. The contours are the validation error on that plane.
     """
-    trained = train("study/persistent/digits", "accuracy", 1, {})
+    trained = train("study/persistent/digits", 1, {})
     paths = {
         name: torch.stack([w for (i, epoch), w in trained.weights.items() if i == number and epoch])
         for name, number in (("plain", 0), ("champion", trained.champion))
     }
     start = trained.weights[1, 0]
-    basis, sides = torch.linalg.qr(torch.stack([p[-1] - start for p in paths.values()]).T)
-    plane = basis * sides.diagonal().sign()  # both ends lie on the positive side
+    last = ((path[-1] - start).numpy() for path in paths.values())
+    plane = torch.from_numpy(plane_of(*last)).to(start)
     flat = {n: torch.cat([start[None], p]).sub(start) @ plane for n, p in paths.items()}
     every = torch.cat(list(flat.values()))
     margin = 0.2 * (every.amax(0) - every.amin(0))

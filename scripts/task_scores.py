@@ -10,59 +10,44 @@ mean of the last tenth and of last minus first with their 95% intervals, and dra
 """
 
 import argparse
-import csv
-import io
-from collections import defaultdict
 from pathlib import Path
 
-import numpy as np
+import pandas as pd
 
 from rlplast.core.mean_interval import FEWEST
-from rlplast.report.gather import gather
-from rlplast.report.statistics import Estimate, stratified_interval
+from rlplast.report.estimators import Estimate, stratified_interval
+from rlplast.report.frame import read
 from rlplast.training.run_folder import write_text
 
 COLUMNS = ["arm", "seed", "first", "last", "git_revision"]
 
 
-def read(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def add(path: Path, folders: list[Path], score: str) -> None:
     """Write the scores of finished runs into a CSV."""
-    kept = {(row["arm"], row["seed"]): row for row in read(path)} if path.exists() else {}
-    new = 0
-    for run in gather(folders).runs:
-        scores = [row[score] for row in run.metrics if score in row]
-        if run.info.get("status") != "done" or not scores:
-            continue
-        tenth, key = max(1, len(scores) // 10), (str(run.arm), str(run.seed))
-        ends = (f"{np.mean(scores[part]):.6f}" for part in (slice(tenth), slice(-tenth, None)))
-        row = (*key, *ends, str(run.info.get("git_revision"))[:7])
-        kept[key] = dict(zip(COLUMNS, row, strict=True))
-        new += 1
-    file = io.StringIO()
-    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(sorted(kept.values(), key=lambda row: (row["arm"], int(row["seed"]))))
-    write_text(path, file.getvalue())
-    print(f"{path}: {new} runs written, {len(kept)} in all")
+    found, rows = read(folders), []
+    for run, about in found.done.iterrows():
+        scores = found.named(score, run).value.to_numpy()
+        if len(scores):
+            tenth = max(1, len(scores) // 10)
+            ends = [f"{part.mean():.6f}" for part in (scores[:tenth], scores[-tenth:])]
+            revision = str(found.infos[run].get("git_revision"))[:7]
+            rows.append((about.arm, about.seed, *ends, revision))
+    parts = [pd.read_csv(path, dtype=str).astype({"seed": int})] if path.exists() else []
+    table = pd.concat([*parts, pd.DataFrame(rows, columns=COLUMNS)])
+    kept = table.drop_duplicates(["arm", "seed"], keep="last").sort_values(["arm", "seed"])
+    write_text(path, kept.to_csv(index=False))
+    print(f"{path}: {len(rows)} runs written, {len(kept)} in all")
 
 
 def arms_of(path: Path) -> dict[str, tuple[Estimate, Estimate]]:
     """Return, by arm, the last tenth and how it differs from the first; the best arm first."""
-    ends: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for row in read(path):
-        ends[row["arm"]].append((float(row["first"]), float(row["last"])))
     found = {}
-    for arm, pairs in ends.items():
-        first, last = np.array(pairs).T
-        if len(pairs) < FEWEST:
-            print(f"{arm}: {len(pairs)} seeds, too few for an interval")
+    for arm, rows in pd.read_csv(path).groupby("arm"):
+        first, last = rows["first"].to_numpy(), rows["last"].to_numpy()
+        if len(rows) < FEWEST:
+            print(f"{arm}: {len(rows)} seeds, too few for an interval")
         else:
-            found[arm] = stratified_interval([last]), stratified_interval([last - first])
+            found[str(arm)] = stratified_interval([last]), stratified_interval([last - first])
     return dict(sorted(found.items(), key=lambda item: -item[1][0].value))
 
 
@@ -75,10 +60,13 @@ def table(path: Path, picture: Path) -> None:
     draw(arms, picture)
 
 
-def words(found: Estimate) -> str:
-    texts = (f"{value:.3f}".replace("-", "−") for value in (found.value, found.low, found.high))
-    value, low, high = texts
-    return f"{value} [{low}, {high}]"
+def words(found: Estimate, digits: int = 3) -> str:
+    """Return a mean with its interval, if there are seeds enough."""
+    parts = (
+        f"{value:.{digits}f}".replace("-", "−") for value in (found.value, found.low, found.high)
+    )
+    value, low, high = parts
+    return f"{value} [{low}, {high}]" if found.count >= FEWEST else value
 
 
 def draw(arms: dict[str, tuple[Estimate, Estimate]], picture: Path) -> None:

@@ -141,7 +141,7 @@ def curves(report: Report, task: str) -> Chart:
     data = {"curves": drawn, "seeds": seeds, "running": going, "firings": fired}
     across = [{"x": x / step} for x in branches]
     spec = lines(report.looks, data | {"bands": published}, (label, better(key)), across)
-    axes = [name for name in AXES if any(name in row for row in drawn)]
+    axes = [name for name in AXES if drawn and all(name in row for row in drawn)]
     spec["usermeta"] = {"x": label, "axes": axes}
     return Chart(f"curve-{report.slugs[task]}", "Learning curves", caption, spec)
 

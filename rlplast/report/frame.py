@@ -7,9 +7,11 @@
 
 import math
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +51,7 @@ SCORE_OF_TASKS = {
 }
 UNIT_OF_PHASES = {"supervised": "epochs"}  # what `total: auto` counts; updates in other kinds
 SMOKE = "this is a smoke, runs of a moment on random data: nothing in it is a result"
-PREFIX = "prefix"
+PREFIX = ""  # what stands for the arm of a prefix: no arm has such a name
 GOING = ("absent", "running", "interrupted")  # statuses of cells that are to end yet
 IDENTITY = ["study", "task", "arm", "seed", "continuation", "status"]
 Row = Mapping[str, Any]
@@ -75,7 +77,7 @@ class Results:
         runs: a row per run that has begun, by its number: `IDENTITY`, folder, kind, score (a name
             of metrics.jsonl), unit, total, final_share, branch, branch_updates, seconds_before,
             best_at; later what `statistics.measure` adds. The prefixes of studies are among them,
-            as arm "prefix".
+            as arm "".
         numbers: a row per measured number: run, line, the counters of the clock, name, value; a
             value that was no finite number is NaN.
         receipts: run → its lines of receipts.jsonl.
@@ -148,7 +150,7 @@ def frame(*folders: str | Path) -> pd.DataFrame:
 
     Returns:
         Columns: ``study`` ("" outside of one), ``task``, ``arm``, ``seed``, ``continuation`` (from
-        1), ``status`` (done, running, failed, interrupted), the counters of the clock
+        1), ``status`` (done, running, failed, interrupted, pruned), the counters of the clock
         (``updates``, ``env_steps``, ``epochs``, ``phase``, …; 0 where a run does not count it),
         ``name`` (as in metrics.jsonl, such as ``eval/return_mean``), ``value`` (NaN where it was
         no finite number). Prefixes that arms share are not in it: each arm has those numbers.
@@ -180,14 +182,15 @@ def runs(*folders: str | Path) -> pd.DataFrame:
         *folders: as of `frame`.
 
     Returns:
-        Columns: ``study``, ``task``, ``arm``, ``seed``, ``continuation``, ``status``, ``kind``,
+        Columns: ``study``, ``task``, ``arm``, ``seed``, ``continuation``, ``status``,
+        ``diverged`` (whether something was not finite, so it has no final score), ``kind``,
         ``score`` (its name), ``final`` (mean of it in the last tenth, or the share that
         ``evaluate.final`` says), ``area`` (mean height of its curve), ``best_at`` (of the
         checkpoint ``best``, if it is kept), ``unit`` and ``total`` (what the run's length counts,
-        and how many), ``updates``, ``seconds`` and ``cpu_seconds`` (its
-        prefix included), ``fired/METHOD`` (firings of a method, over all networks), the keys of
-        the config that differ between runs, by dotted name, and ``folder``. A run that has not
-        ended has the numbers up to now.
+        and how many), ``updates``, ``seconds`` and ``cpu_seconds`` (its prefix included),
+        ``fired/METHOD`` (firings of a method, at one moment once for all networks), the keys of
+        the config that differ between runs, by dotted name, as text, and ``folder``. A run that
+        has not ended has the numbers up to now.
 
     Raises:
         ConfigError: if there is no run.
@@ -202,16 +205,19 @@ def table_of_runs(found: Results) -> pd.DataFrame:
     """Return what `runs` does, of results that were measured."""
     own = found.runs[found.runs.arm != PREFIX]
     shown = ["kind", "score", "final", "area", "best_at", "unit", "total", "updates"]
+    lost = np.array([bool(found.infos[run].get("diverged")) for run in own.index], bool)
+    own = own.assign(diverged=lost | ((own.status == "done") & own.final.isna()))
+    about = own[[*IDENTITY, "diverged", *shown, "seconds", "cpu_seconds"]]
     fired = pd.DataFrame({run: _fired(found.receipts[run]) for run in own.index}).T
+    fired = fired.reindex(own.index).fillna(0).astype(int)
     settings = pd.DataFrame({run: texts(found.configs[run]) for run in own.index}).T
     settings = settings.reindex(own.index)
     differing = [
         key
         for key in settings
-        if key != "seed" and not is_free(key) and settings[key].nunique(dropna=False) > 1
+        if key not in about and not is_free(key) and settings[key].nunique(dropna=False) > 1
     ]
-    about = own[[*IDENTITY, *shown, "seconds", "cpu_seconds"]]
-    parts = [about, fired.reindex(own.index), settings[differing], own.folder.map(str)]
+    parts = [about, fired, settings[differing], own.folder.map(str)]
     return pd.concat([part for part in parts if part.size], axis=1).reset_index(drop=True)
 
 
@@ -270,8 +276,8 @@ def read_run(folder: Path) -> Results:
         DamagedFile: if a file is cut or altered.
     """
     with unaltered(folder):
-        run = _Run("", "", "", 0, 1, "done", folder)
-        return _merge([_Part("", [""], [""], None, [run], [], [], [], [], [])])
+        run = _Run("", "", "run", 0, 1, "done", folder)
+        return _merge([_Part("", ["run"], [""], None, [run], [], [], [], [], [])])
 
 
 def _find(folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
@@ -288,7 +294,7 @@ def _find(folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
                 studies.setdefault(path.resolve(), path)
                 inner.clear()
             elif "run.json" in files:
-                if path == folder or not path.name.startswith(f"{PREFIX}-"):
+                if path == folder or not path.name.startswith("prefix-"):
                     single.setdefault(path.resolve(), path)
                 inner.clear()
     in_study = [real for real in single if not studies.keys().isdisjoint(real.parents)]
@@ -380,7 +386,7 @@ def _of_study(study: Path) -> _Part:
         if status == "done" and not pruned:
             part.runs.append(_Run(*about, status, folder))
             continue
-        label = "/".join(own for own in (cell["task"], f"seed-{seed}", arm) if own)
+        label = "/".join(own for own in (cell["task"], f"seed-{seed}", arm or "prefix") if own)
         part.missing.append(f"{label}: {_in_words(status, last)}")
         if arm == PREFIX:
             part.left += _left(folder, cell, status, last)
@@ -509,7 +515,7 @@ def _merge(parts: Sequence[_Part]) -> Results:
         runs=pd.DataFrame(
             [[getattr(run, name) for name in _COLUMNS] for run in found], None, _COLUMNS
         ),
-        numbers=_numbers([run.lines for run in found]),
+        numbers=_numbers(found),
         receipts={i: run.receipts for i, run in enumerate(found)},
         configs={i: run.config for i, run in enumerate(found)},
         infos={i: run.info for i, run in enumerate(found)},
@@ -528,35 +534,30 @@ _COLUMNS = (
 )
 
 
-def _numbers(runs: Sequence[Sequence[Row]]) -> pd.DataFrame:
-    """Return a row per number of the lines of runs."""
-    names: dict[str, int] = {}
-    parts: list[pd.DataFrame] = []
-    for number, lines in enumerate(runs):
-        # null is a number that was not finite; what is absent from a line is NaN below
-        table = pd.DataFrame(
-            [{k: math.inf if v is None else v for k, v in line.items()} for line in lines]
-        )
-        clock = [unit for unit in UNITS if unit in table]
-        own = [name for name in table if name not in UNITS]
-        values = table[own].to_numpy(float) if own else np.empty((len(table), 0))
-        line, column = (~np.isnan(values)).nonzero()
-        codes = np.array([names.setdefault(name, len(names)) for name in own], dtype=int)
-        value = values[line, column]
-        counts = table[clock].fillna(0).to_numpy(np.int64)[line]
-        part = pd.DataFrame(counts, columns=clock)
-        part["run"], part["line"], part["name"] = number, line, codes[column]
-        part["value"] = np.where(np.isinf(value), np.nan, value)
-        parts.append(part)
-    units = [unit for unit in UNITS if any(unit in part for part in parts)]
-    columns = ["run", "line", *units, "name", "value"]
-    table = (
-        pd.concat([part.reindex(columns=columns, fill_value=0) for part in parts])
-        if parts
-        else pd.DataFrame(columns=columns)
+def _numbers(runs: Sequence[_Run]) -> pd.DataFrame:
+    """Return a row per number of the lines of runs; null, a number that was not finite, is NaN."""
+    counted = {name for run in runs for name in (run.unit, *chain.from_iterable(run.lines))}
+    units = [unit for unit in UNITS if unit in counted or unit == "updates"]
+    codes: dict[str, int] = defaultdict(
+        count(len(units)).__next__, {own: i for i, own in enumerate(units)}
     )
-    table["name"] = pd.Categorical.from_codes(table["name"].astype(int), list(names))
-    return table.reset_index(drop=True)
+    columns = {name: [np.empty(0, int)] for name in ("run", "line", *units, "name")}
+    columns["value"] = [np.empty(0)]
+    for number, run in enumerate(runs):
+        lines = run.lines
+        names = np.fromiter(map(codes.__getitem__, chain.from_iterable(lines)), int)
+        values = np.array([*chain.from_iterable(line.values() for line in lines)], float)
+        own = names >= len(units)
+        line = np.repeat(np.arange(len(lines)), np.array([len(line) for line in lines], int))[own]
+        for unit in units:
+            columns[unit].append(np.array([line.get(unit, 0) for line in lines], int)[line])
+        columns["run"].append(np.full(len(line), number))
+        columns["line"].append(line)
+        columns["name"].append(names[own])
+        columns["value"].append(np.where(np.isfinite(values), values, np.nan)[own])
+    table = pd.DataFrame({name: np.concatenate(parts) for name, parts in columns.items()})
+    table["name"] = pd.Categorical.from_codes(table["name"] - len(units), list(codes)[len(units) :])
+    return table
 
 
 def _conflict(ours: Sequence[_Run], theirs: Sequence[_Run]) -> bool:
@@ -651,16 +652,21 @@ def _length(config: Row, lines: Sequence[Row], folder: Path) -> tuple[str, int]:
     return unit, int(lines[-1].get(unit, 0)) if lines else 0
 
 
-def _check_clocks(clocks: Sequence[Any], unit: str, path: Path) -> None:
-    """Check that every line counts `unit`, and that it never goes back."""
+def _check_clocks(clocks: Sequence[Row], unit: str, path: Path) -> None:
+    """Check that every line counts `unit`, which never goes back, and that counts are whole."""
     last = 0
     for number, clock in enumerate(clocks, start=1):
-        x = clock.get(unit) if isinstance(clock, Mapping) else None
+        x = clock.get(unit)
         if not isinstance(x, int) or x < last:
             raise DamagedFile(
                 f"{path}, line {number}: {unit} = {x!r}, expected is a count of at least {last}"
             )
         last = x
+        for other in UNITS:
+            if not isinstance(clock.get(other, 0), int):
+                raise DamagedFile(
+                    f"{path}, line {number}: {other} = {clock[other]!r}, expected is a count"
+                )
 
 
 def _score(lines: Sequence[Row], config: Row) -> str:

@@ -67,16 +67,20 @@ const moved = (spec) => {
   const { x, axes = [] } = spec.usermeta ?? {};
   const over = axes.includes(axis), curves = spec.datasets.curves ?? [];
   if (!x || !(over || smooth)) return spec;
+  const curveOf = (own) => curves.find((other) => other[axis] && (!own.arm || other.arm === own.arm));
   const row = (own) => {
-    const next = { ...own }, curve = curves.find((other) => other[axis] && (!own.arm || other.arm === own.arm));
+    const next = { ...own }, curve = curveOf(own);
     if (over && curve) next.x = Array.isArray(own.x) ? own.x.map((value) => at(curve, value)) : at(curve, own.x);
     const half = Array.isArray(own.y) ? Math.ceil(own.y.length / 20) : 0;
     for (const key of smooth && half ? ["y", "low", "high"] : []) if (own[key]) next[key] = mean(own[key], half);
     return next;
   };
   return JSON.parse(JSON.stringify(spec), (key, value) => {
-    if (over && key === "title" && value === x) return axis.replace("_", " ");
-    return Array.isArray(value) && value[0]?.x !== undefined ? value.map(row) : value;
+    const name = axis.replace("_", " ");
+    if (over && key === "title" && value === x) return name;
+    if (over && key === "expr") return value.replaceAll(`${JSON.stringify(x)}:`, `${JSON.stringify(name)}:`); // a tooltip's
+    if (!Array.isArray(value) || value[0]?.x === undefined) return value;
+    return (over ? value.filter(curveOf) : value).map(row); // others would be in another unit
   });
 };
 

@@ -14,7 +14,7 @@ Runs whose ``final`` is NaN are in no estimate.
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -83,10 +83,12 @@ def measure(results: Results) -> Results:
     rows = [_measured(results, run, table.start[run]) for run in table.index]
     columns = ("final", "change", "area", "area_after")
     table[list(columns)] = pd.DataFrame(rows, index=table.index, columns=columns, dtype=float)
-    table["updates"] = results.numbers.groupby("run").updates.max()
+    updates = results.numbers.groupby("run").updates.max()
+    table["updates"] = updates.reindex(table.index, fill_value=0)
     for name in ("seconds", "cpu_seconds"):
         found = (results.curve(run, f"time/{name}")[1] for run in table.index)
-        table[name] = [own[-1] if len(own) else 0.0 for own in found]
+        nothing = 0.0 if name == "seconds" else math.nan
+        table[name] = [own[-1] if len(own) else nothing for own in found]
     table["own_seconds"] = table.seconds - table.seconds_before
     return replace(results, runs=table)
 
@@ -224,17 +226,19 @@ def final(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the final score of each task and arm: its interquartile mean over seeds.
 
     Args:
-        runs: columns ``task``, ``arm``, ``final``.
+        runs: columns ``task``, ``arm``, ``seed``, ``final``, as `rlplast.runs` returns. Where they
+            have a ``status``, runs that are not done are left out. Several runs of a seed, such as
+            continuations, count as one, their mean. All functions of this kind take runs so.
 
     Returns:
         Columns: ``task``, ``arm``, and those of an estimate.
     """
-    return _by_arm(runs, "final")
+    return _by_arm(_seeds(runs, "final"), "final")
 
 
 def area(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the mean height of the curves of each task and arm, as `final` does of its scores."""
-    return _by_arm(runs, "area")
+    return _by_arm(_seeds(runs, "area"), "area")
 
 
 def drop(firings: pd.DataFrame) -> pd.DataFrame:
@@ -267,13 +271,13 @@ def improvement(runs: pd.DataFrame, baseline: str) -> pd.DataFrame:
     Returns:
         Columns: ``task``, ``arm``, and those of an estimate.
     """
-    rows = []
-    for (task, arm), own in _groups(runs):
-        theirs = runs[(runs.task == task) & (runs.arm == baseline)].final.dropna().to_numpy()
+    rows, seeds = [], _seeds(runs, "final")
+    for (task, arm), own in seeds.groupby(["task", "arm"], sort=False):
+        theirs = seeds[(seeds.task == task) & (seeds.arm == baseline)]
         if arm != baseline and len(theirs):
-            sign = 1 if higher_is_better(own.score.iloc[0]) else -1
-            won = probability_of_improvement([sign * own.final.to_numpy()], [sign * theirs])
-            rows.append((task, arm, *asdict(won).values()))
+            sign = 1 if higher_is_better(runs.score[runs.task == task].iloc[0]) else -1
+            pair = [sign * own.final.to_numpy()], [sign * theirs.final.to_numpy()]
+            rows.append((task, arm, *astuple(probability_of_improvement(*pair))))
     return pd.DataFrame(rows, columns=["task", "arm", *_PARTS])
 
 
@@ -289,13 +293,13 @@ def compare(runs: pd.DataFrame, baseline: str) -> pd.DataFrame:
         is by seed), ``p_value`` (NaN where there is no test) and ``p_holm``, corrected for all
         rows.
     """
-    rows = []
-    for (task, arm), own in _groups(runs):
-        theirs = runs[(runs.task == task) & (runs.arm == baseline) & runs.final.notna()]
+    rows, seeds = [], _seeds(runs, "final")
+    for (task, arm), own in seeds.groupby(["task", "arm"], sort=False):
+        theirs = seeds[(seeds.task == task) & (seeds.arm == baseline)]
         if arm != baseline and len(theirs):
             found = compare_arms([_by_seed(own)], [_by_seed(theirs)])
             p_value = math.nan if found.p_value is None else found.p_value
-            rows.append((task, arm, *asdict(found.difference).values(), found.paired, p_value))
+            rows.append((task, arm, *astuple(found.difference), found.paired, p_value))
     table = pd.DataFrame(rows, columns=["task", "arm", *_PARTS, "paired", "p_value"])
     tested = table.p_value.dropna()
     return table.assign(p_holm=pd.Series(holm(list(tested)), tested.index, dtype=float))
@@ -304,14 +308,17 @@ def compare(runs: pd.DataFrame, baseline: str) -> pd.DataFrame:
 _PARTS = ("value", "low", "high", "count")
 
 
-def _groups(runs: pd.DataFrame) -> Iterable[tuple[tuple[str, str], pd.DataFrame]]:
-    return runs[runs.final.notna()].groupby(["task", "arm"], sort=False)  # pyright: ignore
+def _seeds(runs: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Return task, arm, seed and a number of what is done, a row per seed."""
+    done = runs[runs.status == "done"] if "status" in runs else runs
+    keys = ["task", "arm", "seed"]
+    return done.dropna(subset=column).groupby(keys, sort=False, as_index=False)[column].mean()
 
 
 def _by_arm(table: pd.DataFrame, column: str) -> pd.DataFrame:
     rows = [
-        (*key, *asdict(stratified_interval([own.to_numpy(float)])).values())
-        for key, own in table[table[column].notna()].groupby(["task", "arm"], sort=False)[column]
+        (*key, *astuple(stratified_interval([own.to_numpy(float)])))
+        for key, own in table.groupby(["task", "arm"], sort=False)[column]
     ]
     return pd.DataFrame(rows, columns=["task", "arm", *_PARTS])
 
@@ -327,6 +334,20 @@ def _recovery(firings: pd.DataFrame) -> tuple[float, int, int]:
 
 
 # --- a report's summary ---
+
+
+def _with_ends(*names: str) -> list[str]:
+    return [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
+
+
+_COLUMNS = [
+    *("task", "arm", "seeds", "diverged", "score", "unit", "scale"),
+    *(*_with_ends("final", "change", "normalised"), "normalised_scale"),
+    *_with_ends("auc", "auc_after", "improvement", "difference"),
+    *("paired", "p_value", "p_holm", *_with_ends("drop", "lost_area")),
+    *("recovery", "recovered", "intervened", "final_mean", "final_sd"),
+    *("seconds", "own_seconds", "cpu_seconds", "updates"),
+]
 
 
 @dataclass(frozen=True)
@@ -409,7 +430,7 @@ def summarise(results: Results) -> Summary:
         if len(task.of(arm))
     ]
     pooled = _pooled(tasks, results.arms, baseline, notes) if len(tasks) > 1 else []
-    table = pd.DataFrame(_corrected(rows, pooled), columns=None if rows else ["task", "arm"])
+    table = pd.DataFrame(_corrected(rows, pooled), columns=_COLUMNS)
     seeds = {key: tuple(sorted(own)) for key, own in diverged.items()}
     return Summary(table, baseline, seeds, fired, tuple(notes))
 
@@ -541,13 +562,10 @@ def _row(
         "score": scores.pop() if len(scores) == 1 else "",
         "unit": tasks[0].unit if len(units) == 1 else "",
         "scale": scales[0].label if scales else "",
-        **_flat(estimates, ("final", "change", "normalised")),
         "normalised_scale": (own_scale or scales[0]).label if normalised.count or own_scale else "",
-        **_flat(estimates, ("auc", "auc_after", "improvement", "difference")),
         "paired": against.paired if against else None,
         "p_value": math.nan if against is None or against.p_value is None else against.p_value,
         "p_holm": math.nan,
-        **_flat(estimates, ("drop", "lost_area")),
         "recovery": recovered[0] if one_unit else math.nan,
         "recovered": recovered[1],
         "intervened": recovered[2],
@@ -555,15 +573,12 @@ def _row(
         "final_sd": spread[0].std() if spread else math.nan,
         **{name: runs[name].mean() for name in ("seconds", "own_seconds", "cpu_seconds")},
         "updates": float(runs.updates.mean()),
+        **{
+            column: number
+            for name, own in estimates.items()
+            for column, number in zip(_with_ends(name), astuple(own), strict=False)
+        },
     }
-
-
-def _flat(estimates: Mapping[str, Estimate], names: Iterable[str]) -> dict[str, float]:
-    found = {}
-    for name in names:
-        own = estimates[name]
-        found |= {name: own.value, f"{name}_low": own.low, f"{name}_high": own.high}
-    return found
 
 
 def _possible(tasks: Sequence[_Task], scales: Sequence[Scale]) -> tuple[float, float]:

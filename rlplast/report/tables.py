@@ -7,6 +7,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from rlplast.report.estimators import stratified_interval
 from rlplast.report.numbers import NOTHING, column, number
 from rlplast.report.statistics import ALL_TASKS
 from rlplast.report.view import Report
-from rlplast.report.words import intervals, p_words
+from rlplast.report.words import cost, intervals, p_words
 from rlplast.run.differences import leaves
 from rlplast.run.info import device_words
 from rlplast.training.best import higher_is_better
@@ -79,9 +80,9 @@ def table(data: pd.DataFrame, looks: Sequence[Look], title: str = "", caption: s
     columns: list[list[Cell]] = []
     for name in data:
         values = data[name]
-        if str(name).removesuffix("_low").removesuffix("_high") != name:
+        if _estimated(data, str(name).removesuffix("_low").removesuffix("_high"), name):
             continue
-        if f"{name}_low" in data:
+        if _estimated(data, name):
             ends = [data[f"{name}{end}"].to_numpy(float) for end in ("", "_low", "_high")]
             parts = column(np.concatenate(ends), ends[2] - ends[1])
             one, low, high = (parts[i * len(data) : (i + 1) * len(data)] for i in range(3))
@@ -94,7 +95,7 @@ def table(data: pd.DataFrame, looks: Sequence[Look], title: str = "", caption: s
         elif pd.api.types.is_float_dtype(values):
             shown = [(column(values.to_numpy()), False)]
         else:
-            texts = ["" if own is None else str(own) for own in values]
+            texts = ["" if pd.isna(own) else str(own) for own in values]
             found = [text for text in texts if text not in ("", NOTHING)]
             if found:
                 numbers = all(text[0] in "-<0123456789" for text in found)
@@ -109,6 +110,12 @@ def table(data: pd.DataFrame, looks: Sequence[Look], title: str = "", caption: s
     arms = [index.get(arm) for arm in data["arm"]] if "arm" in data else [None] * len(data)
     rows = [list(row) for row in zip(*columns, strict=True)]
     return Table(title, head, list(zip(arms, rows, strict=True)), caption)
+
+
+def _estimated(data: pd.DataFrame, name: Any, but: Any = None) -> bool:
+    """Whether a column is an estimate that has its ends beside it, and is not `but`."""
+    parts = (data.get(f"{name}{end}") for end in ("", "_low", "_high"))
+    return name != but and all(pd.api.types.is_float_dtype(own) for own in parts)
 
 
 def renamed(data: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
@@ -238,7 +245,7 @@ def costs(report: Report) -> Iterator[Table | str]:
         heads = {"arm": "arm", "seeds": "seeds", "seconds": "seconds"}
         shared = bool((rows.seconds > rows.own_seconds).any())
         heads |= {"own_seconds": "after the branch", "prefix": "shared prefix"} if shared else {}
-        heads |= {"cpu_seconds": "CPU seconds"} if rows.cpu_seconds.any() else {}
+        heads |= {"cpu_seconds": "CPU seconds"} if rows.cpu_seconds.notna().any() else {}
         heads["updates"] = "updates"
         data = renamed(rows.assign(prefix=rows.seconds - rows.own_seconds), heads)
         caption = "Means of a run, over seeds."
@@ -253,16 +260,14 @@ def costs(report: Report) -> Iterator[Table | str]:
 
 def _saving(report: Report, task: str) -> Iterator[str]:
     """Yield what branching saved on a task, if anything was shared."""
-    runs = report.results.runs
-    prefixes = runs[(runs.task == task) & (runs.arm == "prefix") & (runs.status == "done")]
-    own = report.results.of(task)
+    runs, own = report.results.runs, report.results.of(task)
     full, after = own.seconds.sum(), own.own_seconds.sum()
-    before = prefixes.own_seconds.sum()
-    if full > 0 and after + before < 0.995 * full:
+    took, _ = cost(replace(report.results, runs=runs[runs.task == task]))
+    if full > 0 and took < 0.995 * full:
         yield (
             f"{task}: all runs from the start would have taken {number(full)} s; with prefixes run "
-            f"once ({number(before)} s) and {number(after)} s after them it took "
-            f"{number(after + before)} s, {1 - (after + before) / full:.0%} less. Wall-clock times "
+            f"once ({number(took - after)} s) and {number(after)} s after them it took "
+            f"{number(took)} s, {1 - took / full:.0%} less. Wall-clock times "
             "of runs that share a machine depend on one another."
         )
 
@@ -456,8 +461,6 @@ def runs(report: Report) -> Table:
     if done.best_at.notna().any():
         caption += " Best at: where the evaluation was whose checkpoint the run kept."
     caption += " runs.csv has these and the keys of configs that differ."
-    if not data["CPU seconds"].any():
-        data = data.drop(columns="CPU seconds")
     return table(data.assign(host=hosts), report.looks, "Runs", caption)
 
 

@@ -131,7 +131,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     rows = []
     for number, line in enumerate(lines, start=1):
         try:
-            row = json.loads(line, parse_int=_count)
+            row = _DECODER.decode(line.decode(json.detect_encoding(line), "surrogatepass"))
         except (ValueError, RecursionError):
             row = None
         if isinstance(row, dict):
@@ -154,6 +154,9 @@ def _count(digits: str) -> int:
     if len(digits) > 20:
         raise ValueError(f"an integer of {len(digits)} digits")
     return int(digits)
+
+
+_DECODER = json.JSONDecoder(parse_int=_count)  # one for all lines: to make it takes as long as them
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -14,11 +14,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlplast.core.errors import ConfigError, check_known, shortened
 from rlplast.run.shipped import config_folder
-from rlplast.study.spec import StudyConfig
+
+if TYPE_CHECKING:  # loads torch, which who reads a study needs not
+    from rlplast.study.spec import StudyConfig
 
 __all__ = ["COLUMNS", "PublishedCurve", "PublishedPoint", "published_curves"]
 
@@ -68,7 +70,7 @@ class PublishedCurve:
     points: tuple[PublishedPoint, ...]
 
 
-def published_curves(study: StudyConfig) -> list[PublishedCurve]:
+def published_curves(study: "StudyConfig") -> list[PublishedCurve]:
     """Return the curves that a study's key ``published`` names, in the order of tasks and arms.
 
     An arm has none in a task that its rows do not name.

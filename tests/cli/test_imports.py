@@ -71,6 +71,6 @@ def test_the_command_that_an_interrupted_run_prints_goes_on_with_it(
         assert outcome.code == 2
         assert "run was begun with --import stops_of_mine: No module named" in outcome.err
         assert "in the folder where the module lies, or install it" in outcome.err
-    monkeypatch.setattr("rlplast.report.vega.draw", undrawn)
+    monkeypatch.setattr("rlplast.report.drawing.draw", undrawn)
     for words in (("show", "run"), ("compare", "run", "whole"), ("report", "run", "whole")):
         assert afresh(*words).code == 0  # they read what the runs left

@@ -91,7 +91,7 @@ def test_runs_are_shown_and_compared(run: Path, tmp_path: Path):
 def test_a_study_is_shown_and_reported(
     study: Path, run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    monkeypatch.setattr("rlplast.report.vega.draw", lambda specs, warn: warn(f"{EVIL}") or {})
+    monkeypatch.setattr("rlplast.report.drawing.draw", lambda specs, *rest: rest[-1](EVIL) or {})
     for variables in SCREENS:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
@@ -143,6 +143,7 @@ ABSENT = {  # arguments of commands, of which others take one path
     "apply": ["fire", EVIL, "--out", f"{EVIL}.pt"],
     "data": ["cifar10", "--root", EVIL],
     "tokens": [EVIL, "--out", "x"],
+    "frame": [EVIL, "--out", "x.csv"],
     "schema": ["--out", f"{EVIL}/schema.json"],
 }
 

@@ -17,8 +17,8 @@ ARMS = ("none", "[red]fire", "full_reset")  # a name is no markup
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Charts are not drawn: what they show is tested elsewhere."""
-    monkeypatch.setattr("rlplast.report.vega.draw", undrawn)
-    monkeypatch.setattr("rlplast.report.page._vega", lambda: "")
+    monkeypatch.setattr("rlplast.report.drawing.draw", undrawn)
+    monkeypatch.setattr("rlplast.report.contents._vega", lambda: "")
 
 
 def test_report_lies_in_the_first_folder_and_its_table_has_a_line_per_arm(tmp_path: Path):

@@ -82,8 +82,13 @@ def test_what_each_firing_cost_is_shown(tmp_path: Path, monkeypatch: pytest.Monk
     rows = metric_rows(lambda x: 4.0 if 1000 <= x < 2000 else 10.0, range(500, 3001, 500))
     run = write_run(tmp_path / "run", rows, [receipt_row("fire", 1000)])
     (row,) = printed("show", run)["cost"]["firings"]
-    drop = {"drop": 6, "recovered_after": 1000, "area": 4500}
-    assert row == {"methods": ["fire"], "at": 1000, "drop": drop}
+    assert row == {
+        "methods": ["fire"],
+        "at": 1000,
+        "drop": 6,
+        "recovered_after": 1000,
+        "area": 4500,
+    }
     monkeypatch.setenv("COLUMNS", "60")
     shown_rows = [line.split() for line in command("show", run).out.splitlines()]
     assert ["fire", "1,000", "6", "1,000", "4500"] in shown_rows

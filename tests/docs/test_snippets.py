@@ -1,7 +1,8 @@
 """The pages' code runs as it stands, in any order, in one folder; their configs are accepted.
 
 A block that is a file, named just before it as in "`my_redo.py`:", lies in the folder from the
-start. A run that a block loads and that a command of its page trains is there too, made small.
+start. A run that a block loads and that a command of its page trains is there too, made small, and
+so is the study that pages on reports read.
 """
 
 import dataclasses
@@ -27,6 +28,7 @@ from tests.docs.snippets import BLOCKS, DOCS, Block
 from tests.docs.test_commands import train_commands
 from tests.marks import slow
 from tests.report.drawn import undrawn
+from tests.report.runs import write_study
 from tests.study.inline import inline
 
 PYTHON = [block for block in BLOCKS if block.language == "python"]
@@ -57,6 +59,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reader")
     for block in FILES:
         (folder / block.file).write_text(block.text)
+    write_study(folder / "runs", seeds=range(1, 6), tasks=("asterix", "walk"), name="my-study")
     return folder
 
 
@@ -107,7 +110,7 @@ def test_python_blocks_run(block: Block, reader: Path, monkeypatch: pytest.Monke
         if Path(out).exists():  # another block loads it too
             continue
         api.train(dataclasses.asdict(shrunk(config, reader / "made")), out)
-    monkeypatch.setattr("rlplast.report.vega.draw", undrawn)
+    monkeypatch.setattr("rlplast.report.drawing.draw", undrawn)
     code = "\n" * block.line + block.text  # so that a traceback has the page's line
     namespace: dict[str, Any] = {"__name__": "block"}
     with inline():  # cells in processes of their own: tests/study/test_from_python.py

@@ -1,279 +1,325 @@
-"""Charts of several arms: what is drawn, whose it is, and what their files say."""
+"""Charts: that they are drawn, in whose colour, and that they hold the right numbers."""
 
+import json
 import re
 import xml.etree.ElementTree as ET
-from functools import cache
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
+import vl_convert
+from scipy.stats import binomtest
 
 from rlplast.report import charts
-from rlplast.report.arm_styles import BASELINE, arm_styles
-from rlplast.report.charts import Curve, Firing
-from rlplast.report.drawing import png
-from rlplast.report.lines import Kind, Line, chart_of_lines
-from rlplast.report.rows import Bar, Panel, Point, chart_of_rows
-from rlplast.report.vega import Spec
-from tests.marks import slow_but
+from rlplast.report.arms import looks
+from rlplast.report.contents import _printable, sections
+from rlplast.report.frame import Results, read
+from rlplast.report.view import Report, report_of
 from tests.report.drawn import svg
+from tests.report.runs import receipt_row, smooth_score, write_run, write_study
 
-NAMES = ("none", "fire", "full_reset")
+ARMS, SEEDS, TASK = ("none", "fire", "full_reset"), range(1, 6), "asterix"
+XS = list(range(500, 6001, 500))
 MANY = tuple(f"an arm with quite a long name {number}" for number in range(12))
-XS = np.arange(0.0, 6000.0, 500.0)
-KINDS: tuple[Kind, ...] = ("plain", "density", "log density", "plane")  # of lines
-DRAWN = slow_but(["curves", "bars", "density"], ["curves", "panels", "points", "bars", *KINDS])
-every_drawing = pytest.mark.parametrize("kind", DRAWN)
-every_kind = pytest.mark.parametrize("kind", ["curves", "panels", "points", "bars", *KINDS])
+HOSTILE = ('a\\"b', "a'b", "{a}", "a\x00b", "x\ud800", "</script>", "__proto__", "a.b[0]")
 
 
-def curves(arms: int, points: np.ndarray = XS) -> dict[int, Curve]:
-    return {
-        arm: Curve(points, points * (arm + 1), points * (arm + 1) - 50, points * (arm + 1) + 50)
-        for arm in range(arms)
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """Three arms, five seeds, one task; one more seed that has not ended."""
+    folder = tmp_path_factory.mktemp("plain")
+    going = {(TASK, arm, 6): "running" for arm in ARMS}
+    return report_of(read([write_study(folder, ARMS, range(1, 7), statuses=going)]))
+
+
+def renamed(raw: Results, arms: Sequence[str], task: str, network: str) -> Results:
+    """Results with other names, which no folder could have."""
+    arm = raw.runs.arm.replace(dict(zip(raw.arms, arms, strict=True)))
+    fired = {
+        run: [own | {"network": network} for own in rows] for run, rows in raw.receipts.items()
     }
+    names = raw.numbers.name.cat.rename_categories(lambda own: own.replace("/q", f"/{network}"))
+    return replace(
+        raw,
+        arms=tuple(arms),
+        tasks=(task,),
+        baseline=arms[0],
+        runs=raw.runs.assign(arm=arm, task=task),
+        numbers=raw.numbers.assign(name=names),
+        receipts=fired,
+    )
 
 
-def points(arms: int) -> dict[int, Point]:
-    return {arm: Point(arm, arm - 0.5, arm + 1.0, (arm - 1.0, arm + 2.0)) for arm in range(arms)}
+def inside(text: str) -> str:
+    """A picture without its legend."""
+    return re.sub(r'<g class="mark-group role-legend.*', "", text, flags=re.DOTALL)
 
 
-@cache
-def all_charts(names: tuple[str, ...]) -> dict[str, Spec]:
-    """One chart of each kind, of all arms."""
-    arms, n = arm_styles(names, names[0]), len(names)
-    fired = {arm: [Firing(1000.0 * arm, "fire on q")] for arm in range(1, n)}
-    seeds = {0: {1: curves(1)[0], 2: curves(1)[0]}}
-    layers = {"weight_norm": {"": curves(n), "fc1": curves(1)}, "churn": {"": curves(n)}}
-    panels = [Panel("final", "score", points(n), 0.0), Panel("area", "score", points(n))]
-    bars = [Panel("task", "seconds", {arm: Bar(3.0, 2.0) for arm in range(n)})]
-    lines = {
-        f"{arm} here": [Line(arm, m, XS, XS + 1) for m in ("first", "last")] for arm in range(n)
-    }
-    return {
-        **{kind: chart_of_lines(arms, lines, ("x", "y"), kind) for kind in KINDS},
-        "curves": charts.curves(arms, curves(n), seeds, ("steps", "score"), [3000], fired),
-        "panels": charts.panels(arms, layers, "steps", [3000], {"churn": [(0, 1000)]}),
-        "points": chart_of_rows(arms, panels),
-        "bars": chart_of_rows(arms, bars),
-    }
-
-
-@cache
-def drawing(names: tuple[str, ...], kind: str) -> ET.Element:
-    return ET.fromstring(svg(all_charts(names)[kind]))
-
-
-def marks(names: tuple[str, ...], kind: str, colour: str) -> list[dict[str, str]]:
-    """The attributes of what is drawn in a colour, but for the legend."""
-    found = []
-    for group in drawing(names, kind).iter():
-        if "role-mark" in group.get("class", ""):
-            found += [own.attrib for own in group.iter() if colour in own.attrib.values()]
+def compiled(report: Report, errors: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """Name of each chart of a report → its .svg file; nothing is complained about."""
+    found = {}
+    for chart in (own for section in sections(report) for own in section.charts):
+        spec = json.loads(json.dumps(_printable(chart.spec), allow_nan=False))
+        known = {"vl_version": charts.VERSION, "config": charts.CONFIG, "show_warnings": True}
+        text = found[chart.name] = vl_convert.vegalite_to_svg(spec, **known)
+        assert (chart.name, errors.readouterr().err) == (chart.name, "")
+        rows = [row for own in chart.spec["datasets"].values() for row in own if "arm" in row]
+        drawn = {row["arm"] for row in rows}
+        assert drawn and ET.fromstring(text) is not None
+        for look in report.looks:
+            assert (look.colour in inside(text)) >= (look.label in drawn), (chart.name, look)
     return found
 
 
-def texts(names: tuple[str, ...], kind: str) -> list[str]:
-    return [
-        text
-        for own in drawing(names, kind).iter()
-        if (text := own.text) and own.tag.endswith("text")
+def test_every_chart_of_a_report_is_drawn(plain: Report, capfd: pytest.CaptureFixture[str]):
+    assert list(compiled(plain, capfd)) == [
+        *("score-asterix", "curve-asterix", "improvement", "difference", "profile-asterix"),
+        *("drop-asterix", "metrics-asterix-q", "cost"),
     ]
-
-
-def test_arms_differ_in_colour_or_line_and_the_baseline_is_grey():
-    arms = arm_styles(MANY, MANY[3])
-    assert [look.index for look in arms if look.colour == BASELINE] == [3]
-    assert len({(look.colour, look.dash) for look in arms}) == len(MANY)
-    assert len({(look.colour, look.shape) for look in arms}) == len(MANY)
-    assert BASELINE not in [look.colour for look in arm_styles(MANY, None)]
-    colours = [
-        {look.name: look.colour for look in arm_styles(names, "none")}
-        for names in (("none", "a", "b"), ("a", "b", "none"))
-    ]
-    assert colours[0] == colours[1]  # wherever the baseline stands
-
-
-def test_labels_are_printable_and_differ():
-    arms = arm_styles(("a\x00b", "a\x01b", "a\nb"), None)
-    assert [look.name for look in arms] == ["a\x00b", "a\x01b", "a\nb"]
-    assert [look.label for look in arms] == ["a\ufffdb", "a\ufffdb 2", "a\ufffdb 3"]
-
-
-@every_kind
-def test_every_arm_is_drawn_in_its_colour(kind: str):
-    for look in arm_styles(NAMES, NAMES[0]):
-        assert marks(NAMES, kind, look.colour)
-
-
-@every_kind
-def test_what_is_hidden_is_not_drawn(kind: str):
-    spec = all_charts(NAMES)[kind]
-    (shown,) = [own for own in spec["params"] if own["name"] == "shown"]
-    others = [own for own in spec["params"] if own["name"] != "shown"]
-    only = spec | {"params": [{**shown, "value": ["fire"]}, *others]}
-    text = re.sub(r'<g class="mark-group role-legend.*', "", svg(only), flags=re.DOTALL)
-    none, fire, reset = (look.colour in text for look in arm_styles(NAMES, NAMES[0]))
-    assert (none, fire, reset) == (False, True, False)
-
-
-@every_drawing
-def test_files_name_every_arm_in_full(kind: str):
-    assert set(MANY) <= set(texts(MANY, kind))
-
-
-def test_curves_hold_the_numbers_given():
-    data = all_charts(NAMES)["curves"]["datasets"]
-    (own,) = [row for row in data["curves"] if row["arm"] == "full_reset"]
-    assert own["x"] == XS.tolist()
-    assert own["y"] == (XS * 3).tolist()
-    assert (own["low"], own["high"]) == ((XS * 3 - 50).tolist(), (XS * 3 + 50).tolist())
-    assert [(row["arm"], row["x"], row["what"]) for row in data["firings"]] == [
-        ("fire", [1000], ["fire on q"]),
-        ("full_reset", [2000], ["fire on q"]),
-    ]
-    assert [(row["arm"], row["seed"]) for row in data["seeds"]] == [("none", 1), ("none", 2)]
-
-
-@pytest.mark.parametrize("side", [None, np.full(len(XS), np.nan)], ids=["none", "nan"])
-def test_curve_without_an_interval_has_no_band(side: np.ndarray | None):
-    arms = arm_styles(("none",), "none")
-    drawn = [
-        svg(charts.curves(arms, {0: Curve(XS, XS, low, low)}, {}, ("x", "y"), [], {}))
-        for low in (side, XS)
-    ]
-    areas = [re.findall(r'<path aria-label[^>]*area mark[^>]*d="(M[^"]+)"', text) for text in drawn]
-    assert [bool(found) for found in areas] == [False, True]
-
-
-@pytest.mark.parametrize(("points", "symbols"), [(1, 1), (2, 0)])
-def test_a_curve_of_one_point_is_drawn_as_a_point(points: int, symbols: int):
-    arms, curve = arm_styles(("none",), "none"), Curve(XS[:points], XS[:points])
-    text = svg(charts.curves(arms, {0: curve}, {}, ("x", "y"), [], {}))
-    groups = re.findall(r'<g class="mark-symbol role-mark layer[^>]*>(.*?)</g>', text)
-    assert sum(group.count('d="M') for group in groups) == symbols
-
-
-def test_no_value_is_written_as_not_a_number():
-    spec = charts.curves(
-        arm_styles(("a",), None), {0: Curve(XS, XS * np.nan)}, {}, ("x", "y"), [], {}
-    )
-    assert spec["datasets"]["curves"][0]["y"] == [None] * len(XS)
-
-
-def test_points_show_value_interval_and_seeds():
-    (row,) = [r for r in all_charts(NAMES)["points"]["datasets"]["panel_0"] if r["arm"] == "fire"]
-    assert row == {"arm": "fire", "value": 1, "low": 0.5, "high": 2, "seeds": [0, 3]}
-
-
-def test_point_without_interval_has_no_line():
-    alone = {0: Point(5.0, float("nan"), float("nan"))}
-    text = svg(chart_of_rows(arm_styles(("none",), None), [Panel("a", "b", alone)]))
-    assert "mark-symbol" in text
-    assert not re.findall(r"<line [^>]*stroke-width=\"2.4\"", text)
-
-
-def test_arm_without_a_number_has_no_row():
-    spec = chart_of_rows(arm_styles(NAMES, "none"), [Panel("a", "b", {2: Point(1.0)})])
-    found = re.findall(r">([a-z_]+)</text>", svg(spec))
-    assert "full_reset" in found
-    assert not {"none", "fire"} & set(found)
-
-
-def ticks(panel: Panel) -> list[float]:
-    text = svg(chart_of_rows(arm_styles(("a",), None), [panel]))
-    return [float(found) for found in re.findall(r">(-?[\d.]+)</text>", text)]
-
-
-def test_shares_have_an_axis_from_0_to_1_and_times_begin_at_0():
-    near = ticks(Panel("p", "p", {0: Point(0.5, 0.48, 0.52)}, 0.5, "share"))
-    assert (near[0], near[-1]) == (0, 1)
-    times = ticks(Panel("t", "t", {0: Point(400.0, seeds=(300.0, 500.0))}, axis="zero"))
-    assert times[0] == 0
-    assert times[-1] >= 500
-
-
-def test_bars_begin_at_0_and_their_shared_part_comes_first():
-    (row,) = [r for r in all_charts(NAMES)["bars"]["datasets"]["panel_0"] if r["arm"] == "fire"]
-    assert (row["shared"], row["end"]) == (2, 5)
-    (colour,) = [look.colour for look in arm_styles(NAMES, "none") if look.name == "fire"]
-    paths = [own["d"] for own in marks(NAMES, "bars", colour)]
-    starts = sorted(float(re.match(r"M([\d.]+)", path)[1]) for path in paths)  # type: ignore[index]
-    assert starts[0] == 0
-    assert starts[1] == pytest.approx(230 * 2 / 5)
-
-
-def test_a_metric_measured_of_layers_has_a_choice_of_them():
-    spec = all_charts(NAMES)["panels"]
-    (layer,) = [own for own in spec["params"] if own["name"] == "layer"]
-    assert layer["bind"]["options"] == ["", "fc1"]
-    assert layer["bind"]["labels"] == [charts.WHOLE, "fc1"]
-    assert layer["value"] == ""
-    alone = charts.panels(arm_styles(NAMES, None), {"a": {"": curves(3)}}, "x", [])
-    assert "layer" not in [own["name"] for own in alone["params"]]
-
-
-@pytest.mark.parametrize(("value", "label"), [(0.1, "0.1"), (2.0, "2"), (1234.5, "1235")])
-def test_a_constant_is_labelled_with_its_value(value: float, label: str):
-    flat = {0: Curve(XS, np.full(len(XS), value))}
-    text = svg(charts.panels(arm_styles(("a",), None), {"m": {"": flat}}, "x", []))
-    assert f">{label}</text>" in text
 
 
 @pytest.mark.parametrize(
-    ("top", "expected"),
+    ("names", "changes"),
     [
-        (2e4, {"5k", "10k", "15k", "20k"}),
-        (2e6, {"500k", "1M", "1.5M", "2M"}),
-        (8e11, {"2e+11", "4e+11", "6e+11", "8e+11"}),
+        (HOSTILE, {"seeds": SEEDS}),
+        (MANY[:4], {"key": "eval/loss"}),  # no intervals
+        (("none",), {"total": 500, "branch": 500}),  # curves of one point
     ],
+    ids=["hostile", "one seed", "one run"],
 )
-def test_axes_of_values_say_powers_of_ten_only_where_they_are_large(top: float, expected: set[str]):
-    steep = {0: Curve(XS, np.linspace(0, top, len(XS)))}
-    text = svg(charts.panels(arm_styles(("a",), None), {"m": {"": steep}}, "x", []))
-    assert expected <= set(re.findall(r">([^<>]+)</text>", text))
+def test_whatever_arms_are_called_and_however_few_runs_there_are(
+    names: Sequence[str], changes: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    arms = [f"arm{number}" for number in range(len(names))]
+    raw = read([write_study(tmp_path, arms, **({"seeds": (1,)} | changes))])
+    report = report_of(renamed(raw, names, 'a task\\"\n\u2028{}</script>', 'n\\"{'))
+    (text,) = (own for name, own in compiled(report, capfd).items() if name.startswith("curve"))
+    if len(names) > 1:
+        labels = {look.label for look in report.looks}
+        assert labels <= {own.text for own in ET.fromstring(text).iter()}
+    else:
+        dots = re.findall(r'<g class="mark-symbol role-mark layer[^>]*>(.*?)</g>', text)
+        assert sum(own.count('d="M') for own in dots) == 2  # also the curve: no line is seen
+
+
+def test_files_name_each_of_many_arms_repeat_byte_for_byte_and_load_nothing():
+    rows = [{"arm": arm, "x": [0, 1], "y": [n, 2]} for n, arm in enumerate(MANY)]
+    spec = charts.lines(looks(MANY, None), {"curves": rows}, ("x", "y"))
+    text = svg(spec)
+    assert set(MANY) <= {own.text for own in ET.fromstring(text).iter()}
+    assert text == svg(spec)
+    assert set(re.findall(r"https?://([^/\"'\s<]+)", text)) == {"www.w3.org"}  # a format's name
+
+
+def test_arms_that_are_not_shown_are_not_drawn(plain: Report):
+    found = [charts.ranking(plain, TASK), charts.curves(plain, TASK)]
+    for chart in (*found, *charts.metrics(plain), *charts.costs(plain)):
+        assert chart is not None
+        (shown,) = (own for own in chart.spec["params"] if own["name"] == "shown")
+        rest = [own for own in chart.spec["params"] if own["name"] != "shown"]
+        text = inside(svg(chart.spec | {"params": [shown | {"value": ["fire"]}, *rest]}))
+        assert [look.colour in text for look in plain.looks] == [False, True, False]
+
+
+# --- numbers ---
+
+
+def final(arm: str, seed: int) -> float:
+    """The mean in the last tenth of a run."""
+    return sum(smooth_score(TASK, arm, seed, x) for x in (5500, 6000)) / 2
+
+
+def test_curves_are_interquartile_means_of_seeds_over_every_axis(plain: Report):
+    spec = charts.curves(plain, TASK).spec
+    data = spec["datasets"]
+    assert [row["arm"] for row in data["curves"]] == list(ARMS)
+    for row in data["curves"]:
+        for x, y, low, high in zip(row["x"], row["y"], row["low"], row["high"], strict=True):
+            inner = sorted(smooth_score(TASK, row["arm"], seed, x) for seed in SEEDS)[1:-1]
+            assert y == pytest.approx(sum(inner) / 3, rel=1e-4)
+            assert low < y < high
+        assert row["x"] == XS and "env_steps" not in row
+        assert row["updates"] == [x / 2 for x in XS] and row["seconds"] == [x / 100 for x in XS]
+    for kind, seeds in (("seeds", [*SEEDS]), ("running", [6])):
+        whose = [(row["arm"], row["seed"]) for row in data[kind]]
+        assert whose == [(arm, seed) for arm in ARMS for seed in seeds]
+        for row in data[kind]:
+            own = [smooth_score(TASK, row["arm"], row["seed"], x) for x in row["x"]]
+            assert row["x"] == XS and row["y"] == pytest.approx(own, rel=1e-4)
+    assert [{"x": 3000}] in data.values()  # the branch
+    assert spec["usermeta"] == {"x": "env steps", "axes": ["updates", "seconds"]}
+    numbers, runs = plain.results.numbers, plain.results.of(TASK, "full_reset").index
+    gone = (numbers.name == "time/seconds") & numbers.run.isin(runs)
+    report = replace(plain, results=replace(plain.results, numbers=numbers[~gone]))
+    assert charts.curves(report, TASK).spec["usermeta"]["axes"] == ["updates"]
+
+
+def test_long_curves_keep_both_ends(plain: Report, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(charts, "PANEL_POINTS", 4)
+    (panels,) = charts.metrics(plain)
+    for row in panels.spec["datasets"]["curves"]:
+        assert (len(row["x"]), row["x"][0], row["x"][-1]) == (4, 500, 6000)
+        assert row["y"] in ([0.1] * 4, [5 + x / 1000 for x in row["x"]])
+
+
+@pytest.mark.parametrize("count", [charts.MARKS, charts.MARKS + 1])
+def test_each_firing_has_a_mark_unless_there_are_many(count: int, plain: Report):
+    results, often = plain.results, [100 * number for number in range(1, count + 1)]
+    receipts = dict(results.receipts)
+    for run in results.of(TASK, "fire").index:
+        rows = [receipt_row("fire", x, network) for x in often for network in ("q", "target")]
+        receipts[run] = [*rows, receipt_row("swr", 50, norm=None)]  # one after each update
+    for run in results.of(TASK, "full_reset").index[1:]:
+        receipts[run] = []
+    report = replace(plain, results=replace(results, receipts=receipts))
+    spec = charts.curves(report, TASK).spec
+    fire, reset = spec["datasets"]["firings"]
+    assert (reset["arm"], reset["x"]) == ("full_reset", [3000])
+    assert (fire["arm"], fire["row"], reset["row"]) == ("fire", 0, 1)
+    bar = rf'd="M[^"]*L[^"]*"[^>]*stroke="{plain.looks[1].colour}"[^>]*stroke-width="2"'
+    assert bool(re.search(bar, inside(svg(spec)))) == (count > charts.MARKS)
+    if count > charts.MARKS:
+        assert fire["x"] == [100, often[-1]]
+        assert all(f"{count} times" in words for words in fire["what"])
+    else:
+        assert (fire["x"], set(fire["what"])) == (often, {"fire on q, fire on target"})
+
+
+def test_runs_on_tasks_of_one_length_are_drawn_over_the_tasks_done(tmp_path: Path):
+    for arm in ("none", "full_reset"):
+        rows = [{"updates": k, "epochs": 5 * k, "eval/accuracy": k / 9} for k in range(1, 5)]
+        clock = {"updates": 2, "epochs": 10, "phase": 2}
+        fired = [receipt_row(arm, 0, "model") | {"clock": clock}] * (arm != "none")
+        config = {"kind": "supervised", "total": "auto", "data": {"name": "digits"}, "env": None}
+        config |= {"stream": {"name": "random_labels", "phases": 4, "epochs": 5}}
+        hooks = [{"method": arm, "on": "phase_start"}] * (arm != "none")
+        write_run(tmp_path / arm, rows, fired, config | {"hooks": hooks})
+    report = report_of(read([tmp_path]))
+    spec = charts.curves(report, report.tasks[0]).spec
+    assert spec["usermeta"] == {"x": "tasks done", "axes": ["updates"]}
+    assert [row["x"] for row in spec["datasets"]["curves"]] == [[1, 2, 3, 4]] * 2
+    assert [row["x"] for row in spec["datasets"]["firings"]] == [[2]]
+
+
+@pytest.mark.parametrize("key", ["eval/return_mean", "eval/loss"])
+def test_final_scores_and_profiles_are_those_of_the_runs(key: str, tmp_path: Path):
+    report = report_of(read([write_study(tmp_path, ARMS, SEEDS, key=key)]))
+    higher, finals = key != "eval/loss", {arm: [final(arm, s) for s in SEEDS] for arm in ARMS}
+    chart = charts.ranking(report, TASK)
+    assert chart is not None
+    rows = chart.spec["datasets"]["panel_0"]
+    best_first = sorted(ARMS, key=lambda arm: sum(finals[arm]), reverse=higher)
+    assert [row["arm"] for row in rows] == best_first
+    for row in rows:
+        own = finals[row["arm"]]
+        assert row["seeds"] == pytest.approx(own, rel=1e-4)
+        assert row["value"] == pytest.approx(sum(sorted(own)[1:-1]) / 3, rel=1e-4)
+    (profile,) = charts.profiles(report)
+    for row in profile.spec["datasets"]["curves"]:
+        shares = list(zip(row["x"], row["y"], row["low"], row["high"], strict=True))
+        for x, *found in shares[1:-1]:  # at the ends are runs, and x are rounded
+            own = finals[row["arm"]]
+            won = sum((score >= x) if higher else (score <= x) for score in own)
+            wilson = binomtest(won, len(own)).proportion_ci(method="wilson")
+            assert found == pytest.approx([won / len(own), wilson.low, wilson.high], abs=1e-4)
+
+
+def test_differences_drops_and_costs_are_those_of_the_seeds(plain: Report):
+    improvement, difference = charts.comparison(plain)
+    assert [row["arm"] for row in improvement.spec["datasets"]["panel_0"]] == ["fire", "full_reset"]
+    for row in difference.spec["datasets"]["panel_0"]:
+        apart = [final(row["arm"], seed) - final("none", seed) for seed in SEEDS]
+        assert row["seeds"] == pytest.approx(apart, rel=1e-3)
+    (drops,) = charts.drops(plain)
+    rows = {row["arm"]: row for row in drops.spec["datasets"]["panel_0"]}
+    for arm in ARMS:  # each fires at 3000, after what was measured at 2500
+        lost = [smooth_score(TASK, arm, s, 2500) - smooth_score(TASK, arm, s, 3000) for s in SEEDS]
+        assert rows[arm]["seeds"] == pytest.approx(lost, rel=1e-3)
+    table = plain.summary.rows
+    longer = table.assign(seconds=table.seconds * 120, own_seconds=table.own_seconds * 120)
+    for summary, size in ((table, 1), (longer, 2)):  # seconds, minutes
+        report = replace(plain, summary=replace(plain.summary, rows=summary))
+        (cost,) = charts.costs(report)
+        bar = {"shared": 30 * size, "end": 60 * size, "own": 30 * size}
+        assert cost.spec["datasets"]["panel_0"] == [{"arm": arm} | bar for arm in ARMS]
+        assert f"{('seconds', 'minutes')[size - 1]} per run" in json.dumps(cost.spec)
+
+
+def test_metrics_are_of_layers_too_but_not_of_networks_of_one_tensor(tmp_path: Path):
+    rows = [
+        {"updates": x, "env_steps": x, "eval/return_mean": 1.0, "metric/srank/actor/fc": x}
+        | {f"metric/weight_norm/actor{own}": 1.0 for own in ("", "/a", "/b")}
+        | {f"metric/weight_norm/alpha{own}": 3.0 for own in ("", "/log")}
+        | {"metric/srank/actor": None if x == 500 else x}
+        for x in (500, 6000)
+    ]
+    (chart,) = charts.metrics(report_of(read([write_run(tmp_path / "run", rows)])))
+    assert chart.name.endswith("-actor")
+    found = [(row["layer"], row["x"], row["y"]) for row in chart.spec["datasets"]["curves"]]
+    assert found == [
+        ("", [6000], [6000]),
+        ("fc", [500, 6000], [500, 6000]),
+        *((layer, [500, 6000], [1, 1]) for layer in ("", "a", "b")),
+    ]
+    (layer,) = (own["bind"] for own in chart.spec["params"] if own["name"] == "layer")
+    assert layer["options"] == ["", "a", "b", "fc"]
+    assert layer["labels"] == [charts.WHOLE, "a", "b", "fc"]
+
+
+# --- axes ---
+
+
+def ticks(spec: charts.Spec) -> list[str]:
+    """What the x axis says, but for its title."""
+    (axis,) = re.findall(r"aria-label=\"X-axis.*?role-axis-title", svg(spec), re.DOTALL)
+    return re.findall(r">([^<>]+)</text>", axis)
+
+
+def curve(*ys: float) -> dict[str, Any]:
+    return {"arm": "a", "x": list(range(len(ys))), "y": list(ys), "layer": ""}
+
+
+LOOKS = looks(("a",), None)
+
+
+def test_shares_have_an_axis_from_0_to_1_and_times_begin_at_0():
+    for axis, value, first in (("share", 0.5, "0.0"), ("zero", 400, "0"), ("free", 400, "390")):
+        row = {"arm": "a", "value": value, "low": value * 0.98, "high": value * 1.02, "seeds": []}
+        shown = ticks(charts.points(LOOKS, [charts.Panel("p", "p", [row], None, axis)]))
+        assert shown[0] == first
+        assert shown[-1] == "1.0" if axis == "share" else float(shown[-1]) >= value
 
 
 @pytest.mark.parametrize("last", [0, 1, 4, 9])
 def test_axes_of_steps_have_whole_numbers(last: int):
-    few = np.arange(last + 1.0)
-    arms, own = arm_styles(("a",), None), {0: Curve(few, few + 0.25)}
-    lines = {"m": [Line(0, "end", few, few + 0.25)]}
-    for spec in (
-        charts.curves(arms, own, {}, ("steps", "score"), [], {}),
-        charts.panels(arms, {"m": {"": own}}, "steps", []),
-        chart_of_lines(arms, lines, ("steps", "score")),
-    ):
-        axis = re.search(r"aria-label=\"X-axis.*?role-axis-title", svg(spec), re.DOTALL)
-        assert axis is not None
-        found = re.findall(r">([^<>]+)</text>", axis[0])
+    own = curve(*(k + 0.25 for k in range(last + 1)))
+    spec = charts.lines(LOOKS, {"curves": [own]}, ("steps", "y"))
+    for found in (ticks(spec), ticks(charts.panels(LOOKS, {"m": [own]}, "steps"))):
         assert found and all(label.isdigit() for label in found), found
 
 
-@every_drawing
-def test_files_repeat_byte_for_byte_and_load_nothing(kind: str):
-    spec = all_charts(NAMES)[kind]
-    text = svg(spec)
-    assert text == svg(spec)
-    assert set(re.findall(r"https?://[^\"'\s<]+", text)) <= {
-        "http://www.w3.org/1999/xlink",
-        "http://www.w3.org/2000/svg",
-    }
-    picture = png(text)
-    assert picture.startswith(b"\x89PNG")
-    assert picture == png(text)
-
-
 @pytest.mark.parametrize(
-    "name", ['a\\"b', "a'b", "{a}", "a\x00b", "x\ud800", "</script>", "__proto__", "a.b[0]"]
+    ("ys", "expected"),
+    [
+        ([0.1] * 2, {"0.1"}),  # of a constant its value
+        ([1234.5] * 2, {"1235"}),
+        ([0, 2e4], {"0", "10k", "20k"}),
+        ([0, 2e6], {"500k", "1M", "1.5M", "2M"}),
+        ([0, 8e11], {"2e+11", "4e+11", "6e+11", "8e+11"}),
+    ],
 )
-def test_any_name_can_be_drawn(name: str):
-    arms = arm_styles((name, "b"), None)
-    drawn = {0: Curve(XS, XS), 1: Curve(XS, XS)}
-    fired = {0: [Firing(0.0, name)]}
-    for spec in (
-        charts.curves(arms, drawn, {}, ("steps", name), [], fired),
-        charts.panels(arms, {name: {"": drawn, name: drawn}}, "steps", []),
-        chart_of_rows(arms, [Panel(name, name, {0: Point(1.0), 1: Point(2.0)})]),
-        chart_of_lines(arms, {name: [Line(0, "end", XS, XS)]}, ("x", "y")),
-    ):
-        ET.fromstring(svg(spec))
+def test_axes_of_values_are_short(ys: list[float], expected: set[str]):
+    text = svg(charts.panels(LOOKS, {"m": [curve(*ys)]}, "x"))
+    assert expected <= set(re.findall(r">([^<>]+)</text>", text))
+
+
+def test_intervals_are_drawn_where_there_are_any_and_cut_where_no_seed_has_been():
+    wide = curve(1, 2, 3) | {"low": [-90, -90, None], "high": [90, 90, None]}
+    for data in ({"curves": [curve(1, 2, 3)]}, {"curves": [wide], "seeds": [curve(0, 2, 4)]}):
+        text = svg(charts.lines(LOOKS, data, ("x", "y")))
+        areas = re.findall(r'<path aria-label[^>]*area mark[^>]*d="(M[^"]+)"', text)
+        assert len(areas) == ("seeds" in data)
+    heights = [float(y) for y in re.findall(r"[ML][\d.-]+,([\d.-]+)", areas[0])]
+    assert (min(heights), max(heights)) == (0, 300)  # from 0 to 4: the whole chart

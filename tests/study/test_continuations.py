@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rlplast.core.errors import ConfigError
-from rlplast.report.gather import gather
+from rlplast.report.frame import averaged, read
 from rlplast.study.spec import StudyConfig
 from tests.cli.commands import command
 from tests.runs import final
@@ -39,9 +39,9 @@ def test_a_study_of_continuations_trains_each_from_the_shared_prefix(tmp_path: P
     assert run_study(once, plain)[0].code == 0
     for (arm, _), folder in by_number(plain).items():
         assert final(folder) == final(found[arm, 1])
-    report = gather([out])
-    assert len(report.runs) == 2
-    assert len(report.continued) == 6
+    single = read([out])
+    assert len(single.done) == 6
+    assert len(averaged(single).done) == 2
     assert run_study(config, out)[1] == []  # all is done
 
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from rlplast.core.errors import DamagedFile
-from rlplast.report.gather import gather
+from rlplast.report.frame import read
 from rlplast.run.show import show_run
 from rlplast.study import api
 from rlplast.study.show import show_study
@@ -65,7 +65,7 @@ def test_a_key_of_a_config_that_is_read_is_refused_by_its_name(
     file = cell(study) / "config.yaml"
     config = altered(yaml.safe_load(file.read_text()), tuple(key.split(".")))
     file.write_text(yaml.safe_dump(config))
-    for reader in (lambda: show_run(cell(study)), lambda: gather([study])):
+    for reader in (lambda: show_run(cell(study)), lambda: read([study])):
         with pytest.raises(DamagedFile, match=rf"config\.yaml: {re.escape(key)} = "):
             reader()
 
@@ -94,7 +94,7 @@ def test_a_value_of_another_type_is_refused_by_its_file_and_key(
         rows = [altered(data, path), *others]
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
         key = [part for part in path if isinstance(part, str)][-1]
-        for reader in (READERS[name], lambda own: gather([own])):
+        for reader in (READERS[name], lambda own: read([own])):
             with pytest.raises(DamagedFile) as raised:
                 reader(study)
             assert name in str(raised.value) and key in str(raised.value), path
