@@ -33,6 +33,9 @@ def test_seeds_that_all_recover_or_never_count_as_one_run_each():
     sure = share_recovered([[True] * 20] * 6)
     assert sure.high == 1.0
     assert sure.low == pytest.approx(1 / (1 + scipy.stats.t.ppf(0.975, 5) ** 2 / 6))
+    even = share_recovered([[True, False] * 4] * 6)  # at most as many as there are: 48
+    quantile = scipy.stats.t.ppf(0.975, 5)
+    assert even.high - even.low == pytest.approx(quantile / (48 + quantile**2) ** 0.5)
 
 
 @pytest.mark.parametrize("alike", [0.5, 3.0, 50.0])

@@ -83,7 +83,7 @@ def test_an_arm_with_another_name_in_a_report_of_two_studies_keeps_its_curve(tmp
     assert bands(updates, "hop") == [] and len(compared(updates))  # env_steps are known too
 
 
-@pytest.mark.parametrize("damage", [[{}], [3], [CURVES[0] | {"points": [{"x": 1}]}]])
+@pytest.mark.parametrize("damage", [[{"points": []}], [3], [CURVES[0] | {"points": [{"x": 1}]}]])
 def test_a_damaged_plan_is_named(damage: Any, tmp_path: Path):
     with pytest.raises(DamagedFile, match=r"demo"):
         read([made(tmp_path, curves=damage)])

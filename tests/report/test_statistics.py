@@ -68,16 +68,16 @@ def test_areas_and_costs_of_a_run(tmp_path: Path):
 
 
 def test_arms_are_compared_from_the_first_firing_of_any_on_their_task(tmp_path: Path):
-    for name, every in (("a", 1000), ("b", 600)):
-        fired = [receipt_row("fire", 3000), receipt_row("fire", 4000)] if name == "b" else []
-        config = {"hooks": [{"method": "fire", "at": "50%"}] if fired else []}
+    for name, every, at in (("a", 1000, None), ("b", 600, 3000), ("late", 600, 5000)):
+        fired = [receipt_row(name, x) for x in (at, 5500) if at is not None]
+        config = {"hooks": [{"method": name, "at": "50%"}] if fired else []}
         write_run(tmp_path / name, metric_rows(float, range(every, 6001, every)), fired, config)
     other = {"env": {"id": "gym/other"}}
     rows = metric_rows(float, range(1000, 6001, 1000))
     write_run(tmp_path / "c", rows, [receipt_row("swr", 2000, norm=None)], other)
     runs = measured(tmp_path).runs
-    assert sorted(runs.area_after) == [3500, 4500, 4500]  # of the line y = x
-    assert list(runs.firing.dropna()) == [3000]
+    assert sorted(runs.area_after) == [3500, 4500, 4500, 4500]  # of the line y = x
+    assert sorted(runs.firing.dropna()) == [3000, 5000]
 
 
 def test_a_change_is_the_last_tenth_minus_the_first_of_tasks_that_are_drawn_alike(tmp_path: Path):
@@ -166,6 +166,9 @@ def test_hooks_that_fire_often_are_followed_each_up_to_the_next(every: int, tmp_
     middle = sorted(own[2] for own in slow)[len(slow) // 2]
     assert arm.median == pytest.approx(middle if middle < inf else nan, nan_ok=True)
     assert (arm.recovered, arm.intervened) == (sum(own[2] < inf for own in slow), len(slow))
+    for times, median in (([7, 1, inf, 9], 9), ([inf, 1, inf, 9], nan)):  # of two the later one
+        rows = pd.DataFrame({"task": "a", "arm": "b", "recovered_after": times})
+        assert made.recovery(rows)["median"][0] == pytest.approx(median, nan_ok=True)
 
 
 def test_a_return_of_training_at_the_firing_is_of_what_lay_before(tmp_path: Path):
