@@ -74,6 +74,7 @@ def test_the_wheel_has_one_package_with_everything_in_it(built: tuple[Path, Path
         "rlplast/report/report.css",
         "rlplast/report/report.js",
         "rlplast/report/report.html.j2",
+        "rlplast/report/scores.json",
     }
     assert {n for n in names if n.startswith("rlplast/")} == code | shipped | others
     assert f"{info}/licenses/LICENSE" in names
