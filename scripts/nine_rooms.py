@@ -6,7 +6,8 @@
 `add` writes a row per finished run and measure into a CSV, in place of those of the same arm and
 seed: the mean over each goal's env_steps of the share of training episodes that reach it
 (success), of their return, and the return of the evaluation at the goal's end. `table` prints the
-interquartile means over seeds of the last ten goals with 95% intervals, and draws the goals.
+interquartile means over seeds of the last ten goals with 95% intervals, and p of the success
+against `none` (Holm), and draws the goals.
 """
 
 import argparse
@@ -18,6 +19,8 @@ from task_scores import words
 
 from rlplast.report.estimators import stratified_interval
 from rlplast.report.frame import read
+from rlplast.report.statistics import compare
+from rlplast.report.words import p_words
 from rlplast.training.run_folder import write_text
 
 MEASURES = {
@@ -62,11 +65,14 @@ def table(path: Path, picture: Path) -> None:
         arm: [stratified_interval([own["last"][own.measure == m].to_numpy()]) for m in MEASURES]
         for arm, own in rows.groupby("arm")
     }
-    print("| arm | seeds | success | return in training | return at the end |")
-    print("|---|---|---|---|---|")
+    last = rows[rows.measure == "success"].assign(task="", score="success", final=rows["last"])
+    tests = compare(last, "none").dropna(subset="p_holm").set_index("arm").p_holm
+    print("| arm | seeds | success | return in training | return at the end | p |")
+    print("|---|---|---|---|---|---|")
     for arm, own in sorted(found.items(), key=lambda item: -item[1][0].value):
         texts = " | ".join(words(estimate, 2) for estimate in own)
-        print(f"| `{arm}` | {own[0].count} | {texts} |")
+        p_value = p_words(tests[arm]) if arm in tests else ""
+        print(f"| `{arm}` | {own[0].count} | {texts} | {p_value} |")
     draw(rows[rows.measure == "success"], picture)
 
 
@@ -83,11 +89,13 @@ def draw(success: pd.DataFrame, picture: Path) -> None:
                 ends = {"value": found.value, "low": found.low, "high": found.high}
                 rows.append({"arm": arm, "goal": goal} | ends)
     colours = alt.Scale(domain=DRAWN, range=["#b3001b", "#e09f3e", "#33658a", "#5f9e6e", "#7a6f9b"])
+    legend = alt.Legend(title=None, symbolType="stroke", symbolStrokeWidth=3, symbolOpacity=1)
+    goals = alt.Scale(domain=[1, max(row["goal"] for row in rows)], nice=False)
     base = alt.Chart(alt.Data(values=rows)).encode(
-        x=alt.X("goal:Q", title="goal, 40,000 env_steps each", axis=alt.Axis(tickCount=20)),
-        color=alt.Color("arm:N", scale=colours, sort=DRAWN, title=None),
+        x=alt.X("goal:Q", title="goal, 40,000 env_steps each", scale=goals),
+        color=alt.Color("arm:N", scale=colours, sort=DRAWN, legend=legend),
     )
-    band = base.mark_area(opacity=0.15).encode(y="low:Q", y2="high:Q")
+    band = base.mark_area(opacity=0.12).encode(y="low:Q", y2="high:Q")
     title = "episodes that reach the goal"
     axis = alt.Y("value:Q", title=title, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
     line = base.mark_line(strokeWidth=2, point=True).encode(y=axis)
