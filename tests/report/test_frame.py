@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from rlplast.report.frame import (
     read,
     read_run,
     runs,
+    walk,
 )
 from tests.report.runs import metric_rows, receipt_row, smooth_score, write_run, write_study
 
@@ -210,15 +212,17 @@ def test_a_study_is_its_arms_in_its_own_order(tmp_path: Path):
 
 
 def test_cells_that_are_not_done_are_named(tmp_path: Path):
-    states = ("failed", "running", "interrupted", "absent", "diverged", "done")
+    states = ("failed", "running", "interrupted", "absent", "diverged", "done", "running")
     statuses = {("asterix", "fire", seed): own for seed, own in enumerate(states)}
-    study = write_study(tmp_path, ("none", "fire"), range(6), statuses=statuses)
-    (pruned,) = [own["key"] for own in cells_of(study) if (own["arm"], own["seed"]) == ("fire", 5)]
+    study = write_study(tmp_path, ("none", "fire"), range(7), statuses=statuses)
+    key = {own["seed"]: own["key"] for own in cells_of(study) if own["arm"] == "fire"}
+    killed = {"event": "failed", "exit": -9, "attempt": 1}  # its run.json still says running
     with (study / "journal.jsonl").open("a") as file:
-        file.write(json.dumps({"cell": pruned, "event": "pruned"}) + "\n")
+        for seed, event in ((5, {"event": "pruned"}), (6, killed)):
+            file.write(json.dumps({"cell": key[seed]} | event) + "\n")
     alter(study / "study.json", smoke=True)
     found = read([study])
-    assert len(found.done) == 6
+    assert len(found.done) == 7
     assert found.missing == (
         "asterix/seed-0/fire: failed with exit 1 at attempt 1",
         "asterix/seed-1/fire: running, or killed",
@@ -226,6 +230,7 @@ def test_cells_that_are_not_done_are_named(tmp_path: Path):
         "asterix/seed-3/fire: not started",
         "asterix/seed-4/fire: failed with exit 1 at attempt 1",
         "asterix/seed-5/fire: pruned by the search",
+        "asterix/seed-6/fire: failed with exit -9 at attempt 1",
     )
     assert found.lost == (("asterix", "fire", 4),)
     assert [note.startswith("this is a smoke") for note in found.notes] == [True]
@@ -281,6 +286,8 @@ def test_links_are_followed_once_and_hidden_folders_not(tmp_path: Path):
     (tmp_path / "runs" / "linked").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "runs" / "round").symlink_to(tmp_path / "runs")
     assert read([tmp_path / "runs"]).runs.seed.tolist() == [1, 2]
+    entered = [path.name for path, inner, files in walk(tmp_path / "runs") if inner or files]
+    assert entered == ["runs", "a2", "linked", "a1"]
 
 
 def test_a_repeated_run_counts_once(tmp_path: Path):
@@ -305,6 +312,9 @@ def test_runs_that_have_not_ended_are_found_without_a_study(tmp_path: Path):
     found = read([tmp_path])
     assert (found.done.seed.tolist(), found.going.seed.tolist()) == ([1], [2])
     assert found.left == ((True, 0.75),)
+    write_run(tmp_path / "again" / "b", cut, config={"seed": 2}, info={"status": "running"})
+    assert read([tmp_path]).going.seed.tolist() == [2, 2]  # which will count is not known yet
+    shutil.rmtree(tmp_path / "again")
     assert found.missing == (f"{tmp_path / 'b'}: running, or killed", f"{tmp_path / 'c'}: failed")
     assert found.lost == (("atari/Asterix", "none", 3),)
     assert set(frame(tmp_path).status) == {"done", "running", "failed"}
