@@ -35,6 +35,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out.suffix == ".parquet":
         import_optional("pyarrow", "parquet")
     table = frame.runs(*args.folders) if args.runs else frame.frame(*args.folders)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
     with whole(args.out) as temporary:
         if args.out.suffix == ".csv":
             table.to_csv(temporary, index=False)
