@@ -182,22 +182,19 @@ def chances(report: Report) -> Chart | None:
 def profiles(report: Report) -> Iterator[Chart]:
     """Yield performance profiles (Agarwal et al. 2021): the share of runs above each score."""
     for task in report.groups:
-        tasks = report.tasks if task == ALL_TASKS else [task]
-        runs = pd.concat([_normalised(report, own) for own in tasks]).dropna(subset="final")
-        if len(report.looks) < 2 or (task == ALL_TASKS and (runs.scale == "raw").any()):
-            continue
-        if runs.groupby("arm").size().max() < 5:
+        label = report.groups[task].scale.iloc[0] if task == ALL_TASKS else report.score(task)
+        runs = _normalised(report) if task == ALL_TASKS else report.results.of(task)
+        runs = runs.dropna(subset="final")
+        if len(report.looks) < 2 or not label or runs.groupby("arm").size().max() < 5:
             continue
         xs = np.linspace(runs.final.min(), runs.final.max(), 61)
-        key = report.score(tasks[0])
-        higher = task == ALL_TASKS or higher_is_better(key)
+        higher = task == ALL_TASKS or higher_is_better(label)
         drawn, few = [], len(report.looks) <= 8  # bands of more hide one another
         for look, own in report.ordered(runs):
             finals = own.final.to_numpy()[:, None]
             share = (finals >= xs if higher else finals <= xs).mean(axis=0)
             band = share_interval(share, len(own)) if few else ()
             drawn.append(_line(look, xs, share, *band))
-        label = runs.scale.iloc[0] if task == ALL_TASKS else key
         caption = (
             f"Share of runs that end at a score or {'above' if higher else 'below'}, over seeds"
             f"{' and tasks' * (task == ALL_TASKS)}."
@@ -238,10 +235,11 @@ def comparison(report: Report) -> Iterator[Chart]:
             "Points: interquartile mean over seeds, or difference of the means. Lines: ",
         ),
     )
+    others = report.summary.rows[report.summary.rows.arm != baseline]
     for name, title, found, words in titles:
         shown = [panel for panel in found if panel.numbers]
         if shown:
-            caption = f"{words}{intervals(report.summary.rows, name)}.{_dots(shown)}"
+            caption = f"{words}{intervals(others, name)}.{_dots(shown)}"
             yield Chart(name, title, caption, points(report.looks, shown))
 
 
@@ -486,14 +484,12 @@ def _fired(report: Report, task: str, step: int) -> list[Datum]:
     return found
 
 
-def _normalised(report: Report, task: str) -> pd.DataFrame:
-    """Return the runs of a task with their final scores on the scale that the task has."""
-    runs, key = report.results.of(task), report.score(task)
-    scales = {scale_of(reference_id(report.results.configs[run]), key) for run in runs.index}
-    scale = scales.pop()
-    if len(report.tasks) > 1 and not scales:
-        return runs.assign(final=scale.of(runs.final), scale=scale.label)
-    return runs.assign(scale="raw")
+def _normalised(report: Report) -> pd.DataFrame:
+    """Return the runs of all tasks with their final scores on the scale that tasks share."""
+    done, configs = report.results.done, report.results.configs
+    scales = [scale_of(reference_id(configs[run]), done.score[run]) for run in done.index]
+    finals = [scale.of(own) for scale, own in zip(scales, done.final, strict=True)]
+    return done.assign(final=finals)
 
 
 def _by_arm(table: pd.DataFrame, column: str) -> dict[str, list[float]]:

@@ -198,7 +198,8 @@ def numbers(report: Report, task: str) -> Table:
     found = table(data, report.looks, task)
     shown = {cell.text for cell in found.head}
     words = [text for head, text in heads.values() if head in shown and text]
-    words.append(f"In brackets: {intervals(rows, 'improvement' if pooled else 'final')}.")
+    others = rows[rows.arm != baseline] if pooled else rows
+    words.append(f"In brackets: {intervals(others, 'improvement' if pooled else 'final')}.")
     return found._replace(caption=" ".join(words))
 
 
