@@ -247,7 +247,7 @@ def drop(firings: pd.DataFrame) -> pd.DataFrame:
     Args:
         firings: what the function of that name returns.
     """
-    return _by_arm(firings.groupby(["task", "arm", "seed"], as_index=False)["drop"].mean(), "drop")
+    return _by_arm(_seeds(firings, "drop"), "drop")
 
 
 def recovery(firings: pd.DataFrame) -> pd.DataFrame:
