@@ -659,8 +659,8 @@ def points(looks: Sequence[Look], found: Sequence[Panel], wide: bool = False) ->
 
 def _dotted(arms: Arms, base: alt.Chart, panel: Panel, y: alt.Y) -> list[alt.Chart]:
     zero = panel.axis == "zero"
-    scale = alt.Scale(nice=True, zero=zero, padding=alt.Undefined if zero else 8)
-    if panel.axis == "share":  # padded, as points at its ends are not to cover labels
+    scale = alt.Scale(nice=not zero, zero=zero, padding=8)  # no point covers a label
+    if panel.axis == "share":
         scale = alt.Scale(nice=False, domain=[0, 1], padding=6)
 
     def encoded(mark: alt.Chart, field: str, full: float, tips: list[Any], **more: Any) -> Any:
