@@ -12,7 +12,7 @@ has its line), `hover` (whether points answer to the pointer).
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import altair as alt
@@ -125,7 +125,7 @@ def curves(report: Report, task: str) -> Chart:
     branches = report.branches(task)
     between = " (straight lines between a run's own)" if interpolated else ""
     caption = f"Interquartile mean over seeds at each point of {key}{between}. Band: "
-    caption += f"{_intervals(report, task)}."
+    caption += f"{intervals(report.summary.of(task))}."
     caption += " Thin dotted lines: runs that have not ended." * bool(going)
     caption += " Dashed line: where arms left a shared prefix." * bool(branches)
     caption += " Marks below: where scheduled hooks fired, in any seed." * bool(fired)
@@ -182,22 +182,19 @@ def chances(report: Report) -> Chart | None:
 def profiles(report: Report) -> Iterator[Chart]:
     """Yield performance profiles (Agarwal et al. 2021): the share of runs above each score."""
     for task in report.groups:
-        tasks = report.tasks if task == ALL_TASKS else [task]
-        runs = pd.concat([_normalised(report, own) for own in tasks]).dropna(subset="final")
-        if len(report.looks) < 2 or (task == ALL_TASKS and (runs.scale == "raw").any()):
-            continue
-        if runs.groupby("arm").size().max() < 5:
+        label = report.groups[task].scale.iloc[0] if task == ALL_TASKS else report.score(task)
+        runs = _normalised(report) if task == ALL_TASKS else report.results.of(task)
+        runs = runs.dropna(subset="final")
+        if len(report.looks) < 2 or not label or runs.groupby("arm").size().max() < 5:
             continue
         xs = np.linspace(runs.final.min(), runs.final.max(), 61)
-        key = report.score(tasks[0])
-        higher = task == ALL_TASKS or higher_is_better(key)
+        higher = task == ALL_TASKS or higher_is_better(label)
         drawn, few = [], len(report.looks) <= 8  # bands of more hide one another
         for look, own in report.ordered(runs):
             finals = own.final.to_numpy()[:, None]
             share = (finals >= xs if higher else finals <= xs).mean(axis=0)
             band = share_interval(share, len(own)) if few else ()
             drawn.append(_line(look, xs, share, *band))
-        label = runs.scale.iloc[0] if task == ALL_TASKS else key
         caption = (
             f"Share of runs that end at a score or {'above' if higher else 'below'}, over seeds"
             f"{' and tasks' * (task == ALL_TASKS)}."
@@ -238,10 +235,11 @@ def comparison(report: Report) -> Iterator[Chart]:
             "Points: interquartile mean over seeds, or difference of the means. Lines: ",
         ),
     )
+    others = report.summary.rows[report.summary.rows.arm != baseline]
     for name, title, found, words in titles:
         shown = [panel for panel in found if panel.numbers]
         if shown:
-            caption = f"{words}{intervals(report.summary.rows, name)}.{_dots(shown)}"
+            caption = f"{words}{intervals(others, name)}.{_dots(shown)}"
             yield Chart(name, title, caption, points(report.looks, shown))
 
 
@@ -254,19 +252,11 @@ def drops(report: Report) -> Iterator[Chart]:
         back = own[np.isfinite(own.recovered_after)]
         records = rows[rows.intervened > 0].to_dict("records")
         times = back.groupby(["arm", "seed"], as_index=False)[["recovered_after"]].median()
+        seeds, unit = _by_arm(times, "recovered_after"), report.unit(task).replace("_", " ")
         label = f"lost {report.score(task)}"
         found = [
             _panel(report, "drop", label, records, "drop", 0.0, "free", _by_arm(means, "drop")),
-            _panel(
-                report,
-                "time to recover",
-                report.unit(task).replace("_", " "),
-                [row | {"recovery_low": math.nan, "recovery_high": math.nan} for row in records],
-                "recovery",
-                None,
-                "zero",
-                _by_arm(times, "recovered_after"),
-            ),
+            _panel(report, "time to recover", unit, records, "recovery", None, "zero", seeds),
         ]
         found = [panel for panel in found if panel.numbers]
         if found:
@@ -357,19 +347,11 @@ def recovered(report: Report) -> Chart | None:
     found = recoveries(report.single)
     if found.empty:
         return None
-    panels = [
-        Panel(
-            task,
-            "share that recovers",
-            [
-                _point(report, row, "value", {row["arm"]: row["shares"]})
-                for row in rows.to_dict("records")
-            ],
-            None,
-            "share",
-        )
-        for task, rows in found.groupby("task", sort=False)
-    ]
+    panels = []
+    for task, rows in found.groupby("task", sort=False):
+        seeds, own = dict(zip(rows.arm, rows.shares, strict=True)), rows.to_dict("records")
+        label = "share that recovers"
+        panels.append(_panel(report, task, label, own, "value", None, "share", seeds))
     caption = "Points: share of continuations that recover; lines: its interval. Dots: seeds."
     return Chart("continuations", "Share that recovers", caption, points(report.looks, panels))
 
@@ -385,8 +367,8 @@ def tasks_in_turn(report: Report, task: str, visits: pd.DataFrame) -> Chart:
             drawn.append(_line(look, xs, *curve_band(ys, report.bounds(task, key))))
     caption = (
         f"Mean height of {key} while each task was trained, interquartile mean over seeds; "
-        f"band: {_intervals(report, task)}. The other sections have the score of the task that is "
-        "trained."
+        f"band: {intervals(report.summary.of(task))}. The other sections have the score of the "
+        "task that is trained."
     )
     spec = lines(report.looks, {"curves": drawn}, ("phase: number of the task", better(key)))
     return Chart(f"sequence-{report.slugs[task]}", f"{task}, task after task", caption, spec)
@@ -413,11 +395,6 @@ def each_task(report: Report, task: str, names: Sequence[str]) -> Chart:
 
 
 # --- rows of data ---
-
-
-def _intervals(report: Report, task: str) -> str:
-    rows = report.summary.of(task)
-    return intervals(rows) if len(rows) else "none yet"
 
 
 def rounded(values: Iterable[float | None]) -> list[float | int | None]:
@@ -486,14 +463,12 @@ def _fired(report: Report, task: str, step: int) -> list[Datum]:
     return found
 
 
-def _normalised(report: Report, task: str) -> pd.DataFrame:
-    """Return the runs of a task with their final scores on the scale that the task has."""
-    runs, key = report.results.of(task), report.score(task)
-    scales = {scale_of(reference_id(report.results.configs[run]), key) for run in runs.index}
-    scale = scales.pop()
-    if len(report.tasks) > 1 and not scales:
-        return runs.assign(final=scale.of(runs.final), scale=scale.label)
-    return runs.assign(scale="raw")
+def _normalised(report: Report) -> pd.DataFrame:
+    """Return the runs of all tasks with their final scores on the scale that tasks share."""
+    done, configs = report.results.done, report.results.configs
+    scales = [scale_of(reference_id(configs[run]), done.score[run]) for run in done.index]
+    finals = [scale.of(own) for scale, own in zip(scales, done.final, strict=True)]
+    return done.assign(final=finals)
 
 
 def _by_arm(table: pd.DataFrame, column: str) -> dict[str, list[float]]:
@@ -507,7 +482,7 @@ def _point(report: Report, row: Mapping[str, Any], name: str, seeds: Seeds | Non
     """Return an estimate of an arm as a row of data."""
     low, high = ("low", "high") if name == "value" else (f"{name}_low", f"{name}_high")
     own = (seeds or {}).get(row["arm"], [])
-    value, low, high = rounded([row[name], row[low], row[high]])
+    value, low, high = rounded([row[name], row.get(low), row.get(high)])
     found = {"arm": report.look(row["arm"]).label, "value": value, "low": low, "high": high}
     return found | {"seeds": rounded(own) if len(own) > 1 else []}
 
@@ -684,8 +659,8 @@ def points(looks: Sequence[Look], found: Sequence[Panel], wide: bool = False) ->
 
 def _dotted(arms: Arms, base: alt.Chart, panel: Panel, y: alt.Y) -> list[alt.Chart]:
     zero = panel.axis == "zero"
-    scale = alt.Scale(nice=True, zero=zero, padding=alt.Undefined if zero else 8)
-    if panel.axis == "share":  # padded, as points at its ends are not to cover labels
+    scale = alt.Scale(nice=not zero, zero=zero, padding=8)  # no point covers a label
+    if panel.axis == "share":
         scale = alt.Scale(nice=False, domain=[0, 1], padding=6)
 
     def encoded(mark: alt.Chart, field: str, full: float, tips: list[Any], **more: Any) -> Any:
@@ -854,7 +829,10 @@ def _nearest(fields: Mapping[str, str]) -> Any:
 
 def finished(chart: Any, looks: Sequence[Look], data: Mapping[str, Any]) -> Spec:
     """Return a chart as a specification, with its data and the parameters that a page sets."""
-    spec = _titled(chart.to_dict())
+    # Vega-Lite (6.4) writes titles into expressions, where \ before a quote ends the text
+    spec = with_texts(
+        chart.to_dict(), lambda key, own: own.replace("\\", "⧵") if key == "title" else own
+    )
     spec.pop("config", None)  # the same for all charts of a page
     spec.setdefault("datasets", {}).update(data)
     own = {"shown": [look.label for look in looks], "seeds": False, "hover": False, "focus": None}
@@ -863,16 +841,13 @@ def finished(chart: Any, looks: Sequence[Look], data: Mapping[str, Any]) -> Spec
     return spec
 
 
-def _titled(value: Any) -> Any:
-    """Return a part of a specification whose titles have no backslash.
-
-    Vega-Lite (6.4) writes titles into expressions, where a backslash before a quote ends the text.
-    """
-    if isinstance(value, list):
-        return [_titled(own) for own in value]
-    if not isinstance(value, dict):
-        return value
-    return {
-        key: own.replace("\\", "⧵") if key == "title" and isinstance(own, str) else _titled(own)
-        for key, own in value.items()
-    }
+def with_texts(value: Any, change: Callable[[str, str], str], key: str = "") -> Any:
+    """Return a part of a specification, and each text in it changed; `change` is told its key."""
+    match value:
+        case str():
+            return change(key, value)
+        case list():
+            return [with_texts(own, change) for own in value]
+        case dict():
+            return {name: with_texts(own, change, name) for name, own in value.items()}
+    return value

@@ -314,14 +314,7 @@ def page(
 
 def _printable(value: Any) -> Any:
     """Return a part of a specification whose texts an .svg file can hold."""
-    match value:
-        case str():
-            return printable(value)
-        case list():
-            return [_printable(own) for own in value]
-        case dict():
-            return {key: _printable(own) for key, own in value.items()}
-    return value
+    return charts.with_texts(value, lambda _, text: printable(text))
 
 
 def _still(svg: str) -> str:

@@ -388,13 +388,10 @@ def _of_study(study: Path) -> _Part:
             continue
         label = "/".join(own for own in (cell["task"], f"seed-{seed}", arm or "prefix") if own)
         part.missing.append(f"{label}: {_in_words(status, last)}")
-        if arm == PREFIX:
-            part.left += _left(folder, cell, status, last)
-            continue
-        if info.get("diverged") and not pruned:
-            part.lost.append((task, arm, seed))
         part.left += _left(folder, cell, status, last)
-        if info:
+        if arm != PREFIX and info:
+            if info.get("diverged") and not pruned:
+                part.lost.append((task, arm, seed))
             over = last is not None and last.get("event") == "failed" and status in GOING
             state = "pruned" if pruned else "failed" if over else status
             part.runs += _begun(*about, state, folder)

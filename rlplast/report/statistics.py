@@ -13,7 +13,7 @@ Runs whose ``final`` is NaN are in no estimate.
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -247,7 +247,7 @@ def drop(firings: pd.DataFrame) -> pd.DataFrame:
     Args:
         firings: what the function of that name returns.
     """
-    return _by_arm(firings.groupby(["task", "arm", "seed"], as_index=False)["drop"].mean(), "drop")
+    return _by_arm(_seeds(firings, "drop"), "drop")
 
 
 def recovery(firings: pd.DataFrame) -> pd.DataFrame:
@@ -271,13 +271,11 @@ def improvement(runs: pd.DataFrame, baseline: str) -> pd.DataFrame:
     Returns:
         Columns: ``task``, ``arm``, and those of an estimate.
     """
-    rows, seeds = [], _seeds(runs, "final")
-    for (task, arm), own in seeds.groupby(["task", "arm"], sort=False):
-        theirs = seeds[(seeds.task == task) & (seeds.arm == baseline)]
-        if arm != baseline and len(theirs):
-            sign = 1 if higher_is_better(runs.score[runs.task == task].iloc[0]) else -1
-            pair = [sign * own.final.to_numpy()], [sign * theirs.final.to_numpy()]
-            rows.append((task, arm, *astuple(probability_of_improvement(*pair))))
+    rows = []
+    for task, arm, own, theirs in _pairs(runs, baseline):
+        sign = 1 if higher_is_better(runs.score[runs.task == task].iloc[0]) else -1
+        pair = [sign * own.final.to_numpy()], [sign * theirs.final.to_numpy()]
+        rows.append((task, arm, *astuple(probability_of_improvement(*pair))))
     return pd.DataFrame(rows, columns=["task", "arm", *_PARTS])
 
 
@@ -293,13 +291,11 @@ def compare(runs: pd.DataFrame, baseline: str) -> pd.DataFrame:
         is by seed), ``p_value`` (NaN where there is no test) and ``p_holm``, corrected for all
         rows.
     """
-    rows, seeds = [], _seeds(runs, "final")
-    for (task, arm), own in seeds.groupby(["task", "arm"], sort=False):
-        theirs = seeds[(seeds.task == task) & (seeds.arm == baseline)]
-        if arm != baseline and len(theirs):
-            found = compare_arms([_by_seed(own)], [_by_seed(theirs)])
-            p_value = math.nan if found.p_value is None else found.p_value
-            rows.append((task, arm, *astuple(found.difference), found.paired, p_value))
+    rows = []
+    for task, arm, own, theirs in _pairs(runs, baseline):
+        found = compare_arms([_by_seed(own)], [_by_seed(theirs)])
+        p_value = math.nan if found.p_value is None else found.p_value
+        rows.append((task, arm, *astuple(found.difference), found.paired, p_value))
     table = pd.DataFrame(rows, columns=["task", "arm", *_PARTS, "paired", "p_value"])
     tested = table.p_value.dropna()
     return table.assign(p_holm=pd.Series(holm(list(tested)), tested.index, dtype=float))
@@ -313,6 +309,15 @@ def _seeds(runs: pd.DataFrame, column: str) -> pd.DataFrame:
     done = runs[runs.status == "done"] if "status" in runs else runs
     keys = ["task", "arm", "seed"]
     return done.dropna(subset=column).groupby(keys, sort=False, as_index=False)[column].mean()
+
+
+def _pairs(runs: pd.DataFrame, baseline: str) -> Iterator[tuple[Any, ...]]:
+    """Yield task, arm, its final scores and the baseline's, a row per seed."""
+    seeds = _seeds(runs, "final")
+    for (task, arm), own in seeds.groupby(["task", "arm"], sort=False):
+        theirs = seeds[(seeds.task == task) & (seeds.arm == baseline)]
+        if arm != baseline and len(theirs):
+            yield task, arm, own, theirs
 
 
 def _by_arm(table: pd.DataFrame, column: str) -> pd.DataFrame:
@@ -494,8 +499,7 @@ def _corrected(
     over_all = {row["arm"] for row in pooled if tested(row)}
     for detail in (False, True):
         own = [row for row in rows if (row["arm"] in over_all) == detail]
-        family = [row for row in ([] if detail else pooled) or [] if tested(row)]
-        family += [row for row in own if tested(row)]
+        family = [row for row in (*(() if detail else pooled), *own) if tested(row)]
         for row, p_value in zip(family, holm([r["p_value"] for r in family]), strict=True):
             row["p_holm"] = p_value
     return [*rows, *pooled]

@@ -128,6 +128,15 @@ def renamed(data: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
+def _explained(
+    rows: pd.DataFrame, heads: Mapping[str, tuple[str, str]], looks: Sequence[Look], title: str
+) -> tuple[Table, list[str]]:
+    """Return columns under their heads as a table, and what those that are shown mean."""
+    found = table(renamed(rows, {key: head for key, (head, _) in heads.items()}), looks, title)
+    shown = {cell.text for cell in found.head}
+    return found, [text for head, text in heads.values() if head in shown and text]
+
+
 # --- numbers ---
 
 
@@ -194,11 +203,8 @@ def numbers(report: Report, task: str) -> Table:
         ),
         "auc_after": (f"area from the {moment} on", ""),
     }
-    data = renamed(rows, {key: head for key, (head, _) in heads.items()})
-    found = table(data, report.looks, task)
-    shown = {cell.text for cell in found.head}
-    words = [text for head, text in heads.values() if head in shown and text]
-    words.append(f"In brackets: {intervals(rows, 'improvement' if pooled else 'final')}.")
+    found, words = _explained(rows, heads, report.looks, task)
+    words.append(f"In brackets: {intervals(rows, 'final' if first.scale else 'improvement')}.")
     return found._replace(caption=" ".join(words))
 
 
@@ -601,10 +607,7 @@ def in_turn(report: Report, task: str, visits: pd.DataFrame) -> Table:
         ),
     }
     rows = sequences.sequence(visits, "accuracy" in key)
-    data = renamed(rows, {name: head for name, (head, _) in heads.items()})
-    found = table(data, report.looks, task)
-    shown = {cell.text for cell in found.head}
-    words = [text for head, text in heads.values() if head in shown and text]
+    found, words = _explained(rows, heads, report.looks, task)
     words += ["Scores count with a minus."] if not higher_is_better(key) else []
     words.append(
         "Means over tasks, then interquartile means over seeds: "

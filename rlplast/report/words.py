@@ -496,6 +496,8 @@ def better(key: str) -> str:
 
 def intervals(rows: pd.DataFrame, name: str = "final") -> str:
     """Return in words which intervals the estimates of a table have."""
+    if rows.empty:
+        return "none yet"
     few = rows[f"{name}_low" if name != "value" else "low"].isna()
     if few.all():
         return f"none, as arms have fewer than {FEWEST} seeds"

@@ -226,6 +226,17 @@ def test_final_scores_and_profiles_are_those_of_the_runs(key: str, tmp_path: Pat
             assert found == pytest.approx([won / len(own), wilson.low, wilson.high], abs=1e-4)
 
 
+def test_a_profile_of_one_of_several_tasks_is_in_its_raw_scores(tmp_path: Path):
+    report = report_of(read([write_study(tmp_path, ARMS, SEEDS, tasks=("asterix", "breakout"))]))
+    finals = report.results.done.groupby("task").final
+    for chart in list(charts.profiles(report))[-2:]:
+        xs = chart.spec["datasets"]["curves"][0]["x"]
+        own = finals.get_group(chart.title)
+        assert [xs[0], xs[-1]] == pytest.approx([own.min(), own.max()], rel=1e-4)
+    for chart in charts.comparison(report):  # a baseline has no interval, and is no arm with few
+        assert "fewer" not in chart.caption
+
+
 def test_differences_drops_and_costs_are_those_of_the_seeds(plain: Report):
     improvement, difference = charts.comparison(plain)
     assert [row["arm"] for row in improvement.spec["datasets"]["panel_0"]] == ["fire", "full_reset"]
