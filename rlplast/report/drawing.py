@@ -85,7 +85,7 @@ def _reason(code: int, stderr: str) -> str:
     """Return why a process ended, from its exit code and its stderr."""
     if code >= 0:
         return (stderr.strip().splitlines() or [f"its process ended with exit code {code}"])[-1]
-    why = f"its process was ended by {signal.Signals(-code).name}"
+    why = f"its process was killed by {signal.Signals(-code).name}"
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY:
         return why
