@@ -480,10 +480,13 @@ def _merge(parts: Sequence[_Part]) -> Results:
             for curve in part.published:
                 if curve["arm"] == arm:
                     published[curve["task"], name] = {**curve, "arm": name}
+            earlier = {key[:3]: run for key, run in kept.items() if run.status == "done"}
             for run in own:
                 key = (run.task, name, run.seed, run.continuation)
-                key = (*key, run.folder) if arm == PREFIX or run.status != "done" else key
-                first = kept.setdefault(key, run)
+                if arm == PREFIX or run.status != "done":
+                    first = kept.setdefault((*key, run.folder), run)
+                else:  # continuations of another study's seed are left out together
+                    first = earlier.get(key[:3]) or kept.setdefault(key, run)
                 if first.folder == run.folder:
                     run.arm = name
                 else:

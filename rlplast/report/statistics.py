@@ -367,7 +367,7 @@ class Summary:
             known is NaN, or None in columns of words.
         baseline: what arms are compared with, if there is one.
         diverged: task and arm → seeds of runs that diverged.
-        firings: what the function of that name returns.
+        firings: what the function of that name returns, of runs with a score at their end.
         notes: what was left out, and why.
     """
 
@@ -420,6 +420,7 @@ def summarise(results: Results) -> Summary:
     for task, arm, seed in (*results.lost, *lost):
         diverged.setdefault((task, arm), set()).add(int(seed))
     fired = firings(results)
+    fired = fired[~fired.run.isin(silent.index)]
     tasks = [
         _task(results, fired, diverged, name) for name in results.tasks if name in set(done.task)
     ]

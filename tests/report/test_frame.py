@@ -598,3 +598,11 @@ def test_studies_that_recover_from_other_levels_are_not_put_together_without_a_w
     assert found.recovered == 145.0
     words = "continuations recover from 145; elsewhere from the best score of the prefix"
     assert words in found.notes
+
+
+def test_a_seed_that_two_studies_continue_is_that_of_the_first(tmp_path: Path):
+    for name, count in (("one", 2), ("two", 3)):
+        write_continued(tmp_path, count, name=name)
+    found = read([tmp_path])
+    assert found.done[["study", "continuation"]].to_numpy().tolist() == [["one", 1], ["one", 2]] * 4
+    assert sum("left out" in note for note in found.notes) == 12

@@ -190,6 +190,15 @@ def test_a_firing_between_the_scores_of_two_tasks_is_left_out(tmp_path: Path):
     assert [(own.at, own.drop) for own in found.itertuples()] == [(500, 250), (1750, 250)]
 
 
+def test_firings_of_a_run_without_a_score_at_its_end_are_in_no_average(tmp_path: Path):
+    def score(task: str, arm: str, seed: int, x: int) -> float | None:
+        return None if (seed, x) == (2, 6000) else smooth_score(task, arm, seed, x)
+
+    summary = summary_of(tmp_path, score=score)
+    assert (row(summary, "fire").seeds, row(summary, "fire").intervened) == (2, 2)
+    assert set(summary.firings.seed) == {1, 3}
+
+
 @pytest.fixture(scope="module")
 def table() -> pd.DataFrame:
     """Runs with ties and holes, of a loss too; of y there are other seeds, of z few."""
