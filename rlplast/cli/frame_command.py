@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     table = frame.runs(*args.folders) if args.runs else frame.frame(*args.folders)
     with whole(args.out) as temporary:
         if args.out.suffix == ".csv":
-            table.to_csv(temporary, index=False)
+            table.to_csv(temporary, index=False, errors="replace")
         else:
             table.to_parquet(temporary, index=False)
     say(f"{len(table):,} rows: {args.out}")

@@ -218,7 +218,7 @@ def table_of_runs(found: Results) -> pd.DataFrame:
         if key not in about and not is_free(key) and settings[key].nunique(dropna=False) > 1
     ]
     parts = [about, fired, settings[differing], own.folder.map(str)]
-    return pd.concat([part for part in parts if part.size], axis=1).reset_index(drop=True)
+    return pd.concat(parts, axis=1).reset_index(drop=True)
 
 
 def _fired(receipts: Iterable[Row]) -> dict[str, int]:
@@ -666,9 +666,10 @@ def _check_clocks(clocks: Sequence[Row], unit: str, path: Path) -> None:
             )
         last = x
         for other in UNITS:
-            if not isinstance(clock.get(other, 0), int):
+            count = clock.get(other, 0)
+            if not isinstance(count, int) or count.bit_length() > 63:  # bits of a table's counts
                 raise DamagedFile(
-                    f"{path}, line {number}: {other} = {clock[other]!r}, expected is a count"
+                    f"{path}, line {number}: {other} = {count!r}, expected is a count"
                 )
 
 
