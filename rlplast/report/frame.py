@@ -480,7 +480,8 @@ def _merge(parts: Sequence[_Part]) -> Results:
             for curve in part.published:
                 if curve["arm"] == arm:
                     published[curve["task"], name] = {**curve, "arm": name}
-            earlier = {key[:3]: run for key, run in kept.items() if run.status == "done"}
+            done = ((key, run) for key, run in reversed(kept.items()) if run.status == "done")
+            earlier = {key[:3]: run for key, run in done}
             for run in own:
                 key = (run.task, name, run.seed, run.continuation)
                 if arm == PREFIX or run.status != "done":
