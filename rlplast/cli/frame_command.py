@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     args.out.parent.mkdir(parents=True, exist_ok=True)
     with whole(args.out) as temporary:
         if args.out.suffix == ".csv":
-            table.to_csv(temporary, index=False)
+            table.to_csv(temporary, index=False, errors="replace")
         else:
             table.to_parquet(temporary, index=False)
     say(f"{len(table):,} rows: {args.out}")

@@ -35,7 +35,7 @@ def recoveries(results: Results) -> pd.DataFrame:
         from which one counts). Empty for runs without continuations.
     """
     done = results.done[results.done.branch.notna()]
-    several = done.groupby("study").continuation.transform("max") > 1
+    several = done.study.map(results.runs.groupby("study").continuation.max() > 1).astype(bool)
     rows = []
     for (task, arm), own in done[several].groupby(["task", "arm"], sort=False):
         seeds: dict[int, list[bool]] = {}

@@ -218,7 +218,7 @@ def table_of_runs(found: Results) -> pd.DataFrame:
         if key not in about and not is_free(key) and settings[key].nunique(dropna=False) > 1
     ]
     parts = [about, fired, settings[differing], own.folder.map(str)]
-    return pd.concat([part for part in parts if part.size], axis=1).reset_index(drop=True)
+    return pd.concat(parts, axis=1).reset_index(drop=True)
 
 
 def _fired(receipts: Iterable[Row]) -> dict[str, int]:
@@ -477,10 +477,14 @@ def _merge(parts: Sequence[_Part]) -> Results:
             for curve in part.published:
                 if curve["arm"] == arm:
                     published[curve["task"], name] = {**curve, "arm": name}
+            done = ((key, run) for key, run in reversed(kept.items()) if run.status == "done")
+            earlier = {key[:3]: run for key, run in done}
             for run in own:
                 key = (run.task, name, run.seed, run.continuation)
-                key = (*key, run.folder) if arm == PREFIX or run.status != "done" else key
-                first = kept.setdefault(key, run)
+                if arm == PREFIX or run.status != "done":
+                    first = kept.setdefault((*key, run.folder), run)
+                else:  # continuations of another study's seed are left out together
+                    first = earlier.get(key[:3]) or kept.setdefault(key, run)
                 if first.folder == run.folder:
                     run.arm = name
                 else:
@@ -660,9 +664,10 @@ def _check_clocks(clocks: Sequence[Row], unit: str, path: Path) -> None:
             )
         last = x
         for other in UNITS:
-            if not isinstance(clock.get(other, 0), int):
+            count = clock.get(other, 0)
+            if not isinstance(count, int) or count.bit_length() > 63:  # bits of a table's counts
                 raise DamagedFile(
-                    f"{path}, line {number}: {other} = {clock[other]!r}, expected is a count"
+                    f"{path}, line {number}: {other} = {count!r}, expected is a count"
                 )
 
 

@@ -164,16 +164,18 @@ const begin = () => {
   drawOpen(document);
 };
 
-// Runs the library that draws, which the page has compressed.
-const load = async () => {
-  const packed = Uint8Array.from(atob(document.getElementById("vega").textContent), (own) => own.charCodeAt(0));
+// Runs the library that draws, which a page with charts has compressed.
+const load = async (page) => {
+  const text = page.getElementById("vega").textContent;
+  if (window.vegaEmbed || !text) return;
+  const packed = Uint8Array.from(atob(text), (own) => own.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
   const script = document.createElement("script");
   script.textContent = await new Response(stream).text();
   document.head.append(script);
 };
 
-later(load);
+later(() => load(document));
 begin();
 document.addEventListener("toggle", (event) => drawOpen(event.target), true);
 let width = innerWidth;
@@ -189,9 +191,11 @@ addEventListener("beforeprint", () => {
 // Puts the parts of a newer page in place. A chart that says the same stays as it is; another one
 // stays until it is drawn again, zoomed as before.
 const renew = (text) => {
-  const fresh = new DOMParser().parseFromString(text, "text/html").getElementById("page");
+  const newer = new DOMParser().parseFromString(text, "text/html");
+  const fresh = newer.getElementById("page");
   const page = document.getElementById("page");
   if (!fresh) return;
+  later(() => load(newer));
   for (const own of page.querySelectorAll("details[id]")) {
     const same = fresh.querySelector(`#${CSS.escape(own.id)}`);
     if (same) same.open = own.open;

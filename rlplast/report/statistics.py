@@ -33,7 +33,7 @@ from rlplast.report.estimators import (
     stratified_interval,
     within,
 )
-from rlplast.report.frame import PREFIX, SCORE_OF_TASKS, Results
+from rlplast.report.frame import SCORE_OF_TASKS, Results
 from rlplast.report.scores import RAW, Scale, bounds_of, reference_id, scale_of
 from rlplast.run.tasks import tasks_of
 from rlplast.training.best import higher_is_better
@@ -69,8 +69,8 @@ def measure(results: Results) -> Results:
       least the last score; NaN if it has none, or if the last one was no finite number.
     - ``change``: that minus the mean score in the first tenth, of runs on tasks that are drawn
       alike; else NaN.
-    - ``area``: mean height of its curve; ``area_after``: from where the first arm of its task
-      leaves the others.
+    - ``area``: mean height of its curve; ``area_after``: from where the first finished run
+      of its task leaves the others.
     - ``firing``: x of its first scheduled firing after its branch; NaN without one.
     - ``seconds``, ``cpu_seconds``: of the whole run, its prefix included; ``own_seconds``: after
       its branch; ``updates``: of the optimizer.
@@ -78,7 +78,7 @@ def measure(results: Results) -> Results:
     table = results.runs.copy()
     table["firing"] = [_first_firing(results, run) for run in table.index]
     moments = table[["firing", "branch"]].min(axis=1)
-    starts = moments[table.arm != PREFIX].groupby(table.task).min()
+    starts = moments[results.done.index].groupby(table.task).min()
     table["start"] = table.task.map(starts)
     rows = [_measured(results, run, table.start[run]) for run in table.index]
     columns = ("final", "change", "area", "area_after")
@@ -372,7 +372,7 @@ class Summary:
             known is NaN, or None in columns of words.
         baseline: what arms are compared with, if there is one.
         diverged: task and arm → seeds of runs that diverged.
-        firings: what the function of that name returns.
+        firings: what the function of that name returns, of runs with a score at their end.
         notes: what was left out, and why.
     """
 
@@ -425,6 +425,7 @@ def summarise(results: Results) -> Summary:
     for task, arm, seed in (*results.lost, *lost):
         diverged.setdefault((task, arm), set()).add(int(seed))
     fired = firings(results)
+    fired = fired[~fired.run.isin(silent.index)]
     tasks = [
         _task(results, fired, diverged, name) for name in results.tasks if name in set(done.task)
     ]

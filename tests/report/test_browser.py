@@ -15,6 +15,8 @@ import pytest
 
 from rlplast.report.arms import looks
 from rlplast.report.charts import WHOLE
+from rlplast.report.contents import write_waiting
+from rlplast.report.frame import read
 from rlplast.report.serve import _Handler
 from tests.report.browser import Browser, chromium
 from tests.report.pages import written
@@ -325,6 +327,29 @@ def test_a_served_page_is_renewed_without_losing_what_was_chosen(browser: Browse
             assert browser.value("document.getElementById('show-2').checked") is False
             assert browser.value("document.getElementById('axis').value") == "updates"
             assert browser.value("document.getElementById('costs').open") is False
+            assert browser.complaints == []
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_page_that_is_served_before_any_run_has_begun_gets_charts(
+    browser: Browser, tmp_path: Path
+):
+    cells = {("asterix", arm, 1): "absent" for arm in ARMS}
+    study, out = write_study(tmp_path / "a", ARMS, (1,), statuses=cells), tmp_path / "out"
+    write_waiting(read([study]), out)
+    handler = partial(_Handler, directory=str(out))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            browser.complaints.clear()
+            browser.open(f"http://127.0.0.1:{server.server_port}/report.html")
+            assert browser.value("document.querySelectorAll('.chart').length") == 0
+            written(write_study(tmp_path / "b", ARMS, (1,)), out, drawn=False)
+            os.utime(out / "report.html", (time.time() + 5, time.time() + 5))
+            browser.wait_for(f"{VIEW} !== undefined")
             assert browser.complaints == []
         finally:
             server.shutdown()

@@ -95,3 +95,12 @@ def test_a_prefix_without_a_score_needs_a_level_and_other_runs_have_no_row(tmp_p
     assert found(continued(tmp_path / "best", first=3500)).empty
     assert len(found(continued(tmp_path / "level", first=3500, recovered=10.0))) == 2
     assert found(write_study(tmp_path)).empty
+
+
+def test_while_later_continuations_go_on_the_first_ones_are_shown(tmp_path: Path):
+    study = continued(tmp_path)
+    for cell in read_study(study)["cells"]:
+        if cell.get("continuation", 1) > 1:
+            path = study / cell["folder"] / "run.json"
+            path.write_text(path.read_text().replace("done", "running"))
+    assert found(study)["count"].tolist() == [2, 2]

@@ -14,6 +14,7 @@ import pytest
 
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
 from rlplast.report.frame import (
+    IDENTITY,
     PREFIX,
     NothingDone,
     Results,
@@ -354,6 +355,13 @@ def test_runs_without_a_line_have_a_row_and_no_numbers(tmp_path: Path):
 # Several at once
 
 
+def test_a_study_of_which_nothing_has_begun_has_no_rows(tmp_path: Path):
+    study = write_study(tmp_path, ("none",), (1,))
+    shutil.rmtree(study / "cells")
+    assert frame(study).columns.tolist() == [*IDENTITY, "name", "value"]
+    assert frame(study).empty and runs(study).empty and "final" in runs(study)
+
+
 def test_arms_of_equal_configs_are_merged_over_studies(tmp_path: Path):
     first = write_study(tmp_path, seeds=(1, 2), name="first")
     second = write_study(tmp_path, seeds=(3, 4), name="second", baseline="fire")
@@ -455,6 +463,7 @@ def changed(**keys: Any) -> list[dict[str, Any]]:
         ),
         ({"rows": changed(env_steps=None)}, r"metrics\.jsonl, line 3: env_steps = None"),
         ({"rows": changed(updates=None)}, r"metrics\.jsonl, line 3: updates = None, .*count"),
+        ({"rows": changed(epochs=2**63)}, r"metrics\.jsonl, line 3: epochs = 9\d+, .*count"),
         ({"rows": changed(epochs=2.5)}, r"metrics\.jsonl, line 3: epochs = 2\.5, .*count"),
         ({"rows": changed(**{KEY: "high"})}, r"line 3: eval/return_mean = 'high': .*null"),
         ({"receipts": [{"method": "fire", "norm_after": 1.0}]}, "receipts.*line 1 has no clock"),
@@ -608,3 +617,11 @@ def test_studies_that_recover_from_other_levels_are_not_put_together_without_a_w
     assert found.recovered == 145.0
     words = "continuations recover from 145; elsewhere from the best score of the prefix"
     assert words in found.notes
+
+
+def test_a_seed_that_two_studies_continue_is_that_of_the_first(tmp_path: Path):
+    for name, count in (("one", 2), ("two", 3)):
+        write_continued(tmp_path, count, name=name)
+    found = read([tmp_path])
+    assert found.done[["study", "continuation"]].to_numpy().tolist() == [["one", 1], ["one", 2]] * 4
+    assert sum("left out" in note for note in found.notes) == 12

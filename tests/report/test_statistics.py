@@ -80,6 +80,14 @@ def test_arms_are_compared_from_the_first_firing_of_any_on_their_task(tmp_path: 
     assert sorted(runs.firing.dropna()) == [3000, 5000]
 
 
+def test_a_run_that_goes_on_does_not_say_where_areas_begin(tmp_path: Path):
+    runs = [tmp_path / name for name in "ab"]
+    for folder, status, x in zip(runs, ("done", "running"), (3000, 1000), strict=True):
+        rows = metric_rows(float, range(500, 6001, 500))
+        write_run(folder, rows, [receipt_row("fire", x)], info={"status": status})
+    assert measured(tmp_path).done.area_after.tolist() == [4500]
+
+
 def test_a_change_is_the_last_tenth_minus_the_first_of_tasks_that_are_drawn_alike(tmp_path: Path):
     for name in ("random_labels", "continual_full"):
         stream = {"name": name, "phases": 20, "epochs": 5}
@@ -188,6 +196,15 @@ def test_a_firing_between_the_scores_of_two_tasks_is_left_out(tmp_path: Path):
     receipts[1]["clock"] = clocks[3] | {"phase": 1}
     found = made.firings(read([write_run(tmp_path / "run", rows, receipts, {"env": env})]))
     assert [(own.at, own.drop) for own in found.itertuples()] == [(500, 250), (1750, 250)]
+
+
+def test_firings_of_a_run_without_a_score_at_its_end_are_in_no_average(tmp_path: Path):
+    def score(task: str, arm: str, seed: int, x: int) -> float | None:
+        return None if (seed, x) == (2, 6000) else smooth_score(task, arm, seed, x)
+
+    summary = summary_of(tmp_path, score=score)
+    assert (row(summary, "fire").seeds, row(summary, "fire").intervened) == (2, 2)
+    assert set(summary.firings.seed) == {1, 3}
 
 
 @pytest.fixture(scope="module")
