@@ -98,7 +98,8 @@ def table(data: pd.DataFrame, looks: Sequence[Look], title: str = "", caption: s
             texts = ["" if pd.isna(own) else str(own) for own in values]
             found = [text for text in texts if text not in ("", NOTHING)]
             if found:
-                numbers = all(text[0] in "-<0123456789" for text in found)
+                words = name in ("arm", "task", "value")
+                numbers = not words and all(text[0] in "-<0123456789" for text in found)
                 head.append(Cell(str(name), numbers))
                 columns.append([Cell(text, numbers) for text in texts])
             continue

@@ -68,8 +68,7 @@ def test_what_cannot_be_read_or_written_is_refused(study: Path, tmp_path: Path):
     assert ".csv or .parquet" in refused(command("frame", study, "--out", tmp_path / "own.txt"))
     assert "no run is in there" in refused(command("frame", tmp_path / "empty", "--out", out))
     assert "is no folder" in refused(command("frame", tmp_path / "nowhere", "--out", out))
-    absent = tmp_path / "nowhere" / "own.csv"
-    assert str(absent.parent) in refused(command("frame", study, "--out", absent), 1)
+    assert command("frame", study, "--out", tmp_path / "new" / "own.csv").code == 0
     lines = next(study.glob("cells/*/*/none-*/metrics.jsonl"))
     lines.write_text("[]\n" + lines.read_text())
     for words in ((), ("--runs",)):
