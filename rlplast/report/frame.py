@@ -8,7 +8,7 @@
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, count
@@ -320,7 +320,8 @@ class _Run:
         self.config, self.info = dict(read_config(self.folder)), dict(read_info(self.folder))
         self.kind = str(self.config.get("kind"))
         self.unit, self.total = _length(self.config, self.lines, self.folder)
-        self.score = _score(self.lines, self.config)
+        self.names = set().union(*self.lines)
+        self.score = _score(self.names, self.config)
         self.final_share = float((self.config.get("evaluate") or {}).get("final", 0.1))
         origin = self.info.get("branched_from") or {}
         clock, best = origin.get("clock") or {}, read_best(self.folder)
@@ -537,8 +538,8 @@ _COLUMNS = (
 
 def _numbers(runs: Sequence[_Run]) -> pd.DataFrame:
     """Return a row per number of the lines of runs; null, a number that was not finite, is NaN."""
-    counted = {name for run in runs for name in (run.unit, *chain.from_iterable(run.lines))}
-    units = [unit for unit in UNITS if unit in counted or unit == "updates"]
+    counted = {"updates"}.union(*(run.names | {run.unit} for run in runs))
+    units = [unit for unit in UNITS if unit in counted]
     codes: dict[str, int] = defaultdict(
         count(len(units)).__next__, {own: i for i, own in enumerate(units)}
     )
@@ -655,28 +656,24 @@ def _length(config: Row, lines: Sequence[Row], folder: Path) -> tuple[str, int]:
 
 def _check_clocks(clocks: Sequence[Row], unit: str, path: Path) -> None:
     """Check that every line counts `unit`, which never goes back, and that counts are whole."""
-    last = 0
-    for number, clock in enumerate(clocks, start=1):
-        x = clock.get(unit)
-        if not isinstance(x, int) or x < last:
-            raise DamagedFile(
-                f"{path}, line {number}: {unit} = {x!r}, expected is a count of at least {last}"
-            )
-        last = x
-        for other in UNITS:
-            count = clock.get(other, 0)
-            if not isinstance(count, int) or count.bit_length() > 63:  # bits of a table's counts
+    names = set().union(*clocks)
+    for own in (unit, *(other for other in UNITS if other in names and other != unit)):
+        last = 0
+        for number, clock in enumerate(clocks, start=1):
+            count = clock.get(own, None if own == unit else 0)
+            if type(count) is not int or count < last or count >= 1 << 63:  # bits of a table's
                 raise DamagedFile(
-                    f"{path}, line {number}: {other} = {count!r}, expected is a count"
+                    f"{path}, line {number}: {own} = {count!r}, expected is a count of at least "
+                    f"{last}"
                 )
+            last = count if own == unit else 0
 
 
-def _score(lines: Sequence[Row], config: Row) -> str:
+def _score(names: Collection[str], config: Row) -> str:
     """Return the first there is of `EVALUATIONS`, the loss on a corpus, and `TRAINING`.
 
     A stream of tasks has a score of its own.
     """
-    names = {name for line in lines for name in line}
     of_tasks = SCORE_OF_TASKS.get(str((config.get("stream") or {}).get("name")), "")
     corpora = sorted(n for n in names if n.startswith("eval/") and n.endswith("/loss"))
     known = (of_tasks, *EVALUATIONS, *corpora, *TRAINING)
