@@ -212,32 +212,32 @@ def _notes(
     about: str,
 ) -> Iterator[Claim]:
     """Yield which seeds of better arms fail, and where p and P(improvement) seem to disagree."""
-    theirs = results.of(everyone[0]["task"], baseline).set_index("seed").final.dropna()
+    theirs = results.of(everyone[0]["task"], baseline).final.median()
     diverged = next(row["diverged"] for row in everyone if row["arm"] == baseline)
+    failed, apart = [], []
     for row in rows:
         own = verdict(row, sense, diverged)
         finals = results.of(row["task"], row["arm"]).set_index("seed").final.dropna()
         if own == "better":
-            typical = theirs.median()
             # nearer to the baseline's typical end than to the arm's own
-            failed = finals[sense * (finals - typical) < sense * (finals.median() - typical) / 2]
-            if 0 < len(failed) < len(finals) / 2:
-                seeds = ", ".join(map(str, sorted(failed.index)))
-                verb = "ends" if len(failed) == 1 else "end"
-                yield Claim(
-                    f"{len(failed)} of {len(finals)} seeds of {row['arm']} {verb} nearer to where "
-                    f"{baseline} ends (seed {seeds}).",
-                    about=about,
-                )
-        low, high = row["improvement_low"], row["improvement_high"]
-        if own == "unclear" and not low <= 0.5 <= high:
-            yield Claim(
-                f"{row['arm']}: P(improvement) is {estimate(row, 'improvement')}, without 0.5 in "
-                f"its interval, but the test of the difference gives p = {p_words(row['p_holm'])}: "
-                "it is corrected for the number of arms, and asks how far apart scores are, where "
-                "P(improvement) asks only which is higher.",
-                about=about,
-            )
+            near = finals[sense * (finals - theirs) < sense * (finals.median() - theirs) / 2]
+            if 0 < len(near) < len(finals) / 2:
+                seeds = ", ".join(map(str, sorted(near.index)))
+                failed.append(f"{len(near)} of {len(finals)} seeds of {row['arm']} (seed {seeds})")
+        if own == "unclear" and not row["improvement_low"] <= 0.5 <= row["improvement_high"]:
+            apart.append(f"{row['arm']} ({estimate(row, 'improvement')}, {_p_of(row)})")
+    if failed:
+        yield Claim(f"Nearer to where {baseline} ends: {_named(failed)}.", about=about)
+    if apart:
+        words = "P(improvement) excludes 0.5, but p is not below 0.05: {}. p is corrected for the "
+        words += "number of arms, and asks how far apart scores are, not only which is higher."
+        yield Claim(words.format(_named(apart)), about=about)
+
+
+def _named(names: Sequence[str]) -> str:
+    """Return names, at most `NAMED` of them."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
 
 
 def _ruling(
@@ -264,8 +264,7 @@ def _ruling(
             for row in others
         ]
         if names:
-            more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-            yield Claim(words.format(baseline, ", ".join(names[:NAMED]) + more, few), about=about)
+            yield Claim(words.format(baseline, _named(names), few), about=about)
     if theirs < most:
         words = f"{baseline} has {_counted(theirs, 'run')} with a score, where others have {most}."
         yield Claim(words, about=about)
