@@ -128,7 +128,7 @@ WORDS: list[tuple[dict[str, Any], int, dict[str, Any], str]] = [
      r"against none: high.* \(better.*breakout: Diverged, and in no average: high \(1 of 9"),
     ({}, 5, {"tasks": ("asterix", "mini")} | lost("none", 5, "absent", "mini"), "mini: No run has"),
     # where a verdict alone may mislead
-    ({"none": NONE, "high": FAILS}, 10, {}, "Nearer .* none ends: 3 of 10 seeds of high .seed 0, 1, 9"),
+    ({"none": NONE, "high": FAILS}, 10, {}, "Nearer to .*: 3 of 10 seeds of high .seed 0, 1, 9"),
     ({"none": NONE, "low": [-own for own in FAILS]}, 9, LOSS, "2 of 9 seeds of low .*seed 0, 1[)]"),
     ({"none": NONE, "high": ABOVE}, 6, {}, r"^No arm .* P\(improvement\) excludes 0\.5, "
      r"but p is not below 0\.05: high \(1\.00 .*, p = 0\."),
