@@ -22,7 +22,6 @@ from scipy import stats
 
 from rlplast.core.mean_interval import interval_of_mean
 from rlplast.report.estimators import (
-    RESAMPLES,
     Mean,
     curve_band,
     holm,
@@ -37,6 +36,7 @@ POINTS = 2000  # equally likely scores that stand for a distribution
 SHOWN = (3, 5, 10, 20)  # seeds in the tables
 SEEDS = (3, 5, 7, 10, 15, 20)
 OLD_STUDIES = 1000  # of the bootstrap, which is slow
+RESAMPLES = 500  # of each of its studies
 KINDS = ("final score", "difference", "all tasks", "improvement")
 
 Samples = list[np.ndarray]  # per task, shape (studies, seeds)
@@ -140,7 +140,7 @@ def won(samples: Samples) -> list[np.ndarray]:
 def bootstrap(kind: str, samples: Samples, rng: np.random.Generator) -> Ends:
     """Percentile bootstrap within tasks; one set of resamples serves all studies."""
     seeds = samples[0].shape[-1]
-    drawn = [rng.integers(0, seeds, (RESAMPLES // 4, seeds)) for _ in samples]
+    drawn = [rng.integers(0, seeds, (RESAMPLES, seeds)) for _ in samples]
     lows, highs = [], []
     for study in range(len(samples[0])):
         if kind == "improvement":

@@ -17,7 +17,7 @@ from rich.table import Table
 from rlplast.cli.output import new_console, show_json
 from rlplast.cli.tables import clock_words, figure, rate, receipt_table, show_rows, size
 from rlplast.core.duration import duration
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.run.read import meant, unaltered
 from rlplast.run.show import show_run
 from rlplast.study.folder import log_file, study_of
@@ -80,18 +80,19 @@ def _cost(folder: Path) -> dict[str, Any]:
 
 def _arms(folder: Path) -> dict[str, Any]:
     """Return what the finished runs of a study say so far: its arms' scores, and the verdict."""
-    from rlplast.report.frame import read
-    from rlplast.report.numbers import estimate
+    from rlplast.report.frame import NothingDone, read
     from rlplast.report.view import report_of
     from rlplast.report.words import verdict_words
 
     try:
         report = report_of(read([folder]))
-    except ConfigError:  # none is finished, or they cannot be compared
+    except NothingDone:
         return {"arms": [], "verdict": []}
-    rows = report.summary.rows.to_dict("records")
-    keys = ("task", "arm", "seeds", "score")
-    arms = [{key: row[key] for key in keys} | {"final": estimate(row, "final")} for row in rows]
+    except (ConfigError, DamagedFile) as error:  # the rest of what is shown is true all the same
+        return {"arms": [], "verdict": [f"There are no scores: {error}"]}
+    keys = ["task", "arm", "seeds", "score", "final", "final_low", "final_high"]
+    rows = report.summary.rows[keys].astype(object)
+    arms = rows.where(rows.notna(), None).to_dict("records")
     return {"arms": arms, "verdict": verdict_words(report.results, report.summary)}
 
 
@@ -184,6 +185,12 @@ def _disk(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [("disk", size(found["bytes"])), ("files", ", ".join(names))]
 
 
+def _final(row: Mapping[str, Any]) -> str:
+    from rlplast.report.numbers import estimate
+
+    return estimate({key: math.nan if own is None else own for key, own in row.items()}, "final")
+
+
 def _study_text(console: Console, found: Mapping[str, Any]) -> None:
     cells = found["cells"]
     states = ", ".join(f"{number} {status}" for status, number in sorted(cells.items()))
@@ -208,7 +215,7 @@ def _study_text(console: Console, found: Mapping[str, Any]) -> None:
     if found["arms"]:
         table = Table("task", "arm", "seeds", "final score", box=None, pad_edge=False)
         for row in found["arms"]:
-            table.add_row(row["task"], row["arm"], str(row["seeds"]), row["final"])
+            table.add_row(row["task"], row["arm"], str(row["seeds"]), _final(row))
         console.print(table)
     for words in found["verdict"]:
         console.print(words, highlight=False)

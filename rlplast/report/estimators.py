@@ -27,7 +27,6 @@ from rlplast.core.mean_interval import FEWEST, LEVEL, wilson
 
 __all__ = [
     "ALPHA",
-    "RESAMPLES",
     "UNBOUNDED",
     "Comparison",
     "Estimate",
@@ -55,7 +54,6 @@ __all__ = [
 UNBOUNDED = (-math.inf, math.inf)
 
 ALPHA = 0.05  # the level of tests
-RESAMPLES = 2000  # of the percentile bootstrap that these intervals replace (scripts/coverage.py)
 
 _TRIM = 0.25  # share cut off at either end
 

@@ -9,7 +9,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, count
 from pathlib import Path
@@ -85,7 +85,7 @@ class Results:
         infos: run → run.json.
         missing: cells that are not finished, in words.
         notes: what a reader should know about how runs were put together.
-        published: curves of others that studies hold their arms against, as study.json has them.
+        published: curves of others that studies hold their arms against.
         left: of cells that are to end yet, whether each has started, and the share left of it.
         lost: task, arm and seed of runs that ended since something was not finite.
         recovered: the score from which a continuation counts as recovered; None for the best one
@@ -103,7 +103,7 @@ class Results:
     infos: Mapping[int, dict[str, Any]]
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    published: tuple[Row, ...] = ()
+    published: tuple[PublishedCurve, ...] = ()
     left: tuple[tuple[bool, float], ...] = ()
     lost: tuple[tuple[str, str, int], ...] = ()
     recovered: float | None = None
@@ -277,7 +277,7 @@ def read_run(folder: Path) -> Results:
     """
     with unaltered(folder):
         run = _Run("", "", "run", 0, 1, "done", folder)
-        return _merge([_Part("", ["run"], [""], None, [run], [], [], [], [], [])])
+        return _merge([_Part("", ["run"], [""], runs=[run])])
 
 
 def _find(folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
@@ -294,7 +294,9 @@ def _find(folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
                 studies.setdefault(path.resolve(), path)
                 inner.clear()
             elif "run.json" in files:
-                if path == folder or not path.name.startswith("prefix-"):
+                # a prefix that lies outside of its study is nobody's run
+                prefix = path.name.startswith("prefix-") and "study" in read_info(path)
+                if path == folder or not prefix:
                     single.setdefault(path.resolve(), path)
                 inner.clear()
     in_study = [real for real in single if not studies.keys().isdisjoint(real.parents)]
@@ -303,7 +305,7 @@ def _find(folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
 
 @dataclass
 class _Run:
-    """A run, read; what is not among the fields is made of them, and a column of `Results.runs`."""
+    """A run, read. Its other attributes come from its files; `_COLUMNS` are in `Results.runs`."""
 
     study: str
     task: str
@@ -344,15 +346,15 @@ class _Part:
     """One study, or the runs that are in none."""
 
     name: str
-    arms: list[str]
-    tasks: list[str]
-    baseline: str | None
-    runs: list[_Run]
-    missing: list[str]
-    notes: list[str]
-    published: list[Row]
-    left: list[tuple[bool, float]]
-    lost: list[tuple[str, str, int]]
+    arms: list[str] = field(default_factory=list)
+    tasks: list[str] = field(default_factory=list)
+    baseline: str | None = None
+    runs: list[_Run] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    published: list[PublishedCurve] = field(default_factory=list)
+    left: list[tuple[bool, float]] = field(default_factory=list)
+    lost: list[tuple[str, str, int]] = field(default_factory=list)
     recovered: float | None = None
 
 
@@ -368,11 +370,11 @@ def _of_study(study: Path) -> _Part:
     """Read a study's cells; unfinished ones are named with what the journal says last."""
     plan, events = read_study(study), read_journal(study)
     name = plan["name"] or study.resolve().name
-    part = _Part(name, list(plan["arms"]), [], plan["baseline"], [], [], [], [], [], [])
-    part.tasks = [task for task in plan["tasks"] if task]
-    part.published, part.recovered = list(plan.get("published", ())), plan.get("recovered")
-    for own in part.published:
-        PublishedCurve(**own | {"points": tuple(PublishedPoint(**at) for at in own["points"])})
+    tasks = [task for task in plan["tasks"] if task]
+    part = _Part(name, list(plan["arms"]), tasks, plan["baseline"], recovered=plan.get("recovered"))
+    for own in plan.get("published", ()):
+        points = tuple(PublishedPoint(**point) for point in own["points"])
+        part.published.append(PublishedCurve(**own | {"points": points}))
     part.notes = [SMOKE] if plan.get("smoke") else []
     for cell in plan["cells"]:
         folder, seed, last = study / cell["folder"], cell["seed"], events.get(cell["key"])
@@ -420,7 +422,7 @@ def _in_words(status: str, event: Row | None = None) -> str:
 
 def _of_runs(folders: Sequence[Path], name: str) -> _Part:
     """Read runs that are in no study; what they are called comes from their configs."""
-    part = _Part(name, [], [], None, [], [], [], [], [], [])
+    part = _Part(name)
     for folder in folders:
         info = read_info(folder)
         status = status_in(info)
@@ -462,7 +464,7 @@ def _merge(parts: Sequence[_Part]) -> Results:
     """Put studies together; arms of one name stay apart where their configs differ."""
     arms: list[str] = []
     kept: dict[tuple[Any, ...], _Run] = {}
-    published: dict[tuple[str, str], Row] = {}
+    published: dict[tuple[str, str], PublishedCurve] = {}
     lost: list[tuple[str, str, int]] = []
     notes = [note for part in parts for note in part.notes]
     for part in parts:
@@ -476,8 +478,8 @@ def _merge(parts: Sequence[_Part]) -> Results:
             arms.append(name)
             lost += [(task, name, seed) for task, label, seed in part.lost if label == arm]
             for curve in part.published:
-                if curve["arm"] == arm:
-                    published[curve["task"], name] = {**curve, "arm": name}
+                if curve.arm == arm:
+                    published[curve.task, name] = replace(curve, arm=name)
             done = ((key, run) for key, run in reversed(kept.items()) if run.status == "done")
             earlier = {key[:3]: run for key, run in done}
             for run in own:
@@ -655,13 +657,13 @@ def _length(config: Row, lines: Sequence[Row], folder: Path) -> tuple[str, int]:
 
 
 def _check_clocks(clocks: Sequence[Row], unit: str, path: Path) -> None:
-    """Check that every line counts `unit`, which never goes back, and that counts are whole."""
+    """Check that each line counts `unit`, that it never goes back, and that counts are whole."""
     names = set().union(*clocks)
     for own in (unit, *(other for other in UNITS if other in names and other != unit)):
         last = 0
         for number, clock in enumerate(clocks, start=1):
             count = clock.get(own, None if own == unit else 0)
-            if type(count) is not int or count < last or count >= 1 << 63:  # bits of a table's
+            if type(count) is not int or count < last or count >= 1 << 63:  # a table's counts
                 raise DamagedFile(
                     f"{path}, line {number}: {own} = {count!r}, expected is a count of at least "
                     f"{last}"

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from rlplast.report.view import Report
-from rlplast.study.published import PublishedPoint
+from rlplast.study.published import PublishedCurve
 
 __all__ = ["bands", "compared", "moment_words"]
 
@@ -30,32 +30,30 @@ def compared(report: Report) -> pd.DataFrame:
         (where that lies: inside, above or below the band).
     """
     rows = []
-    for task, curve, points in _published(report):
-        runs = report.results.of(task, curve["arm"]).index
-        for point in points:
-            means = [
-                own for run in runs if (own := _mean_at(report, run, point.env_steps)) is not None
-            ]
+    for curve in _published(report):
+        runs = report.results.of(curve.task, curve.arm).index
+        for point in curve.points:
+            found = (_mean_at(report, run, point.env_steps) for run in runs)
+            means = [mean for mean in found if mean is not None]
             if means:
                 mean, (low, high) = float(np.mean(means)), point.band
                 verdict = "above" if mean > high else "below" if mean < low else "inside"
-                theirs = (point.env_steps, point.seeds, point.mean, low, high)
-                rows.append(
-                    (task, curve["arm"], curve["source"], *theirs, len(means), mean, verdict)
-                )
+                about = (curve.task, curve.arm, curve.source, point.env_steps)
+                theirs = (point.seeds, point.mean, low, high)
+                rows.append((*about, *theirs, len(means), mean, verdict))
     columns = ["task", "arm", "source", "env_steps", "published_seeds", "published_mean"]
     columns += ["published_low", "published_high", "seeds", "mean", "verdict"]
     return pd.DataFrame(rows, columns=columns)
 
 
-def _published(report: Report) -> Iterator[tuple[str, Any, list[PublishedPoint]]]:
-    """Yield task, curve and points of what was published of arms that have runs."""
-    curves = {(own["task"], own["arm"]): own for own in report.results.published}
+def _published(report: Report) -> Iterator[PublishedCurve]:
+    """Yield what was published of arms that have runs, in the order of tasks and arms."""
+    curves = {(own.task, own.arm): own for own in report.results.published}
     for task in report.tasks:
         for look in report.looks:
             curve = curves.get((task, look.name))
             if curve is not None and len(report.results.of(task, look.name)):
-                yield task, curve, [PublishedPoint(**point) for point in curve["points"]]
+                yield curve
 
 
 def _mean_at(report: Report, run: int, moment: int) -> float | None:
@@ -79,12 +77,12 @@ def bands(report: Report, task: str) -> list[tuple[str, str, np.ndarray, Any, An
     if runs.empty or report.unit(task) != _UNIT:
         return []
     found = []
-    for name, curve, points in _published(report):
-        points = [point for point in points if point.env_steps <= runs.total.max()]
-        if name == task and points:
-            words = f"{curve['source']}, {seeds_words(point.seeds for point in points)}"
+    for curve in _published(report):
+        points = [point for point in curve.points if point.env_steps <= runs.total.max()]
+        if curve.task == task and points:
+            words = f"{curve.source}, {seeds_words(point.seeds for point in points)}"
             numbers = [(point.env_steps, point.mean, *point.band) for point in points]
-            found.append((curve["arm"], words, *np.array(numbers, float).T))
+            found.append((curve.arm, words, *np.array(numbers, float).T))
     return found
 
 
@@ -109,12 +107,13 @@ def moment_words(env_steps: int) -> str:
 def verdicts(report: Report) -> Iterator[str]:
     """Yield a sentence per task and arm: where our means lie, or why they are not compared."""
     rows = compared(report)
-    for task, curve, points in _published(report):
-        arm, own = curve["arm"], rows[(rows.task == task) & (rows.arm == curve["arm"])]
+    for curve in _published(report):
+        task, arm = curve.task, curve.arm
+        own = rows[(rows.task == task) & (rows.arm == arm)]
         if own.empty:
-            ends = [moment_words(points[i].env_steps) for i in (0, -1)]
+            ends = [moment_words(curve.points[i].env_steps) for i in (0, -1)]
             yield (
-                f"{task}, {arm}: not compared with {curve['source']}, which has points from "
+                f"{task}, {arm}: not compared with {curve.source}, which has points from "
                 f"{ends[0]} to {ends[1]} env_steps. No run of ours has {_SCORE} in the 20k "
                 "env_steps up to one of them."
             )
@@ -123,7 +122,7 @@ def verdicts(report: Report) -> Iterator[str]:
         parts = "; ".join(
             f"{name} at {', '.join(map(moment_words, at))}" for name, at in where.items() if len(at)
         )
-        theirs = f"{curve['source']}, {seeds_words(own.published_seeds)}"
+        theirs = f"{curve.source}, {seeds_words(own.published_seeds)}"
         yield (
             f"{task}, {arm} ({seeds_words(own.seeds)}) and the published band ({theirs}): {parts} "
             "env_steps."

@@ -156,7 +156,7 @@ def _count(digits: str) -> int:
     return int(digits)
 
 
-_DECODER = json.JSONDecoder(parse_int=_count)  # one for all lines: to make it takes as long as them
+_DECODER = json.JSONDecoder(parse_int=_count)  # making one takes as long as a line
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -169,7 +169,7 @@ def check_line(line: Mapping[str, Any], kinds: Kinds, where: str) -> None:
     Raises:
         DamagedFile: naming `where`, the key and its value.
     """
-    if not kinds and {*map(type, line.values())} <= _NUMBERS:  # at once: such lines are the most
+    if not kinds and {*map(type, line.values())} <= _NUMBERS:  # most lines, so they are quick
         return
     absent = next((key for key in kinds if key in _NEEDED and key not in line), None)
     if absent is not None:

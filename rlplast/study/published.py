@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from rlplast.core.errors import ConfigError, check_known, shortened
 from rlplast.run.shipped import config_folder
 
-if TYPE_CHECKING:  # loads torch, which who reads a study needs not
+if TYPE_CHECKING:  # it loads torch, which a report does not need
     from rlplast.study.spec import StudyConfig
 
 __all__ = ["COLUMNS", "PublishedCurve", "PublishedPoint", "published_curves"]

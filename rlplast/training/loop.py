@@ -86,6 +86,7 @@ class Loop:
     _seconds: float = 0.0
     _cpu_seconds: float = 0.0
     _since: float = 0.0
+    _cpu_since: float = 0.0
 
     def run(self) -> None:
         """Run to the end, or to `until`; the state there is checkpointed.

@@ -15,7 +15,7 @@ from tests.cli.commands import command, printed, without_torch
 from tests.cli.runs import refused, trained
 from tests.cli.terminals import LONG
 from tests.every_kind import KINDS
-from tests.report.runs import metric_rows, receipt_row, write_run
+from tests.report.runs import metric_rows, receipt_row, smooth_score, write_run
 from tests.report.runs import write_study as write_finished_study
 
 
@@ -133,6 +133,19 @@ def test_a_study_says_what_runs_and_what_failed_and_why(
     assert data["cells"] == {"done": 3, "failed": 1, "running": 1, "waiting": 1}
     assert data["failures"][0]["reason"] == f"[why] {LONG}"
     assert [cell["name"] for cell in data["running"]] == ["seed-2/fire"]
+    (arm,) = data["arms"]
+    assert (arm["arm"], arm["seeds"], arm["final_low"]) == ("none", 1, None)
+    last = [smooth_score("asterix", "none", 2, x) for x in (5500, 6000)]  # the last tenth
+    assert arm["final"] == pytest.approx(sum(last) / 2)
+
+
+def test_a_study_with_a_damaged_run_is_shown_all_the_same(tmp_path: Path):
+    study = failed_study(tmp_path)
+    (lines,) = study.glob("cells/asterix/seed-2/none-*/metrics.jsonl")
+    lines.write_bytes(b"{\n{\n")
+    data = printed("show", study)
+    assert data["cells"]["done"] == 3 and data["arms"] == []
+    assert f"{lines}, line 1" in data["verdict"][0]
 
 
 def test_a_damaged_file_is_named(tmp_path: Path, study: Path):

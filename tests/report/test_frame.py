@@ -324,11 +324,14 @@ def test_runs_that_have_not_ended_are_found_without_a_study(tmp_path: Path):
 def test_a_folder_of_studies_and_runs_is_searched(tmp_path: Path):
     write_study(tmp_path / "x", seeds=(1,), name="first")
     write_run(tmp_path / "y" / "run", rows(), config={"env": {"id": "gym/CartPole-v1"}})
-    write_run(tmp_path / "y" / "prefix-50pct", rows(), config={"env": {"id": "gym/A-v1"}})
+    of_study = {"study": {"study": "first", "task": "", "seed": 1, "arm": "prefix"}}
+    other = {"env": {"id": "gym/A-v1"}}
+    write_run(tmp_path / "y" / "prefix-50pct", rows(), config=other, info=of_study)
+    write_run(tmp_path / "y" / "prefix-mine", rows(), config={"env": {"id": "gym/B-v1"}})
     write_run(tmp_path / "x" / "first" / "cells" / "mine", rows())  # which the plan does not list
     found = read([tmp_path])
-    assert found.tasks == ("asterix", "gym/CartPole-v1")
-    assert len(found.done) == 4
+    assert found.tasks == ("asterix", "gym/B-v1", "gym/CartPole-v1")
+    assert len(found.done) == 5
     assert frame(tmp_path).study.value_counts().keys().tolist() == ["first", ""]
     assert read([tmp_path / "y" / "prefix-50pct"]).tasks == ("gym/A-v1",)
 
