@@ -91,8 +91,8 @@ def _arms(folder: Path) -> dict[str, Any]:
     except (ConfigError, DamagedFile) as error:  # the rest of what is shown is true all the same
         return {"arms": [], "verdict": [f"There are no scores: {error}"]}
     keys = ["task", "arm", "seeds", "score", "final", "final_low", "final_high"]
-    rows = report.summary.rows[keys].astype(object)
-    arms = rows.where(rows.notna(), None).to_dict("records")
+    rows = report.summary.rows.to_dict("records")
+    arms = [{key: None if row[key] != row[key] else row[key] for key in keys} for row in rows]
     return {"arms": arms, "verdict": verdict_words(report.results, report.summary)}
 
 
