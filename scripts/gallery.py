@@ -33,7 +33,6 @@ STUDIES: dict[str, dict[str, Any]] = {
     "permuted_pixels": {"arms": ["none", "full_reset", "l2_init", "layer_norm"], "seeds": 5},
     "cartpole_permuted": {"arms": ["none", "oracle", "fire", "layer_norm"], "seeds": 5},
     "persistent/digits": {"seeds": 5},
-    "search_demo": {},
 }
 FILES = re.compile(r' ?<a href="[\w-]+\.(?:csv|png|svg)">[^<]*</a>')  # links to what stays out
 WIDTH = 900  # pixels of a picture

@@ -14,7 +14,7 @@ from typing import Any
 from rlplast.cli.live import step_shown
 from rlplast.cli.output import new_console, say
 from rlplast.cli.signals import stoppable
-from rlplast.cli.study_plan import search_lines, seed_lines, show_best, show_tree
+from rlplast.cli.study_plan import seed_lines, show_tree
 from rlplast.cli.study_progress import study_progress
 from rlplast.cli.tables import counted, wrapped
 from rlplast.study.api import study, study_folder
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     def planned(config: StudyConfig, cells: Sequence[Cell]) -> None:
         if cells:
             show_tree(console, cells)
-        for line in (*search_lines(config), *seed_lines(config)):
+        for line in seed_lines(config):
             say(wrapped(line))
 
     with shown(study_folder(args.config, args.out)) as callbacks:
@@ -72,12 +72,10 @@ def run(args: argparse.Namespace) -> int:
             planned=planned,
             **callbacks,
         )
-    path, trials = found.folder, found.trials
+    path = found.folder
     if not found.began:
         console.print(f"{path} is done: `rlplast report {path}`", soft_wrap=True)
-    if trials is not None:
-        show_best(trials.searches, path)
-    _show_failures(found.failures, {c.key for c in trials.known()} if trials else set())
+    _show_failures(found.failures)
     if found.began and not found.failures:
         console.print(f"study: {path}   next: `rlplast report {path}`", soft_wrap=True)
     return int(bool(found.failures))
@@ -108,17 +106,11 @@ def shown(folder: Path) -> Iterator[dict[str, Callable[[Any], None]]]:
         yield {"step": step, "observer": observe}
 
 
-def _show_failures(failures: Sequence[Failure], trials: set[str]) -> None:
-    """Print what failed, and what the same command would do; `trials`: keys of trials' cells."""
+def _show_failures(failures: Sequence[Failure]) -> None:
+    """Print what failed, and what the same command would do."""
     for failure in failures:
         log = f"   log: {failure.log}" if failure.log else ""
         say(f"failed: {failure.cell.name}: {failure.reason}{log}")
-    of_trials = sum(failure.cell.key in trials for failure in failures)
-    words = {
-        len(failures)
-        - of_trials: "failed; all others are done. The same command tries them again.",
-        of_trials: "of trials failed. Such a trial counts, and is not tried again.",
-    }
-    for count, text in words.items():
-        if count:
-            say(f"{counted(count, 'cell')} {text}")
+    if failures:
+        count = counted(len(failures), "cell")
+        say(f"{count} failed; all others are done. The same command tries them again.")

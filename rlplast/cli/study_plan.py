@@ -3,16 +3,11 @@
 - `run_plan`: `rlplast study NAME --plan`.
 - `show_tree`: the cells of the first task and seed, with what they take if that is known.
 - `seed_lines`: what few seeds cost.
-- `search_lines`, `show_best`: what is searched, and how; the best values that were found.
 """
 
 import argparse
-import json
-import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
@@ -22,14 +17,10 @@ from rlplast.cli.output import new_console, say, visible
 from rlplast.cli.tables import counted, size, wrapped
 from rlplast.core.duration import duration
 from rlplast.core.mean_interval import FEWEST
-from rlplast.study.folder import config_path
 from rlplast.study.plan import Cell, cost
 from rlplast.study.spec import StudyConfig
 
-if TYPE_CHECKING:
-    from rlplast.study.search import Search
-
-__all__ = ["run_plan", "search_lines", "seed_lines", "show_best", "show_tree"]
+__all__ = ["run_plan", "seed_lines", "show_tree"]
 
 
 def run_plan(args: argparse.Namespace) -> int:
@@ -42,7 +33,7 @@ def run_plan(args: argparse.Namespace) -> int:
 
     found = plan_study(args.config, args.out, args.executor, args.jobs)
     show_tree(new_console(), found.cells, found.takes)
-    for line in (*search_lines(found.config), *seed_lines(found.config)):
+    for line in seed_lines(found.config):
         say(wrapped(line))
     whole = sum(found.takes.values(), Counter())
     say(wrapped(f"estimate: {_estimate_text(whole)}, one cell after the other"))
@@ -119,47 +110,3 @@ def seed_lines(study: StudyConfig) -> Iterator[str]:
             f"with {counted(seeds, 'seed')} the report draws no intervals: "
             f"it needs {FEWEST} per task"
         )
-
-
-def search_lines(study: StudyConfig) -> Iterator[str]:
-    """Yield a line for each arm that is searched."""
-    search = study.search_config()
-    if search is None:
-        return
-    each = counted(len(study.seed_list()), "run")
-    tasks = len(study.task_list())
-    for arm in study.searched():
-        where = f" in each of {tasks} tasks" if tasks > 1 else ""
-        way = "highest" if search.maximizes else "lowest"
-        yield (
-            f"search: {counted(search.trials, 'trial')} of {arm}{where}, {each} each, for the "
-            f"{way} {search.metric} (sampler {search.sampler}, pruner {search.pruner})"
-        )
-
-
-def show_best(searches: "Sequence[Search]", root: Path) -> None:
-    """Print the best trial of each search as a command to run."""
-    for search in searches:
-        where = f"{search.task}/{search.arm}" if search.task else search.arm
-        states = [trial.state.name for trial in search.over().values()]
-        rest = ", ".join(
-            f"{states.count(state)} {word}"
-            for state, word in (("PRUNED", "pruned"), ("FAIL", "failed"))
-            if state in states
-        )
-        best = search.best()
-        about = f"search: {where}: {counted(len(states), 'trial')}" + (f", {rest}" if rest else "")
-        if best is None:
-            say(f"{about}; none came to its end")
-            continue
-        number, value = best
-        config = config_path(root, search.cells(number)[0].key)
-        chosen = " ".join(f"--{key} {_word(v)}" for key, v in search.chosen(number).items())
-        say(
-            f"{about}; best is #{number} with {search.config.metric} = {value:g}:\n"
-            f"  rlplast train {config} {chosen}"
-        )
-
-
-def _word(value: object) -> str:
-    return shlex.quote(value if isinstance(value, str) else json.dumps(value))

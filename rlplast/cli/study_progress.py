@@ -41,7 +41,7 @@ class StudyProgress(Rows):
     def observe(self, progress: Progress) -> None:
         """Read how far the running cells are."""
         cells = {cell.key: cell for cell in progress.cells}
-        if len(self._weights) != len(cells):  # a search adds cells
+        if not self._weights:
             self._weights = weights(progress.cells)
         for key in self._rows.keys() - progress.running.keys():
             self.remove_task(self._rows.pop(key))

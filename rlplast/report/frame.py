@@ -150,10 +150,10 @@ def frame(*folders: str | Path) -> pd.DataFrame:
 
     Returns:
         Columns: ``study`` ("" outside of one), ``task``, ``arm``, ``seed``, ``continuation`` (from
-        1), ``status`` (done, running, failed, interrupted, pruned), the counters of the clock
-        (``updates``, ``env_steps``, ``epochs``, ``phase``, …; 0 where a run does not count it),
-        ``name`` (as in metrics.jsonl, such as ``eval/return_mean``), ``value`` (NaN where it was
-        no finite number). Prefixes that arms share are not in it: each arm has those numbers.
+        1), ``status`` (done, running, failed, interrupted), the counters of the clock (``updates``,
+        ``env_steps``, ``epochs``, ``phase``, …; 0 where a run does not count it), ``name`` (as in
+        metrics.jsonl, such as ``eval/return_mean``), ``value`` (NaN where it was no finite number).
+        Prefixes that arms share are not in it: each arm has those numbers.
 
     Raises:
         ConfigError: if there is no run.
@@ -384,26 +384,24 @@ def _of_study(study: Path) -> _Part:
         # a study without tasks
         config = read_config if status == "done" else _config
         task = cell["task"] or (naming.task_of(config(folder)) if info else "")
-        pruned = last is not None and last.get("event") == "pruned"
         about = (name, task, arm, seed, cell.get("continuation", 1))
-        if status == "done" and not pruned:
+        if status == "done":
             part.runs.append(_Run(*about, status, folder))
             continue
         label = "/".join(own for own in (cell["task"], f"seed-{seed}", arm or "prefix") if own)
         part.missing.append(f"{label}: {_in_words(status, last)}")
         part.left += _left(folder, cell, status, last)
         if arm != PREFIX and info:
-            if info.get("diverged") and not pruned:
+            if info.get("diverged"):
                 part.lost.append((task, arm, seed))
             over = last is not None and last.get("event") == "failed" and status in GOING
-            state = "pruned" if pruned else "failed" if over else status
-            part.runs += _begun(*about, state, folder)
+            part.runs += _begun(*about, "failed" if over else status, folder)
     part.tasks = list(dict.fromkeys([*part.tasks, *(run.task for run in part.runs)]))
     return part
 
 
 def _left(folder: Path, cell: Row, status: str, last: Row | None) -> list[tuple[bool, float]]:
-    over = last is not None and last.get("event") in ("failed", "skipped", "pruned")
+    over = last is not None and last.get("event") in ("failed", "skipped")
     if status not in GOING or over:
         return []
     started = status != "absent"
@@ -412,8 +410,6 @@ def _left(folder: Path, cell: Row, status: str, last: Row | None) -> list[tuple[
 
 def _in_words(status: str, event: Row | None = None) -> str:
     words = {"absent": "not started", "running": "running, or killed"}.get(status, status)
-    if event is not None and event.get("event") == "pruned":
-        return "pruned by the search"
     if event is not None and event.get("event") == "failed":
         words = f"failed with exit {event.get('exit')} at attempt {event.get('attempt')}"
         words += f" ({event['reason']})" if event.get("reason") else ""

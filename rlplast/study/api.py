@@ -1,8 +1,8 @@
 """Studies as a library: what `rlplast study` does, and Python may.
 
 - `study`: runs a study, or goes on with it; `StudyResult`: how it ended.
-- `read_study_config`, `study_cells`, `cells_of`, `drawn_trials`, `build_each`, `write_study`,
-  `executor_of`, `commands_of`: its steps, some of which a plan and a smoke take too.
+- `read_study_config`, `study_cells`, `build_each`, `write_study`, `executor_of`, `commands_of`: its
+  steps, some of which a plan and a smoke take too.
 """
 
 import copy
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
@@ -28,20 +28,15 @@ from rlplast.study.executors import Executor, make_executor
 from rlplast.study.folder import StudyFolder, config_path
 from rlplast.study.plan import Cell, PlannedRun, plan
 from rlplast.study.published import published_curves
-from rlplast.study.scheduler import CellSource, Failure, Progress, Stopped, pending, run_cells
-from rlplast.study.spec import ArmRun, StudyConfig, runs_of
+from rlplast.study.scheduler import Failure, Progress, Stopped, pending, run_cells
+from rlplast.study.spec import StudyConfig, runs_of
 from rlplast.training.config import read_yaml
 from rlplast.training.run_folder import write_text
-
-if TYPE_CHECKING:
-    from rlplast.study.trials import Trials
 
 __all__ = [
     "StudyResult",
     "build_each",
-    "cells_of",
     "commands_of",
-    "drawn_trials",
     "executor_of",
     "planned_runs",
     "read_study_config",
@@ -69,16 +64,14 @@ class StudyResult:
     Attributes:
         folder: the study's.
         cells: the folder of each cell below that → done; failed; skipped, for want of its prefix;
-            pruned by a search; absent, of a prefix that nothing needs any more.
+            absent, of a prefix that nothing needs any more.
         failures: why some are not done, and where their logs are.
-        trials: those of a search; None without one.
         began: whether anything was left to do.
     """
 
     folder: Path
     cells: dict[str, str]
     failures: list[Failure]
-    trials: "Trials | None"
     began: bool
 
 
@@ -114,34 +107,26 @@ def study(
         Interrupted: after KeyboardInterrupt, once the running cells have saved.
     """
     keys = read_study_config(config, executor, jobs)
-    cells, drawn = study_cells(keys), drawn_trials(keys, 1)  # these stand for all of their arm
+    cells = study_cells(keys)
     planned(keys, cells)
     folder = StudyFolder(study_folder(config, out))
     try:
         folder.open_for(versions())
         left = pending(cells, folder.path)
-        for line in build_each([*left, *drawn], step, keys.processes):
+        for line in build_each(left, step, keys.processes):
             report(line)
-
-        def write(tried: Sequence[Cell]) -> None:
-            write_study(folder, keys, [*cells, *tried], config)
-
-        trials = _open_trials(keys, cells, folder, write)
-        began = bool(left) or not (trials is None or trials.finished())
-        runner = executor_of(keys, [*cells, *drawn])
+        runner = executor_of(keys, cells)
         try:
             step("writing the plan")
-            write(trials.known() if trials is not None else [])
-            failures = _run(folder, cells, runner, keys, observer, trials)
+            write_study(folder, keys, cells, config)
+            failures = _run(folder, cells, runner, keys, observer)
         finally:
             runner.close()
     finally:
         folder.close()
-    tried = trials.known() if trials is not None else []
-    states = {cell.folder: status(folder.path / cell.folder) for cell in (*cells, *tried)}
-    states |= {cell.folder: "pruned" for cell in tried if states[cell.folder] != "done"}
+    states = {cell.folder: status(folder.path / cell.folder) for cell in cells}
     states |= {f.cell.folder: "failed" if f.log else "skipped" for f in failures}
-    return StudyResult(folder.path, states, failures, trials, began)
+    return StudyResult(folder.path, states, failures, bool(left))
 
 
 def study_folder(source: str | Path | Mapping[str, Any], out: str | Path | None) -> Path:
@@ -181,22 +166,17 @@ def study_cells(study: StudyConfig) -> list[Cell]:
     Raises:
         ConfigError: naming the arm whose config is wrong.
     """
-    return cells_of(study, runs_of(study))
+    return plan(planned_runs(study), study.continuations)
 
 
-def cells_of(study: StudyConfig, arm_runs: Sequence[ArmRun]) -> list[Cell]:
-    """Return the cells of some runs of a study, as of `study_cells`."""
-    return plan(planned_runs(study, arm_runs), study.continuations)
-
-
-def planned_runs(study: StudyConfig, arm_runs: Sequence[ArmRun]) -> list[PlannedRun]:
-    """Return some runs of a study with their configs.
+def planned_runs(study: StudyConfig) -> list[PlannedRun]:
+    """Return the runs of a study with their configs.
 
     Raises:
         ConfigError: naming the arm whose config is wrong.
     """
     runs, read = [], {}  # seeds differ in nothing else: one of them is read
-    for run in arm_runs:
+    for run in runs_of(study):
         try:
             if (run.task, run.arm) not in read:
                 read[run.task, run.arm] = config = read_config(study.base, *run.overrides)
@@ -206,21 +186,6 @@ def planned_runs(study: StudyConfig, arm_runs: Sequence[ArmRun]) -> list[Planned
         config = dataclasses.replace(copy.deepcopy(read[run.task, run.arm]), seed=run.seed)
         runs.append(PlannedRun(run.task, run.seed, run.arm, config, study.processes))
     return runs
-
-
-def drawn_trials(study: StudyConfig, count: int | None = None) -> list[Cell]:
-    """Return cells of trials with values drawn at random, to plan a search.
-
-    Args:
-        study: the study.
-        count: of each task and arm that is searched; default: as many as there are trials.
-    """
-    others = {(run.task, run.arm) for run in runs_of(study)}
-    trials: dict[tuple[str, str], list[ArmRun]] = {}
-    for run in runs_of(study.drawn(count)) if study.search is not None else ():
-        if (run.task, run.arm) not in others:
-            trials.setdefault((run.task, run.arm), []).append(run)
-    return [cell for runs in trials.values() for cell in cells_of(study, runs)]
 
 
 def build_each(
@@ -283,8 +248,7 @@ def write_study(
         text = dump_config(cell.config)
         if not path.exists() or path.read_bytes() != text.encode():  # edited, or cut short
             write_text(path, text)
-    trials = (cell.arm for cell in cells if cell.arm is not None)
-    arms = list(dict.fromkeys([*(run.arm for run in runs_of(study)), *trials]))
+    arms = list(dict.fromkeys(run.arm for run in runs_of(study)))
     about: dict[str, Any] = {
         "name": name,
         "command": command(),
@@ -301,22 +265,6 @@ def write_study(
     if published:
         about["published"] = [dataclasses.asdict(curve) for curve in published]
     folder.write_plan(about, cells)
-
-
-def _open_trials(
-    study: StudyConfig,
-    cells: Sequence[Cell],
-    folder: StudyFolder,
-    write: Callable[[Sequence[Cell]], object],
-) -> "Trials | None":
-    """Return the trials of a study, which write themselves into its plan; None without a search."""
-    if study.search is None:
-        return None
-    from rlplast.study.search import open_searches  # imports Optuna
-    from rlplast.study.trials import Trials
-
-    searches = open_searches(study, folder.path, lambda runs: cells_of(study, runs))
-    return Trials(searches, folder.path, cells, write)
 
 
 def executor_of(study: StudyConfig, cells: Sequence[Cell]) -> Executor:
@@ -340,12 +288,11 @@ def _run(
     executor: Executor,
     study: StudyConfig,
     observer: Callable[[Progress], object],
-    trials: CellSource | None,
 ) -> list[Failure]:
     program = () if _kind(study) == "local" else _PROGRAM
     command = commands_of(folder, program, study.processes)
     try:
-        return run_cells(cells, folder, executor, command, study.retries, observer, trials)
+        return run_cells(cells, folder, executor, command, study.retries, observer)
     except Stopped as stopped:
         message = f"{stopped.cells} running cell{'' if stopped.cells == 1 else 's'} stopped"
         raise Interrupted(

@@ -24,7 +24,6 @@ from rlplast.run.read import read_info, read_lines
 from rlplast.run.shrink import sources
 from rlplast.study.api import (
     build_each,
-    drawn_trials,
     executor_of,
     read_study_config,
     study_cells,
@@ -51,7 +50,7 @@ class StudyPlan:
 
     Attributes:
         config: the study's keys.
-        cells: its cells; those of trials have values drawn at random.
+        cells: its cells.
         takes: what each takes by its key, as of `estimate`.
         left: by key, the share that is left of each cell that has something left to do; None if no
             cell has begun.
@@ -81,8 +80,7 @@ def plan_study(
 ) -> StudyPlan:
     """Plan a study; arguments and errors as of `rlplast.study`."""
     study = read_study_config(source, executor, jobs)
-    cells = [*study_cells(study), *drawn_trials(study)]
-    cells = list({cell.key: cell for cell in reversed(cells)}.values())[::-1]  # equal ones are one
+    cells = study_cells(study)
     folder = study_folder(source, out)
     takes, basis = estimate(cells, folder)
     absent = dict.fromkeys(name for cell in cells for name in _absent(cell.config))

@@ -113,13 +113,6 @@ class Executor:
         """Return news of the cluster that was not reported yet, or nothing."""
         return self._backend.news()
 
-    def end(self, job: Job) -> None:
-        """Ask one running job to save and end, once; `wait` returns its outcome."""
-        for running in self._running:
-            if running.job is job and not running.asked:
-                running.asked = True
-                self._backend.end(running.handle, force=False)
-
     def stop(self) -> list[Outcome]:
         """Have all running jobs save and end, wait for them, and return their outcomes.
 

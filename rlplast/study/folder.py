@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 FORMAT = 1
-_EARLY = {".lock", ".study.yaml.tmp", "search.log", "search.log.lock"}  # before the config
+_EARLY = {".lock", ".study.yaml.tmp"}  # before the config
 _FIRST = {*_EARLY, "study.yaml", "configs", ".study.json.tmp"}  # before the plan
 
 

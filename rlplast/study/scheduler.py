@@ -2,9 +2,6 @@
 
 A cell that failed is tried again as often as asked; what goes on from a prefix that failed for
 good is not run, and everything else is.
-
-A supply adds cells while others run, and stops those that are not worth going on with: the trials
-of a search.
 """
 
 import time
@@ -12,13 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from rlplast.study.executors import Executor, Job, Outcome
 from rlplast.study.folder import StudyFolder, is_done, is_started
 from rlplast.study.plan import Cell
 
-__all__ = ["CellSource", "Failure", "Progress", "Stopped", "pending", "run_cells"]
+__all__ = ["Failure", "Progress", "Stopped", "pending", "run_cells"]
 
 MESSAGE = "rlplast: "  # begins the last line of a cell that names what was wrong
 CONFIG_ERROR = 2  # trying again would say the same
@@ -46,7 +42,7 @@ class Progress:
 
     Attributes:
         cells: all of them.
-        done: keys of those that are done, and of those that are no longer needed.
+        done: keys of those that are done, and of prefixes that nothing needs any more.
         running: keys of those that run, with the moment they were started.
         failures: those that failed for good.
         event: what has just happened, in words; empty if nothing.
@@ -57,21 +53,6 @@ class Progress:
     running: dict[str, float] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     event: str = ""
-
-
-class CellSource(Protocol):
-    """Adds cells while others run; asked about twice a second."""
-
-    def next(self, room: int) -> list[Cell]:
-        """Return cells to run now, of which so many could start."""
-        ...
-
-    def unwanted(self) -> set[str]:
-        """Return the keys of cells that are not to run, or not any further."""
-        ...
-
-    def lost(self, cell: Cell) -> None:
-        """Hear that a cell has failed for good."""
 
 
 def pending(cells: Sequence[Cell], root: Path) -> list[Cell]:
@@ -98,7 +79,6 @@ def run_cells(
     command: Callable[[Cell], tuple[str, ...]],
     retries: int = 1,
     observer: Callable[[Progress], object] = lambda progress: None,
-    supply: CellSource | None = None,
 ) -> list[Failure]:
     """Run all cells that are not done.
 
@@ -109,7 +89,6 @@ def run_cells(
         command: the command that runs a cell, and goes on with it if it was begun.
         retries: how often a cell that failed is started again.
         observer: called with the progress at every event, and about twice a second.
-        supply: adds cells; those it adds are done or not, but never need a prefix.
 
     Returns:
         The cells that failed for good, or could not be run for want of their prefix.
@@ -119,10 +98,9 @@ def run_cells(
     """
     waiting = pending(cells, folder.path)
     progress = Progress(cells, {c.key for c in cells} - {c.key for c in waiting})
-    run = _Run(folder, executor, command, retries, observer, supply, waiting, progress)
+    run = _Run(folder, executor, command, retries, observer, waiting, progress)
     try:
         run.notify()
-        run.refill()
         while run.waiting or progress.running:
             ready = [c for c in run.waiting if c.parent is None or c.parent in progress.done]
             for cell in ready[: executor.slots - len(progress.running)]:
@@ -130,7 +108,6 @@ def run_cells(
                 run.start(cell)
             for outcome in executor.wait(0.5):
                 run.end(outcome)
-            run.refill()
             run.notify(executor.news())
     except KeyboardInterrupt as interruption:
         stopped = executor.stop()
@@ -150,7 +127,6 @@ class _Run:
     command: Callable[[Cell], tuple[str, ...]]
     retries: int
     observer: Callable[[Progress], object]
-    supply: CellSource | None
     waiting: list[Cell]
     progress: Progress
     attempts: Counter[str] = field(default_factory=Counter)
@@ -174,12 +150,10 @@ class _Run:
         attempt = self.attempts[cell.key]
         seconds = time.monotonic() - progress.running.pop(cell.key)
         about = {"attempt": attempt, "seconds": round(seconds, 3), "exit": outcome.exit}
-        pruned = self.supply is not None and cell.key in self.supply.unwanted()
-        if outcome.exit == 0 or pruned:  # it may have come to its end before it was stopped
-            event = "pruned" if pruned else "done"
-            self.folder.note(cell, event, **about)
+        if outcome.exit == 0:
+            self.folder.note(cell, "done", **about)
             progress.done.add(cell.key)
-            self.notify(f"{event}: {cell.name}")
+            self.notify(f"done: {cell.name}")
             return
         about["reason"] = reason = outcome.reason or _reason(outcome.exit, outcome.job.log)
         if outcome.exit != CONFIG_ERROR and attempt <= self.retries:
@@ -189,34 +163,8 @@ class _Run:
             return
         self.folder.note(cell, "failed", **about)
         progress.failures.append(Failure(cell, reason, outcome.job.log))
-        if self.supply is not None:
-            self.supply.lost(cell)
         self.notify(f"failed: {cell.name} ({reason})")
         _drop_dependents(cell, self.waiting, progress, self.folder)
-
-    def refill(self) -> None:
-        """Take what the supply adds, and stop what it does not want any more."""
-        if self.supply is None:
-            return
-        running, before = self.progress.running, len(self.waiting)
-        added = self.supply.next(self.executor.slots - len(running) - before)
-        unwanted = self.supply.unwanted()
-        for job, cell in self.jobs.items():
-            if cell.key in unwanted and cell.key in running:
-                self.executor.end(job)
-        known = {cell.key for cell in self.progress.cells}
-        new = [cell for cell in added if cell.key not in known]
-        self.progress.cells = [*self.progress.cells, *new]
-        self.waiting = [*self.waiting, *added]
-        over = self.progress.done | {failure.cell.key for failure in self.progress.failures}
-        for cell in [cell for cell in self.waiting if cell.key in unwanted]:
-            self.waiting.remove(cell)
-            if cell.key not in over:
-                over.add(cell.key)
-                self.progress.done.add(cell.key)
-                self.folder.note(cell, "pruned")
-        if (before or added) and not self.waiting and not running:  # there is room after all
-            self.refill()
 
 
 def _reason(code: int, log: Path) -> str:

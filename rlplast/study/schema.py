@@ -17,7 +17,6 @@ from rlplast.core.method.listing import ROW_KEYS
 from rlplast.core.method.schedule import RULES
 from rlplast.core.registry import LISTS, Info, rows
 from rlplast.core.validation import hints_of
-from rlplast.study.search_config import SearchConfig
 from rlplast.study.spec import StudyConfig
 from rlplast.study.spec_checks import Arm, Sample
 from rlplast.training.kinds import get_kind, kinds
@@ -57,14 +56,7 @@ def config_schema() -> Schema:
     definitions["OptimizerConfig"]["allOf"] = _cases(rows("optimizers"), "name")
     study = _define(StudyConfig, definitions)
     keys, arm = study["properties"], _define(Arm, definitions)
-    sample = _define(Sample, definitions)
-    sample["required"].remove("count")  # which a search says
-    arm["properties"]["sample"] = _or_null(_ref(sample))
-    search = _define(SearchConfig, definitions)
-    for key, own in search["properties"].items():
-        if key not in search["required"]:
-            search["properties"][key] = _or_null(own)
-    keys["search"] = _ref(search)
+    arm["properties"]["sample"] = _or_null(_ref(_define(Sample, definitions)))
     for key in keys.keys() - {"base", "arms"}:
         keys[key] = _or_null(keys[key])
     keys["baseline"]["anyOf"].append({"type": "number"})  # as the names of arms may be

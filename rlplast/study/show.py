@@ -21,9 +21,9 @@ def show_study(folder: Path) -> dict[str, Any]:
 
     Returns:
         ``cells``: how many there are by status: those of `rlplast.run.show.show_run`, ``failed``
-        also if the run never began, ``skipped`` for want of its prefix, ``pruned`` by a search,
-        ``waiting`` if nothing has happened yet; ``running`` (name, folder, ``share``) and
-        ``failures`` (name, ``reason``, ``log``); ``bytes`` on disk; ``files``.
+        also if the run never began, ``skipped`` for want of its prefix, ``waiting`` if nothing has
+        happened yet; ``running`` (name, folder, ``share``) and ``failures`` (name, ``reason``,
+        ``log``); ``bytes`` on disk; ``files``.
 
     Raises:
         ConfigError: if it is no study's folder.
@@ -64,8 +64,6 @@ def _status(run: Path, note: Mapping[str, Any]) -> str:
     """Return a cell's status: its run's, and where that says nothing the journal's."""
     status = status_of(run, read_info(run)) if run.exists() else "absent"
     event = note.get("event")
-    if event == "pruned":
-        return event
     if event in ("failed", "skipped") and status != "done":
         return str(event)
     return "waiting" if status == "absent" else status

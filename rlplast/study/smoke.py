@@ -1,4 +1,4 @@
-"""A short trial of a study: the same arms, a few steps each, on meaningless data.
+"""A study tried out: the same arms, a few steps each, on meaningless data.
 
 Nothing that comes out is a result. It shows that each arm runs: that packages are there, hooks
 fire and metrics are measured.
@@ -32,7 +32,7 @@ from rlplast.study.executors import make_executor
 from rlplast.study.folder import StudyFolder, read_journal
 from rlplast.study.plan import Cell, PlannedRun, plan
 from rlplast.study.scheduler import Failure, Progress, Stopped, run_cells
-from rlplast.study.spec import StudyConfig, runs_of
+from rlplast.study.spec import StudyConfig
 from rlplast.training.run_folder import numbered
 
 __all__ = ["Smoke", "run_smoke", "shrunk_study", "smoke_folder", "smoke_runs"]
@@ -148,7 +148,7 @@ def _judged(
 
 def _untried(study: StudyConfig) -> list[str]:
     """Return what the runs of a study read from outside, and small ones do not."""
-    read = (sources(run.config).items() for run in planned_runs(study, runs_of(study)))
+    read = (sources(run.config).items() for run in planned_runs(study))
     return list(dict.fromkeys(f"{key}: {source}" for row in read for key, source in row))
 
 
@@ -162,7 +162,7 @@ def smoke_runs(study: StudyConfig, starts: Path) -> tuple[list[PlannedRun], dict
     """
     first: dict[str, PlannedRun] = {}
     same: dict[str, str] = {}
-    for run in planned_runs(study, runs_of(study)):
+    for run in planned_runs(study):
         try:
             config = shrunk(run.config, starts.resolve())
         except ConfigError as error:
@@ -186,7 +186,6 @@ def shrunk_study(study: StudyConfig) -> StudyConfig:
     published is compared with them.
     """
     arms = {name: _first(arm) if arm else arm for name, arm in study.arms.items()}
-    study = study.drawn(1)  # of a search one draw
     smaller = dataclasses.replace(
         study,
         seeds=study.seed_list()[:1],

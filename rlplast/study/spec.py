@@ -3,12 +3,10 @@
 - `StudyConfig`: the keys of a study's YAML; `parse` checks them.
 - `ArmRun`: one (task, seed, arm) with what it sets in the base config.
 - `runs_of`: all of them, `grid` and `sample` expanded.
-- `runs_of_trial`: those of one trial of a search, whose values others choose.
 """
 
 import dataclasses
 import itertools
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +17,6 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from rlplast.core.errors import ConfigError, check_choice, check_known
 from rlplast.core.rng import numpy_stream
 from rlplast.core.validation import Section, validated
-from rlplast.study.search_config import SearchConfig
 from rlplast.study.spec_checks import (
     LISTS,
     check_arm,
@@ -28,7 +25,7 @@ from rlplast.study.spec_checks import (
     check_values,
 )
 
-__all__ = ["ArmRun", "StudyConfig", "runs_of", "runs_of_trial"]
+__all__ = ["ArmRun", "StudyConfig", "runs_of"]
 
 Layers = tuple[Mapping[str, Any], ...]  # values by dotted key; a later one's hold
 Seed = Annotated[int, Field(ge=0, lt=10**18)]
@@ -63,8 +60,6 @@ class StudyConfig(Section):
         executor: ``kind`` (local, ray or slurm) and its options.
         published: curves that reports hold arms against: ``file``, a CSV, and ``arms``, which maps
             an arm's name to the values of its rows by column, as `rlplast.study.published` reads.
-        search: the search for the best values of the arms' samples, as `SearchConfig` has it. Null
-            draws ``count`` of them instead.
     """
 
     base: str | dict[str, Any] = field(default_factory=dict)
@@ -81,7 +76,6 @@ class StudyConfig(Section):
     retries: NonNegativeInt = 1
     executor: dict[str, Any] = field(default_factory=lambda: {"kind": "local"})
     published: dict[str, Any] | None = None
-    search: dict[str, Any] | None = None
 
     @classmethod
     def parse(cls, data: Any) -> "StudyConfig":
@@ -134,44 +128,11 @@ class StudyConfig(Section):
                 "tasks: reports use 'all tasks' for the mean over tasks; choose another name"
             )
         for name, arm in self.arms.items():
-            check_arm(str(name), arm, self.search is not None)
+            check_arm(str(name), arm)
             check_tasks(f"arms.{name}.tasks", (arm or {}).get("tasks") or {}, tasks)
-        for name, arm in self.arms.items():
-            if str(name) not in self.searched():  # whose sample needs a count
-                check_arm(str(name), arm)
         arms = [name for name, _ in self.expanded()]
         if self.baseline is not None:
             check_choice("baseline", self.baseline, arms)
-
-    def search_config(self) -> SearchConfig | None:
-        """Return what the key search says; None without it."""
-        if self.search is None:
-            return None
-        sampled = [str(name) for name, arm in self.arms.items() if (arm or {}).get("sample")]
-        return SearchConfig.parse(self.search, sampled)
-
-    def searched(self) -> dict[str, Mapping[str, Any]]:
-        """Return the arms that are searched, by name."""
-        search = self.search_config()
-        arms = {str(name): arm for name, arm in self.arms.items() if (arm or {}).get("sample")}
-        return {n: arm for n, arm in arms.items() if search is not None and search.searches(n)}
-
-    def drawn(self, count: int | None = None) -> "StudyConfig":
-        """Return the study with random draws for the trials of a search, no two alike.
-
-        Args:
-            count: how many; default: as many as there are trials, or different values.
-        """
-        search = self.search_config()
-        if search is None:
-            return self
-        arms = dict(self.arms)
-        for name, arm in arms.items():
-            if str(name) in self.searched():
-                most = math.prod(map(_different, arm["sample"]["keys"].values()))
-                draws = {"count": int(min(count or search.trials, most))}
-                arms[name] = {**arm, "sample": {**arm["sample"], **draws}}
-        return dataclasses.replace(self, arms=arms, search=None)
 
     def seed_list(self) -> list[int]:
         """Return the seeds."""
@@ -207,16 +168,11 @@ class StudyConfig(Section):
         Args:
             task: of this task, without arms that do not run there; None for all arms.
 
-        Arms that are searched are not among them.
-
         Raises:
             ConfigError: if two arms end up with one name.
         """
         arms: dict[str, Layers] = {}
-        searched = self.searched()
         for name, arm in self.arms.items():
-            if str(name) in searched:
-                continue
             own = _own(arm, task)
             for label, layers in _expanded(str(name), arm or {}, own) if own is not None else ():
                 if label in arms:
@@ -237,38 +193,13 @@ class ArmRun:
 
 def runs_of(study: StudyConfig) -> list[ArmRun]:
     """Return every run of a study; arms in the order of the file."""
+    threads = {} if study.threads is None else {"threads": study.threads}
     return [
-        _run(study, task, seed, arm, layers)
-        for task in study.task_list()
+        ArmRun(task, seed, arm, (study.overrides, there, *layers, threads | {"seed": seed}))
+        for task, there in study.task_list().items()
         for seed in study.seed_list()
         for arm, layers in study.expanded(task)
     ]
-
-
-def runs_of_trial(
-    study: StudyConfig, task: str, arm: str, number: int, chosen: Mapping[str, Any]
-) -> list[ArmRun]:
-    """Return the runs of a trial, one per seed; none where the arm does not run.
-
-    Args:
-        study: has the arm, which is searched.
-        task: one of its tasks.
-        arm: name of the arm.
-        number: of the trial, from 1.
-        chosen: its values by dotted key.
-    """
-    given = study.searched()[arm]
-    own = _own(given, task)
-    if own is None:
-        return []
-    layers = (*_values(given, own), chosen)
-    return [_run(study, task, seed, f"{arm} #{number}", layers) for seed in study.seed_list()]
-
-
-def _run(study: StudyConfig, task: str, seed: int, arm: str, layers: Layers) -> ArmRun:
-    threads = {} if study.threads is None else {"threads": study.threads}
-    there = study.task_list()[task]
-    return ArmRun(task, seed, arm, (study.overrides, there, *layers, threads | {"seed": seed}))
 
 
 def _own(arm: Mapping[str, Any] | None, task: str | None) -> Mapping[str, Any] | None:
@@ -324,13 +255,6 @@ def _samples(name: str, sample: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             )
         seen.append(chosen)
         yield chosen
-
-
-def _different(choice: Any) -> float:
-    """Return how many different values a choice has."""
-    if isinstance(choice, list):
-        return len({json.dumps(value, sort_keys=True) for value in choice})
-    return choice["high"] - choice["low"] + 1 if choice.get("integer", False) else math.inf
 
 
 def _short(keys: list[str]) -> dict[str, str]:

@@ -49,8 +49,8 @@ class Range(Section):
     integer: bool = False
 
 
-def check_arm(name: str, arm: Any, search: bool = False) -> None:
-    """Check an arm; the sample of one that may be searched needs no count."""
+def check_arm(name: str, arm: Any) -> None:
+    """Check an arm."""
     if not re.search(r"[A-Za-z0-9]", name):
         raise ConfigError(f"arm {name!r}: allowed is a name with a letter or a digit")
     if arm is None:
@@ -64,10 +64,7 @@ def check_arm(name: str, arm: Any, search: bool = False) -> None:
     check_values(arm.get("overrides") or {}, f"arms.{name}.overrides")
     check_values(arm.get("grid") or {}, f"arms.{name}.grid")
     if arm.get("sample"):
-        sample = arm["sample"]
-        if search:  # which has a number of trials
-            sample = {"count": 1} | sample
-        _check_sample(f"arms.{name}.sample", sample)
+        _check_sample(f"arms.{name}.sample", arm["sample"])
 
 
 def check_tasks(where: str, given: Any, tasks: Sequence[str]) -> None:

@@ -167,27 +167,6 @@ def test_stop_ends_all_cells_of_all_packs(make, slurm, tmp_path):
     assert {out.exit for out in outcomes(executor, 2).values()} == {0}
 
 
-@pytest.mark.parametrize("waits", [False, True])
-def test_one_cell_is_stopped_and_its_pack_goes_on(waits, make, slurm, tmp_path):
-    executor = make("slurm", slurm=TIME, cells=2)
-    one, two = saver(tmp_path, "one"), saver(tmp_path, "two")
-    if waits:
-        (slurm / "full").touch()
-    executor.submit(one)
-    executor.submit(two)
-    if not waits:
-        until(lambda: starts(tmp_path, "one") and starts(tmp_path, "two"))
-    executor.end(one)
-    assert outcomes(executor, 1)["one"].exit == 130
-    assert saved(tmp_path, "one") == (not waits)
-    if waits:
-        fake_slurm.start(slurm, "1")
-    until(lambda: starts(tmp_path, "two"))
-    (tmp_path / "go").touch()
-    assert outcomes(executor, 1)["two"].exit == 0
-    assert len(starts(tmp_path, "one")) == (not waits)
-
-
 def test_cells_gather_while_there_are_as_many_slurm_jobs_as_may_be(make, slurm, tmp_path):
     executor = make("slurm", jobs=3, slurm=TIME, cells=2)  # two Slurm jobs at most
     begin(executor, tmp_path, "one", "two")

@@ -266,7 +266,7 @@ def test_the_last_arm_of_a_shipped_study_made_small_trains(name, tmp_path):
 
 @pytest.mark.slow
 def test_smoke_of_a_shipped_study(tmp_path):
-    outcome = command("study", "study/search_demo", "--smoke", "--out", tmp_path / "out")
+    outcome = command("study", "study/digits_warm_start", "--smoke", "--out", tmp_path / "out")
     assert outcome.code == 0, outcome.out + outcome.err
 
 
