@@ -23,6 +23,7 @@ COMMANDS = {
     "resume": "Go on with a run that was interrupted.",
     "evaluate": "Play full episodes with a trained agent.",
     "study": "Compare arms, and train what they share only once.",
+    "work": "Train cells of a study that is planned, beside other workers.",
     "report": "Make one page of many runs: curves, intervals, comparisons, costs, configs.",
     "frame": "Write what runs measured as one table, for pandas, R or a spreadsheet.",
     "show": "Show where a run or a study is, and what comes next.",

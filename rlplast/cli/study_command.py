@@ -19,8 +19,8 @@ from rlplast.cli.study_progress import study_progress
 from rlplast.cli.tables import counted, wrapped
 from rlplast.study.api import study, study_folder
 from rlplast.study.plan import Cell
-from rlplast.study.scheduler import Failure, Progress
 from rlplast.study.spec import StudyConfig
+from rlplast.study.watch import Failure, Progress
 
 __all__ = ["add_arguments", "run", "shown"]
 

@@ -15,7 +15,7 @@ from rlplast.cli.live import Rows
 from rlplast.run.read import last_line
 from rlplast.run.show import share_done
 from rlplast.study.plan import Cell, weights
-from rlplast.study.scheduler import Progress
+from rlplast.study.watch import Progress
 
 __all__ = ["StudyProgress", "study_progress"]
 
@@ -43,7 +43,7 @@ class StudyProgress(Rows):
         cells = {cell.key: cell for cell in progress.cells}
         if not self._weights:
             self._weights = weights(progress.cells)
-        for key in self._rows.keys() - progress.running.keys():
+        for key in self._rows.keys() - progress.running:
             self.remove_task(self._rows.pop(key))
         failed = {failure.cell.key for failure in progress.failures}
         done = sum(self._weights[key] for key in progress.done)
@@ -77,7 +77,7 @@ class StudyProgress(Rows):
 def study_progress(
     root: Path, now: Callable[[], float] = time.monotonic
 ) -> Iterator[Callable[[Progress], None]]:
-    """Show a study's progress while the block runs; yields the scheduler's observer.
+    """Show a study's progress while the block runs; yields an observer.
 
     Args:
         root: the study's folder.

@@ -23,9 +23,9 @@ from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.report import arms as naming
 from rlplast.run.differences import is_free, texts
 from rlplast.run.read import read_best, read_config, read_info, read_lines, status_in, unaltered
-from rlplast.study.folder import read_journal, read_study
 from rlplast.study.published import PublishedCurve, PublishedPoint
 from rlplast.study.show import share_of
+from rlplast.study.state import StudyState
 
 __all__ = [
     "PREFIX",
@@ -367,8 +367,9 @@ def _begun(*about: Any) -> list[_Run]:
 
 
 def _of_study(study: Path) -> _Part:
-    """Read a study's cells; unfinished ones are named with what the journal says last."""
-    plan, events = read_study(study), read_journal(study)
+    """Read a study's cells; unfinished ones are named with what workers say of them."""
+    state = StudyState(study)
+    plan, fates = state.study, {row["key"]: fate for row, fate in state.fates()}
     name = plan["name"] or study.resolve().name
     tasks = [task for task in plan["tasks"] if task]
     part = _Part(name, list(plan["arms"]), tasks, plan["baseline"], recovered=plan.get("recovered"))
@@ -377,7 +378,7 @@ def _of_study(study: Path) -> _Part:
         part.published.append(PublishedCurve(**own | {"points": points}))
     part.notes = [SMOKE] if plan.get("smoke") else []
     for cell in plan["cells"]:
-        folder, seed, last = study / cell["folder"], cell["seed"], events.get(cell["key"])
+        folder, seed, fate = study / cell["folder"], cell["seed"], fates[cell["key"]]
         arm = cell["arm"] if cell["kind"] == "arm" else PREFIX
         info = read_info(folder)
         status = status_in(info)
@@ -389,31 +390,30 @@ def _of_study(study: Path) -> _Part:
             part.runs.append(_Run(*about, status, folder))
             continue
         label = "/".join(own for own in (cell["task"], f"seed-{seed}", arm or "prefix") if own)
-        part.missing.append(f"{label}: {_in_words(status, last)}")
-        part.left += _left(folder, cell, status, last)
+        words = _in_words(status)
+        if fate == "failed":
+            words = f"failed at attempt {len(state.claims.attempts[cell['key']])}"
+            words += f" ({state.claims.reason(cell['key'])})"
+        part.missing.append(f"{label}: {words}")
+        part.left += _left(folder, cell, status, fate)
         if arm != PREFIX and info:
             if info.get("diverged"):
                 part.lost.append((task, arm, seed))
-            over = last is not None and last.get("event") == "failed" and status in GOING
-            part.runs += _begun(*about, "failed" if over else status, folder)
+            over = fate == "failed" and status in GOING
+            part.runs += _begun(*about, fate if over else status, folder)
     part.tasks = list(dict.fromkeys([*part.tasks, *(run.task for run in part.runs)]))
     return part
 
 
-def _left(folder: Path, cell: Row, status: str, last: Row | None) -> list[tuple[bool, float]]:
-    over = last is not None and last.get("event") in ("failed", "skipped")
-    if status not in GOING or over:
+def _left(folder: Path, cell: Row, status: str, fate: str) -> list[tuple[bool, float]]:
+    if status not in GOING or fate in ("failed", "skipped"):
         return []
     started = status != "absent"
     return [(started, 1 - ((started and share_of(folder, cell)) or 0.0))]
 
 
-def _in_words(status: str, event: Row | None = None) -> str:
-    words = {"absent": "not started", "running": "running, or killed"}.get(status, status)
-    if event is not None and event.get("event") == "failed":
-        words = f"failed with exit {event.get('exit')} at attempt {event.get('attempt')}"
-        words += f" ({event['reason']})" if event.get("reason") else ""
-    return words
+def _in_words(status: str) -> str:
+    return {"absent": "not started", "running": "running, or killed"}.get(status, status)
 
 
 def _of_runs(folders: Sequence[Path], name: str) -> _Part:

@@ -25,7 +25,7 @@ __all__ = ["serve"]
 # Any port: one on another machine may lead here, as of `ssh -L 9000:localhost:8000`.
 _OURS = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?", re.IGNORECASE)
 _REFUSED = b"This page is shown only at http://localhost and http://127.0.0.1, with its port.\n"
-_WATCHED = ("journal.jsonl", "study.json", "run.json", "metrics.jsonl")
+_WATCHED = ("study.json", "run.json", "metrics.jsonl")
 _REST = 10  # times as long as the page took to write, it is left as it is: runs need the cores
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError, did_you_mean
-from rlplast.run.shapes import CONFIG, JOURNAL, METRICS, RECEIPTS, RUN_INFO, check_keys, check_line
+from rlplast.run.shapes import CONFIG, METRICS, RECEIPTS, RUN_INFO, check_keys, check_line
 from rlplast.run.shipped import shipped_configs
 from rlplast.training import best
 from rlplast.training.best import Best
@@ -37,7 +37,7 @@ __all__ = [
     "unaltered",
 ]
 
-_LINES = {"metrics.jsonl": METRICS, "receipts.jsonl": RECEIPTS, "journal.jsonl": JOURNAL}
+_LINES = {"metrics.jsonl": METRICS, "receipts.jsonl": RECEIPTS}
 _TAIL = 1 << 14  # bytes of a file that are sure to hold its last line
 
 

@@ -1,7 +1,7 @@
 """What the JSON files of runs and studies hold, by key; whoever edits one may break it.
 
 - `RUN_INFO`, `CONFIG`, `STUDY`, `Cell`: run.json, config.yaml, study.json and its cells.
-- `METRICS`, `RECEIPTS`, `JOURNAL`: the lines of files.
+- `METRICS`, `RECEIPTS`: the lines of files.
 - `check_keys`, `check_line`: refuse a value of another type by its key.
 """
 
@@ -17,7 +17,6 @@ from rlplast.core.validation import Section, check_value
 
 __all__ = [
     "CONFIG",
-    "JOURNAL",
     "METRICS",
     "RECEIPTS",
     "RUN_INFO",
@@ -92,6 +91,11 @@ STUDY: Mapping[str, Any] = {
     "seeds": list[int],
     "baseline": str | None,
     "smoke": bool,
+    "retries": int,
+    "processes": int,
+    "threads": int,
+    "imports": list[str],
+    "folder": str,
     "recovered": float | None,
     "published": list[Mapped],
     "cells": list[Mapped],
@@ -113,6 +117,7 @@ class Cell(Section):
     stops: tuple[Moment, ...]
     name: str = ""
     continuation: int = 1
+    weight: float = 0.0
 
 
 Kinds = Mapping[str, tuple[type, ...]]  # key → what it may be, if it is no number
@@ -128,15 +133,8 @@ RECEIPTS: Kinds = {
     "units": (dict, type(None)),
     "layers": (list, type(None)),
 }
-JOURNAL: Kinds = {
-    "time": (str,),
-    "cell": (str,),
-    "name": (str,),
-    "event": (str,),
-    "reason": (str, type(None)),
-}
 _NUMBERS = {int, float, type(None)}
-_NEEDED = {"method", "clock", "cell", "event"}
+_NEEDED = {"method", "clock"}
 _INSIDE = {"clock": int, "units": int, "followers": str}  # what mappings of a line hold
 
 

@@ -1,13 +1,12 @@
 """Studies as a library: what `rlplast study` does, and Python may.
 
 - `study`: runs a study, or goes on with it; `StudyResult`: how it ended.
-- `read_study_config`, `study_cells`, `build_each`, `write_study`, `executor_of`, `commands_of`: its
+- `read_study_config`, `study_cells`, `build_each`, `write_study`, `executor_of`, `run_workers`: its
   steps, some of which a plan and a smoke take too.
 """
 
 import copy
 import dataclasses
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from rlplast.core.errors import ConfigError, Interrupted, RlplastError
+from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.run.build import build, check_hooks_of_processes, check_processes
 from rlplast.run.config_file import dump_config, read_config
 from rlplast.run.imports import imported
@@ -23,38 +22,29 @@ from rlplast.run.info import command, resume_info, resume_words, versions
 from rlplast.run.loggers.logger import check_loggers
 from rlplast.run.read import status
 from rlplast.run.shipped import find_config
-from rlplast.study.cell import main
+from rlplast.study.claims import Claims
 from rlplast.study.executors import Executor, make_executor
-from rlplast.study.folder import StudyFolder, config_path
+from rlplast.study.folder import StudyFolder, cell_row, config_path
 from rlplast.study.plan import Cell, PlannedRun, plan
 from rlplast.study.published import published_curves
-from rlplast.study.scheduler import Failure, Progress, Stopped, pending, run_cells
 from rlplast.study.spec import StudyConfig, runs_of
+from rlplast.study.state import Row, pending
+from rlplast.study.watch import Failure, Progress, watch
 from rlplast.training.config import read_yaml
 from rlplast.training.run_folder import write_text
 
 __all__ = [
     "StudyResult",
     "build_each",
-    "commands_of",
     "executor_of",
     "planned_runs",
     "read_study_config",
+    "run_workers",
     "study",
     "study_cells",
     "study_folder",
     "write_study",
 ]
-
-# What a cell runs is the code that planned it, whatever lies in the current folder.
-_ROOT = str(Path(__file__).absolute().parents[2])  # not behind links: that holds other folders
-_PROGRAM = (
-    sys.executable,
-    "-P",
-    "-c",
-    f"import sys; sys.path.insert(0, {_ROOT!r}); "
-    "from rlplast.study.cell import main; sys.exit(main())",
-)
 
 
 @dataclass(frozen=True)
@@ -112,16 +102,14 @@ def study(
     folder = StudyFolder(study_folder(config, out))
     try:
         folder.open_for(versions())
-        left = pending(cells, folder.path)
-        for line in build_each(left, step, keys.processes):
+        rows = [cell_row(cell) for cell in cells]
+        left = {row["key"] for row in pending(rows, folder.path)}
+        for line in build_each([c for c in cells if c.key in left], step, keys.processes):
             report(line)
-        runner = executor_of(keys, cells)
-        try:
-            step("writing the plan")
-            write_study(folder, keys, cells, config)
-            failures = _run(folder, cells, runner, keys, observer)
-        finally:
-            runner.close()
+        workers = executor_of(keys, cells)
+        step("writing the plan")
+        write_study(folder, keys, cells, config)
+        failures = run_workers(folder, cells, workers, observer)
     finally:
         folder.close()
     states = {cell.folder: status(folder.path / cell.folder) for cell in cells}
@@ -258,6 +246,11 @@ def write_study(
         "tasks": list(study.task_list()),
         "seeds": study.seed_list(),
         "smoke": smoke,
+        "retries": study.retries,
+        "processes": study.processes,
+        "threads": max(cell.config.threads for cell in cells),
+        "imports": imported(),
+        "folder": str(Path.cwd()),
     }
     if study.recovered is not None:
         about["recovered"] = study.recovered
@@ -265,6 +258,17 @@ def write_study(
     if published:
         about["published"] = [dataclasses.asdict(curve) for curve in published]
     folder.write_plan(about, cells)
+
+
+def run_workers(
+    folder: StudyFolder,
+    cells: Sequence[Cell],
+    workers: Executor,
+    observer: Callable[[Progress], object],
+) -> list[Failure]:
+    """Run what is left of a study whose plan is written; returns and raises as `watch`."""
+    _try_again(folder.path, [cell_row(cell) for cell in cells])
+    return watch(folder.path, cells, workers, observer)
 
 
 def executor_of(study: StudyConfig, cells: Sequence[Cell]) -> Executor:
@@ -275,36 +279,17 @@ def executor_of(study: StudyConfig, cells: Sequence[Cell]) -> Executor:
     """
     options = {key: value for key, value in study.executor.items() if key != "kind"}
     threads = max(cell.config.threads for cell in cells)
-    return make_executor(_kind(study), study.jobs, threads, options, main, study.processes)
+    kind = study.executor.get("kind", "local")
+    return make_executor(kind, study.jobs, threads, options, study.processes)
 
 
-def _kind(study: StudyConfig) -> str:
-    return study.executor.get("kind", "local")
-
-
-def _run(
-    folder: StudyFolder,
-    cells: Sequence[Cell],
-    executor: Executor,
-    study: StudyConfig,
-    observer: Callable[[Progress], object],
-) -> list[Failure]:
-    program = () if _kind(study) == "local" else _PROGRAM
-    command = commands_of(folder, program, study.processes)
-    try:
-        return run_cells(cells, folder, executor, command, study.retries, observer)
-    except Stopped as stopped:
-        message = f"{stopped.cells} running cell{'' if stopped.cells == 1 else 's'} stopped"
-        raise Interrupted(
-            f"{message}: the same command goes on with {folder.path} from their newest checkpoints"
-        ) from None
-
-
-def commands_of(
-    folder: StudyFolder, program: Sequence[str] = (), processes: int = 1
-) -> Callable[[Cell], tuple[str, ...]]:
-    """Return a function that gives a cell's command: a program and arguments of `cell.main`."""
-    imports = [word for module in imported() for word in ("--import", module)]
-    several = ["--processes", str(processes)] if processes > 1 else []
-    where = str(folder.path.resolve())
-    return lambda cell: (*program, where, cell.key, *imports, *several)
+def _try_again(root: Path, rows: Sequence[Row]) -> None:
+    """Free what failed before, and what is left though it was done: its folder is gone."""
+    left = {row["key"] for row in pending(rows, root)}
+    claims = Claims(root, 0)
+    claims.look()
+    for cell, state in claims.states.items():
+        if state in ("failed", "done") and cell in left:
+            claim = claims.claim(cell)
+            if claim is not None:
+                claim.finish("again")

@@ -1,13 +1,15 @@
-"""One cell of a study, as executors run it: `main` with the study's folder and the cell's key.
+"""One cell of a study, as workers run it.
 
 - `run_cell`: brings it to its end.
-- `lead`: starts the other processes that train it too, as torchrun would.
+- `lead`: starts the other processes that train it too, as torchrun would; `main` is theirs.
+- `die_with`: ends a process with its parent.
 
 It may be started again at any time, after any end: what was begun goes on from its newest
 checkpoint, what was not is branched from its prefix, and what is done is left alone.
 """
 
 import argparse
+import ctypes
 import os
 import shutil
 import signal
@@ -16,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -26,38 +28,41 @@ from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
 from rlplast.run import api
 from rlplast.run.imports import import_modules
 from rlplast.run.messages import exit_code, say
-from rlplast.study.child import GRACE, PARENT, STOPPED, die_with_parent
 from rlplast.study.folder import config_path, is_done, is_started, read_study
 from rlplast.training.files import lock
 from rlplast.training.run_folder import numbered
 
-__all__ = ["lead", "main", "run_cell"]
+__all__ = ["GRACE", "STOPPED", "die_with", "lead", "main", "run_cell"]
+
+GRACE = 120.0  # seconds that a cell may save for when it is stopped: a replay has some GB
+STOPPED = 130  # exit code of a cell that has saved after a signal
+PARENT = "RLPLAST_PARENT"  # environment variable: process id of who leads
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 _PATIENCE = 120.0  # seconds for a process that was asked to stop to leave the run's folder
 _NOTICED = 20.0  # seconds in which the first sees by itself that another one has failed
 
 
 def run_cell(
-    study: Path, key: str, others: Sequence[str] = (), processes: int = 1, how: str | None = None
+    study: Path,
+    cells: Mapping[str, Mapping[str, Any]],
+    key: str,
+    plan: Mapping[str, Any],
+    how: str | None = None,
 ) -> None:
     """Bring one cell of a study to its end.
 
     Args:
         study: its folder.
+        cells: of study.json, by key.
         key: of the cell.
-        others: the command of other processes that train it together with this one.
-        processes: how many there are, with this one.
-        how: of another process: train or resume.
+        plan: what else study.json says.
+        how: train or resume, of another process that trains it together with the first one.
 
     Raises:
-        ConfigError: if the study has no such cell.
         DamagedFile: if it, or the prefix it goes on from, is damaged.
         RlplastError: if another process does not stop writing to the cell's folder.
     """
-    plan = read_study(study)
-    cells = {cell["key"]: cell for cell in plan["cells"]}
-    if key not in cells:
-        raise ConfigError(f"{study} has no cell {key!r}: its study.json was written anew")
     cell = cells[key]
     folder = study / cell["folder"]
     config = api.read_config(config_path(study, key))
@@ -68,6 +73,7 @@ def run_cell(
         "seed": cell["seed"],
         "arm": cell["arm"] or cell["kind"],
     }
+    processes = plan.get("processes", 1)
     leads = processes > 1 and how is None
     if how is None:
         _wait_for(folder)
@@ -81,7 +87,8 @@ def run_cell(
                 how = "train"
             else:
                 _branch(study, cells[cell["parent"]], folder, config, about)
-    with lead(processes, [*others, "--as", how]) if leads else nullcontext():
+    others = [sys.executable, "-m", "rlplast.study.cell", str(study), key, how]
+    with lead(processes, others) if leads else nullcontext():
         if how == "train":
             api.train(config, folder, until=until, study=about)
             return
@@ -172,24 +179,32 @@ def _fail_with(other: "subprocess.Popen[bytes]", over: threading.Event) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one cell; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="rlplast.study.cell", description=__doc__)
+    """Be another process of a cell; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="rlplast.study.cell")
     parser.add_argument("study", type=Path)
     parser.add_argument("key")
-    parser.add_argument("--import", dest="modules", action="append", default=[])
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--as", dest="how", choices=("train", "resume"))
-    arguments: Any = parser.parse_args(argv)
-    die_with_parent(signal.SIGKILL if arguments.how else signal.SIGTERM)
+    parser.add_argument("how", choices=("train", "resume"))
+    given = parser.parse_args(argv)
+    die_with(int(os.environ.pop(PARENT)), signal.SIGKILL)
 
     def run() -> int:
-        import_modules(arguments.modules)
-        words = sys.argv[1:] if argv is None else argv
-        others = [sys.executable, "-m", "rlplast.study.cell", *words]
-        run_cell(arguments.study, arguments.key, others, arguments.processes, arguments.how)
+        plan = read_study(given.study)
+        import_modules(plan.get("imports", ()))
+        run_cell(given.study, {c["key"]: c for c in plan["cells"]}, given.key, plan, given.how)
         return 0
 
     return exit_code(run)
+
+
+def die_with(parent: int, number: int = signal.SIGTERM) -> None:
+    """Have Linux send this process a signal when its parent is gone; elsewhere nothing happens.
+
+    The parent of Linux is the thread that started this process: that one must live as long.
+    """
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+        if os.getppid() != parent:  # it died before the line above
+            os.kill(os.getpid(), number)
 
 
 if __name__ == "__main__":

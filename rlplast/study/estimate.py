@@ -31,10 +31,10 @@ from rlplast.study.api import (
 )
 from rlplast.study.folder import cell_row, is_started
 from rlplast.study.plan import Cell, plan
-from rlplast.study.scheduler import pending
 from rlplast.study.show import share_of
 from rlplast.study.smoke import shrunk_study, smoke_runs
 from rlplast.study.spec import StudyConfig
+from rlplast.study.state import pending
 from rlplast.training.config import RunConfig
 
 __all__ = ["StudyPlan", "estimate", "plan_study"]
@@ -87,7 +87,7 @@ def plan_study(
     problem, lacking, levels = None, set[str](), dict[str, None]()
     try:
         _check_arms(study, lacking, levels)
-        executor_of(study, cells).close()
+        executor_of(study, cells).stop()
     except ConfigError as error:
         problem = error
     found = tuple(absent), tuple(sorted(lacking)), tuple(levels)
@@ -99,8 +99,8 @@ def _left(cells: Sequence[Cell], folder: Path) -> dict[str, float] | None:
     if not any(is_started(folder / cell.folder) for cell in cells):
         return None
     return {
-        cell.key: 1 - (share_of(folder / cell.folder, cell_row(cell)) or 0.0)
-        for cell in pending(cells, folder)
+        row["key"]: 1 - (share_of(folder / row["folder"], row) or 0.0)
+        for row in pending([cell_row(cell) for cell in cells], folder)
     }
 
 

@@ -1,196 +1,96 @@
-"""Where the jobs of a study run: on this machine, on a Ray cluster, through Slurm.
+"""Where the workers of a study are: on this machine, on a Ray cluster, in Slurm jobs.
 
-- `Outcome`: how a job ended.
-- `Executor`: submit jobs, wait for outcomes, stop.
+- `Executor`: starts workers, says whether they have ended, stops them.
 - `make_executor`: one of a kind, from its options.
-- `Backend`: what a kind provides; `LocalBackend`: processes of this machine, forked from a server
-  that has imported what they need. Importing PyTorch takes longer than many a run of a small
-  network: the server does it once.
-
-A job is an idempotent command that carries on where it stopped when it is started again. Every
-job that was submitted comes back as an outcome with an exit code, whatever happened to it.
 """
 
-import contextlib
-import importlib
-import multiprocessing
+import io
 import os
-import signal
+import socket
+import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from multiprocessing import connection, forkserver
-from types import ModuleType
+from collections.abc import Collection, Mapping
+from contextlib import redirect_stderr
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from rlplast.core.errors import ConfigError, RlplastError, check_choice, check_known, shortened
-from rlplast.study import child
-from rlplast.study.child import Job
+from rlplast.core.optional import import_optional
+from rlplast.study import node
 
-__all__ = ["Backend", "Executor", "Job", "LocalBackend", "Main", "Outcome", "make_executor"]
-
-Main = Callable[[Sequence[str]], int]
+__all__ = ["Executor", "make_executor"]
 
 _OPTIONS = {"local": ("devices", "gpus"), "ray": ("address", "gpus"), "slurm": ("cells", "slurm")}
-_PATIENCE = child.GRACE + 60.0  # seconds: a cluster takes a while to say that a job has ended
-_LAST = 20.0  # seconds until the end of a job that was killed is seen
-# Slow to import. The server imports those that this process has, since it built every arm.
+_ROOT = str(Path(__file__).absolute().parents[2])  # not behind links: that holds other folders
+_ANSWER = 10.0  # seconds a Ray cluster has to answer
+_DEATHS = 3  # of nodes under a Ray task
+_JOBS = 32  # of Slurm at once, by default
+_AGAIN = 100  # times that Slurm's time limit may come to a job
+_WARNING = int(node.GRACE)  # seconds before the time limit: early enough to save
+_EARLY, _LEAST = (
+    60,
+    60,
+)  # seconds that Slurm may warn before that; that a run needs to get somewhere
+# Slow to import. Workers import those that this process has, since it built every arm.
 _SLOW = ("torch._dynamo", "sklearn.datasets", "altair", "gymnasium", "mujoco")
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a job ended."""
-
-    job: Job
-    exit: int  # code of the command; 128 + n if signal n killed it
-    reason: str = ""  # in words, where the exit code does not say it
-
-
-class Backend:
-    """What a kind of executor provides; a handle is whatever its `start` returns."""
-
-    pause = 0.2  # seconds between two looks at the jobs
-
-    def start(self, job: Job) -> Any:
-        """Start a job; OSError or RlplastError if that fails."""
-        raise NotImplementedError
-
-    def ended(self, handle: Any) -> tuple[int, str] | None:
-        """Return exit code and reason, or None while it runs."""
-        raise NotImplementedError
-
-    def end(self, handle: Any, force: bool) -> None:
-        """Ask it, once, to save and end; with force, kill it."""
-        raise NotImplementedError
-
-    def news(self) -> str:
-        """Return news of the cluster that was not reported yet, or nothing."""
-        return ""
-
-    def close(self) -> None:
-        """Let go of everything."""
-
-
-@dataclass(eq=False)
-class _Running:
-    job: Job
-    handle: Any
-    asked: bool = False
-
-
 class Executor:
-    """Runs jobs through a backend.
+    """Workers of one kind.
 
-    Args:
-        backend: starts jobs and tells how they ended.
-        slots: how many jobs may run at once; the caller keeps to it.
-        processes: of each job.
+    Attributes:
+        slots: how many cells may run at once.
+        stays: whether workers go on when the study's process ends.
     """
 
-    def __init__(self, backend: Backend, slots: int, processes: int = 1) -> None:
-        self.slots, self.processes = slots, processes
-        self._backend = backend
-        self._running: list[_Running] = []
-        self._ended: list[Outcome] = []  # and not yet returned
+    slots: int
+    stays = False
 
-    def submit(self, job: Job) -> None:
-        """Start a job; one that cannot be started has ended."""
-        try:
-            self._running.append(_Running(job, self._backend.start(job)))
-        except (OSError, RlplastError) as error:
-            self._ended.append(Outcome(job, *child.cannot_start(error)))
+    def start(self, root: Path, cells: int) -> None:
+        """Start workers for a study's folder in which so many cells are left.
 
-    def wait(self, seconds: float) -> list[Outcome]:
-        """Return the outcomes of jobs that ended, as soon as there is one, or [] after a time."""
-        return self._look(seconds, lambda: bool(self._ended))
-
-    def news(self) -> str:
-        """Return news of the cluster that was not reported yet, or nothing."""
-        return self._backend.news()
-
-    def stop(self) -> list[Outcome]:
-        """Have all running jobs save and end, wait for them, and return their outcomes.
-
-        Jobs that take too long are killed. When Ctrl-C interrupts it, the next call goes on where
-        it was: no job is asked twice.
+        Raises:
+            RlplastError: if they cannot be started.
         """
-        for running in reversed(self._running):  # those that wait first, or they would get the room
-            if not running.asked:
-                running.asked = True
-                self._backend.end(running.handle, force=False)
-        ended = self._look(_PATIENCE, lambda: not self._running)
-        for running in self._running:
-            self._backend.end(running.handle, force=True)
-        ended += self._look(_LAST, lambda: not self._running)
-        unseen = "killed, but its end was not seen"
-        ended += [Outcome(running.job, child.KILLED, unseen) for running in self._running]
-        self._running = []
-        return ended
+        raise NotImplementedError
 
-    def close(self) -> None:
-        """Stop what still runs, and let go of the cluster."""
-        self.stop()
-        self._backend.close()
+    def ended(self) -> str | None:
+        """Return why no worker is left, empty if that is no fault; None while there are any."""
+        raise NotImplementedError
 
-    def _look(self, seconds: float, enough: Callable[[], bool]) -> list[Outcome]:
-        """Return which jobs have ended, once that is enough or the time is over."""
-        until = time.monotonic() + seconds
-        while True:
-            for running in list(self._running):
-                found = self._backend.ended(running.handle)
-                if found is not None:
-                    self._running.remove(running)
-                    self._ended.append(Outcome(running.job, *found))
-            left = until - time.monotonic()
-            if enough() or left <= 0:
-                ended, self._ended = self._ended, []
-                return ended
-            time.sleep(min(self._backend.pause, left))
+    def stop(self) -> None:
+        """Have workers save and end, and wait for that."""
 
 
 def make_executor(
-    kind: str,
-    jobs: int | None,
-    threads: int,
-    options: Mapping[str, Any],
-    main: Main,
-    processes: int = 1,
+    kind: str, jobs: int | None, threads: int, options: Mapping[str, Any], processes: int = 1
 ) -> Executor:
     """Return an executor.
 
     Args:
         kind: ``local``, ``ray`` or ``slurm``.
-        jobs: jobs at once; default: what this machine or cluster has room for.
-        threads: CPUs of each process of a job.
+        jobs: cells at once; default: what this machine or cluster has room for.
+        threads: CPUs of each process of a cell.
         options: local: ``devices`` (GPUs of this machine; default: those that PyTorch sees),
-            ``gpus`` (of a job: 1, or 0.5 for half of one, 0 for none; default: jobs share what
-            there is); ray: ``address``, ``gpus``; slurm: ``slurm``, parameters of sbatch,
-            and ``cells``, how many share a Slurm job.
-        main: what a local job's process calls with the words of its command, for an exit code.
-            Elsewhere a command is a program and its arguments.
-        processes: of a job, which train together, each on a GPU of its own.
+            ``gpus`` (of a cell: 1, or 0.5 for half of one, 0 for none; default: cells share what
+            there is); ray: ``address``, ``gpus``; slurm: ``slurm``, parameters of sbatch, and
+            ``cells``, how many run side by side in a Slurm job.
+        processes: of a cell, which train together, each on a GPU of its own.
 
     Raises:
-        ConfigError: for an unknown kind or option, a value that is not allowed, a library that is
-            missing.
+        ConfigError: for an unknown kind or option, a value that is not allowed, a library or a
+            cluster that is missing.
     """
     check_choice("executor.kind", kind, _OPTIONS)
     check_known(f"executor {kind}", options, _OPTIONS[kind])
-    if kind == "local":
-        backend, room = _local(threads, options, main, processes)
-    else:
-        module = importlib.import_module(f"rlplast.study.{kind}_executor")
-        backend, room = module.make(threads, options, processes if kind == "ray" else jobs)
-    return Executor(backend, jobs or room, processes)
+    made = {"local": _Local, "ray": _Ray, "slurm": _Slurm}[kind]
+    return made(jobs, threads, options, processes)
 
 
 def room_for(threads: int, gpus: float, cores: float, devices: float, processes: int = 1) -> int:
-    """Return how many jobs fit on a machine; none uses parts of two GPUs.
+    """Return how many cells fit on a machine; none uses parts of two GPUs.
 
     Examples:
         >>> room_for(threads=1, gpus=0.3, cores=8, devices=2)
@@ -202,16 +102,12 @@ def room_for(threads: int, gpus: float, cores: float, devices: float, processes:
     return min(room, int(devices) * int(1 / gpus) // processes) if gpus else room
 
 
-def gpus_of(options: Mapping[str, Any], processes: int = 1) -> float:
-    """Return how much of a GPU each process of a job uses.
-
-    Raises:
-        ConfigError: if it is not 0, or 0.01 to 1; or a part of one for one of several processes.
-    """
+def _gpus_of(options: Mapping[str, Any], processes: int) -> float:
+    """Return how much of a GPU each process of a cell uses."""
     gpus = options.get("gpus", 0)
     if type(gpus) not in (int, float) or not (gpus == 0 or 0.01 <= gpus <= 1):
         raise ConfigError(
-            f"executor: gpus is {shortened(gpus)}: allowed is 0, or 0.01 to 1 for each job"
+            f"executor: gpus is {shortened(gpus)}: allowed is 0, or 0.01 to 1 for each cell"
         )
     if processes > 1 and gpus not in (0, 1):
         raise ConfigError(
@@ -221,134 +117,247 @@ def gpus_of(options: Mapping[str, Any], processes: int = 1) -> float:
     return gpus
 
 
-def cpus() -> int:
-    """Return how many CPUs this process may use."""
+def _cpus() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def _local(
-    threads: int, options: Mapping[str, Any], main: Main, processes: int
-) -> "tuple[Backend, int]":
-    """Return a backend for this machine, and how many jobs it has room for; see `make_executor`."""
-    gpus, none = gpus_of(options, processes), options.get("gpus") == 0
-    seen = 0 if none else torch.cuda.device_count()  # asks NVML: a context would hold memory
-    devices = options.get("devices", seen)
-    least = 1 if gpus else 0
-    if type(devices) is not int or not least <= devices <= 1000:
-        raise ConfigError(
-            f"executor local: devices is {shortened(devices)}: allowed is how many GPUs this "
-            f"machine has, {least} to 1000 where gpus is {gpus}; default: those that PyTorch sees, "
-            f"{seen}; to plan for another machine, say what that one has"
-        )
-    if not none and 0 < devices < processes:
-        raise ConfigError(
-            f"executor local: processes = {processes}, each on a GPU of its own, and devices is "
-            f"{devices}: allowed are so many processes, or gpus: 0 for the CPU"
-        )
-    room = max(1, room_for(threads, gpus, cpus(), devices, processes))
-    if none or options.get("devices") == 0:
-        return LocalBackend(main, threads, [""]), room
-    visible = child.visible_gpus() or [str(i) for i in range(devices)]
-    return LocalBackend(main, threads, visible[:devices]), room
+def _command(root: Path, jobs: int, *words: str) -> list[str]:
+    """Return the command of workers: they run the code of this process, from wherever."""
+    slow = "".join(f"import {name}; " for name in _SLOW if name in sys.modules)
+    text = f"import sys; sys.path.insert(0, {_ROOT!r}); {slow}from rlplast.study.work import main; "
+    program = (sys.executable, "-P", "-c", f"{text}sys.exit(main())")
+    return [*program, str(root.resolve()), "--jobs", str(jobs), *words]
 
 
-class LocalBackend(Backend):
-    """Processes of this machine, which end with this one.
+def _threads(number: int) -> dict[str, str]:
+    return {"OMP_NUM_THREADS": str(number), "MKL_NUM_THREADS": str(number)}
 
-    Args:
-        main: what a job's process calls.
-        threads: CPUs of a job.
-        gpus: names that CUDA_VISIBLE_DEVICES may have; each process of a job gets one, of those
-            with the fewest jobs. Without any, jobs see what this process sees.
-    """
 
-    pause = 0.02
+class _Local(Executor):
+    """Workers on this machine, which end with this process."""
 
-    def __init__(self, main: Main, threads: int, gpus: Sequence[str] = ()) -> None:
-        self._main, self._threads, self._gpus = main, threads, gpus
-        self._gpu: dict[Any, str | None] = {}  # of each job that runs
-        self._context = multiprocessing.get_context("forkserver")
+    def __init__(
+        self, jobs: int | None, threads: int, options: Mapping[str, Any], processes: int
+    ) -> None:
+        gpus, none = _gpus_of(options, processes), options.get("gpus") == 0
+        seen = 0 if none else torch.cuda.device_count()  # asks NVML: a context would hold memory
+        devices, least = options.get("devices", seen), 1 if gpus else 0
+        if type(devices) is not int or not least <= devices <= 1000:
+            raise ConfigError(
+                f"executor local: devices is {shortened(devices)}: allowed is how many GPUs this "
+                f"machine has, {least} to 1000 where gpus is {gpus}; default: those that PyTorch "
+                f"sees, {seen}; to plan for another machine, say what that one has"
+            )
+        if not none and 0 < devices < processes:
+            raise ConfigError(
+                f"executor local: processes = {processes}, each on a GPU of its own, and devices "
+                f"is {devices}: allowed are so many processes, or gpus: 0 for the CPU"
+            )
+        self.slots = jobs or max(1, room_for(threads, gpus, _cpus(), devices, processes))
+        named = [g for g in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if g.strip()]
+        visible = (named or [str(i) for i in range(devices)])[: 0 if none else devices]
+        # Plug-ins of the study are found where it finds them.
+        path = os.pathsep.join(filter(None, sys.path))
+        self._environment = {**_threads(threads), "PYTHONPATH": path}
+        if none or "devices" in options or visible:
+            self._environment["CUDA_VISIBLE_DEVICES"] = ",".join(visible)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = Path()
 
-    def start(self, job: Job) -> Any:
-        """Fork a process, in a session of its own."""
-        gpu = child.least_loaded(self._gpus, self._gpu.values(), job.processes)
-        environment = child.environment(job, gpu)
-        child.begin_log(job)
-        self._start_server()
-        process = self._context.Process(target=_run, args=(self._main, job, environment))
-        with _without_main():
-            process.start()
-        self._gpu[process] = gpu
-        return process
+    def start(self, root: Path, cells: int) -> None:
+        """Start a process that forks the workers."""
+        self._log = root.resolve() / "logs" / "workers.log"
+        try:
+            command = _command(root, min(self.slots, cells))
+            self._process = node.begin(command, self._log, self._environment)
+        except OSError as error:
+            raise RlplastError(f"workers cannot be started: {error}") from error
 
-    def _start_server(self) -> None:
-        """Start the server if there is none yet."""
-        slow = [name for name in _SLOW if name in sys.modules]
-        self._context.set_forkserver_preload([self._main.__module__, *slow])
-        with _environment_of_server(self._threads), child.signals_blocked():
-            forkserver.ensure_running()
-
-    def ended(self, handle: Any) -> tuple[int, str] | None:
-        """Return exit code and reason, or None while it runs."""
-        if handle.exitcode is None:
+    def ended(self) -> str | None:
+        """Return the last words of workers that have ended."""
+        if self._process is None or self._process.poll() is None:
             return None
-        self._gpu.pop(handle, None)
-        return child.exit_of(handle.exitcode)
+        if self._process.returncode <= 0:  # a signal is no fault of theirs
+            return ""
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        return lines[-1].removeprefix("rlplast: ") if lines else "without a word"
 
-    def end(self, handle: Any, force: bool) -> None:
-        """Send SIGTERM, or SIGKILL, also to what it started."""
-        if not force:
-            handle.terminate()
-        elif handle.exitcode is None:
-            child.kill(handle.pid)
+    def stop(self) -> None:
+        """Have them save and end."""
+        if self._process is not None:
+            node.end(self._process)
 
 
-@contextlib.contextmanager
-def _without_main() -> Iterator[None]:
-    """Start a process that does not import this one's main file.
+class _Ray(Executor):
+    """Workers as tasks of a Ray cluster; all nodes see the study's folder and this Python."""
 
-    A script that runs a study would run it there again.
+    def __init__(
+        self, jobs: int | None, threads: int, options: Mapping[str, Any], processes: int
+    ) -> None:
+        address = options.get("address") or os.environ.get("RAY_ADDRESS") or "local"
+        if not isinstance(address, str):
+            raise ConfigError(
+                f"executor.address = {shortened(address)}: allowed is text, such as 'auto' or "
+                "'ray://head:10001'"
+            )
+        gpus = _gpus_of(options, processes)
+        self._ray = ray = import_optional("ray", "ray")
+        _connect(ray, address)
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        room = sum(
+            room_for(threads, gpus, has.get("CPU", 0), has.get("GPU", 0), processes)
+            for has in nodes
+        )
+        if room < 1:
+            ray.shutdown()
+            raise ConfigError(
+                f"executor ray: no node has room for a cell of {threads * processes} threads and "
+                f"{gpus * processes:g} GPUs: lower threads, gpus or processes"
+            )
+        self.slots = jobs or room
+        ray.cloudpickle.register_pickle_by_value(node)  # a task need not import torch
+        needs = {"num_cpus": threads * processes, "num_gpus": gpus * processes}
+        self._run = ray.remote(max_retries=_DEATHS, **needs)(node.run)
+        self._environment, self._tasks = _threads(threads), list[Any]()
+
+    def start(self, root: Path, cells: int) -> None:
+        """Submit a task for each worker."""
+        log = root.resolve() / "logs" / "workers.log"
+        command = _command(root, 1, "--no-wait")
+        count = min(self.slots, cells)
+        self._tasks = [self._run.remote(command, log, self._environment) for _ in range(count)]
+
+    def ended(self) -> str | None:
+        """Return what Ray or the workers say, once no task is left."""
+        ready, left = self._ray.wait(self._tasks, num_returns=len(self._tasks), timeout=0)
+        if left:
+            return None
+        codes = []
+        for task in ready:
+            try:
+                codes.append(self._ray.get(task))
+            except self._ray.exceptions.RayError as error:  # its node died, or memory was full
+                return f"Ray: {(str(error).strip().splitlines() or [type(error).__name__])[0]}"
+        return f"exit code {max(codes)}, see logs/workers.log" if any(codes) else ""
+
+    def stop(self) -> None:
+        """Interrupt the tasks, wait until cells have saved, and leave the cluster."""
+        for task in self._tasks:
+            self._ray.cancel(task)
+        if self._tasks:
+            count = len(self._tasks)
+            self._ray.wait(self._tasks, num_returns=count, timeout=node.GRACE + 30)
+        self._ray.shutdown()
+
+
+def _connect(ray: Any, address: str) -> None:
+    """Join a cluster, or start one; neither reports usage to anybody nor has a dashboard."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # Exit codes need no object store to speak of.
+    size = {"num_cpus": _cpus(), "object_store_memory": 100 * 2**20} if address == "local" else {}
+    try:
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        if host and port.isdigit():  # Ray itself would try for many minutes
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER).close()
+        ray.init(
+            address,
+            include_dashboard=False,
+            log_to_driver=False,  # workers have a log
+            logging_level="WARNING",
+            **size,
+        )
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"executor ray: cannot connect to {shortened(address)} ({shortened(str(error), 90)}): "
+            "start a cluster with `ray start --head` and give its address, or leave it out to use "
+            "this machine"
+        ) from error
+
+
+class _Slurm(Executor):
+    """Workers as an array of Slurm jobs, through submitit; the study only watches them.
+
+    Login node and compute nodes see the study's folder and this Python environment under the same
+    paths. A job whose time limit nears, which is preempted or whose node fails is queued again.
     """
-    before = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = before
+
+    stays = True
+
+    def __init__(
+        self, jobs: int | None, threads: int, options: Mapping[str, Any], processes: int
+    ) -> None:
+        self._submitit = import_optional("submitit", "slurm")
+        self._cells = options.get("cells", 1)
+        if type(self._cells) is not int or not 1 <= self._cells <= 1000:
+            raise ConfigError(
+                f"executor slurm: cells is {self._cells!r}: allowed is a whole number, 1 to 1000, "
+                "of cells that run side by side in one Slurm job; default: 1"
+            )
+        names = self._submitit.SlurmExecutor._valid_parameters()
+        self._parameters = _checked(options.get("slurm", {}), names)
+        self._parameters["cpus_per_task"] = threads * processes * self._cells
+        if self._submitit.SlurmExecutor.affinity() < 0:
+            raise ConfigError(
+                "executor slurm: there is no srun on this machine: run the study on a login node "
+                "of the cluster, or choose the executor local or ray"
+            )
+        self.slots = jobs or _JOBS * self._cells
+        self._environment = _threads(threads)
+
+    def start(self, root: Path, cells: int) -> None:
+        """Submit an array of as many jobs as have something to do."""
+        import cloudpickle
+
+        cloudpickle.register_pickle_by_value(node)  # a job need not import torch
+        folder = root.resolve() / "slurm"
+        folder.mkdir(exist_ok=True)
+        jobs = -(-min(self.slots, cells) // self._cells)
+        executor = self._submitit.SlurmExecutor(folder, max_num_timeout=_AGAIN)
+        command, log = _command(root, self._cells, "--no-wait"), folder.parent / "logs/workers.log"
+        try:
+            executor.update_parameters(job_name=root.name, **self._parameters)
+            with redirect_stderr(io.StringIO()):  # submitit prints what the error says
+                executor.map_array(node.SlurmJob(command, log, self._environment), range(jobs))
+        except (RuntimeError, ValueError, OSError, subprocess.SubprocessError) as error:
+            raise RlplastError(f"Slurm did not take the workers: {error}") from error
+
+    def ended(self) -> str | None:
+        """Return None: Slurm may start one at any time."""
+        return None
 
 
-@contextlib.contextmanager
-def _environment_of_server(threads: int) -> Iterator[None]:
-    """Start a server here: it imports from where this process does, with so many threads."""
-    before = dict(os.environ)
-    path = os.pathsep.join(filter(None, sys.path))
-    os.environ.update(child.threads(threads), PYTHONPATH=path, PYTHONSAFEPATH="1")
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
-def _run(main: Main, job: Job, environment: Mapping[str, str]) -> None:
-    """Be the process of a job."""
-    os.setsid()
-    os.chdir(job.folder)
-    os.environ.clear()
-    os.environ.update(environment)
-    with open(job.log, "ab") as log:
-        for stream in (1, 2):
-            os.dup2(log.fileno(), stream)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # if it is killed
-    threading.Thread(target=_end_with_study, daemon=True).start()
-    sys.exit(main(job.command))
-
-
-def _end_with_study() -> None:
-    """Have this process save and end when the study's is gone."""
-    study = multiprocessing.parent_process()
-    if study is not None:
-        connection.wait([study.sentinel])
-        os.kill(os.getpid(), signal.SIGTERM)
+def _checked(given: Any, names: Collection[str]) -> dict[str, Any]:
+    """Return the parameters of every job, the time of the warning among them."""
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"executor slurm: slurm is {given!r}, not a mapping of sbatch parameters")
+    check_known("executor slurm: slurm", given, set(names) - {"job_name", "cpus_per_task"})
+    for key in ("nodes", "ntasks_per_node"):
+        if given.get(key, 1) != 1 or isinstance(given.get(key), bool):
+            raise ConfigError(
+                f"executor slurm: slurm.{key} is {given[key]!r}: allowed is 1: cells start their "
+                "own processes; for N of them say the study's processes: N and "
+                "slurm.gpus_per_node: N"
+            )
+    minutes, warning = given.get("time"), given.get("signal_delay_s", _WARNING)
+    if type(warning) is not int or not 1 <= warning <= 65535:
+        raise ConfigError(
+            f"executor slurm: slurm.signal_delay_s is {warning!r}: allowed are whole seconds, "
+            f"1 to 65535, that cells may save for before the time limit; default: {_WARNING}"
+        )
+    if type(minutes) is not int or minutes < 1:
+        raise ConfigError(
+            f"executor slurm: slurm.time is {minutes!r}: write the whole minutes of a job "
+            "into the study's file, executor: {kind: slurm, slurm: {time: 240}}; a cell that needs "
+            "longer goes on in the same job, which is queued again"
+        )
+    least = -(-(_LEAST + _EARLY + warning) // 60)
+    if minutes < least:
+        raise ConfigError(
+            f"executor slurm: slurm.time is {minutes}: cells are asked to save {warning} s before "
+            f"the end (signal_delay_s), by Slurm up to {_EARLY} s earlier: allowed is {least} "
+            "minutes or more"
+        )
+    more = {"requeue": True, **(given.get("additional_parameters") or {})}
+    return {**given, "signal_delay_s": warning, "additional_parameters": more}

@@ -1,8 +1,8 @@
-"""A study's folder: its plan, its journal, its lock, and what has become of each cell.
+"""A study's folder: its plan, its lock, and what has become of each cell.
 
     STUDY/study.yaml      the study's config, as given
     STUDY/study.json      format, versions, arms, tasks, seeds, and the cells with their folders
-    STUDY/journal.jsonl   what happened to which cell when
+    STUDY/claims/<key>.<n>     who ran which cell when, and how that ended (`rlplast.study.claims`)
     STUDY/configs/<key>.yaml   each cell's resolved config
     STUDY/logs/…          a log per cell
     STUDY/cells/…         a run's folder per cell
@@ -11,15 +11,13 @@ A cell's folder is named by its arm and a hash of its config. So a changed or re
 another one, and the others stay.
 """
 
-import json
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.validation import validated
-from rlplast.run.read import read_json, read_lines, status
+from rlplast.run.read import read_json, status
 from rlplast.run.shapes import STUDY, check_keys
 from rlplast.run.shapes import Cell as CellKeys
 from rlplast.training.files import lock
@@ -37,7 +35,6 @@ __all__ = [
     "is_prefix",
     "is_started",
     "log_file",
-    "read_journal",
     "read_study",
     "study_of",
 ]
@@ -78,16 +75,6 @@ def read_study(path: Path) -> dict[str, Any]:
         except ConfigError as error:
             raise DamagedFile(f"{file}: {error}") from error
     return study
-
-
-def read_journal(path: Path) -> dict[str, dict[str, Any]]:
-    """Return what a study's journal says last of each cell, by its key.
-
-    Raises:
-        DamagedFile: if it is cut or altered.
-    """
-    journal = path / "journal.jsonl"
-    return {row["cell"]: row for row in (read_lines(journal) if journal.is_file() else [])}
 
 
 def study_of(run: Path) -> Path | None:
@@ -202,19 +189,12 @@ class StudyFolder:
                 )
 
     def write_plan(self, about: Mapping[str, Any], cells: "Sequence[Cell]") -> None:
-        """Write study.json."""
-        rows = [cell_row(cell) for cell in cells]
+        """Write study.json; a cell's weight is what it costs in whole runs."""
+        from rlplast.study.plan import weights
+
+        costs = weights(cells)
+        rows = [cell_row(cell) | {"weight": round(costs[cell.key], 6)} for cell in cells]
         write_json(self.path / "study.json", {"format": FORMAT, **about, "cells": rows})
-
-    def log(self, cell: "Cell") -> Path:
-        """Return where a cell's output goes."""
-        return self.path / log_file(cell.folder)
-
-    def note(self, cell: "Cell", event: str, **more: Any) -> None:
-        """Append a line to the journal."""
-        row = {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "cell": cell.key, "name": cell.name}
-        with (self.path / "journal.jsonl").open("ab") as file:
-            file.write(json.dumps(row | {"event": event, **more}).encode() + b"\n")
 
     def close(self) -> None:
         """Unlock; a folder that nothing was written to is removed."""

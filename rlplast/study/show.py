@@ -11,7 +11,8 @@ from typing import Any
 from rlplast.core.clock import Time
 from rlplast.run.read import last_line, read_info, unaltered
 from rlplast.run.show import disk_used, share_done, status_of
-from rlplast.study.folder import log_file, read_journal, read_study
+from rlplast.study.folder import log_file
+from rlplast.study.state import StudyState
 
 __all__ = ["share_of", "show_study"]
 
@@ -29,13 +30,14 @@ def show_study(folder: Path) -> dict[str, Any]:
         ConfigError: if it is no study's folder.
         DamagedFile: naming the file that is cut or altered.
     """
-    study = read_study(folder)
+    state = StudyState(folder)
+    study = state.study
     with unaltered(folder):
-        notes = read_journal(folder)
+        fates = {row["key"]: fate for row, fate in state.fates()}
         counts, running, failures = Counter[str](), [], []
         for cell in study["cells"]:
-            path, note = folder / cell["folder"], notes.get(cell["key"], {})
-            status = _status(path, note)
+            path, fate = folder / cell["folder"], fates[cell["key"]]
+            status = _status(path, fate)
             counts[status] += 1
             log = folder / log_file(cell["folder"])
             about = {"name": cell["name"], "folder": str(path)}
@@ -43,7 +45,8 @@ def show_study(folder: Path) -> dict[str, Any]:
             if status == "running":
                 running.append(about | {"share": share_of(path, cell)})
             elif status in ("failed", "skipped"):
-                failures.append(about | {"reason": note.get("reason")})
+                reason = state.claims.reason(cell["key"]) if fate == "failed" else None
+                failures.append(about | {"reason": reason})
         report = folder / "report" / "report.html"
         return {
             "what": "study",
@@ -60,13 +63,12 @@ def show_study(folder: Path) -> dict[str, Any]:
         }
 
 
-def _status(run: Path, note: Mapping[str, Any]) -> str:
-    """Return a cell's status: its run's, and where that says nothing the journal's."""
+def _status(run: Path, fate: str) -> str:
+    """Return a cell's status: its run's, and where that says nothing what workers say."""
     status = status_of(run, read_info(run)) if run.exists() else "absent"
-    event = note.get("event")
-    if event in ("failed", "skipped") and status != "done":
-        return str(event)
-    return "waiting" if status == "absent" else status
+    if fate in ("failed", "skipped") and status != "done":
+        return fate
+    return {"absent": "running" if fate == "held" else "waiting"}.get(status, status)
 
 
 def share_of(run: Path, cell: Mapping[str, Any]) -> float | None:

@@ -22,17 +22,17 @@ from rlplast.run.read import read_lines
 from rlplast.run.shrink import make_start, shrunk, sources
 from rlplast.study.api import (
     build_each,
-    commands_of,
     planned_runs,
     read_study_config,
+    run_workers,
     write_study,
 )
-from rlplast.study.cell import main
+from rlplast.study.claims import Claims
 from rlplast.study.executors import make_executor
-from rlplast.study.folder import StudyFolder, read_journal
+from rlplast.study.folder import StudyFolder
 from rlplast.study.plan import Cell, PlannedRun, plan
-from rlplast.study.scheduler import Failure, Progress, Stopped, run_cells
 from rlplast.study.spec import StudyConfig
+from rlplast.study.watch import Failure, Progress
 from rlplast.training.run_folder import numbered
 
 __all__ = ["Smoke", "run_smoke", "shrunk_study", "smoke_folder", "smoke_runs"]
@@ -112,14 +112,11 @@ def run_smoke(
         for run in runs:
             make_start(run.config)
         write_study(folder, study, cells, source, smoke=True)
-        executor = make_executor("local", jobs, 1, {}, main)
         try:
-            failures = run_cells(cells, folder, executor, commands_of(folder), 0, observer)
-        except Stopped:
+            failures = run_workers(folder, cells, make_executor("local", jobs, 1, {}), observer)
+        except Interrupted:
             message = f"stopped; nothing of {path} is of use: delete it"
             raise Interrupted(message) from None
-        finally:
-            executor.close()
     finally:
         folder.close()
     return _judged(cells, failures, path, same, _untried(study))
@@ -133,17 +130,23 @@ def _judged(
     untried: list[str],
 ) -> Smoke:
     """Look at what cells have left."""
-    notes = read_journal(path)
+    claims = Claims(path, 0)
+    claims.look()
     reasons = {failure.cell.key: failure.reason for failure in failures}
     rows = []
     for cell in cells:
         wrong = [reasons[cell.key]] if cell.key in reasons else []
         if not wrong and cell.arm is not None:
             wrong = _faults_of(cell, path)
-        rows.append((cell.name, notes.get(cell.key, {}).get("seconds"), wrong))
+        rows.append((cell.name, _seconds(claims, cell), wrong))
     arms = [cell for cell in cells if cell.key not in reasons and cell.arm is not None]
     ran = len(failures) < len(cells)
     return Smoke(path, rows, same, _unmeasured(arms, path), untried, ran)
+
+
+def _seconds(claims: Claims, cell: Cell) -> float | None:
+    attempts = claims.attempts.get(cell.key)
+    return attempts[-1].row.get("seconds") if attempts else None
 
 
 def _untried(study: StudyConfig) -> list[str]:

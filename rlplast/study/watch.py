@@ -1,0 +1,144 @@
+"""A study's process watches: what workers have done, it reads from the folder.
+
+- `watch`: until every cell has its fate; workers that have ended are started again.
+- `Progress`: how far the study is; `Failure`: a cell that failed for good.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rlplast.core.errors import Interrupted, RlplastError
+from rlplast.study.claims import Attempt
+from rlplast.study.executors import Executor
+from rlplast.study.folder import log_file
+from rlplast.study.plan import Cell
+from rlplast.study.state import StudyState
+
+__all__ = ["Failure", "Progress", "watch"]
+
+_PAUSE = 0.2  # seconds between two looks
+_QUIET = 300.0  # seconds without any worker after which that is said
+_STARTS = 5  # of workers that end one after the other without a cell in between
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A cell that did not come to its end: why, and where its output is."""
+
+    cell: Cell
+    reason: str
+    log: Path | None
+
+
+@dataclass
+class Progress:
+    """How far a study is; observers get it about twice a second.
+
+    Attributes:
+        cells: all of them.
+        done: keys of those that are done, and of those that are no longer needed.
+        running: keys of those that run.
+        failures: those that failed for good.
+        event: what has just happened, in words; empty if nothing.
+    """
+
+    cells: Sequence[Cell]
+    done: set[str] = field(default_factory=set)
+    running: set[str] = field(default_factory=set)
+    failures: list[Failure] = field(default_factory=list)
+    event: str = ""
+
+
+def watch(
+    root: Path,
+    cells: Sequence[Cell],
+    executor: Executor,
+    observer: Callable[[Progress], object] = lambda progress: None,
+) -> list[Failure]:
+    """Start workers, and watch until no cell is left to run.
+
+    Args:
+        root: the study's folder, with its plan.
+        cells: all of them.
+        executor: starts workers.
+        observer: called with the progress at every event, and a few times a second.
+
+    Returns:
+        The cells that failed for good, or could not be run for want of their prefix.
+
+    Raises:
+        RlplastError: if workers cannot be started, or end without a reason.
+        Interrupted: after KeyboardInterrupt, once the running cells have saved.
+    """
+    state, progress = StudyState(root), Progress(cells)
+    by_key = {cell.key: cell for cell in cells}
+    starts, quiet, began = 0, time.monotonic(), False
+    try:
+        while True:
+            _move(progress, state, by_key)
+            for own in state.ended:
+                if own.cell in by_key and (event := _event(state, by_key[own.cell], own)):
+                    observer(dataclasses.replace(progress, event=event))
+            left = len(cells) - len(progress.done) - len(progress.failures)
+            why = executor.ended() if began else ""
+            starts = 0 if progress.running or state.ended else starts
+            if left and why is not None:
+                starts, began = starts + 1, True
+                if starts > _STARTS:
+                    raise RlplastError(f"workers end before any cell does: {why or 'killed'}")
+                executor.start(root, left)
+            event = ""
+            if progress.running or not left:
+                quiet = time.monotonic()
+            elif time.monotonic() - quiet > _QUIET:
+                quiet = time.monotonic()
+                event = f"no cell has run for {_QUIET / 60:.0f} minutes"
+            observer(dataclasses.replace(progress, event=event))
+            if not left:
+                return progress.failures
+            time.sleep(_PAUSE)
+            state.look()
+    except KeyboardInterrupt as interruption:
+        raise Interrupted(_farewell(root, executor, len(progress.running))) from interruption
+    finally:
+        executor.stop()
+
+
+def _farewell(root: Path, executor: Executor, running: int) -> str:
+    if executor.stays:
+        return f"workers go on with {root}: the same command watches them again, and adds others"
+    executor.stop()
+    return (
+        f"{running} running cell{'' if running == 1 else 's'} stopped: the same command goes on "
+        f"with {root} from their newest checkpoints"
+    )
+
+
+def _move(progress: Progress, state: StudyState, cells: Mapping[str, Cell]) -> None:
+    """Bring the progress up to date."""
+    fates = {row["key"]: fate for row, fate in state.fates() if row["key"] in cells}
+    progress.done = {key for key, fate in fates.items() if fate == "done"}
+    progress.running = {key for key, fate in fates.items() if fate == "held"}
+    progress.failures = [
+        Failure(cells[key], *why) for key, fate in fates.items() if (why := _why(state, key, fate))
+    ]
+
+
+def _why(state: StudyState, key: str, fate: str) -> tuple[str, Path | None] | None:
+    """Return why a cell failed, and its log; None if it did not."""
+    if fate == "failed":
+        return state.claims.reason(key), state.root / log_file(state.cells[key]["folder"])
+    if fate == "skipped":
+        return f"not run: its prefix {state.cells[state.cells[key]['parent']]['name']} failed", None
+    return None
+
+
+def _event(state: StudyState, cell: Cell, attempt: Attempt) -> str:
+    """Say in words how an attempt ended; nothing if it was only interrupted."""
+    if attempt.end == "failed":
+        again = "" if state.claims.states[cell.key] == "failed" else ", trying again"
+        return f"failed{again}: {cell.name} ({attempt.row.get('reason')})"
+    return f"done: {cell.name}" if attempt.end == "done" else ""

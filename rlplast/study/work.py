@@ -1,0 +1,302 @@
+"""A worker takes a cell that is ready, runs it, and looks again, until nothing is left.
+
+- `work`: be a worker.
+- `crew`: be so many, each a process; one that is killed is started again.
+- `main`: the command that executors start, on whichever machine.
+
+A worker imports torch once and forks a process for each cell. Importing takes longer than many a
+run of a small network. The worker itself computes nothing, so its threads stay few and forks safe.
+"""
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import platform
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import torch
+
+from rlplast.core.errors import ConfigError, Interrupted
+from rlplast.run.imports import import_modules
+from rlplast.run.info import versions
+from rlplast.run.messages import exit_code, say
+from rlplast.study.cell import GRACE, STOPPED, die_with, run_cell
+from rlplast.study.claims import Claim
+from rlplast.study.folder import log_file
+from rlplast.study.state import Row, StudyState
+from rlplast.training.signals import noted_signals
+
+__all__ = ["crew", "main", "work"]
+
+_SAVED = (STOPPED, 143)  # of what was only interrupted: saved after SIGTERM; ended by it
+_MESSAGE = "rlplast: "  # begins the last line of a cell that names what was wrong
+_HEAD = "=== attempt "
+_POLL = 0.02  # seconds between two looks at a cell's process
+_IDLE = (0.1, 2.0)  # seconds between two looks at a study in which nothing is ready
+_FORK = multiprocessing.get_context("fork")
+
+# Runs a cell; returns exit code and reason.
+Run = Callable[[StudyState, Row, Claim, Callable[[], bool]], tuple[int, str]]
+
+
+def work(
+    root: Path,
+    *,
+    cells: int | None = None,
+    seconds: float | None = None,
+    waits: bool = True,
+    gpus: str | None = None,
+    run: Run | None = None,
+) -> int:
+    """Be a worker of a study.
+
+    Args:
+        root: the study's folder.
+        cells: after so many it ends.
+        seconds: after so long its cell saves, and it ends.
+        waits: whether it waits for cells that others hold, to take them over from workers that
+            die; else it ends when nothing is left but those.
+        gpus: what its cells see, as CUDA_VISIBLE_DEVICES says it; None: what this process sees.
+        run: runs a cell; default: in a process of its own.
+
+    Returns:
+        How many cells came to their end.
+
+    Raises:
+        ConfigError: if it is no study's folder, or a study of other versions.
+        Interrupted: after a signal, once its cell has saved.
+        OSError: if a claim cannot be written.
+    """
+    state = StudyState(root)
+    _check_versions(state)
+    run = run or _in_a_process(gpus)
+    until = float("inf") if seconds is None else time.monotonic() + seconds
+    done, taken, pause = 0, 0, _IDLE[0]
+    with noted_signals() as asked:
+
+        def over() -> bool:
+            return bool(asked) or time.monotonic() >= until
+
+        while not over() and (cells is None or taken < cells):
+            row = _next(state, waits)
+            if row is None:
+                break
+            claim = state.claims.claim(row["key"]) if row else None
+            if claim is None:  # nothing is ready, or another one was faster
+                if not row:
+                    time.sleep(pause)
+                    pause = min(_IDLE[1], 1.5 * pause)
+                state.look()
+                continue
+            taken, pause = taken + 1, _IDLE[0]
+            say(f"takes {row['name']}, attempt {claim.number}")
+            code, reason = run(state, row, claim, over)
+            if claim.lost:
+                say(f"lost {row['name']} to another worker")
+            else:
+                end = {0: "done", **dict.fromkeys(_SAVED, "stopped")}.get(code, "failed")
+                if code != 0 and over():  # it took too long to save, or a signal met it first
+                    end = "stopped"
+                claim.finish(end, code, reason)
+                say(f"{end}: {row['name']}{reason and f' ({reason})'}")
+                done += end == "done"
+            state.look()
+        if asked:
+            raise Interrupted(f"worker of {root} stopped: what it held goes on from its checkpoint")
+    return done
+
+
+def _next(state: StudyState, waits: bool) -> Row | None:
+    """Return the first cell that is free; {} if there may be one later, None if there will not."""
+    later = False
+    for row, fate in state.fates():
+        if fate == "free":
+            return row
+        later |= fate == "waiting" or (waits and fate == "held")
+    return {} if later else None
+
+
+def _check_versions(state: StudyState) -> None:
+    planned, here = state.study["versions"], versions()
+    for package in ("rlplast", "torch"):
+        if planned.get(package) != here[package]:
+            raise ConfigError(
+                f"{state.root} was begun with {package} {planned.get(package)}, this is "
+                f"{here[package]}: runs of one comparison should come from one version; install "
+                "that one here"
+            )
+
+
+def _in_a_process(gpus: str | None) -> Run:
+    def run(state: StudyState, row: Row, claim: Claim, over: Callable[[], bool]) -> tuple[int, str]:
+        log = state.root / log_file(row["folder"])
+        log.parent.mkdir(exist_ok=True)
+        with log.open("a") as file:
+            now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+            file.write(f"{_HEAD}{claim.number}, {now}, {platform.node()}\n")
+        process = _FORK.Process(target=_be, args=(state, row, log, gpus, os.getpid()))
+        process.start()
+        until = float("inf")
+        while process.exitcode is None:
+            if not claim.beat():
+                _kill(process)
+            elif over() and until == float("inf"):
+                process.terminate()
+                until = time.monotonic() + GRACE
+            elif time.monotonic() > until:
+                _kill(process)
+            time.sleep(_POLL)
+        _kill(process)  # what it may have left
+        code, reason = _exit(process.exitcode)
+        return code, reason or (_reason(code, log) if code else "")
+
+    return run
+
+
+def _kill(process: BaseProcess) -> None:
+    """Kill a cell and what it started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid or 0, signal.SIGKILL)
+
+
+def _be(state: StudyState, row: Row, log: Path, gpus: str | None, worker: int) -> None:
+    """Be the process of a cell, in a session of its own: Ctrl-C is the worker's affair."""
+    os.setsid()
+    die_with(worker)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with open(os.devnull) as nothing, log.open("a") as file:
+        for stream, target in ((0, nothing), (1, file), (2, file)):
+            os.dup2(target.fileno(), stream)
+    sys.stdout = open(1, "w", buffering=1, closefd=False, errors="replace")  # if it is killed
+    sys.stderr = open(2, "w", buffering=1, closefd=False, errors="backslashreplace")
+    if gpus is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus
+    root = state.root.resolve()
+    with contextlib.suppress(OSError):  # another machine may not have it
+        os.chdir(state.study.get("folder") or ".")
+
+    def run() -> int:
+        import_modules(state.study.get("imports", ()))
+        run_cell(root, state.cells, row["key"], state.study)
+        return 0
+
+    sys.exit(exit_code(run))
+
+
+def _exit(code: int | None) -> tuple[int, str]:
+    """Return the exit code as a shell would, and why if a signal did it."""
+    if code is None or code >= 0:
+        return code or 0, ""
+    names = {s.value: s.name for s in signal.Signals}
+    return 128 - code, f"killed by {names.get(-code, f'signal {-code}')}"
+
+
+def _reason(code: int, log: Path) -> str:
+    """Return why a cell failed: its own message, or its exit code and the last line of its log."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    last = lines[-1] if lines else ""
+    if last.startswith(_MESSAGE):
+        return last.removeprefix(_MESSAGE)
+    return f"exit code {code}" + ("" if last.startswith(_HEAD) else f", after {last!r}")
+
+
+def crew(
+    root: Path,
+    jobs: int,
+    *,
+    cells: int | None = None,
+    seconds: float | None = None,
+    waits: bool = True,
+) -> int:
+    """Be so many workers, each a process, spread over the GPUs that this process sees.
+
+    Args:
+        root: the study's folder.
+        jobs: how many.
+        cells: of each; with the others as of `work`.
+        seconds: till all end.
+        waits: whether they wait for cells that others hold.
+
+    Returns:
+        An exit code: 0, or that of a worker that failed.
+
+    Raises:
+        Interrupted: after a signal, once their cells have saved.
+    """
+    processes = StudyState(root).study.get("processes", 1)
+    seen = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    gpus = seen or [str(i) for i in range(torch.cuda.device_count())]
+    until = None if seconds is None else time.monotonic() + seconds
+
+    def start(number: int) -> BaseProcess:
+        chosen = [
+            gpus[(number * processes + i) % len(gpus)] for i in range(processes if gpus else 0)
+        ]
+        left = None if until is None else max(0.0, until - time.monotonic())
+        options = {
+            "cells": cells,
+            "waits": waits,
+            "seconds": left,
+            "gpus": ",".join(chosen) or None,
+        }
+        process = _FORK.Process(target=_be_worker, args=(root, options, os.getpid()))
+        process.start()
+        return process
+
+    codes = {0}
+    with noted_signals() as asked:
+        workers = dict(enumerate(map(start, range(jobs))))
+        told = False
+        while workers:
+            if asked and not told:
+                told = True
+                for process in workers.values():
+                    process.terminate()
+            for number, process in list(workers.items()):
+                if process.exitcode is None:
+                    continue
+                codes.add(_exit(process.exitcode)[0])
+                del workers[number]
+                if process.exitcode < 0 and not asked:  # it was killed
+                    codes.discard(128 - process.exitcode)
+                    workers[number] = start(number)
+            time.sleep(_POLL)
+        if asked:
+            raise Interrupted(f"{jobs} workers of {root} stopped")
+    return max(codes)
+
+
+def _be_worker(root: Path, options: dict[str, object], parent: int) -> None:
+    die_with(parent)
+    os.setpgid(0, 0)  # Ctrl-C is told by the crew
+
+    def run() -> int:
+        work(root, **options)  # type: ignore[arg-type]
+        return 0
+
+    sys.exit(exit_code(run))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Be the workers that an executor starts; returns an exit code."""
+    parser = argparse.ArgumentParser(prog="rlplast.study.work")
+    parser.add_argument("study", type=Path)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--no-wait", action="store_true")
+    parser.add_argument("--parent", type=int)
+    given = parser.parse_args(argv)
+    if given.parent is not None:
+        die_with(given.parent)
+    return exit_code(lambda: crew(given.study, given.jobs, waits=not given.no_wait))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
