@@ -393,7 +393,8 @@ def _of_study(study: Path) -> _Part:
         words = _in_words(status)
         if fate == "failed":
             words = f"failed at attempt {len(state.claims.attempts[cell['key']])}"
-            words += f" ({state.claims.reason(cell['key'])})"
+            reason = state.claims.reason(cell["key"])
+            words += f" ({reason})" if reason else ""
         part.missing.append(f"{label}: {words}")
         part.left += _left(folder, cell, status, fate)
         if arm != PREFIX and info:

@@ -45,14 +45,14 @@ class Attempt:
         row: ``host``, ``node``, ``pid``, ``born``, ``worker``, ``began``, ``beats``; at the end
             also ``end`` (done, failed, stopped, or again: what was before counts no more),
             ``exit``, ``reason`` and ``seconds``.
-        since: when the row changed or a missing beat was counted, by `time.monotonic`.
+        since: when the row changed or a missing beat was counted, in seconds.
         missed: beats that did not come.
     """
 
     cell: str
     number: int
     row: dict[str, Any] = field(default_factory=dict)
-    since: float = field(default_factory=time.monotonic)
+    since: float = 0.0
     missed: int = 0
 
     @property
@@ -95,7 +95,7 @@ class Claims:
         self._seen |= names
         open_ = list(self._open.values())
         for cell, number in sorted(new, key=lambda own: own[1]):
-            open_.append(Attempt(cell, number))
+            open_.append(Attempt(cell, number, since=_uptime()))
             self.attempts[cell].append(open_[-1])
             self._open[cell] = open_[-1]
         for attempt in open_:
@@ -127,10 +127,12 @@ class Claims:
     def reason(self, cell: str) -> str:
         """Return why a cell failed for good."""
         last = self.attempts[cell][-1]
-        return str(last.row.get("reason")) if last.end else f"{_LOSSES + 1} workers died with it"
+        return (
+            str(last.row.get("reason", "")) if last.end else f"{_LOSSES + 1} workers died with it"
+        )
 
     def _read(self, attempt: Attempt) -> None:
-        now = time.monotonic()
+        now = _uptime()
         try:
             row = json.loads((self._folder / f"{attempt.cell}.{attempt.number}").read_bytes())
         except (OSError, ValueError, RecursionError):  # it is being written

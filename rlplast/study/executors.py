@@ -333,13 +333,6 @@ def _checked(given: Any, names: Collection[str]) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         raise ConfigError(f"executor slurm: slurm is {given!r}, not a mapping of sbatch parameters")
     check_known("executor slurm: slurm", given, set(names) - {"job_name", "cpus_per_task"})
-    for key in ("nodes", "ntasks_per_node"):
-        if given.get(key, 1) != 1 or isinstance(given.get(key), bool):
-            raise ConfigError(
-                f"executor slurm: slurm.{key} is {given[key]!r}: allowed is 1: cells start their "
-                "own processes; for N of them say the study's processes: N and "
-                "slurm.gpus_per_node: N"
-            )
     minutes, warning = given.get("time"), given.get("signal_delay_s", _WARNING)
     if type(warning) is not int or not 1 <= warning <= 65535:
         raise ConfigError(
@@ -359,5 +352,11 @@ def _checked(given: Any, names: Collection[str]) -> dict[str, Any]:
             f"the end (signal_delay_s), by Slurm up to {_EARLY} s earlier: allowed is {least} "
             "minutes or more"
         )
-    more = {"requeue": True, **(given.get("additional_parameters") or {})}
+    more = given.get("additional_parameters") or {}
+    if not isinstance(more, Mapping):
+        raise ConfigError(
+            f"executor slurm: slurm.additional_parameters is {more!r}, not a mapping of sbatch "
+            "parameters"
+        )
+    more = {"requeue": True, **more}
     return {**given, "signal_delay_s": warning, "additional_parameters": more}

@@ -107,5 +107,8 @@ class StudyState:
         }
 
     def _stamp(self) -> tuple[int, ...]:
-        found = os.stat(self.root / "study.json")
+        try:
+            found = os.stat(self.root / "study.json")
+        except FileNotFoundError:
+            return ()
         return found.st_mtime_ns, found.st_size, found.st_ino

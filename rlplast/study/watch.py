@@ -139,6 +139,7 @@ def _why(state: StudyState, key: str, fate: str) -> tuple[str, Path | None] | No
 def _event(state: StudyState, cell: Cell, attempt: Attempt) -> str:
     """Say in words how an attempt ended; nothing if it was only interrupted."""
     if attempt.end == "failed":
-        again = "" if state.claims.states[cell.key] == "failed" else ", trying again"
+        last = state.claims.attempts[cell.key][-1] is attempt
+        again = "" if last and state.claims.states[cell.key] == "failed" else ", trying again"
         return f"failed{again}: {cell.name} ({attempt.row.get('reason')})"
     return f"done: {cell.name}" if attempt.end == "done" else ""

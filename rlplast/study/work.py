@@ -32,7 +32,7 @@ from rlplast.study.folder import log_file
 from rlplast.study.state import Row, StudyState
 from rlplast.training.signals import noted_signals
 
-__all__ = ["crew", "main", "work"]
+__all__ = ["crew", "main", "reason_of", "work"]
 
 _SAVED = (STOPPED, 143)  # of what was only interrupted: saved after SIGTERM; ended by it
 _MESSAGE = "rlplast: "  # begins the last line of a cell that names what was wrong
@@ -53,6 +53,7 @@ def work(
     waits: bool = True,
     gpus: str | None = None,
     run: Run | None = None,
+    tell: Callable[[str], object] = lambda text: None,
 ) -> int:
     """Be a worker of a study.
 
@@ -64,6 +65,7 @@ def work(
             die; else it ends when nothing is left but those.
         gpus: what its cells see, as CUDA_VISIBLE_DEVICES says it; None: what this process sees.
         run: runs a cell; default: in a process of its own.
+        tell: called with a line for each cell that is taken, and how that ended.
 
     Returns:
         How many cells came to their end.
@@ -95,16 +97,16 @@ def work(
                 state.look()
                 continue
             taken, pause = taken + 1, _IDLE[0]
-            say(f"takes {row['name']}, attempt {claim.number}")
+            tell(f"takes {row['name']}, attempt {claim.number}")
             code, reason = run(state, row, claim, over)
             if claim.lost:
-                say(f"lost {row['name']} to another worker")
+                tell(f"lost {row['name']} to another worker")
             else:
                 end = {0: "done", **dict.fromkeys(_SAVED, "stopped")}.get(code, "failed")
                 if code != 0 and over():  # it took too long to save, or a signal met it first
                     end = "stopped"
                 claim.finish(end, code, reason)
-                say(f"{end}: {row['name']}{reason and f' ({reason})'}")
+                tell(f"{end}: {row['name']}{reason and f' ({reason})'}")
                 done += end == "done"
             state.look()
         if asked:
@@ -154,7 +156,7 @@ def _in_a_process(gpus: str | None) -> Run:
             time.sleep(_POLL)
         _kill(process)  # what it may have left
         code, reason = _exit(process.exitcode)
-        return code, reason or (_reason(code, log) if code else "")
+        return code, reason or (reason_of(code, log) if code else "")
 
     return run
 
@@ -199,7 +201,7 @@ def _exit(code: int | None) -> tuple[int, str]:
     return 128 - code, f"killed by {names.get(-code, f'signal {-code}')}"
 
 
-def _reason(code: int, log: Path) -> str:
+def reason_of(code: int, log: Path) -> str:
     """Return why a cell failed: its own message, or its exit code and the last line of its log."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     last = lines[-1] if lines else ""
@@ -237,16 +239,9 @@ def crew(
     until = None if seconds is None else time.monotonic() + seconds
 
     def start(number: int) -> BaseProcess:
-        chosen = [
-            gpus[(number * processes + i) % len(gpus)] for i in range(processes if gpus else 0)
-        ]
+        own = gpus_of_worker(gpus, number, processes)
         left = None if until is None else max(0.0, until - time.monotonic())
-        options = {
-            "cells": cells,
-            "waits": waits,
-            "seconds": left,
-            "gpus": ",".join(chosen) or None,
-        }
+        options = {"cells": cells, "waits": waits, "seconds": left, "gpus": own}
         process = _FORK.Process(target=_be_worker, args=(root, options, os.getpid()))
         process.start()
         return process
@@ -274,12 +269,25 @@ def crew(
     return max(codes)
 
 
+def gpus_of_worker(gpus: Sequence[str], number: int, processes: int) -> str | None:
+    """Return the GPUs that a worker's cells see, with commas; None without any.
+
+    Examples:
+        >>> [gpus_of_worker(["4", "7"], number, 1) for number in range(3)]
+        ['4', '7', '4']
+        >>> [gpus_of_worker(["0", "1", "2", "3"], number, 2) for number in range(2)]
+        ['0,1', '2,3']
+    """
+    places = range(number * processes, (number + 1) * processes)
+    return ",".join(gpus[place % len(gpus)] for place in places) if gpus else None
+
+
 def _be_worker(root: Path, options: dict[str, object], parent: int) -> None:
     die_with(parent)
     os.setpgid(0, 0)  # Ctrl-C is told by the crew
 
     def run() -> int:
-        work(root, **options)  # type: ignore[arg-type]
+        work(root, tell=say, **options)  # type: ignore[arg-type]
         return 0
 
     sys.exit(exit_code(run))

@@ -109,11 +109,9 @@ def failed_study(folder: Path) -> Path:
     statuses = {("asterix", "fire", 1): "failed", ("asterix", "fire", 2): "running"}
     statuses |= {("asterix", "none", 1): "absent"}
     study = write_finished_study(folder, ("none", "fire"), (1, 2), statuses=statuses)
-    notes = [json.loads(line) for line in (study / "journal.jsonl").read_text().splitlines()]
-    notes = [note for note in notes if note["name"] != "asterix/seed-1/none"]
-    for note in notes:
-        note |= {"reason": f"[why] {LONG}"} if note["event"] == "failed" else {}
-    (study / "journal.jsonl").write_text("".join(json.dumps(note) + "\n" for note in notes))
+    for path in (study / "claims").iterdir():
+        row = json.loads(path.read_text())
+        path.write_text(json.dumps(row | {"reason": f"[why] {LONG}"}))
     plan: dict[str, Any] = json.loads((study / "study.json").read_text())
     for cell in plan["cells"]:
         cell["name"] = f"seed-{cell['seed']}/{cell['arm']}"
@@ -153,9 +151,8 @@ def test_a_damaged_file_is_named(tmp_path: Path, study: Path):
         run = write_run(tmp_path / name, metric_rows(float, [1000]))
         (run / name).write_bytes(b"{\n{\n")
         assert str(run / name) in refused(command("show", run), 1)
-    for name in ("journal.jsonl", "study.json"):
-        (study / name).write_bytes(b"{\n{\n")
-        assert str(study / name) in refused(command("show", study), 1)
+    (study / "study.json").write_bytes(b"{\n{\n")
+    assert str(study / "study.json") in refused(command("show", study), 1)
 
 
 def test_what_was_meant_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -19,7 +19,7 @@ from tests.cli.studies import ALL, ARMS, PREFIXES, TINY, again, folder_of, resul
 from tests.envs import hiding
 from tests.marks import slow
 from tests.runs import killed_at_rename, status
-from tests.study.inline import arm_folders, inline, journal, run_study, write_study
+from tests.study.inline import arm_folders, attempts, inline, run_study, write_study
 
 # Killed at its beginning.
 
@@ -118,7 +118,9 @@ def test_folder_is_as_its_layout_says(finished: Path):
         assert origin["clock"]["env_steps"] >= int(cell["starts"][0].split()[0])
         begun = (parent / "metrics.jsonl").read_bytes()
         assert (folder / "metrics.jsonl").read_bytes().startswith(begun)
-    assert sorted(journal(finished, "done")) == sorted(ALL)
+    for name in ALL:
+        (attempt,) = attempts(finished, name)
+        assert (attempt["end"], attempt["exit"], attempt["reason"]) == ("done", 0, "")
 
 
 def test_arm_is_a_run_like_any_other_but_is_extended_in_a_copy(study: Path, tmp_path: Path):
@@ -201,15 +203,11 @@ def test_cells_of_a_method_of_ones_own_know_it(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "study_of_mine.py").write_text("imported = True\n")
     monkeypatch.chdir(tmp_path)
     config = write_study(tmp_path, TINY, {"none": {}})
-    with inline() as backend:
-        commands = []
-        start = backend.start
-        backend.start = lambda job: (commands.append(job.command), start(job))[1]
+    with inline():
         out = tmp_path / "study"
         assert command("--import", "study_of_mine", "study", config, "--out", out).code == 0
-    assert commands[0][-2:] == ("--import", "study_of_mine")
-    stored = [json.loads(path.read_text())["imports"] for path in out.rglob("run.json")]
-    assert stored == [["study_of_mine"]]
+    stored = [*out.rglob("run.json"), out / "study.json"]
+    assert [json.loads(path.read_text())["imports"] for path in stored] == 2 * [["study_of_mine"]]
     sys.modules.pop("study_of_mine")
     sys.path.remove(str(tmp_path))
 
@@ -217,9 +215,7 @@ def test_cells_of_a_method_of_ones_own_know_it(tmp_path: Path, monkeypatch: pyte
 def test_jobs_get_the_threads_of_their_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     asked = []
 
-    def make(
-        kind: str, jobs: int | None, threads: int, options: Any, main: Any, processes: int
-    ) -> Any:
+    def make(kind: str, jobs: int | None, threads: int, options: Any, processes: int) -> Any:
         asked.append((kind, jobs, threads, options, processes))
         raise KeyboardInterrupt
 

@@ -13,7 +13,7 @@ import pytest
 from tests.cli.studies import ARMS, TINY, results
 from tests.runs import status
 from tests.study.commands import alive, until
-from tests.study.inline import journal, run_study, write_study
+from tests.study.inline import attempts, run_study, write_study
 
 pytestmark = pytest.mark.slow
 
@@ -124,5 +124,5 @@ def test_cell_whose_process_dies_is_started_again(tmp_path: Path):
     words = [sys.executable, "-m", "rlplast.cli.main", *words]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "next:" in done.stdout, done
-    assert list(journal(out, "retried")) == ["seed-3/none"]
-    assert "exit code 9" in (out / "journal.jsonl").read_text()
+    first, second = attempts(out, "seed-3/none")
+    assert (first["end"], first["exit"], second["end"]) == ("failed", 9, "done")

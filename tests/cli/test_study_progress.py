@@ -14,7 +14,7 @@ from rlplast.cli import live
 from rlplast.cli.study_progress import StudyProgress, study_progress
 from rlplast.study.api import read_study_config, study_cells
 from rlplast.study.plan import Cell
-from rlplast.study.scheduler import Failure, Progress
+from rlplast.study.watch import Failure, Progress
 from tests.cli.studies import ARMS, TINY
 from tests.cli.terminals import rows, terminal
 from tests.study.inline import write_study
@@ -105,7 +105,7 @@ def test_cells_are_as_far_as_their_metrics_say(cells: dict[str, Cell], tmp_path:
     seconds = [0.0]
     watched = StudyProgress(tmp_path, lambda: seconds[-1])
     prefix, fire = cells["prefix to 50 env_steps"], cells["fire"]
-    progress = Progress(list(cells.values()), set(), {prefix.key: 0.0})
+    progress = Progress(list(cells.values()), set(), {prefix.key})
     watched.observe(progress)
     assert figures(watched) == [["0%", "0 of 5 done", "1 running", "5 to do"], ["starting"]]
     for second, env_steps in ((1.0, 10), (3.0, 20)):
@@ -116,7 +116,7 @@ def test_cells_are_as_far_as_their_metrics_say(cells: dict[str, Cell], tmp_path:
     assert figures(watched)[0][1].endswith(" left")
 
     progress.done.add(prefix.key)
-    progress.running = {fire.key: 3.0}
+    progress.running = {fire.key}
     write_metrics(tmp_path, fire, env_steps=75, updates=30)
     watched.observe(progress)
     # Of 1.75 runs (two prefixes of 0.5 and 0.25, arms of 0.5, 0.25, 0.25) the first, and half fire.
@@ -131,7 +131,7 @@ def test_cells_are_as_far_as_their_metrics_say(cells: dict[str, Cell], tmp_path:
     # What failed is no longer waited for.
     watched = StudyProgress(tmp_path, lambda: 0.0)
     done = {cell.key for cell in cells.values()} - {fire.key}
-    watched.observe(Progress(progress.cells, done, {}, [Failure(fire, "why", None)]))
+    watched.observe(Progress(progress.cells, done, set(), [Failure(fire, "why", None)]))
     assert figures(watched) == [["100%", "4 of 5 done", "1 failed", "0 running", "0 to do"]]
 
 
@@ -153,10 +153,10 @@ def test_a_study_names_its_events_on_a_terminal_and_elsewhere(
     cells: dict[str, Cell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     one, *others = cells.values()
-    began = Progress(list(cells.values()), set(), {one.key: 0.0}, event="began: [red]x[/y]")
+    began = Progress(list(cells.values()), set(), {one.key}, event="began: [red]x[/y]")
     with terminal(monkeypatch, 60) as written, study_progress(tmp_path) as observer:
         observer(began)
-        observer(Progress(list(cells.values()), {cell.key for cell in others}, {one.key: 0.0}))
+        observer(Progress(list(cells.values()), {cell.key for cell in others}, {one.key}))
     found = rows(written)
     assert "[0/5] began: [red]x[/y]" in [row.strip() for row in found]
     assert max(map(cell_len, found)) <= 60

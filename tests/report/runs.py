@@ -109,7 +109,7 @@ def write_study(
     `config` is added to every run's.
     """
     study = folder / name
-    cells, journal = [], []
+    cells = []
     times = [f"{branch} env_steps"]
 
     def add(task: str, seed: int, arm: str | None, status: str) -> None:
@@ -155,13 +155,19 @@ def write_study(
         for arm in arms:
             status = (statuses or {}).get((task, arm, seed), "done")
             add(task, seed, arm, status)
-            event = {"done": "done", "failed": "failed", "diverged": "failed"}.get(
-                status, "started"
-            )
-            line = {"cell": cells[-1]["key"], "name": f"{task}/seed-{seed}/{arm}", "event": event}
-            journal.append(line | {"attempt": 1, "exit": int(event == "failed")})
-    plan = {"format": 1, "versions": {}, "name": name, "baseline": baseline, "arms": list(arms)}
+            end = {"done": "done", "failed": "failed", "diverged": "failed"}.get(status)
+            if end is not None:
+                (study / "claims").mkdir(parents=True, exist_ok=True)
+                words = json.dumps({"end": end, "exit": int(end == "failed"), "reason": ""})
+                (study / "claims" / f"{cells[-1]['key']}.1").write_text(words)
+    plan = {
+        "format": 1,
+        "versions": {},
+        "retries": 0,
+        "name": name,
+        "baseline": baseline,
+        "arms": list(arms),
+    }
     plan |= {"tasks": list(tasks), "seeds": list(seeds), "cells": cells}
     (study / "study.json").write_text(json.dumps(plan))
-    (study / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in journal))
     return study

@@ -217,19 +217,18 @@ def test_cells_that_are_not_done_are_named(tmp_path: Path):
     statuses = {("asterix", "fire", seed): own for seed, own in enumerate(states)}
     study = write_study(tmp_path, ("none", "fire"), range(7), statuses=statuses)
     key = {own["seed"]: own["key"] for own in cells_of(study) if own["arm"] == "fire"}
-    killed = {"event": "failed", "exit": -9, "attempt": 1}  # its run.json still says running
-    with (study / "journal.jsonl").open("a") as file:
-        file.write(json.dumps({"cell": key[6]} | killed) + "\n")
+    killed = {"end": "failed", "exit": 137, "reason": "killed"}  # its run.json says running
+    (study / "claims" / f"{key[6]}.1").write_text(json.dumps(killed))
     alter(study / "study.json", smoke=True)
     found = read([study])
     assert len(found.done) == 8
     assert found.missing == (
-        "asterix/seed-0/fire: failed with exit 1 at attempt 1",
+        "asterix/seed-0/fire: failed at attempt 1",
         "asterix/seed-1/fire: running, or killed",
         "asterix/seed-2/fire: interrupted",
         "asterix/seed-3/fire: not started",
-        "asterix/seed-4/fire: failed with exit 1 at attempt 1",
-        "asterix/seed-6/fire: failed with exit -9 at attempt 1",
+        "asterix/seed-4/fire: failed at attempt 1",
+        "asterix/seed-6/fire: failed at attempt 1 (killed)",
     )
     assert found.lost == (("asterix", "fire", 4),)
     assert [note.startswith("this is a smoke") for note in found.notes] == [True]

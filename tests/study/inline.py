@@ -3,74 +3,86 @@
 import contextlib
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import yaml
 
-from rlplast.study import cell
-from rlplast.study.executors import Backend, Executor, Job
+from rlplast.run.imports import import_modules
+from rlplast.run.messages import exit_code
+from rlplast.study.cell import run_cell
+from rlplast.study.claims import Claim
+from rlplast.study.executors import Executor
+from rlplast.study.folder import log_file
+from rlplast.study.state import Row, StudyState
+from rlplast.study.work import reason_of, work
 from tests.cli.commands import Outcome, command
 
 Fault = Callable[[str, int], int | None]
 
 
-class InlineBackend(Backend):
-    """Runs a cell when it is started, to its end.
+class Inline(Executor):
+    """One worker in this process, which has run all cells once it is started.
 
     Args:
         fault: called with a cell's name and the number of its attempt; an exit code that it
             returns is the attempt's, and the cell does not run. It may raise KeyboardInterrupt.
     """
 
-    pause = 0.0
+    slots = 1
 
     def __init__(self, fault: Fault = lambda name, attempt: None) -> None:
         self.fault = fault
         self.started: list[str] = []
 
-    def start(self, job: Job) -> tuple[int, str]:
-        self.started.append(job.name)
-        code = self.fault(job.name, self.started.count(job.name))
+    def start(self, root: Path, cells: int) -> None:
+        work(root, run=self.run)
+
+    def ended(self) -> str:
+        return ""
+
+    def run(self, state: StudyState, row: Row, claim: Claim, over: Any) -> tuple[int, str]:
+        self.started.append(row["name"])
+        try:
+            code = self.fault(row["name"], self.started.count(row["name"]))
+        except KeyboardInterrupt:
+            claim.finish("stopped")
+            raise
         if code is not None:
-            return code, ""
+            return code, f"exit code {code}"
         output = io.StringIO()
+
+        def cell() -> int:
+            import_modules(state.study["imports"])
+            run_cell(state.root.resolve(), state.cells, row["key"], state.study)
+            return 0
+
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-            code = cell.main(job.command)
-        job.log.parent.mkdir(parents=True, exist_ok=True)
-        with job.log.open("a") as log:
-            log.write(f"=== attempt {len(self.started)}\n{output.getvalue()}")
-        return code, ""
-
-    def ended(self, handle: tuple[int, str]) -> tuple[int, str]:
-        return handle
-
-    def end(self, handle: Any, force: bool) -> None: ...
+            code = exit_code(cell)
+        log = state.root / log_file(row["folder"])
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("a") as file:
+            file.write(f"=== attempt {claim.number}\n{output.getvalue()}")
+        return code, reason_of(code, log) if code else ""
 
 
 @contextlib.contextmanager
-def inline(fault: Fault = lambda name, attempt: None) -> Iterator[InlineBackend]:
+def inline(fault: Fault = lambda name, attempt: None) -> Iterator[Inline]:
     """Have studies run their cells in this process; yields what tells which were started."""
-    backend = InlineBackend(fault)
-
-    def make(
-        kind: str, jobs: int | None, threads: int, options: Any, main: Any, processes: int
-    ) -> Executor:
-        return Executor(backend, jobs or 1)
-
-    with mock.patch("rlplast.study.api.make_executor", make):
-        yield backend
+    executor = Inline(fault)
+    with mock.patch("rlplast.study.api.make_executor", lambda *args: executor):
+        yield executor
 
 
 def run_study(
     config: Path, out: Path, *words: object, fault: Fault = lambda name, attempt: None
 ) -> tuple[Outcome, list[str]]:
     """Run a study here; returns what the command gave, and the names of the cells it started."""
-    with inline(fault) as backend:
+    with inline(fault) as executor:
         outcome = command("study", config, "--out", out, *words)
-    return outcome, backend.started
+    return outcome, executor.started
 
 
 def write_study(folder: Path, base: Any, arms: Any, **keys: Any) -> Path:
@@ -88,7 +100,10 @@ def arm_folders(out: Path) -> dict[str, Path]:
     return {c["name"]: out / c["folder"] for c in cells if c["kind"] == "arm"}
 
 
-def journal(out: Path, event: str) -> Iterable[str]:
-    """Return the names of the cells something happened to, in order."""
-    rows = [json.loads(line) for line in (out / "journal.jsonl").read_text().splitlines()]
-    return [row["name"] for row in rows if row["event"] == event]
+def attempts(out: Path, name: str) -> list[dict[str, Any]]:
+    """Return what the attempts at a cell say, in order."""
+    cells = json.loads((out / "study.json").read_text())["cells"]
+    keys = [cell["key"] for cell in cells if cell["name"] == name]
+    paths = [path for key in keys for path in (out / "claims").glob(f"{key}.*")]
+    paths.sort(key=lambda path: int(path.suffix[1:]))
+    return [json.loads(path.read_bytes()) for path in paths]

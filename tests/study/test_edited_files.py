@@ -75,7 +75,6 @@ READERS: dict[str, Callable[[Path], object]] = {
     "metrics.jsonl": lambda study: show_run(cell(study)),
     "receipts.jsonl": lambda study: show_run(cell(study)),
     "study.json": show_study,
-    "journal.jsonl": show_study,
 }
 
 
@@ -84,7 +83,7 @@ def test_a_value_of_another_type_is_refused_by_its_file_and_key(
     name: str, whole: Path, tmp_path: Path
 ) -> None:
     study = Path(shutil.copytree(whole, tmp_path / "study", symlinks=True))
-    file = (study if name in ("study.json", "journal.jsonl") else cell(study)) / name
+    file = (study if name == "study.json" else cell(study)) / name
     lines = [json.loads(line) for line in file.read_text().splitlines()] if "l" == name[-1] else []
     data = max(lines, key=len) if lines else json.loads(file.read_text())
     found = [path for path in places(data)]

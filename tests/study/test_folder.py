@@ -168,21 +168,6 @@ def test_status_of_a_cell(text: str | None, expected: tuple[Any, ...], tmp_path:
     assert (status(tmp_path), is_started(tmp_path), is_done(tmp_path)) == expected
 
 
-def test_journal_is_a_line_per_event(study: Path):
-    (cell,) = plan([PlannedRun("", 3, "none", RunConfig())])
-    folder = opened(study)
-    folder.note(cell, "started", attempt=1)
-    folder.note(cell, "done", attempt=1, seconds=2.5, exit=0)
-    folder.close()
-    lines = [json.loads(x) for x in (study / "journal.jsonl").read_text().splitlines()]
-    assert [row.pop("time")[:2] for row in lines] == ["20", "20"]
-    about = {"cell": cell.key, "name": "seed-3/none", "attempt": 1}
-    assert lines == [
-        about | {"event": "started"},
-        about | {"event": "done", "seconds": 2.5, "exit": 0},
-    ]
-
-
 def test_cell_is_its_studys_also_where_cells_lie_elsewhere(study: Path, tmp_path: Path):
     (tmp_path / "disk" / "seed-1" / "a").mkdir(parents=True)
     (study / "cells").symlink_to(tmp_path / "disk")

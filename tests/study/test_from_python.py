@@ -14,7 +14,7 @@ from rlplast.core.errors import ConfigError, Interrupted
 from rlplast.training.config import read_yaml
 from tests.cli.commands import command
 from tests.cli.studies import ALL, ARMS, TINY, folder_of, results
-from tests.study.inline import inline, journal, run_study, write_study
+from tests.study.inline import attempts, inline, run_study, write_study
 
 SCRIPT = """
 import rlplast
@@ -81,7 +81,7 @@ def test_an_interruption_is_an_error_that_says_how_to_go_on(tmp_path: Path) -> N
     config = write_study(tmp_path, TINY, ARMS)
     with inline(fault), pytest.raises(Interrupted, match="the same command goes on with"):
         rlplast.study(config, tmp_path / "study")
-    assert list(journal(tmp_path / "study", "started")) == ALL[:1]
+    assert [row["end"] for row in attempts(tmp_path / "study", ALL[0])] == ["stopped"]
 
 
 def test_plan_is_what_the_command_prints(tmp_path: Path) -> None:

@@ -51,7 +51,9 @@ def ranks(study: Path) -> list[int]:
             words = (path / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"--as" in words and any(word == os.fsencode(study.resolve()) for word in words):
+        if b"rlplast.study.cell" in words and any(
+            word == os.fsencode(study.resolve()) for word in words
+        ):
             found.append(int(path.name))
     return found
 
