@@ -155,7 +155,7 @@ def test_slurms_warning_signal_passes_a_job_by(local, tmp_path):
 def test_each_job_gets_the_device_with_the_fewest(make, tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7,9")
     executor = make("local", gpus=0.5, devices=2)
-    code = "print('gpu', os.environ['CUDA_VISIBLE_DEVICES']); time.sleep(600)"
+    code = "print('gpu ' + os.environ['CUDA_VISIBLE_DEVICES']); time.sleep(600)"  # one write
     for batch in "ab":  # the second one finds all free again
         logs = [tmp_path / f"{batch}{i}.log" for i in range(3)]
         for log in logs:
