@@ -18,7 +18,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from rlplast.core.clock import Clock, Time
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from rlplast.study.api import study as study
     from rlplast.study.estimate import StudyPlan
     from rlplast.training.kinds import register_kind
+    from rlplast.training.loop import Loop
 
 # Loaded when first used: an environment's process imports this package and needs no torch.
 _HOMES = {
@@ -145,12 +146,20 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(_HOME[name]), name)
 
 
-def train(config: Any, out: "str | Path | None" = None, **overrides: Any) -> "Run":
+def train(
+    config: Any,
+    out: "str | Path | None" = None,
+    *,
+    observer: "Callable[[Loop], None] | None" = None,
+    **overrides: Any,
+) -> "Run":
     """Train a config to its end, as `rlplast train` does.
 
     Args:
         config: a path, a shipped name such as ``dqn/asterix``, or a mapping of keys.
         out: the run's folder; default: a new folder below ``runs/``.
+        observer: called after every step; ``loop.latest`` has the newest value of each name in
+            metrics.jsonl, and ``loop.trainable.clock`` counts. What it raises ends the run.
         **overrides: keys of the config to set. Write nested keys with double underscores, such
             as ``optimizer__lr=1e-4``.
 
@@ -159,7 +168,7 @@ def train(config: Any, out: "str | Path | None" = None, **overrides: Any) -> "Ru
     """
     from rlplast.run import api
 
-    return api.train(config, out, **overrides)
+    return api.train(config, out, observer=observer, **overrides)
 
 
 def resume(run: "str | Path", total: str | None = None) -> "Run":

@@ -57,8 +57,7 @@ def run(args: argparse.Namespace) -> int:
     console = new_console()
 
     def planned(config: StudyConfig, cells: Sequence[Cell]) -> None:
-        if cells:
-            show_tree(console, cells)
+        show_tree(console, cells)
         for line in seed_lines(config):
             say(wrapped(line))
 

@@ -45,7 +45,7 @@ def loaded_runs(block: Block) -> dict[str, RunConfig]:
 
 
 def is_slow(block: Block) -> bool:
-    trains = "rlplast.study(" in block.text or loaded_runs(block)
+    trains = "rlplast.study(" in block.text or "optuna" in block.text or loaded_runs(block)
     return bool(trains) or block.page.parent == DOCS / "methods"
 
 

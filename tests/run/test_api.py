@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import rlplast
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
 from rlplast.run import api, read
 from rlplast.training import checkpoint
@@ -140,6 +141,23 @@ def test_the_current_folder_may_change_while_a_run_trains(
         )
         assert Path.cwd() == elsewhere and not list(elsewhere.iterdir())
         assert status(tmp_path / name) == "done" == found.info["status"]
+
+
+def test_an_observer_sees_what_was_logged_and_what_it_raises_ends_the_run(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    def observe(loop: Any) -> None:
+        seen.append((loop.trainable.clock.env_steps, loop.latest.get("time/seconds")))
+        if loop.trainable.clock.env_steps == 30:
+            raise LookupError("enough")
+
+    with pytest.raises(LookupError, match="enough"):
+        rlplast.train(SHORT, tmp_path / "run", observer=observe)
+    assert status(tmp_path / "run") == "failed"
+    rows = rlplast.load(tmp_path / "run").lines()
+    logged = {row["env_steps"]: row["time/seconds"] for row in rows if "time/seconds" in row}
+    assert {step: value for step, value in seen if step in logged} == logged != {}
+    assert seen[-1][0] == 30
 
 
 def test_a_run_that_was_stopped_as_it_began_is_started_by_resume(tmp_path: Path) -> None:
