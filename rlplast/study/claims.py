@@ -32,7 +32,7 @@ CONFIG_ERROR = 2  # exit code: trying again would say the same
 _LOST = 6  # beats after which a worker gives up its own cell: earlier than others take it
 _LOSSES = 10  # workers that may die with a cell
 _SIZE = 4096  # bytes of a file from the start: a full disk stops no beat and no end
-_REASON = 500  # characters
+_REASON = 800  # characters
 
 
 @dataclass

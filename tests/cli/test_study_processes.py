@@ -37,14 +37,20 @@ def training(out: Path, lines: int = 2) -> bool:
 
 def cells_alive(out: Path) -> list[int]:
     """Return the process ids of a study's cells: what they print goes to its logs."""
-    found = []
+    return [pid for pid, log in printing(out).items() if log != "workers.log"]
+
+
+def printing(out: Path) -> dict[int, str]:
+    """Return the processes that print into a study's logs, with the name of the log."""
+    found = {}
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            if Path(os.readlink(path / "fd" / "1")).parent == out.resolve() / "logs":
-                found.append(int(path.name))
+            log = Path(os.readlink(path / "fd" / "1"))
         except OSError:
             continue
-    return [pid for pid in found if alive(pid)]
+        if log.parent == out.resolve() / "logs" and alive(int(path.name)):
+            found[int(path.name)] = log.name
+    return found
 
 
 LONG: dict[str, Any] = TINY | {"total": "1200 env_steps", "replay_ratio": 1}

@@ -3,8 +3,8 @@
     python -m tests.crash.kill_study study/minatar_when --kills 10 --seed 1
 
 The study is shortened and run once to its end, and once more with SIGKILL at random moments: to
-the study alone, whose cells have to end by themselves, or to one of its cells, which the study has
-to start again. A study that was killed is started anew, half of the times at once, while its cells
+the study alone, whose workers and cells have to end by themselves, or to a worker or a cell, in
+whose place another one has to come. A study that was killed is started anew, half of the times at once, while its cells
 may still be saving. Metrics and receipts of every arm (wall-clock keys aside), and the last
 checkpoint's tensors, state and replay, have to be equal bit for bit; otherwise the exit code is 1
 and the first difference is named. It is 2 if no kill hit a cell that had begun. Four kills of five
@@ -139,7 +139,7 @@ def _run_killed(
                 victim = cells[int(rng.integers(len(cells)))]
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(victim, signal.SIGKILL)
-                print(f"kill {done:2} of a cell: {_scene(study)}", flush=True)
+                print(f"kill {done:2} of a worker or cell: {_scene(study)}", flush=True)
                 continue
             process.kill()
             process.wait()
@@ -161,7 +161,7 @@ def _run_killed(
 
 
 def _cells(study: Path) -> list[int]:
-    """Return the process ids of a study's cells: what they print goes to its folder."""
+    """Return the process ids of workers and cells: what they print goes to the study's folder."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
