@@ -16,7 +16,7 @@ import platform
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from rlplast.study.cell import GRACE, STOPPED, die_with, run_cell
 from rlplast.study.claims import Claim
 from rlplast.study.folder import log_file
 from rlplast.study.state import Row, StudyState
-from rlplast.training.signals import noted_signals
+from rlplast.training.signals import heard, noted_signals
 
 __all__ = ["crew", "main", "reason_of", "work"]
 
@@ -142,8 +142,7 @@ def _in_a_process(gpus: str | None) -> Run:
         with log.open("a") as file:
             now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
             file.write(f"{_HEAD}{claim.number}, {now}, {platform.node()}\n")
-        process = _FORK.Process(target=_be, args=(state, row, log, gpus, os.getpid()))
-        process.start()
+        process = _forked(_be_cell, state, row, log, gpus)
         until = float("inf")
         while process.exitcode is None:
             if not claim.beat():
@@ -167,13 +166,32 @@ def _kill(process: BaseProcess) -> None:
         os.killpg(process.pid or 0, signal.SIGKILL)
 
 
-def _be(state: StudyState, row: Row, log: Path, gpus: str | None, worker: int) -> None:
+def _forked(target: Callable[..., None], *args: object) -> BaseProcess:
+    """Start a process that ends with this one; a signal that meets it at once is not lost."""
+    asking = {signal.SIGINT, signal.SIGTERM}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, asking)
+    try:
+        process = _FORK.Process(target=_begin, args=(target, args, os.getpid(), before))
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return process
+
+
+def _begin(
+    target: Callable[..., None], args: tuple[object, ...], parent: int, mask: Iterable[int]
+) -> None:
+    """Be such a process: without the handlers of the one that forked it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    die_with(parent)
+    target(*args)
+
+
+def _be_cell(state: StudyState, row: Row, log: Path, gpus: str | None) -> None:
     """Be the process of a cell, in a session of its own: Ctrl-C is the worker's affair."""
     os.setsid()
-    die_with(worker)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     with open(os.devnull) as nothing, log.open("a") as file:
         for stream, target in ((0, nothing), (1, file), (2, file)):
             os.dup2(target.fileno(), stream)
@@ -242,30 +260,28 @@ def crew(
         own = gpus_of_worker(gpus, number, processes)
         left = None if until is None else max(0.0, until - time.monotonic())
         options = {"cells": cells, "waits": waits, "seconds": left, "gpus": own}
-        process = _FORK.Process(target=_be_worker, args=(root, options, os.getpid()))
-        process.start()
-        return process
+        return _forked(_be_worker, root, options)
 
-    codes = {0}
-    with noted_signals() as asked:
-        workers = dict(enumerate(map(start, range(jobs))))
-        told = False
-        while workers:
-            if asked and not told:
-                told = True
-                for process in workers.values():
-                    process.terminate()
-            for number, process in list(workers.items()):
-                if process.exitcode is None:
-                    continue
-                codes.add(_exit(process.exitcode)[0])
-                del workers[number]
-                if process.exitcode < 0 and not asked:  # it was killed
-                    codes.discard(128 - process.exitcode)
-                    workers[number] = start(number)
+    codes, workers, asked = {0}, dict[int, BaseProcess](), list[int]()
+    for signum in heard():  # a dying parent may ask several times
+        signal.signal(signum, lambda number, frame: asked.append(number))
+    try:
+        workers |= enumerate(map(start, range(jobs)))
+        while workers and not asked:
             time.sleep(_POLL)
-        if asked:
-            raise Interrupted(f"{jobs} workers of {root} stopped")
+            for number, process in list(workers.items()):
+                if process.exitcode is not None:
+                    del workers[number]
+                    codes.add(max(0, process.exitcode))
+                    if process.exitcode < 0:  # it was killed
+                        workers[number] = start(number)
+    finally:
+        for process in workers.values():
+            process.terminate()
+        for process in workers.values():
+            process.join()
+    if asked:
+        raise Interrupted(f"{jobs} workers of {root} stopped")
     return max(codes)
 
 
@@ -282,8 +298,7 @@ def gpus_of_worker(gpus: Sequence[str], number: int, processes: int) -> str | No
     return ",".join(gpus[place % len(gpus)] for place in places) if gpus else None
 
 
-def _be_worker(root: Path, options: dict[str, object], parent: int) -> None:
-    die_with(parent)
+def _be_worker(root: Path, options: dict[str, object]) -> None:
     os.setpgid(0, 0)  # Ctrl-C is told by the crew
 
     def run() -> int:

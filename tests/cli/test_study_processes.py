@@ -105,11 +105,11 @@ def test_restarted_study_waits_for_a_cell_that_still_runs(through: Path, tmp_pat
     process.kill()
     process.wait()
     assert process.stdout is not None
-    process.stdout.close()  # what served the study with processes still holds its other end
+    process.stdout.close()
     process = start(config, out)
-    until(lambda: len(cells_alive(out)) == 2, 120)
+    until(lambda: "workers.log" in printing(out).values(), 120)
     time.sleep(5)  # more than it takes to start
-    assert process.poll() is None
+    assert process.poll() is None and cells_alive(out) == [cell]
     os.kill(cell, signal.SIGCONT)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output

@@ -1,0 +1,94 @@
+"""Workers on a real Slurm of one node, without accounting, that this file starts and stops.
+
+They run where Slurm is installed. RLPLAST_APT_SLURM=1 installs Debian's packages, as root.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("submitit", reason='needs pip install "rlplast[slurm]"')
+
+from tests.cli.studies import ARMS, TINY, results
+from tests.study import real_slurm
+from tests.study.commands import until
+from tests.study.inline import run_study, write_study
+from tests.study.real_slurm import Cluster
+
+pytestmark = pytest.mark.slow
+LONG: dict[str, Any] = TINY | {"total": "1200 env_steps", "replay_ratio": 1}
+EXECUTOR = {"kind": "slurm", "slurm": {"time": 5, "signal_delay_s": 30}}
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[Cluster]:
+    with pytest.MonkeyPatch.context() as patch, real_slurm.cluster(patch.setenv) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def through(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The study of one process that nobody stopped."""
+    folder = tmp_path_factory.mktemp("through")
+    assert run_study(write_study(folder, LONG, ARMS), folder / "study")[0].code == 0
+    return folder / "study"
+
+
+def start(folder: Path, **more: Any) -> subprocess.Popen[str]:
+    config = write_study(folder, LONG, ARMS, executor=EXECUTOR | more, jobs=2)
+    words = [sys.executable, "-m", "rlplast", "study", config, "--out", folder / "study"]
+    return subprocess.Popen(
+        list(map(str, words)), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+
+def held(study: Path) -> list[str]:
+    """Return the claims that no worker has ended."""
+    rows = {p.name: p.read_text() for p in (study / "claims").glob("*.*")}
+    return [name for name, text in rows.items() if '"end"' not in text]
+
+
+def training(study: Path) -> bool:
+    lines = [path.read_text().count("\n") for path in study.glob("cells/**/metrics.jsonl")]
+    return bool(held(study)) and max(lines, default=0) > 2
+
+
+def running(slurm: Cluster) -> list[str]:
+    return slurm.say("squeue", "--noheader", "--states=RUNNING", "--format=%i").split()
+
+
+def cancelled(slurm: Cluster) -> str:
+    """Cancel all jobs; return those that are left."""
+    slurm.say("scancel", *slurm.say("squeue", "--noheader", "--format=%A").split())
+    return slurm.say("squeue", "--noheader")
+
+
+@pytest.mark.parametrize("cells", [1, 2])
+def test_jobs_that_are_requeued_warned_and_cancelled_end_as_a_local_study(
+    cells: int, slurm: Cluster, through: Path, tmp_path: Path
+) -> None:
+    study = tmp_path / "study"
+    process = start(tmp_path, cells=cells)
+    until(lambda: training(study), 180)
+    slurm.control("requeue", running(slurm)[0])  # as an administrator does
+    until(lambda: training(study), 180)
+    slurm.say("scancel", "--signal=USR2", running(slurm)[0])  # as near its time limit
+    until(lambda: training(study), 180)
+    process.send_signal(signal.SIGINT)  # its workers go on
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130 and "workers go on" in output
+    until(lambda: not cancelled(slurm), 120)  # one that is being queued again takes two
+    assert not held(study)  # they have saved
+    process = start(tmp_path, cells=cells)
+    output, _ = process.communicate(timeout=400)
+    assert process.returncode == 0, output
+    assert results(study) == results(through)
+    done = [json.loads(p.read_text())["end"] for p in (study / "claims").iterdir()]
+    assert done.count("done") == len(json.loads((study / "study.json").read_text())["cells"])
+    until(lambda: not slurm.say("squeue", "--noheader"), 120)  # nobody stays without a cell
