@@ -8,6 +8,7 @@
 import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,9 @@ __all__ = [
     "study_folder",
     "write_study",
 ]
+
+
+_WRITERS = 16  # of configs at the same time
 
 
 @dataclass(frozen=True)
@@ -231,11 +235,14 @@ def write_study(
         name, text = Path(source).stem, find_config(str(source)).read_text()
     write_text(folder.path / "study.yaml", text)
     (folder.path / "configs").mkdir(exist_ok=True)
-    for cell in cells:
-        path = config_path(folder.path, cell.key)
-        text = dump_config(cell.config)
+
+    def write(cell: Cell) -> None:
+        path, text = config_path(folder.path, cell.key), dump_config(cell.config)
         if not path.exists() or path.read_bytes() != text.encode():  # edited, or cut short
             write_text(path, text)
+
+    with ThreadPoolExecutor(_WRITERS) as pool:  # most of the time a disk is waited for
+        list(pool.map(write, cells))
     arms = list(dict.fromkeys(run.arm for run in runs_of(study)))
     about: dict[str, Any] = {
         "name": name,

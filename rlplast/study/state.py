@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlplast.study.claims import Attempt, Claims
+from rlplast.study.claims import Claims
 from rlplast.study.folder import is_done, is_started, read_study
 
 __all__ = ["Row", "StudyState", "pending"]
@@ -46,6 +46,7 @@ class StudyState:
         rows: the cells in the order in which workers take them: first those with the longest way
             to go, so prefixes before what goes on from them.
         cells: the same by key.
+        open: those that are not done.
         claims: of all cells.
         ended: attempts that ended between the last look and the one before it.
 
@@ -58,29 +59,38 @@ class StudyState:
         self._written: tuple[int, ...] = ()
         self._read()
         self.claims = Claims(root, self.study.get("retries", 1))
-        self.claims.look()
-        self.ended: list[Attempt] = []
+        self.ended = self.claims.look()
+        self._sift()
 
     def look(self) -> None:
         """Learn what is new."""
-        if self._stamp() != self._written:
+        again = self._stamp() != self._written
+        if again:
             self._read()
             self.claims.retries = self.study.get("retries", 1)
         self.ended = self.claims.look()
+        if again or self.ended:
+            self._sift()
 
-    def fates(self) -> Iterator[tuple[Row, str]]:
-        """Yield each cell with its fate, in order.
+    def _sift(self) -> None:
+        states = self.claims.states
+        self.open = [
+            r for r in self.rows if r["key"] in self._left and states.get(r["key"]) != "done"
+        ]
+
+    def fates(self, rows: Sequence[Row] | None = None) -> Iterator[tuple[Row, str]]:
+        """Yield each cell, or those of `open`, with its fate, in order.
 
         It is done, failed (for good), skipped (for want of its prefix), held (by a worker), free
         (to be taken) or waiting (for its prefix).
         """
         found: dict[str, str] = {}
         states, left = self.claims.states, self._left
-        for row in self.rows:
+        for row in self.rows if rows is None else rows:
             key, parent = row["key"], row["parent"]
             fate = states.get(key, "free") if key in left else "done"
             if fate == "free" and parent is not None and left[key]:
-                before = found[parent]
+                before = found.get(parent, "done")
                 if before in ("failed", "skipped"):
                     fate = "skipped"
                 elif before != "done":

@@ -86,14 +86,13 @@ def work(
             return bool(asked) or time.monotonic() >= until
 
         while not over() and (cells is None or taken < cells):
-            row = _next(state, waits)
-            if row is None:
+            found = _claim(state, waits)
+            if found is None:
                 break
-            claim = state.claims.claim(row["key"]) if row else None
-            if claim is None:  # nothing is ready, or another one was faster
-                if not row:
-                    time.sleep(pause)
-                    pause = min(_IDLE[1], 1.5 * pause)
+            row, claim = found
+            if claim is None:  # nothing is ready
+                time.sleep(pause)
+                pause = min(_IDLE[1], 1.5 * pause)
                 state.look()
                 continue
             taken, pause = taken + 1, _IDLE[0]
@@ -114,14 +113,19 @@ def work(
     return done
 
 
-def _next(state: StudyState, waits: bool) -> Row | None:
-    """Return the first cell that is free; {} if there may be one later, None if there will not."""
+def _claim(state: StudyState, waits: bool) -> tuple[Row, Claim | None] | None:
+    """Claim the first cell that is free, of which others may have been faster to take some.
+
+    Without any: no claim if there may be one later, None if there will not.
+    """
     later = False
-    for row, fate in state.fates():
+    for row, fate in state.fates(state.open):
         if fate == "free":
-            return row
-        later |= fate == "waiting" or (waits and fate == "held")
-    return {} if later else None
+            claim = state.claims.claim(row["key"])
+            if claim is not None:
+                return row, claim
+        later |= fate in ("free", "waiting") or (waits and fate == "held")
+    return ({}, None) if later else None
 
 
 def _check_versions(state: StudyState) -> None:

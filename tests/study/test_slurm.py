@@ -75,11 +75,11 @@ def test_jobs_that_are_requeued_warned_and_cancelled_end_as_a_local_study(
 ) -> None:
     study = tmp_path / "study"
     process = start(tmp_path, cells=cells)
-    until(lambda: training(study), 180)
+    until(lambda: training(study) and running(slurm), 180)
     slurm.control("requeue", running(slurm)[0])  # as an administrator does
-    until(lambda: training(study), 180)
+    until(lambda: training(study) and running(slurm), 180)
     slurm.say("scancel", "--signal=USR2", running(slurm)[0])  # as near its time limit
-    until(lambda: training(study), 180)
+    until(lambda: training(study) and running(slurm), 180)
     process.send_signal(signal.SIGINT)  # its workers go on
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130 and "workers go on" in output
