@@ -92,6 +92,7 @@ def study(
     report: Callable[[str], object] = lambda text: None,
     step: Callable[[str], object] = lambda text: None,
     planned: Callable[[StudyConfig, list[Cell]], object] = lambda config, cells: None,
+    smoke: bool = False,
 ) -> StudyResult:
     """Run a study, or go on with it, as `rlplast study` does.
 
@@ -104,6 +105,7 @@ def study(
         report: called with a line for each environment that cannot be resumed exactly.
         step: called with each step of what is done before the first cell runs.
         planned: called with the study's config and cells, before anything is done.
+        smoke: whether reports say that nothing in it is a result.
 
     Returns:
         The folder, and what has become of each cell. A cell that fails raises nothing.
@@ -124,7 +126,7 @@ def study(
             report(line)
 
         def write(tried: Sequence[Cell]) -> None:
-            write_study(folder, keys, [*cells, *tried], config)
+            write_study(folder, keys, [*cells, *tried], config, smoke)
 
         trials = _open_trials(keys, cells, folder, write)
         began = bool(left) or not (trials is None or trials.finished())
