@@ -56,12 +56,12 @@ def plan_study(
     study, problem = api.read_study_config(source, executor, jobs), None
     cells = [*api.study_cells(study), *api.drawn_trials(study)]
     cells = list({cell.key: cell for cell in reversed(cells)}.values())[::-1]  # equal ones are one
-    keys, _, replaced = smoke_study(study)  # which needs no data
-    folders = {text: key for text, key in replaced.items() if "/" in text}
     with patch.dict(os.environ, _OFFLINE):
         takes, notes = estimate(cells, api.study_folder(source, out))
-        notes += [f"not there yet: {f} ({k})" for f, k in folders.items() if not Path(f).exists()]
         try:
+            keys, _, replaced = smoke_study(study)  # which needs no data
+            folders = {Path(text): key for text, key in replaced.items() if "/" in text}
+            notes += [f"not there yet: {f} ({k})" for f, k in folders.items() if not f.exists()]
             small = api.study_cells(StudyConfig.parse(keys))
             notes += api.build_each(small, processes=study.processes)
             api.executor_of(study, cells).close()

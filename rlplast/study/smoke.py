@@ -30,9 +30,8 @@ __all__ = ["run_smoke", "small", "smoke_study"]
 _KEYS = {
     0: "env.workers",
     1: "threads evaluate.episodes evaluate.batches",
-    2: "env.num_envs env.tasks env.cycles replay_ratio replay_ratio.*.value stream.phases "
-    "stream.epochs stream.epochs.* checkpoint.keep",
-    8: "agent.batch_size agent.target_every phases.*.updates",
+    2: "env.num_envs env.tasks env.cycles replay_ratio stream.phases stream.epochs*",
+    8: "checkpoint.keep agent.batch_size agent.target_every phases.*.updates",
     16: "micro_batch metrics.batch_size agent.rollout_steps agent.hidden.* agent.*_width",
     32: "batch_size agent.initial_steps agent.initial_updates model.context",
     64: "env.steps_per_task stream.images data.examples",
@@ -97,7 +96,7 @@ def smoke_study(study: StudyConfig) -> tuple[dict[str, Any], dict[str, str], dic
         try:
             keys = asdict(small(config, own))
         except ConfigError as error:
-            raise ConfigError(f"arm {run.arm!r}, made small: {error}") from error
+            raise ConfigError(f"arm {run.arm!r}, made small (key smoke): {error}") from error
         del keys["seed"]
         name = f"{run.task}/{run.arm}".strip("/")
         other = first.setdefault(json.dumps(keys, sort_keys=True), name)
