@@ -36,10 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plan",
         action="store_true",
-        help="check every arm, show cells, steps, time and disk space, and exit",
+        help="check every arm, show cells, steps and time, and exit",
     )
     parser.add_argument(
-        "--smoke", action="store_true", help="try every arm for a moment, on synthetic data"
+        "--smoke", action="store_true", help="try every arm for a moment, made small"
     )
 
 

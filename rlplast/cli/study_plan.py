@@ -14,7 +14,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from rlplast.cli.output import new_console, say, visible
-from rlplast.cli.tables import counted, size, wrapped
+from rlplast.cli.tables import counted, wrapped
 from rlplast.core.duration import duration
 from rlplast.core.mean_interval import FEWEST
 from rlplast.study.plan import Cell, cost
@@ -24,37 +24,24 @@ __all__ = ["run_plan", "seed_lines", "show_tree"]
 
 
 def run_plan(args: argparse.Namespace) -> int:
-    """Show cells, steps, time and disk of a study.
+    """Show cells, steps and time of a study.
 
     Raises:
-        ConfigError: if an arm could not be built, whatever is installed; or for the executor.
+        ConfigError: if an arm cannot be built here, or for the executor.
     """
     from rlplast.study.estimate import plan_study  # imports more than other commands need
 
     found = plan_study(args.config, args.out, args.executor, args.jobs)
     show_tree(new_console(), found.cells, found.takes)
-    for line in seed_lines(found.config):
-        say(wrapped(line))
-    whole = sum(found.takes.values(), Counter())
-    say(wrapped(f"estimate: {_estimate_text(whole)}, one cell after the other"))
-    if found.left is not None:
-        rest = Counter[str]()
-        for key, share in found.left.items():
-            rest.update({unit: share * count for unit, count in found.takes[key].items()})
-        done = len(found.cells) - len(found.left)
-        words = f"{done} of {counted(len(found.cells), 'cell')} are done, {len(found.left)} left"
-        say(wrapped(f"left: {words}" + (f": {_estimate_text(rest)}" if found.left else "")))
     by_task: dict[str, Counter[str]] = defaultdict(Counter)
     for cell in found.cells:
         by_task[cell.task] += found.takes[cell.key]
+    whole = _estimate_text(sum(by_task.values(), Counter()))
+    lines = [*seed_lines(found.config)]
+    lines.append(f"estimate: {whole}, one cell after the other")
     if len(by_task) > 1:
-        say(wrapped("; ".join(f"{t} {_estimate_text(own)}" for t, own in by_task.items())))
-    say(wrapped(found.basis))
-    for folder in found.absent:
-        say(f"not there yet: {folder}")
-    for package in found.not_installed:
-        say(f"not installed: {package}")
-    for line in found.levels:
+        lines.append("; ".join(f"{task} {_estimate_text(own)}" for task, own in by_task.items()))
+    for line in (*lines, *found.notes):
         say(wrapped(line))
     if found.problem is not None:
         raise found.problem
@@ -98,8 +85,7 @@ def show_tree(
 def _estimate_text(found: Mapping[str, float]) -> str:
     """Return in words what a cell takes, as `rlplast.study.estimate` says."""
     words = [f"{found[u]:,.0f} {u}" for u in ("env_steps", "updates") if found.get(u)]
-    words += [duration(found["seconds"])] if "seconds" in found else []
-    return ", ".join([*words, *([size(found["disk"])] if "disk" in found else [])])
+    return ", ".join([*words, *([duration(found["seconds"])] if "seconds" in found else [])])
 
 
 def seed_lines(study: StudyConfig) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import argparse
 import time
+from pathlib import Path
 
 from rich.table import Column, Table
 
@@ -9,35 +10,23 @@ from rlplast.cli import report_command, study_command
 from rlplast.cli.output import say
 from rlplast.cli.tables import counted, show
 from rlplast.study import smoke
+from rlplast.training.run_folder import numbered
 
 __all__ = ["run_smoke"]
 
 
 def run_smoke(args: argparse.Namespace) -> int:
     """Try a study out; returns 1 if a cell failed, a hook did not fire, a metric is missing."""
-    began, path = time.monotonic(), smoke.smoke_folder(args.config, args.out)
+    began = time.monotonic()
+    path = Path(args.out or numbered(Path("runs") / f"smoke-{Path(args.config).stem}-"))
     with study_command.shown(path) as callbacks:
-        found = smoke.run_smoke(args.config, path, args.jobs, **callbacks)
-    _show(found)
-    if found.ran:
-        report_command.report([path])
-    seconds = time.monotonic() - began
-    verdict = "every arm runs"
-    if found.faults:
-        verdict = f"{counted(found.faults, 'fault')}, see the table"
-    say(f"smoke: {verdict} ({seconds:.0f} s)")
-    return int(found.faults > 0)
-
-
-def _show(found: smoke.Smoke) -> None:
-    """Print a line for each cell."""
+        rows, faults = smoke.run_smoke(args.config, path, args.jobs, **callbacks)
     table = Table("cell", Column("seconds", justify="right"), "outcome")
-    for name, seconds, wrong in found.cells:
-        table.add_row(name, "-" if seconds is None else f"{seconds:.1f}", "; ".join(wrong) or "ok")
-    for name, other in found.same.items():
-        table.add_row(name, "-", f"the same as {other} when made small")
-    if found.unmeasured:
-        table.add_row("metrics", "-", f"never measured: {', '.join(found.unmeasured)}")
-    if found.untried:
-        table.add_row("not tried", "-", "; ".join(found.untried))
+    for name, seconds, words in rows:
+        table.add_row(name, "-" if seconds is None else f"{seconds:.1f}", words)
     show(table)
+    if any(words == "ok" for _, _, words in rows):
+        report_command.report([path])
+    verdict = f"{counted(faults, 'fault')}, see the table" if faults else "every arm runs"
+    say(f"smoke: {verdict} ({time.monotonic() - began:.0f} s)")
+    return int(faults > 0)

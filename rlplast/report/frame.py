@@ -50,7 +50,7 @@ SCORE_OF_TASKS = {
     "flipped_bits": "eval/online_loss",
 }
 UNIT_OF_PHASES = {"supervised": "epochs"}  # what `total: auto` counts; updates in other kinds
-SMOKE = "this is a smoke, runs of a moment on random data: nothing in it is a result"
+SMOKE = "this is a smoke, small runs of a moment: nothing in it is a result"
 PREFIX = ""  # what stands for the arm of a prefix: no arm has such a name
 GOING = ("absent", "running", "interrupted")  # statuses of cells that are to end yet
 IDENTITY = ["study", "task", "arm", "seed", "continuation", "status"]

@@ -1,6 +1,6 @@
 """From YAML and the command line's overrides to a checked config.
 
-- `read_config`: a path, a shipped name or a mapping → a checked dataclass.
+- `read_config`: a path, a shipped name or a mapping → a checked dataclass; `merged`: a mapping.
 - `dump_config`: back to YAML.
 """
 
@@ -21,7 +21,7 @@ from rlplast.run.shipped import config_folder, find_config
 from rlplast.training.config import RunConfig, read_yaml
 from rlplast.training.kinds import get_kind, kinds
 
-__all__ = ["dump_config", "read_config"]
+__all__ = ["dump_config", "merged", "read_config"]
 
 LISTS = ("hooks", "penalties", "layers")  # keys whose list may lie in a file of its own
 _LONGEST = 4096  # characters of a text: of a path, on Linux
@@ -41,14 +41,25 @@ def read_config(source: str | Path | Mapping[str, Any], *overrides: Mapping[str,
     Raises:
         ConfigError: naming the key, its value, and what is allowed.
     """
+    data = merged(source, *overrides)
+    kind = data.get("kind", "dqn")
+    cls = get_kind(kind).config_class()
+    _refuse_keys_of_other_places(data, cls, kind)
+    config = validated(cls, _over(data, cls()))
+    config.check()
+    config.intervals()
+    config.smoke = {}  # whatever it says, the run is the same
+    return config
+
+
+def merged(source: str | Path | Mapping[str, Any], *overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config's mapping with its overrides, before it is checked; as `read_config`."""
     data = dict(source) if isinstance(source, Mapping) else read_yaml(find_config(str(source)))
     if not isinstance(data, dict):
         raise ConfigError(f"config {source} holds {_holds(data)}: allowed is a mapping of keys")
     if {"base", "arms"} <= set(data):
         raise ConfigError(f"config {source} is a study's, not a run's: `rlplast study` takes it")
     data = _plain(data, "config" if isinstance(source, Mapping) else f"config {source}")
-    kind = next((o["kind"] for o in reversed(overrides) if "kind" in o), data.get("kind", "dqn"))
-    cls = get_kind(kind).config_class()
     for dotted, value in (row for layer in overrides for row in layer.items()):
         first, _, inside = dotted.partition(".")
         if inside and first in LISTS and isinstance(data.get(first), str):
@@ -57,11 +68,7 @@ def read_config(source: str | Path | Mapping[str, Any], *overrides: Mapping[str,
     for key in LISTS:
         if isinstance(data.get(key), str):
             data[key] = _list_in_file(key, data[key])
-    _refuse_keys_of_other_places(data, cls, kind)
-    config = validated(cls, _over(data, cls()))
-    config.check()
-    config.intervals()
-    return config
+    return data
 
 
 def _over(data: Mapping[str, Any], default: Any) -> dict[str, Any]:
@@ -79,7 +86,9 @@ def _over(data: Mapping[str, Any], default: Any) -> dict[str, Any]:
 
 def dump_config(config: RunConfig) -> str:
     """Return a config as YAML that `read_config` reads back to an equal one."""
-    return yaml.safe_dump(dataclasses.asdict(config), sort_keys=False)
+    data = dataclasses.asdict(config)
+    del data["smoke"]
+    return yaml.safe_dump(data, sort_keys=False)
 
 
 def _holds(data: Any) -> str:

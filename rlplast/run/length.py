@@ -1,7 +1,7 @@
 """How long a run is, in every unit, from its config alone.
 
 - `length`: counts at the end of a run; `length_info`: what run.json says of them.
-- `env_steps_at`, `updates_at`: env_steps and updates up to a time.
+- `updates_at`: updates up to a time, where phases differ in length.
 - `phases_of`: training and test images of each phase of a classifier's stream.
 """
 
@@ -20,7 +20,7 @@ from rlplast.supervised.sizes import sizes_of
 from rlplast.supervised.streams import Phase, phases
 from rlplast.training.config import RunConfig
 
-__all__ = ["env_steps_at", "length", "length_info", "phases_of", "updates_at"]
+__all__ = ["length", "length_info", "phases_of", "updates_at"]
 
 
 def length(config: RunConfig) -> dict[str, float]:
@@ -64,36 +64,16 @@ def phases_of(config: SupervisedConfig) -> list[Phase]:
     return phases(config.stream, train, test, sizes.classes, config.seed)
 
 
-def env_steps_at(config: RunConfig, time: Time) -> float:
-    """Return how many env_steps an agent has made when it reaches a time; 0 where not known."""
-    if not isinstance(config, AgentConfig) or time.unit in ("frames", "tokens", "epochs"):
-        return 0.0
-    if time.unit == "phase":
-        return float(config.sequence().start(int(time.value)))
-    return float(config.env_steps_total(time))
-
-
 def updates_at(config: Any, time: Time) -> float:
-    """Return how many updates a run has made when it reaches a time; 0 where not known."""
+    """Return how many updates a run of phases, a classifier's or a GPT's, has made at a time."""
     if time.unit == "updates":
         return time.value
     if config.kind == "supervised":
         return _updates_of_epochs(config, time)
-    if config.kind == "gpt":
-        if time.unit == "tokens":
-            return time.value / (config.batch_size * config.model.context)
-        starts = [phase.start for phase in config.phase_list()]
-        return starts[int(time.value)] if time.value < len(starts) else config.total_time().value
-    if not isinstance(config, AgentConfig):  # a kind that is not ours
-        end = config.horizon()
-        return end.updates * time.value / end[time.unit] if end[time.unit] else 0.0
-    ends, planned = length(config), config.updates_planned()
-    if time.unit == "phase":  # of a sequence of tasks, all alike
-        return planned * time.value / max(1.0, ends.get("phase", 1.0))
-    if time.unit not in ("env_steps", "episodes"):
-        return 0.0
-    env_steps = config.env_steps_total(time)
-    return planned if env_steps >= config.env_steps_total() else config.updates_at(env_steps)
+    if time.unit == "tokens":
+        return time.value / (config.batch_size * config.model.context)
+    starts = [phase.start for phase in config.phase_list()]
+    return starts[int(time.value)] if time.value < len(starts) else config.total_time().value
 
 
 def _updates_of_epochs(config: Any, time: Time) -> float:

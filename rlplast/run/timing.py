@@ -69,7 +69,8 @@ def ready(config: Any, accelerate: str) -> tuple[Any, Hooks]:
     DQN explores as at the end of its decay, and tasks do not change.
     """
     if not hasattr(config, "agent"):
-        return built(dataclasses.asdict(config), {"accelerate": accelerate})
+        own = {"accelerate": accelerate} if hasattr(config, "accelerate") else {}
+        return built(dataclasses.asdict(config), own)
     keys: dict[str, Any] = {"agent.accelerate": accelerate}
     if hasattr(config, "replay_ratio"):
         keys |= _of_replay(config)

@@ -1,8 +1,8 @@
 """Studies as a library: what `rlplast study` does, and Python may.
 
 - `study`: runs a study, or goes on with it; `StudyResult`: how it ended.
-- `read_study_config`, `study_cells`, `build_each`, `write_study`, `executor_of`, `run_workers`: its
-  steps, some of which a plan and a smoke take too.
+- `read_study_config`, `study_cells`, `build_each`, `write_study`, `executor_of`: its steps, some of which
+  a plan and a smoke take too.
 """
 
 import copy
@@ -40,7 +40,6 @@ __all__ = [
     "executor_of",
     "planned_runs",
     "read_study_config",
-    "run_workers",
     "study",
     "study_cells",
     "study_folder",
@@ -79,6 +78,7 @@ def study(
     report: Callable[[str], object] = lambda text: None,
     step: Callable[[str], object] = lambda text: None,
     planned: Callable[[StudyConfig, list[Cell]], object] = lambda config, cells: None,
+    smoke: bool = False,
 ) -> StudyResult:
     """Run a study, or go on with it, as `rlplast study` does.
 
@@ -91,6 +91,7 @@ def study(
         report: called with a line for each environment that cannot be resumed exactly.
         step: called with each step of what is done before the first cell runs.
         planned: called with the study's config and cells, before anything is done.
+        smoke: whether reports say that nothing in it is a result.
 
     Returns:
         The folder, and what has become of each cell. A cell that fails raises nothing.
@@ -112,8 +113,9 @@ def study(
             report(line)
         workers = executor_of(keys, cells)
         step("writing the plan")
-        write_study(folder, keys, cells, config)
-        failures = run_workers(folder, cells, workers, observer)
+        write_study(folder, keys, cells, config, smoke)
+        _try_again(folder.path, rows)
+        failures = watch(folder.path, cells, workers, observer)
     finally:
         folder.close()
     states = {cell.folder: status(folder.path / cell.folder) for cell in cells}
@@ -265,17 +267,6 @@ def write_study(
     if published:
         about["published"] = [dataclasses.asdict(curve) for curve in published]
     folder.write_plan(about, cells)
-
-
-def run_workers(
-    folder: StudyFolder,
-    cells: Sequence[Cell],
-    workers: Executor,
-    observer: Callable[[Progress], object],
-) -> list[Failure]:
-    """Run what is left of a study whose plan is written; returns and raises as `watch`."""
-    _try_again(folder.path, [cell_row(cell) for cell in cells])
-    return watch(folder.path, cells, workers, observer)
 
 
 def executor_of(study: StudyConfig, cells: Sequence[Cell]) -> Executor:

@@ -1,241 +1,173 @@
-"""A study tried out: the same arms, a few steps each, on meaningless data.
+"""A smoke of a study: each arm for a moment, on few and small data. Nothing of it is a result.
 
-Nothing that comes out is a result. It shows that each arm runs: that packages are there, hooks
-fire and metrics are measured.
-
-- `run_smoke`: does that, and looks at what came out → a `Smoke`.
-- `shrunk_study`: one seed, and one run of every arm; `smoke_runs`: these runs, made small.
-
-What becomes of a run's own config is `rlplast.run.shrink`.
+- `run_smoke`: runs it, and says what is wrong.
+- `smoke_study`: the study of one seed whose runs are small; `small`: a run's config made small.
 """
 
-import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError, Interrupted
-from rlplast.run.info import versions
+from rlplast.run.config_file import merged, read_config
+from rlplast.run.differences import leaves
+from rlplast.run.length import length
 from rlplast.run.read import read_lines
-from rlplast.run.shrink import make_start, shrunk, sources
-from rlplast.study.api import (
-    build_each,
-    planned_runs,
-    read_study_config,
-    run_workers,
-    write_study,
-)
+from rlplast.study.api import planned_runs, read_study_config, study, study_cells
 from rlplast.study.claims import Claims
-from rlplast.study.executors import make_executor
-from rlplast.study.folder import StudyFolder
-from rlplast.study.plan import Cell, PlannedRun, plan
-from rlplast.study.spec import StudyConfig
-from rlplast.study.watch import Failure, Progress
-from rlplast.training.run_folder import numbered
+from rlplast.study.plan import Cell
+from rlplast.study.spec import StudyConfig, runs_of
+from rlplast.training.config import RunConfig
 
-__all__ = ["Smoke", "run_smoke", "shrunk_study", "smoke_folder", "smoke_runs"]
+__all__ = ["run_smoke", "small", "smoke_study"]
 
-# Metrics that are there only if an arm has what they measure.
-_OF_ROWS = {"awake_fraction": "lifecycle", "unit_age": "cbp"}
-
-
-@dataclass(frozen=True)
-class Smoke:
-    """What came out of a study that was tried out.
-
-    Attributes:
-        folder: the study's.
-        cells: of each its name, the seconds it took, if it ran, and what is wrong with it.
-        same: a run that was left out → the run that it equals when made small.
-        unmeasured: metrics that arms list and nobody measured.
-        untried: what arms read from outside and these runs did not.
-        ran: whether any cell came to its end, so that there is something to report.
-    """
-
-    folder: Path
-    cells: list[tuple[str, float | None, list[str]]]
-    same: dict[str, str]
-    unmeasured: list[str]
-    untried: list[str]
-    ran: bool
-
-    @property
-    def faults(self) -> int:
-        """How many faults there are."""
-        return sum(len(wrong) for _, _, wrong in self.cells) + len(self.unmeasured)
-
-
-def smoke_folder(source: str | Path, out: str | Path | None) -> Path:
-    """Return the folder of a smoke: a new one, since an old one may be of other code.
-
-    Raises:
-        ConfigError: if `out` is not empty.
-    """
-    if out is None:
-        path = Path("runs") / f"smoke-{Path(source).stem}"
-        return numbered(path.with_name(f"{path.name}-")) if path.exists() else path
-    path = Path(out)
-    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise ConfigError(f"--out {path} is not empty: --smoke begins anew, choose another one")
-    return path
+# Keys of configs by their value: a whole number is the most that a key may be, anything else
+# replaces what it is. A key that is null, or that a config does not have, stays so.
+_KEYS = {
+    0: "env.workers",
+    1: "threads evaluate.episodes evaluate.batches",
+    2: "env.num_envs env.tasks env.cycles replay_ratio stream.phases stream.epochs*",
+    8: "checkpoint.keep agent.batch_size agent.target_every phases.*.updates",
+    16: "micro_batch metrics.batch_size agent.rollout_steps agent.hidden.* agent.*_width",
+    32: "batch_size agent.initial_steps agent.initial_updates model.context",
+    64: "env.steps_per_task stream.images data.examples",
+    128: "total agent.buffer_size",
+    "50%": "log.every metrics.every checkpoint.every",
+    "100%": "evaluate.every",
+    -1e38: "hooks.*.when.above",  # every value is on one side of it
+    1e38: "hooks.*.when.below",
+    "cpu": "device",
+    "off": "accelerate agent.accelerate",
+    None: "evaluate.steps checkpoint.keep_every percentages_of",
+}
+_CAPS = {key: most for most, keys in _KEYS.items() for key in keys.split()}
+_OF_ROWS = {"awake_fraction": "lifecycle", "unit_age": "cbp"}  # metrics of what few arms have
 
 
 def run_smoke(
-    source: str | Path,
-    path: Path,
-    jobs: int | None = None,
-    observer: Callable[[Progress], object] = lambda progress: None,
-    step: Callable[[str], object] = lambda text: None,
-) -> Smoke:
-    """Try a study out, as many cells at once as there are cores.
+    source: str, path: Path, jobs: int | None = None, **callbacks: Any
+) -> tuple[list[tuple[str, float | None, str]], int]:
+    """Run a smoke in a new folder; other arguments and errors as of `rlplast.study`.
 
-    Args:
-        source: a file or a shipped name.
-        path: as of `smoke_folder`.
-        jobs: cells at the same time, at most.
-        observer: called with the progress at every event, and about twice a second.
-        step: called with each step of what is done before the first cell runs.
-
-    Raises:
-        ConfigError: naming the arm that cannot be built.
-        Interrupted: after KeyboardInterrupt.
+    Returns:
+        Rows of a name, seconds and words: for each cell the words are ``ok`` or what is wrong, and
+        then comes what else there is to say. And the number of faults.
     """
-    study = shrunk_study(read_study_config(source, jobs=jobs))
-    runs, same = smoke_runs(study, path / "start")
-    cells = plan(runs)
-    folder = StudyFolder(path)
+    if (path / "study.json").exists():  # its cells may be of other code
+        raise ConfigError(f"--out {path} is not empty: --smoke begins anew, choose another one")
+    keys, same, replaced = smoke_study(read_study_config(source, jobs=jobs))
     try:
-        folder.open_for(versions())
-        build_each(cells, step)
-        for run in runs:
-            make_start(run.config)
-        write_study(folder, study, cells, source, smoke=True)
-        try:
-            failures = run_workers(folder, cells, make_executor("local", jobs, 1, {}), observer)
-        except Interrupted:
-            message = f"stopped; nothing of {path} is of use: delete it"
-            raise Interrupted(message) from None
-    finally:
-        folder.close()
-    return _judged(cells, failures, path, same, _untried(study))
-
-
-def _judged(
-    cells: Sequence[Cell],
-    failures: Sequence[Failure],
-    path: Path,
-    same: dict[str, str],
-    untried: list[str],
-) -> Smoke:
-    """Look at what cells have left."""
+        failures = study(keys, path, jobs=jobs, smoke=True, **callbacks).failures
+    except Interrupted:
+        raise Interrupted(f"stopped; nothing of {path} is of use: delete it") from None
+    cells, wrong = study_cells(StudyConfig.parse(keys)), {f.cell.key: f.reason for f in failures}
+    unfired, unmeasured = _missing([c for c in cells if c.arm and c.key not in wrong], path)
+    wrong |= unfired
+    more = {name: f"the same as {other} when made small" for name, other in same.items()}
+    more["never measured"] = ", ".join(unmeasured)
+    more["not tried"] = "; ".join(f"{key}: {text}" for text, key in replaced.items())
     claims = Claims(path, 0)
     claims.look()
-    reasons = {failure.cell.key: failure.reason for failure in failures}
-    rows = []
-    for cell in cells:
-        wrong = [reasons[cell.key]] if cell.key in reasons else []
-        if not wrong and cell.arm is not None:
-            wrong = _faults_of(cell, path)
-        rows.append((cell.name, _seconds(claims, cell), wrong))
-    arms = [cell for cell in cells if cell.key not in reasons and cell.arm is not None]
-    ran = len(failures) < len(cells)
-    return Smoke(path, rows, same, _unmeasured(arms, path), untried, ran)
+    seconds = {key: own[-1].row.get("seconds") for key, own in claims.attempts.items()}
+    rows = [(cell.name, seconds.get(cell.key), wrong.get(cell.key, "ok")) for cell in cells]
+    rows += [(name, None, words) for name, words in more.items() if words]
+    return rows, len(wrong) + len(unmeasured)
 
 
-def _seconds(claims: Claims, cell: Cell) -> float | None:
-    attempts = claims.attempts.get(cell.key)
-    return attempts[-1].row.get("seconds") if attempts else None
+def smoke_study(study: StudyConfig) -> tuple[dict[str, Any], dict[str, str], dict[str, str]]:
+    """Return the study of the first seed, and of the first of each grid and sample, made small.
 
-
-def _untried(study: StudyConfig) -> list[str]:
-    """Return what the runs of a study read from outside, and small ones do not."""
-    read = (sources(run.config).items() for run in planned_runs(study))
-    return list(dict.fromkeys(f"{key}: {source}" for row in read for key, source in row))
-
-
-def smoke_runs(study: StudyConfig, starts: Path) -> tuple[list[PlannedRun], dict[str, str]]:
-    """Return a study's runs made small, and which are left out since they are equal to another.
-
-    Runs to start from are looked for in the folder `starts`.
+    Returns:
+        Its keys; the arms that it leaves out, with another that is equal when made small; and texts
+        of configs, such as folders, that small ones replace, with their keys.
 
     Raises:
-        ConfigError: naming the arm whose config is wrong.
+        ConfigError: naming an arm whose config is wrong, or cannot be made small.
     """
-    first: dict[str, PlannedRun] = {}
-    same: dict[str, str] = {}
-    for run in planned_runs(study):
+    seeds, tasks = study.seed_list()[:1], list(study.task_list())
+    firsts = {name: _first(arm) if arm else arm for name, arm in study.arms.items()}
+    one = replace(study, seeds=seeds, arms=firsts, baseline=None, published=None)
+    arms, first, same, replaced = dict[str, Any](), dict[str, str](), {}, {}
+    for run in runs_of(one):
+        config = planned_runs(one, [run])[0].config
+        own = merged(study.base, *run.overrides).get("smoke") or {}
         try:
-            config = shrunk(run.config, starts.resolve())
+            keys = asdict(small(config, own))
         except ConfigError as error:
-            raise ConfigError(f"arm {run.arm!r}, made small: {error}") from error
-        small = PlannedRun(run.task, run.seed, run.arm, config)
-        key = json.dumps(vars(config), default=vars, sort_keys=True)
-        other = first.setdefault(key, small)
-        if other is not small:
-            same[_name(small)] = _name(other)
-    return list(first.values()), same
-
-
-def _name(run: PlannedRun) -> str:
-    return "/".join(part for part in (run.task, f"seed-{run.seed}", run.arm) if part)
-
-
-def shrunk_study(study: StudyConfig) -> StudyConfig:
-    """Return a study with one seed, and the first run of each grid and sample.
-
-    All tasks and all arms stay. Cells run here, one thread each, and are not tried again. Nothing
-    published is compared with them.
-    """
-    arms = {name: _first(arm) if arm else arm for name, arm in study.arms.items()}
-    smaller = dataclasses.replace(
-        study,
-        seeds=study.seed_list()[:1],
-        arms=arms,
-        baseline=None,
-        published=None,
-        threads=1,
-        jobs=None,
-        retries=0,
-        executor={"kind": "local"},
-    )
-    kept = [name for name, _ in smaller.expanded()]
-    return dataclasses.replace(smaller, baseline=study.baseline if study.baseline in kept else None)
+            raise ConfigError(f"arm {run.arm!r}, made small (key smoke): {error}") from error
+        del keys["seed"]
+        name = f"{run.task}/{run.arm}".strip("/")
+        other = first.setdefault(json.dumps(keys, sort_keys=True), name)
+        if other == name:
+            arms.setdefault(run.arm, {"tasks": dict.fromkeys(tasks)})["tasks"][run.task] = keys
+        else:
+            same[name] = other
+        given = dict(leaves(asdict(config)))
+        replaced |= {given[k]: k for k, _ in leaves(own) if isinstance(given.get(k), str)}
+    found = {"base": {"kind": "dqn"}, "arms": arms, "tasks": {name: {} for name in tasks}}
+    found |= {"baseline": study.baseline if study.baseline in arms else None, "seeds": seeds}
+    return found | {"retries": 0}, same, replaced
 
 
 def _first(arm: Mapping[str, Any]) -> dict[str, Any]:
     """Return an arm that stands for one run."""
-    arm = dict(arm)
-    if arm.get("grid"):
-        arm["grid"] = {key: values[:1] for key, values in arm["grid"].items()}
-    if arm.get("sample"):
-        arm["sample"] = {**arm["sample"], "count": 1}
-    return arm
+    grid = {key: values[:1] for key, values in (arm.get("grid") or {}).items()}
+    sample = {**arm["sample"], "count": 1} if arm.get("sample") else None
+    return {**arm, "grid": grid or None, "sample": sample}
 
 
-def _faults_of(cell: Cell, study: Path) -> list[str]:
-    """Return what is wrong with a cell that has run to its end: hooks that did not fire."""
-    receipts = read_lines(study / cell.folder / "receipts.jsonl")
-    fired = {row["hook"] for row in receipts}
-    keys = zip(cell.config.hooks, cell.config.hook_keys(), strict=True)
-    missing = [(i, row["method"]) for i, (row, key) in enumerate(keys) if key not in fired]
-    return [f"hooks[{i}] ({method}) did not fire" for i, method in missing]
+def small(config: RunConfig, own: Mapping[str, Any]) -> RunConfig:
+    """Return a run's config made small.
+
+    Sizes are those of the table here, and of the config's own key ``smoke``. Other times in counts
+    shrink as the run does, unit by unit: to at least 1, and of updates to 2, since a hook with a
+    period of 1 acts inside them. Percentages stay. Conditions hold whenever they are looked at.
+    """
+    data = asdict(config)
+    given = {key: value for key, value in leaves(data, lists=True) if value is not None}
+    caps = {key: most for key in given for glob, most in _CAPS.items() if fnmatchcase(key, glob)}
+    sizes = {key: _capped(given[key], most) for key, most in caps.items()} | {"log.to": []}
+    sizes |= ({"total": "auto"} if config.whole_time() else {}) | dict(leaves(own))
+    ends, whole = length(read_config(data, sizes)), length(config)
+    for key, value in given.items():
+        time = None if key in sizes or ".params." in key else _time(value)
+        if time and time.unit in ends and time.unit in whole:
+            least = min(time.value, 2 if time.unit == "updates" else 1)
+            count = max(time.value * ends[time.unit] // whole[time.unit], least)
+            sizes[key] = str(Time(int(count), time.unit))
+    return read_config(data, sizes)
 
 
-def _unmeasured(cells: Sequence[Cell], study: Path) -> list[str]:
-    """Return the metrics that cells list and no cell that lists them has measured."""
-    listed: dict[str, bool] = {}
+def _capped(value: Any, most: Any) -> Any:
+    if not isinstance(most, int):
+        return most
+    if time := _time(value):
+        return str(Time(min(time.value, most), time.unit))
+    return most if isinstance(value, str) else min(value, most)  # text such as 100k
+
+
+def _time(value: Any) -> Time | None:
+    try:
+        return Time.parse(value) if isinstance(value, str) else None
+    except ConfigError:
+        return None
+
+
+def _missing(cells: list[Cell], study: Path) -> tuple[dict[str, str], list[str]]:
+    """Return the hooks without a receipt in words, by cell, and the metrics nobody measured."""
+    unfired, listed, measured, methods = {}, dict[str, None](), set[str](), {None}
     for cell in cells:
-        if cell.config.metrics.every is None:
-            continue
-        keys = {key for row in read_lines(study / cell.folder / "metrics.jsonl") for key in row}
-        measured = {key.split("/")[1] for key in keys if key.startswith("metric/")}
-        for name in cell.config.metrics.names:
-            listed[name] = listed.get(name, False) or name in measured
-    methods = {row["method"] for cell in cells for row in (*cell.config.layers, *cell.config.hooks)}
-    return [
-        name
-        for name, found in listed.items()
-        if not found and _OF_ROWS.get(name) in (None, *methods)
-    ]
+        config, folder = cell.config, study / cell.folder
+        fired = {row["hook"] for row in read_lines(folder / "receipts.jsonl")}
+        if missing := [key for key in config.hook_keys() if key not in fired]:
+            unfired[cell.key] = f"no receipt of {', '.join(missing)}"
+        keys = {key for row in read_lines(folder / "metrics.jsonl") for key in row}
+        measured |= {key.split("/")[1] for key in keys if key.startswith("metric/")}
+        listed |= dict.fromkeys(config.metrics.names if config.metrics.every else ())
+        methods |= {row["method"] for row in (*config.layers, *config.hooks)}
+    names = (name for name in listed if _OF_ROWS.get(name) in methods)
+    return unfired, [name for name in names if name not in measured]

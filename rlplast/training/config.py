@@ -253,6 +253,8 @@ class RunConfig(Section):
             the branch on: `stream_seed`. A study with ``continuations`` sets it.
         percentages_of: the length that percentages are a share of; null for the total. ``resume
             --total`` sets it, so that an extended run keeps its schedule.
+        smoke: keys of the config itself with the values that ``rlplast study --smoke`` takes, such
+            as ``{data: {name: random}, model: {width: 4}}``. They change no other run.
     """
 
     units: ClassVar[tuple[str, ...]] = UNITS
@@ -273,6 +275,7 @@ class RunConfig(Section):
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     continuation: Annotated[int, Field(ge=1)] = 1
     percentages_of: str | None = None
+    smoke: dict[str, Any] = field(default_factory=dict)
 
     @property
     def stream_seed(self) -> int:

@@ -21,7 +21,7 @@ from rlplast.core.network import optim_state
 from rlplast.envs import registry as envs
 from rlplast.run import api
 from rlplast.run.config_file import read_config
-from rlplast.run.shrink import shrunk
+from rlplast.study.smoke import small
 from rlplast.training import kinds
 from rlplast.training.config import RunConfig, parse_yaml
 from tests.docs.snippets import BLOCKS, DOCS, Block
@@ -109,7 +109,7 @@ def test_python_blocks_run(block: Block, reader: Path, monkeypatch: pytest.Monke
     for out, config in loaded_runs(block).items():
         if Path(out).exists():  # another block loads it too
             continue
-        api.train(dataclasses.asdict(shrunk(config, reader / "made")), out)
+        api.train(dataclasses.asdict(small(config, {})), out)
     monkeypatch.setattr("rlplast.report.drawing.draw", undrawn)
     code = "\n" * block.line + block.text  # so that a traceback has the page's line
     namespace: dict[str, Any] = {"__name__": "block"}

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from rlplast.core.errors import ConfigError
 from rlplast.run.info import versions
 from rlplast.study import work as module
-from rlplast.study.api import run_workers
+from rlplast.study.api import _try_again
 from rlplast.study.claims import Claim
 from rlplast.study.executors import Executor
-from rlplast.study.folder import StudyFolder, is_done, log_file
+from rlplast.study.folder import StudyFolder, cell_row, is_done, log_file
 from rlplast.study.plan import Cell, PlannedRun, plan
 from rlplast.study.state import Row, StudyState, pending
-from rlplast.study.watch import Failure, Progress
+from rlplast.study.watch import Failure, Progress, watch
 from rlplast.study.work import reason_of, work
 from rlplast.training.config import RunConfig
 from rlplast.training.run_folder import write_json
@@ -86,8 +86,9 @@ def run(
     folder = StudyFolder(root)
     try:
         folder.write_plan({"versions": versions(), "retries": retries}, cells)
+        _try_again(root, [cell_row(cell) for cell in cells])
         executor = Nothing(exits)
-        return executor.taken, run_workers(folder, cells, executor, observer)
+        return executor.taken, watch(root, cells, executor, observer)
     finally:
         folder.close()
 
