@@ -92,8 +92,9 @@ def smoke_study(study: StudyConfig) -> tuple[dict[str, Any], dict[str, str], dic
     firsts = {name: _first(arm) if arm else arm for name, arm in study.arms.items()}
     one = replace(study, seeds=seeds, arms=firsts, baseline=None, published=None)
     arms, first, same, replaced = dict[str, Any](), dict[str, str](), {}, {}
+    configs = (run.config for run in planned_runs(one))
     for run in runs_of(one):
-        config = planned_runs(one, [run])[0].config
+        config = next(configs)
         own = merged(study.base, *run.overrides).get("smoke") or {}
         try:
             keys = asdict(small(config, own))

@@ -7,8 +7,8 @@ the study alone, whose workers and cells have to end by themselves, or to a work
 whose place another one has to come. A study that was killed is started anew, half of the times at
 once, while its cells may still be saving. Metrics and receipts of every arm (wall-clock keys
 aside), and the last checkpoint's tensors, state and replay, have to be equal bit for bit; otherwise
-the exit code is 1 and the first difference is named. It is 2 if no kill hit a cell that had begun. Four kills of five
-wait until a cell is there. Reads Linux's /proc.
+the exit code is 1 and the first difference is named. It is 2 if no kill hit a cell that had begun.
+Four kills of five wait until a cell is there. Reads Linux's /proc.
 """
 
 import argparse

