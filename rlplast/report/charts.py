@@ -1,7 +1,6 @@
 """The charts of a report: a function each, from tables to a Vega-Lite chart made by Altair.
 
-- `curves`, `ranking`, `chances`, `profiles`: the first charts.
-- `comparison`, `drops`, `metrics`, `costs`, `recovered`: others.
+- `curves`, `ranking`, `chances`, `profiles`, `metrics`: of all reports.
 - `tasks_in_turn`, `each_task`: of runs through a sequence of tasks.
 - `lines`, `panels`, `points`: what they are made of: a line an arm, small ones, a row an arm.
 
@@ -21,7 +20,6 @@ import pandas as pd
 
 from rlplast.report import sequences
 from rlplast.report.arms import Look, unused
-from rlplast.report.continuations import recoveries
 from rlplast.report.estimators import align, curve_band, share_interval
 from rlplast.report.published import bands
 from rlplast.report.scores import reference_id, scale_of
@@ -35,10 +33,7 @@ __all__ = [
     "VERSION",
     "Chart",
     "chances",
-    "comparison",
-    "costs",
     "curves",
-    "drops",
     "each_task",
     "lines",
     "metrics",
@@ -47,7 +42,6 @@ __all__ = [
     "points",
     "profiles",
     "ranking",
-    "recovered",
     "tasks_in_turn",
 ]
 
@@ -76,10 +70,6 @@ SEED_POINTS = 24_000  # of all seeds' curves of a page, so that it is small
 AXES = ("env_steps", "updates", "seconds")  # over which curves may be drawn
 MARKS = 40  # firings of an arm that have a mark each; more are a bar
 ROW, STRIP = 7, 84  # pixels between the marks of firings of two arms, and of all at most
-CHANCES = (
-    "How likely a run of the arm ends better than one of the baseline: share of all pairs of "
-    "seeds, ties half. Lines"
-)
 
 
 class Chart(NamedTuple):
@@ -154,15 +144,16 @@ def ranking(report: Report, task: str) -> Chart | None:
     sign = 1 if task != ALL_TASKS and not higher_is_better(rows.score.iloc[0]) else -1
     rows = rows.iloc[np.argsort(sign * rows.final.to_numpy(), kind="stable")]
     label = rows.scale.iloc[0] if task == ALL_TASKS else better(rows.score.iloc[0])
-    finals = {} if task == ALL_TASKS else _by_arm(report.results.of(task), "final")
-    numbers = [_point(report, row, "final", finals) for row in rows.to_dict("records")]
+    finals = dict(iter(report.results.of(task).dropna(subset="final").groupby("arm").final))
+    numbers = [
+        _point(report, row, "final", finals.get(row["arm"], ())) for row in rows.to_dict("records")
+    ]
     own = rows[rows.arm == report.summary.baseline]
     reference = float(own.final.iloc[0]) if len(own) and len(rows) > 1 else None
     caption = f"Points: interquartile mean over seeds. Lines: {intervals(rows)}."
     caption += " Small dots: the seeds." * any(row["seeds"] for row in numbers)
     caption += f" Dashed line: {report.summary.baseline}." * (reference is not None)
-    panel = Panel("", f"final score: {label}", numbers, reference)
-    spec = points(report.looks, [panel], wide=True)
+    spec = points(report.looks, numbers, f"final score: {label}", reference)
     return Chart(f"score-{report.slugs[task]}", "Final score", caption, spec)
 
 
@@ -174,8 +165,11 @@ def chances(report: Report) -> Chart | None:
         return None
     numbers = [_point(report, row, "improvement") for row in rows.to_dict("records")]
     label = f"P(improvement) over {report.summary.baseline}"
-    spec = points(report.looks, [Panel("", label, numbers, 0.5, "share")], wide=True)
-    caption = f"{CHANCES}: {intervals(rows, 'improvement')}."
+    spec = points(report.looks, numbers, label, 0.5, share=True)
+    caption = (
+        "How likely a run of the arm ends better than one of the baseline: share of all pairs of "
+        f"seeds, ties half. Lines: {intervals(rows, 'improvement')}."
+    )
     return Chart("improvement-all", "Probability of improvement", caption, spec)
 
 
@@ -205,68 +199,6 @@ def profiles(report: Report) -> Iterator[Chart]:
         spec = lines(report.looks, {"curves": drawn}, labels, steps=False)
         name = f"profile-{report.slugs[task]}"
         yield Chart(name, task if len(report.groups) > 1 else "Final scores", caption, spec)
-
-
-def comparison(report: Report) -> Iterator[Chart]:
-    """Yield charts of how arms compare with the baseline; none without one."""
-    baseline = report.summary.baseline
-    if baseline is None:
-        return
-    won, apart = [], []
-    for task, rows in report.groups.items():
-        label = rows.scale.iloc[0] if task == ALL_TASKS else rows.score.iloc[0]
-        spread: dict[str, list[float]] = {}
-        if task != ALL_TASKS:
-            finals = report.results.of(task).pivot(index="seed", columns="arm", values="final")
-            if baseline in finals:
-                minus = finals.sub(finals[baseline], axis=0)
-                spread = {arm: list(minus[arm].dropna()) for arm in minus}
-        records = rows.to_dict("records")
-        won.append(_panel(report, task, "probability", records, "improvement", 0.5, "share"))
-        label = f"difference of {label}"
-        apart.append(_panel(report, task, label, records, "difference", 0.0, "free", spread))
-    titles = (
-        ("improvement", f"Probability of improvement over {baseline}", won, f"{CHANCES}: "),
-        (
-            "difference",
-            f"Difference from {baseline}",
-            apart,
-            f"Final score minus that of {baseline}, by seed where at least 5 seeds are shared. "
-            "Points: interquartile mean over seeds, or difference of the means. Lines: ",
-        ),
-    )
-    others = report.summary.rows[report.summary.rows.arm != baseline]
-    for name, title, found, words in titles:
-        shown = [panel for panel in found if panel.numbers]
-        if shown:
-            caption = f"{words}{intervals(others, name)}.{_dots(shown)}"
-            yield Chart(name, title, caption, points(report.looks, shown))
-
-
-def drops(report: Report) -> Iterator[Chart]:
-    """Yield a chart of drops and recoveries for each task with an intervention."""
-    for task in report.tasks:
-        rows, fired = report.summary.of(task), report.summary.firings
-        own = fired[fired.task == task]
-        means = own.groupby(["arm", "seed"], as_index=False)[["drop"]].mean()
-        back = own[np.isfinite(own.recovered_after)]
-        records = rows[rows.intervened > 0].to_dict("records")
-        times = back.groupby(["arm", "seed"], as_index=False)[["recovered_after"]].median()
-        seeds, unit = _by_arm(times, "recovered_after"), report.unit(task).replace("_", " ")
-        label = f"lost {report.score(task)}"
-        found = [
-            _panel(report, "drop", label, records, "drop", 0.0, "free", _by_arm(means, "drop")),
-            _panel(report, "time to recover", unit, records, "recovery", None, "zero", seeds),
-        ]
-        found = [panel for panel in found if panel.numbers]
-        if found:
-            caption = (
-                "Drop: last score before a firing against the first after it, in the sense of "
-                "worse, a mean over the firings of a run; of an arm without hooks, at the branch "
-                "point. Time to recover: median over all firings. Lines: "
-                f"{intervals(rows)}.{_dots(found)}"
-            )
-            yield Chart(f"drop-{report.slugs[task]}", task, caption, points(report.looks, found))
 
 
 def metrics(report: Report) -> Iterator[Chart]:
@@ -314,46 +246,6 @@ def metrics_of(report: Report, task: str) -> dict[str, dict[str, list[str]]]:
         whole = {name: layers for name, layers in own.items() if "" in layers}
         found[network] = {} if len(tensors) == 1 else whole
     return {network: own for network, own in found.items() if own}
-
-
-def costs(report: Report) -> Iterator[Chart]:
-    """Yield a chart of the seconds that a run of each arm took."""
-    rows = report.summary.rows
-    rows = rows[rows.task != ALL_TASKS]
-    longest = rows.seconds.max() if len(rows) else 0.0
-    if not longest > 0:
-        return
-    sizes = ((3600.0, "hours"), (60.0, "minutes"))
-    size, unit = next((pair for pair in sizes if longest > 2 * pair[0]), (1.0, "seconds"))
-    found = []
-    for task in report.tasks:
-        bars = [
-            {
-                "arm": report.look(row.arm).label,
-                "shared": (row.seconds - row.own_seconds) / size,
-                "end": row.seconds / size,
-                "own": row.own_seconds / size,
-            }
-            for row in report.summary.of(task).itertuples()
-        ]
-        found.append(Panel(task, f"{unit} per run", bars))
-    shared = " Pale: the prefix, run once for all arms of a seed."
-    caption = f"Mean over seeds.{shared * bool((rows.seconds > rows.own_seconds).any())}"
-    yield Chart("cost", "Wall-clock time", caption, points(report.looks, found))
-
-
-def recovered(report: Report) -> Chart | None:
-    """Return the chart of the shares of continuations that recover."""
-    found = recoveries(report.single)
-    if found.empty:
-        return None
-    panels = []
-    for task, rows in found.groupby("task", sort=False):
-        seeds, own = dict(zip(rows.arm, rows.shares, strict=True)), rows.to_dict("records")
-        label = "share that recovers"
-        panels.append(_panel(report, task, label, own, "value", None, "share", seeds))
-    caption = "Points: share of continuations that recover; lines: its interval. Dots: seeds."
-    return Chart("continuations", "Share that recovers", caption, points(report.looks, panels))
 
 
 def tasks_in_turn(report: Report, task: str, visits: pd.DataFrame) -> Chart:
@@ -471,56 +363,12 @@ def _normalised(report: Report) -> pd.DataFrame:
     return done.assign(final=finals)
 
 
-def _by_arm(table: pd.DataFrame, column: str) -> dict[str, list[float]]:
-    return {arm: list(own.dropna()) for arm, own in table.groupby("arm")[column]}
-
-
-Seeds = Mapping[str, list[float]]  # arm → the values of its seeds
-
-
-def _point(report: Report, row: Mapping[str, Any], name: str, seeds: Seeds | None = None) -> Datum:
+def _point(report: Report, row: Mapping[str, Any], name: str, seeds: Sequence[float] = ()) -> Datum:
     """Return an estimate of an arm as a row of data."""
-    low, high = ("low", "high") if name == "value" else (f"{name}_low", f"{name}_high")
-    own = (seeds or {}).get(row["arm"], [])
-    value, low, high = rounded([row[name], row.get(low), row.get(high)])
-    found = {"arm": report.look(row["arm"]).label, "value": value, "low": low, "high": high}
-    return found | {"seeds": rounded(own) if len(own) > 1 else []}
-
-
-class Panel(NamedTuple):
-    """Numbers of arms on one axis: rows of data of `_point`, or of bars.
-
-    Attributes:
-        title: above the panel.
-        label: of the axis of numbers.
-        numbers: in the order of their rows, if the panel stands alone.
-        reference: where a line across all arms is drawn.
-        axis: share: the axis is from 0 to 1; zero: it begins at 0; free.
-    """
-
-    title: str
-    label: str
-    numbers: list[Datum]
-    reference: float | None = None
-    axis: str = "free"
-
-
-def _panel(
-    report: Report,
-    title: str,
-    label: str,
-    rows: Iterable[Mapping[str, Any]],
-    name: str,
-    reference: float | None,
-    axis: str,
-    seeds: Seeds | None = None,
-) -> Panel:
-    numbers = [_point(report, row, name, seeds) for row in rows if row[name] == row[name]]
-    return Panel(title, label, numbers, reference, axis)
-
-
-def _dots(found: Sequence[Panel]) -> str:
-    return " Small dots: the seeds." * any(row["seeds"] for p in found for row in p.numbers)
+    ends = [row[f"{name}{end}"] for end in ("", "_low", "_high")]
+    found = dict(zip(("value", "low", "high"), rounded(ends), strict=True))
+    own = rounded(seeds) if len(seeds) > 1 else []
+    return {"arm": report.look(row["arm"]).label, **found, "seeds": own}
 
 
 # --- what charts are made of ---
@@ -629,63 +477,49 @@ def panels(
     return spec
 
 
-def points(looks: Sequence[Look], found: Sequence[Panel], wide: bool = False) -> Spec:
-    """Return panels with a row per arm: a point with interval and dots for seeds, or a bar.
+def points(
+    looks: Sequence[Look],
+    rows: list[Datum],
+    label: str,
+    reference: float | None = None,
+    share: bool = False,
+) -> Spec:
+    """Return a chart with a row per arm: a point with its interval, and dots for seeds.
 
     Args:
         looks: of all arms of the report.
-        found: what to draw, all with the same rows.
-        wide: whether it is one panel that stands alone, with rows in the order of its numbers.
+        rows: of `_point`, from top to bottom.
+        label: of the axis.
+        reference: where a line across all arms is drawn.
+        share: whether the axis is from 0 to 1.
     """
-    arms, there = Arms(looks), [row["arm"] for panel in found for row in panel.numbers]
-    order = there if wide else [look.label for look in looks if look.label in set(there)]
-    names = list(dict.fromkeys(order))
+    arms, names = Arms(looks), [row["arm"] for row in rows]
     y = alt.Y("arm:N", title=None, sort=names, axis=alt.Axis(ticks=False, domain=False))
-    data, drawn = {}, []
-    for number, panel in enumerate(found):
-        data[f"panel_{number}"] = panel.numbers
-        base = _named(f"panel_{number}", SHOWN)
-        bars = any("shared" in row for row in panel.numbers)
-        layers = _bars(arms, base, panel, y) if bars else _dotted(arms, base, panel, y)
-        if panel.reference is not None:
-            line = alt.Chart(alt.InlineData([{"x": panel.reference}]))
-            layers.append(line.mark_rule(strokeDash=[4, 3], color=INK, opacity=0.7).encode(x="x:Q"))
-        height = len(names) * max(15, min(44, 330 // max(1, len(names)))) if wide else alt.Step(22)
-        chart = alt.layer(*layers).properties(width=560 if wide else 230, height=height)
-        drawn.append(chart.properties(title=panel.title) if panel.title else chart)
-    chart = drawn[0] if wide else alt.concat(*drawn, columns=3, spacing=24)
-    return finished(chart, looks, data)
-
-
-def _dotted(arms: Arms, base: alt.Chart, panel: Panel, y: alt.Y) -> list[alt.Chart]:
-    zero = panel.axis == "zero"
-    scale = alt.Scale(nice=not zero, zero=zero, padding=8)  # no point covers a label
-    if panel.axis == "share":
+    scale = alt.Scale(zero=False, padding=8)  # no point covers a label
+    if share:
         scale = alt.Scale(nice=False, domain=[0, 1], padding=6)
 
     def encoded(mark: alt.Chart, field: str, full: float, tips: list[Any], **more: Any) -> Any:
-        x = alt.X(f"{field}:Q", title=panel.label, scale=scale, axis=alt.Axis(tickCount=4))
+        x = alt.X(f"{field}:Q", title=label, scale=scale, axis=alt.Axis(tickCount=4))
         own = {"x": x, "y": y, "color": arms.alone, "opacity": _faint(full, 0.2), "tooltip": tips}
         return mark.encode(**own, **more)
 
+    base = _named("points", SHOWN)
     tips = ["arm:N", _tip("value", "value"), _tip("low", "interval from"), _tip("high", "to")]
     seeds = base.transform_flatten(["seeds"]).mark_circle(size=22, yOffset=6)
     rules = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2.4)
-    return [
+    layers = [
         encoded(seeds, "seeds", 0.5, ["arm:N", _tip("seeds", "one seed")]),
         encoded(rules, "low", 1, tips, x2="high:Q"),
         encoded(base.mark_point(filled=True, size=55), "value", 1, tips, shape=arms.shape),
     ]
-
-
-def _bars(arms: Arms, base: alt.Chart, panel: Panel, y: alt.Y) -> list[alt.Chart]:
-    x = alt.X("shared:Q", title=panel.label, axis=alt.Axis(tickCount=4))
-    tips = ["arm:N", _tip("own", "its own"), _tip("shared", "shared prefix")]
-    own: Spec = {"x": x, "y": y, "color": arms.alone, "tooltip": tips}
-    return [
-        base.mark_bar(opacity=0.35, height=12).encode(x2=alt.datum(0), **own),
-        base.mark_bar(height=12).encode(x2="end:Q", **own),
-    ]
+    if reference is not None:
+        line = alt.Chart(alt.InlineData([{"x": reference}]))
+        layers.append(line.mark_rule(strokeDash=[4, 3], color=INK, opacity=0.7).encode(x="x:Q"))
+    height = len(names) * max(15, min(44, 330 // len(names)))
+    return finished(
+        alt.layer(*layers).properties(width=560, height=height), looks, {"points": rows}
+    )
 
 
 def _reached(data: Mapping[str, list[Datum]]) -> tuple[float, float] | None:

@@ -213,22 +213,20 @@ def sections(report: Report) -> list[Section]:
     words = f"Not all runs have the same {', '.join(mixed)}."
     numbers = [tables.numbers(report, task) for task in report.groups]
     texts = [Text(*own) for own in tables.texts(report)]
-    recovered = charts.recovered(report)
     found = [
         ("summary", "Summary", [card(report.single, report.results, report.summary)]),
         ("curves", "Scores and learning curves", _pairs(report)),
         ("numbers", "Numbers", [own for own in numbers if len(own.head) > 2]),
-        ("continuations", "Continuations", [*tables.recovered(report), *filter(None, [recovered])]),
+        ("continuations", "Continuations", tables.recovered(report)),
         ("published", "Published curves", tables.published(report)),
         ("sequence", "Sequence of tasks", _sequences(report)),
-        ("comparison", "Comparison with the baseline", charts.comparison(report)),
         ("profiles", "Performance profiles", charts.profiles(report)),
         ("ends", "At the end of a run", tables.ends(report)),
         ("firing", "Right after the first firing", tables.after_firing(report)),
-        ("drops", "Drop and recovery", [*charts.drops(report), *tables.drops(report)]),
+        ("drops", "Drop and recovery", tables.drops(report)),
         ("metrics", "Plasticity metrics", charts.metrics(report)),
         ("receipts", "Receipts", tables.receipts(report)),
-        ("costs", "Cost", [*charts.costs(report), *tables.costs(report)]),
+        ("costs", "Cost", tables.costs(report)),
         ("configs", "Configs", [*tables.configs(report), tables.runs(report), *texts]),
         ("versions", "Versions", [*([words] if mixed else []), *([about] if about.rows else [])]),
     ]

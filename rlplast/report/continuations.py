@@ -31,8 +31,8 @@ def recoveries(results: Results) -> pd.DataFrame:
 
     Returns:
         Columns: ``task``, ``arm``, ``value``, ``low``, ``high``, ``count`` (continuations),
-        ``recovered``, ``seeds``, ``shares`` (a list: of each seed), ``least`` and ``most`` (scores
-        from which one counts). Empty for runs without continuations.
+        ``recovered``, ``seeds``, ``least`` and ``most`` (scores from which one counts). Empty for
+        runs without continuations.
     """
     done = results.done[results.done.branch.notna()]
     several = done.study.map(results.runs.groupby("study").continuation.max() > 1).astype(bool)
@@ -53,10 +53,9 @@ def recoveries(results: Results) -> pd.DataFrame:
         if seeds:
             share = share_recovered(list(seeds.values()))
             recovered = sum(map(sum, seeds.values()))
-            shares = [float(np.mean(runs)) for runs in seeds.values()]
             parts = (share.value, share.low, share.high, share.count, recovered, len(seeds))
-            rows.append((task, arm, *parts, shares, min(levels), max(levels)))
-    columns = ["task", "arm", "value", "low", "high", "count", "recovered", "seeds", "shares"]
+            rows.append((task, arm, *parts, min(levels), max(levels)))
+    columns = ["task", "arm", "value", "low", "high", "count", "recovered", "seeds"]
     return pd.DataFrame(rows, columns=[*columns, "least", "most"])
 
 

@@ -75,8 +75,7 @@ def compiled(report: Report, errors: pytest.CaptureFixture[str]) -> dict[str, st
 
 def test_every_chart_of_a_report_is_drawn(plain: Report, capfd: pytest.CaptureFixture[str]):
     assert list(compiled(plain, capfd)) == [
-        *("score-asterix", "curve-asterix", "improvement", "difference", "profile-asterix"),
-        *("drop-asterix", "metrics-asterix-q", "cost"),
+        *("score-asterix", "curve-asterix", "profile-asterix", "metrics-asterix-q"),
     ]
 
 
@@ -115,7 +114,7 @@ def test_files_name_each_of_many_arms_repeat_byte_for_byte_and_load_nothing():
 
 def test_arms_that_are_not_shown_are_not_drawn(plain: Report):
     found = [charts.ranking(plain, TASK), charts.curves(plain, TASK)]
-    for chart in (*found, *charts.metrics(plain), *charts.costs(plain)):
+    for chart in (*found, *charts.metrics(plain)):
         assert chart is not None
         (shown,) = (own for own in chart.spec["params"] if own["name"] == "shown")
         rest = [own for own in chart.spec["params"] if own["name"] != "shown"]
@@ -209,7 +208,7 @@ def test_final_scores_and_profiles_are_those_of_the_runs(key: str, tmp_path: Pat
     higher, finals = key != "eval/loss", {arm: [final(arm, s) for s in SEEDS] for arm in ARMS}
     chart = charts.ranking(report, TASK)
     assert chart is not None
-    rows = chart.spec["datasets"]["panel_0"]
+    rows = chart.spec["datasets"]["points"]
     best_first = sorted(ARMS, key=lambda arm: sum(finals[arm]), reverse=higher)
     assert [row["arm"] for row in rows] == best_first
     for row in rows:
@@ -233,29 +232,15 @@ def test_a_profile_of_one_of_several_tasks_is_in_its_raw_scores(tmp_path: Path):
         xs = chart.spec["datasets"]["curves"][0]["x"]
         own = finals.get_group(chart.title)
         assert [xs[0], xs[-1]] == pytest.approx([own.min(), own.max()], rel=1e-4)
-    for chart in charts.comparison(report):  # a baseline has no interval, and is no arm with few
-        assert "fewer" not in chart.caption
-
-
-def test_differences_drops_and_costs_are_those_of_the_seeds(plain: Report):
-    improvement, difference = charts.comparison(plain)
-    assert [row["arm"] for row in improvement.spec["datasets"]["panel_0"]] == ["fire", "full_reset"]
-    for row in difference.spec["datasets"]["panel_0"]:
-        apart = [final(row["arm"], seed) - final("none", seed) for seed in SEEDS]
-        assert row["seeds"] == pytest.approx(apart, rel=1e-3)
-    (drops,) = charts.drops(plain)
-    rows = {row["arm"]: row for row in drops.spec["datasets"]["panel_0"]}
-    for arm in ARMS:  # each fires at 3000, after what was measured at 2500
-        lost = [smooth_score(TASK, arm, s, 2500) - smooth_score(TASK, arm, s, 3000) for s in SEEDS]
-        assert rows[arm]["seeds"] == pytest.approx(lost, rel=1e-3)
-    table = plain.summary.rows
-    longer = table.assign(seconds=table.seconds * 120, own_seconds=table.own_seconds * 120)
-    for summary, size in ((table, 1), (longer, 2)):  # seconds, minutes
-        report = replace(plain, summary=replace(plain.summary, rows=summary))
-        (cost,) = charts.costs(report)
-        bar = {"shared": 30 * size, "end": 60 * size, "own": 30 * size}
-        assert cost.spec["datasets"]["panel_0"] == [{"arm": arm} | bar for arm in ARMS]
-        assert f"{('seconds', 'minutes')[size - 1]} per run" in json.dumps(cost.spec)
+    chances = charts.chances(report)
+    assert chances is not None
+    for row in chances.spec["datasets"]["points"]:
+        (own,) = (
+            report.summary.of("all tasks")[["arm", "improvement"]]
+            .query("arm == @row['arm']")
+            .improvement
+        )
+        assert row["value"] == pytest.approx(own, rel=1e-4)
 
 
 def test_metrics_are_of_layers_too_but_not_of_networks_of_one_tensor(tmp_path: Path):
@@ -295,12 +280,11 @@ def curve(*ys: float) -> dict[str, Any]:
 LOOKS = looks(("a",), None)
 
 
-def test_shares_have_an_axis_from_0_to_1_and_times_begin_at_0():
-    for axis, value, first in (("share", 0.5, "0.0"), ("zero", 400, "0"), ("free", 400, "390")):
-        row = {"arm": "a", "value": value, "low": value * 0.98, "high": value * 1.02, "seeds": []}
-        shown = ticks(charts.points(LOOKS, [charts.Panel("p", "p", [row], None, axis)]))
-        assert shown[0] == first
-        assert shown[-1] == "1.0" if axis == "share" else float(shown[-1]) >= value
+def test_shares_have_an_axis_from_0_to_1():
+    for share in (True, False):
+        row = {"arm": "a", "value": 0.5, "low": 0.4, "high": 0.6, "seeds": []}
+        shown = ticks(charts.points(LOOKS, [row], "p", share=share))
+        assert ([shown[0], shown[-1]] == ["0.0", "1.0"]) == share
 
 
 @pytest.mark.parametrize("last", [0, 1, 4, 9])
