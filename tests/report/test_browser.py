@@ -273,7 +273,7 @@ def test_sections_unfold_by_their_links_and_on_paper(browser: Browser, address: 
     browser.value("dispatchEvent(new Event('beforeprint'))")
     assert browser.value(closed) == 0
     browser.ask("Emulation.setEmulatedMedia", media="print")
-    controls = "[...document.querySelectorAll('button, nav, #show-seeds, select')]"
+    controls = "[...document.querySelectorAll('button, nav, #show-seeds, #axis')]"
     hidden = f"{controls}.every((own) => !own.offsetParent)"
     assert browser.value(hidden) is True
     browser.ask("Emulation.setEmulatedMedia", media="")
