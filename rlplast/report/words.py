@@ -453,28 +453,11 @@ def _facts(results: Results) -> dict[str, str]:
     )
     if results.left:
         facts["Left"] = left_words(results)
-    seconds, updates = cost(results)
-    facts["Cost"] = f"{duration(seconds)} of wall time, {updates:,} updates, in all cells"
+    cells = results.runs[results.runs.status == "done"]  # prefixes too, each once
+    updates = int((cells.updates - cells.branch_updates.fillna(0)).sum())
+    seconds = duration(cells.own_seconds.sum())
+    facts["Cost"] = f"{seconds} of wall time, {updates:,} updates, in all cells"
     return facts
-
-
-def cost(results: Results) -> tuple[float, int]:
-    """Return the wall-clock seconds and updates of all finished runs, shared prefixes once."""
-    runs = results.runs[results.runs.status == "done"]
-    leavers: dict[Any, list[Any]] = {}
-    for number in runs.index:
-        origin = results.infos[number].get("branched_from")
-        if origin:
-            prefix = (runs.folder[number] / str(origin.get("run"))).resolve()
-            leavers.setdefault(prefix, []).append(runs.loc[number])
-    seconds, updates = 0.0, 0
-    for run in runs.itertuples():
-        left = leavers.get(run.folder.resolve(), ())
-        # a prefix's last log line may be well before the point where its arms leave it
-        seconds += max([run.seconds, *(own.seconds_before for own in left)]) - run.seconds_before
-        first = 0 if run.branch_updates != run.branch_updates else run.branch_updates
-        updates += int(max([run.updates, *(own.branch_updates for own in left)]) - first)
-    return seconds, updates
 
 
 def left_words(results: Results) -> str:

@@ -10,12 +10,9 @@ import pytest
 
 from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.report import contents
-from rlplast.report.arms import looks
-from rlplast.report.contents import Section, Text, page, write_waiting
+from rlplast.report.contents import write_waiting
 from rlplast.report.frame import read
-from rlplast.report.tables import Cell, Table
 from rlplast.report.view import report_of
-from rlplast.report.words import Card, Claim
 from tests.report.pages import Page, reported, written
 from tests.report.runs import receipt_row, write_study
 
@@ -166,17 +163,6 @@ def test_names_from_files_are_escaped_everywhere(tmp_path: Path, quick: None):
     assert_harmless(found)
     # it is all there, as text: name, arm, task, note of a missing run, config, version
     assert found.text.count(HOSTILE) >= 10
-
-
-def test_text_of_any_part_is_escaped():
-    table = Table(HOSTILE, [Cell(HOSTILE)], [(0, [Cell(HOSTILE)])], HOSTILE)
-    claim = Claim(HOSTILE, HOSTILE, HOSTILE, HOSTILE)
-    card = Card([claim], {HOSTILE: HOSTILE}, [HOSTILE], {HOSTILE: [HOSTILE]})
-    parts = (card, HOSTILE, table, Text(HOSTILE, HOSTILE, 1))
-    shown = [Section(name, HOSTILE, parts) for name in "ab"]
-    found = Page(page(HOSTILE, looks((HOSTILE, "b"), None), shown, HOSTILE))
-    assert_harmless(found)
-    assert found.text.count(HOSTILE) >= 30
 
 
 @pytest.mark.parametrize(

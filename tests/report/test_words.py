@@ -8,7 +8,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from rlplast.report import words as made
@@ -159,8 +158,8 @@ def test_the_card_says_who_is_better_how_sure_and_at_what_cost(tmp_path: Path):
     assert [line.arm for line in found.lines if line.arm] == ["most", "some"]  # the best first
     assert found.lines[0].certainty == "p < 0.001, Holm, 5 seeds, 2 of 3 arms differ"
     assert found.facts["Seeds"] == "5: 0, 1, 2, 3, 4"
-    # 20 runs and 5 prefixes of 30 s and 1500 updates each
-    assert found.facts["Cost"] == "12 min of wall time, 37,500 updates, in all cells"
+    # 20 runs after the branch, of 30 s and 1500 updates each, and 5 prefixes of 25 s and 1250
+    assert found.facts["Cost"] == "12 min of wall time, 36,250 updates, in all cells"
     kinds = ["final score", "difference", "improvement"]
     assert found.folded["How sure?"] == [made.HOLM, made.coverage_words(5, kinds)]
     (line,) = card_of(tmp_path / "one", {}, 5).lines
@@ -187,14 +186,3 @@ def test_many_arms_and_tasks_leave_the_card_small(tmp_path: Path):
     found = card_of(tmp_path / "tasks", UP, 5, tasks=tasks)
     assert [line.about for line in found.lines] == tasks[: made.LINES]
     assert [own.split(":")[0] for own in found.folded["Other arms"]] == tasks[made.LINES :]
-
-
-def test_a_prefix_that_arms_share_is_paid_once():
-    """A prefix p is left at 30 s by a, and by a prefix q, which b leaves at 50 s."""
-    columns = ["folder", "seconds", "seconds_before", "updates", "branch_updates"]
-    rows = [("p", 28, 0, 1400, math.nan), ("q", 45, 30, 2250, 1500)]  # their last lines are earlier
-    rows += [("a", 60, 30, 3000, 1500), ("b", 60, 50, 3000, 2500)]
-    runs = pd.DataFrame(rows, columns=columns).assign(status="done")
-    runs.folder = runs.folder.map(Path)
-    infos = {0: {}} | {k: {"branched_from": {"run": f"../{own}"}} for k, own in enumerate("ppq", 1)}
-    assert made.cost(Results("", (), (), None, runs, runs, {}, {}, infos)) == (90, 4500)
