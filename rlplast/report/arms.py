@@ -1,8 +1,7 @@
 """What arms are called, and how they look, the same in all charts and tables of a report.
 
 - `task_of`, `label_of`: names of a run in no study: what it trains on, and its hooks.
-- `substance`, `treatment`: the parts of a config that two runs of one arm have in common.
-- `differences`: where two configs differ.
+- `differences`: where two configs differ that are not of one arm.
 - `number_variants`: " (2)" for a second config of one label.
 - `Look`, `looks`: the colour, shape and dashes of each arm.
 """
@@ -25,9 +24,7 @@ __all__ = [
     "looks",
     "number_variants",
     "printable",
-    "substance",
     "task_of",
-    "treatment",
     "unused",
 ]
 
@@ -103,20 +100,6 @@ def _row_label(row: Config) -> str:
     return " ".join([str(row.get("method")), *times])
 
 
-def substance(config: Config) -> str:
-    """Return what a run's training depends on but its seed, as text to compare."""
-    return _text(sorted((k, v) for k, v in texts(config).items() if not is_free(k)))
-
-
-def treatment(config: Config) -> str:
-    """Return a run's hooks, layers and penalties, as text to compare."""
-    return _text({key: config.get(key) or [] for key in _TREATMENT})
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=str)
-
-
 def differences(one: Config, other: Config) -> list[str]:
     """Return in words where two configs differ, but for what runs of one arm may differ in.
 
@@ -138,21 +121,22 @@ def number_variants(
     Returns:
         The label of each run, and notes that say what the numbered ones differ in.
     """
+    kept = [
+        json.dumps(sorted((k, v) for k, v in texts(own).items() if not is_free(k)))
+        for own in configs
+    ]
     variants: dict[tuple[str, str], dict[str, Config]] = {}
-    for config, task, label in zip(configs, tasks, labels, strict=True):
-        variants.setdefault((task, label), {}).setdefault(substance(config), config)
-    names: dict[tuple[str, str, str], str] = {}
-    notes = []
+    for config, task, label, text in zip(configs, tasks, labels, kept, strict=True):
+        variants.setdefault((task, label), {})[text] = config
+    names, notes = {}, []
     for (task, label), own in variants.items():
-        first, *others = sorted(own)
-        names[task, label, first] = label
-        for number, text in enumerate(others, start=2):
-            names[task, label, text] = f"{label} ({number})"
-            parts = differences(own[first], own[text])
-            shown = "; ".join(parts[:4]) + ("; …" if len(parts) > 4 else "")
-            notes.append(f"{task}: {label} and {label} ({number}) differ in {shown}")
-    runs = zip(configs, tasks, labels, strict=True)
-    return [names[task, label, substance(config)] for config, task, label in runs], notes
+        first = own[min(own)]
+        for number, text in enumerate(sorted(own), start=1):
+            name = names[task, label, text] = f"{label} ({number})" if number > 1 else label
+            if number > 1:
+                words = "; ".join(differences(first, own[text]))
+                notes.append(f"{task}: {label} and {name} differ in {words}")
+    return [names[key] for key in zip(tasks, labels, kept, strict=True)], notes
 
 
 @dataclass(frozen=True)

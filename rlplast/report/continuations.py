@@ -22,7 +22,7 @@ __all__ = ["recoveries", "share_recovered"]
 def recoveries(results: Results) -> pd.DataFrame:
     """Return which continuations recovered, by task and arm.
 
-    A continuation recovers if its final score is at least as good as ``results.recovered``, or as
+    A continuation recovers if its final score is at least as good as the study says, or as
     the best score of its prefix, without which a seed is left out. One that has no score at its end
     does not.
 
@@ -41,8 +41,8 @@ def recoveries(results: Results) -> pd.DataFrame:
         seeds: dict[int, list[bool]] = {}
         levels = []
         for run in own.itertuples():
-            level, sign = results.recovered, 1 if higher_is_better(run.score) else -1
-            if level is None:
+            level, sign = run.recovered, 1 if higher_is_better(run.score) else -1
+            if math.isnan(level):
                 xs, ys = results.curve(run.Index, run.score)
                 before = sign * ys[xs < run.branch]
                 if not len(before):

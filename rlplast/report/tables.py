@@ -391,8 +391,6 @@ def _about(info: Mapping[str, Any]) -> dict[str, str]:
 
 def recovered(report: Report) -> Iterator[Table]:
     """Yield a table per task of the shares of continuations that recover."""
-    level = report.results.recovered
-    where = "the best score of its prefix" if level is None else "the score that the study names"
     for task, rows in recoveries(report.single).groupby("task", sort=False):
         how = "allows for continuations of one seed being alike"
         if (rows.seeds < FEWEST).any():
@@ -402,8 +400,8 @@ def recovered(report: Report) -> Iterator[Table]:
             runs=[f"{a} of {b}" for a, b in zip(rows.recovered, rows["count"], strict=True)],
             level=[" to ".join(dict.fromkeys(map(number, pair))) for pair in ends],
         ).rename(columns={"value": "share", "low": "share_low", "high": "share_high"})
-        names = {"where": where, "how": how, "score": report.score(task)}
-        yield table(data, report.looks, task, "", COLUMNS["recovered"], **names)
+        words = {"how": how, "score": report.score(task)}
+        yield table(data, report.looks, task, "", COLUMNS["recovered"], **words)
 
 
 def published(report: Report) -> Iterator[Table]:

@@ -2,7 +2,7 @@
 
 - `verdict`: what a row says of an arm against the baseline.
 - `rulings`: what all rows say, per task, as sentences; `verdict_words`: as paragraphs.
-- `card`: what the page begins with; `left_words`: what is left to run.
+- `card`: what the page begins with.
 - `COVERAGE`, `coverage_words`: how often intervals held the true value in simulated studies.
 - `better`, `intervals`: a score with its sense; which intervals there are.
 """
@@ -31,7 +31,6 @@ __all__ = [
     "card",
     "coverage_words",
     "intervals",
-    "left_words",
     "p_words",
     "rulings",
     "verdict",
@@ -439,8 +438,11 @@ def _sure(rows: pd.DataFrame) -> Iterator[str]:
 
 def _facts(results: Results) -> dict[str, str]:
     """Return what was compared, by which score, and what it cost."""
+    starting = results.left.count("absent")
+    words = f"{len(results.left) - starting} running, {starting} to start"
+    left = {"Left": words} if results.left else {}
     if results.done.empty:
-        return {"Left": left_words(results)} if results.left else {}
+        return left
     done, missing = len(results.done), len(results.missing)
     named = {"Arms": results.arms, "Tasks": results.tasks, "Seeds": sorted(set(results.done.seed))}
     facts = {
@@ -451,24 +453,12 @@ def _facts(results: Results) -> dict[str, str]:
     facts["Runs"] = f"{done} {'run is' if done == 1 else 'runs are'} done" + (
         f", {missing} {'is' if missing == 1 else 'are'} not" if missing else ""
     )
-    if results.left:
-        facts["Left"] = left_words(results)
+    facts |= left
     cells = results.runs[results.runs.status == "done"]  # prefixes too, each once
     updates = int((cells.updates - cells.branch_updates.fillna(0)).sum())
     seconds = duration(cells.own_seconds.sum())
     facts["Cost"] = f"{seconds} of wall time, {updates:,} updates, in all cells"
     return facts
-
-
-def left_words(results: Results) -> str:
-    """Return in words what is left to run, and about how long it takes."""
-    running = sum(started for started, _ in results.left)
-    words = f"{running} running, {len(results.left) - running} to start"
-    took = results.done.own_seconds if "own_seconds" in results.runs else ()
-    if not len(took) or not running:
-        return words
-    seconds = sum(share for _, share in results.left) * took.mean() / running
-    return f"{words}; about {duration(seconds)} with {_counted(running, 'run')} at once"
 
 
 def better(key: str) -> str:

@@ -3,7 +3,6 @@
 import importlib.util
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -175,8 +174,6 @@ def test_the_card_names_what_went_wrong_and_what_is_left(tmp_path: Path):
     ]
     assert len(found.folded["Which cells are missing, and why"]) == 3
     assert found.facts["Left"] == "0 running, 1 to start"
-    results = replace(study(tmp_path / "b", UP), left=((True, 0.5), (False, 1.0)))
-    assert made.left_words(results) == "1 running, 1 to start; about 45 s with 1 run at once"
 
 
 def test_many_arms_and_tasks_leave_the_card_small(tmp_path: Path):
