@@ -98,7 +98,6 @@ UP, BOTH = {"high": 9.0}, {"high": 9.0, "low": -9.0}
 TWO, LOSS = {"tasks": ("asterix", "breakout")}, {"key": "eval/loss"}
 NONE = [0.1 * (k % 9) for k in range(10)]
 FAILS = [0.0, 0.4, 5.0, 9.3, 9.5, 9.7, 9.9, 10.0, 10.2, 4.8]  # half way is at 4.9
-ABOVE = [1.0, 1.1, 1.2, 1.3, 1.4, 90.0]
 # fmt: off
 WORDS: list[tuple[dict[str, Any], int, dict[str, Any], str]] = [
     (BOTH | {"same": 0.0}, 6, {}, r"^high is better than none by 9\.\d+ \[8.*?, 9.*?\] \(p < 0.001"
@@ -107,13 +106,12 @@ WORDS: list[tuple[dict[str, Any], int, dict[str, Any], str]] = [
     (UP, 6, LOSS, r"^high is worse than none by 9\S* \[8"),  # the words have the sign
     ({"low": -9.0}, 6, LOSS, r"^low is better than none by \d\S* \[\d"),
     ({"same": 0.0}, 6, {}, r"^No arm clearly differs from none \(smallest p = .*0 of 1 arm"),
-    (UP, 4, {}, r"^Too few seeds to judge against none \(4; at least 5\)\.$"),
+    (UP, 4, {}, r"^Too few seeds to judge against none \(at least 5 are needed\)\.$"),
     (UP, 6, {"baseline": None}, "no baseline"),
-    (BOTH, 6, lost("low", 4, "failed"), r"high is better .*Too few seeds .*low \(2; at least 5"),
-    (UP, 10, lost("high", 5, "failed"), "5 runs with a score, where others have 10"),
+    (BOTH, 6, lost("low", 4, "failed"), r"high is better .*Too few .*low \(at least 5.*: low 2"),
+    (UP, 10, lost("high", 5, "failed"), r"Fewer runs with a score than the 10 of others: high 5\."),
     (UP, 10, lost("high", 3, "diverged"), r"^No verdict against none: high.* \(better by .*?, p < "
-     r"0\.001\).*Diverged, and in no average: high \(3 of 10 runs\)\."),
-    (UP, 5, lost("high", 5, "diverged"), r"average: high \(5 of 5 runs\)\."),
+     r"0\.001\)"),
     ({"none": NONE, "high": [k + 3 for k in NONE]}, 6, {}, r"^Not tested against none: high\."),
     # on several tasks
     (UP, 5, {"tasks": ("asterix", "mini")}, "^asterix: high is better.*mini: high is better"),
@@ -123,13 +121,11 @@ WORDS: list[tuple[dict[str, Any], int, dict[str, Any], str]] = [
      "asterix: high is better.*breakout: Nothing is compared, as no run of the baseline none"),
     (UP, 5, TWO | lost("high", 5, "failed", "breakout"), "^asterix: high is better than none by"),
     (UP, 9, TWO | lost("high", 1, "diverged", "breakout"), "^Mean over these 2 tasks: No verdict "
-     r"against none: high.* \(better.*breakout: Diverged, and in no average: high \(1 of 9"),
+     r"against none: high.* \(better.*breakout: Fewer runs .* 9 of others: high 8"),
     ({}, 5, {"tasks": ("asterix", "mini")} | lost("none", 5, "absent", "mini"), "mini: No run has"),
     # where a verdict alone may mislead
     ({"none": NONE, "high": FAILS}, 10, {}, "Nearer to .*: 3 of 10 seeds of high .seed 0, 1, 9"),
     ({"none": NONE, "low": [-own for own in FAILS]}, 9, LOSS, "2 of 9 seeds of low .*seed 0, 1[)]"),
-    ({"none": NONE, "high": ABOVE}, 6, {}, r"^No arm .* P\(improvement\) excludes 0\.5, "
-     r"but p is not below 0\.05: high \(1\.00 .*, p = 0\."),
 ]
 # fmt: on
 
@@ -169,17 +165,15 @@ def test_the_card_names_what_went_wrong_and_what_is_left(tmp_path: Path):
     statuses = lost("high", 2, "diverged")["statuses"] | {("asterix", "none", 0): "absent"}
     found = card_of(tmp_path, UP, 8, statuses=statuses)
     assert found.bad == [
-        "3 cells are in no number below; 2 of them failed.",
-        "2 runs diverged, and no average has them: 2 of high.",
+        "3 cells not done, and in no number below; 2 of them failed.",
+        "2 runs diverged, and no average has them: 2 of asterix, high.",
     ]
     assert len(found.folded["Which cells are missing, and why"]) == 3
     assert found.facts["Left"] == "0 running, 1 to start"
 
 
-def test_many_arms_and_tasks_leave_the_card_small(tmp_path: Path):
-    found = card_of(tmp_path / "arms", {"a" * k: 9.0 for k in (2, 3, 4, 5, 7, 8, 9)}, 5)
-    assert (len(found.lines), len(found.folded["Other arms"])) == (made.CLAIMED, 7 - made.CLAIMED)
+def test_many_tasks_leave_the_card_small(tmp_path: Path):
     tasks = [f"task{number}" for number in range(made.LINES + 2)]
-    found = card_of(tmp_path / "tasks", UP, 5, tasks=tasks)
+    found = card_of(tmp_path, UP, 5, tasks=tasks)
     assert [line.about for line in found.lines] == tasks[: made.LINES]
-    assert [own.split(":")[0] for own in found.folded["Other arms"]] == tasks[made.LINES :]
+    assert [own.split(":")[0] for own in found.folded["More arms and tasks"]] == tasks[made.LINES :]
