@@ -10,7 +10,6 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from unicodedata import category
 from zlib import crc32
 
 from rlplast.core.method.schedule import KEYS
@@ -23,7 +22,6 @@ __all__ = [
     "label_of",
     "looks",
     "number_variants",
-    "printable",
     "task_of",
     "unused",
 ]
@@ -35,7 +33,6 @@ NO_TREATMENT = "none"
 _TREATMENT = ("hooks", "layers", "penalties")
 
 BASELINE = "#777777"
-_NO_LETTERS = ("Cc", "Cs", "Cn", "Zl", "Zp")  # control, half a letter, none, ends of lines
 # Paul Tol's "vibrant" scheme, moved until each has a contrast of 3 to white and to dark paper, and
 # colour-blind readers tell each pair apart (tests/report/test_palette.py).
 COLOURS = ("#0077bb", "#e3772b", "#00a5a4", "#f0015f", "#918ae2", "#c03517")
@@ -146,7 +143,6 @@ class Look:
     Attributes:
         index: in the order of the study.
         name: the arm's.
-        label: its name in charts, printable, unlike all others.
         colour: its own, together with `dash` and `shape`.
         shape: of its points.
         dash: of its lines, lengths of strokes and gaps in pixels.
@@ -154,7 +150,6 @@ class Look:
 
     index: int
     name: str
-    label: str
     colour: str
     shape: str
     dash: tuple[int, ...]
@@ -169,28 +164,17 @@ def looks(arms: Sequence[str], baseline: str | None) -> tuple[Look, ...]:
     found: list[Look] = []
     taken: list[int] = []
     for index, name in enumerate(arms):
-        label = unused(printable(name), [look.label for look in found])
         if name == baseline:
-            found.append(Look(index, name, label, BASELINE, SHAPES[0], DASHES[0]))
+            found.append(Look(index, name, BASELINE, SHAPES[0], DASHES[0]))
             continue
         turn = len(taken) // len(COLOURS)
         free = [c for c in range(len(COLOURS)) if taken.count(c) == turn]
         first = crc32(name.encode("utf-8", "replace")) % len(COLOURS)
         colour = next(c % len(COLOURS) for c in range(first, 99) if c % len(COLOURS) in free)
         shape = SHAPES[(colour + turn + 1) % len(SHAPES)]
-        found.append(Look(index, name, label, COLOURS[colour], shape, DASHES[turn % len(DASHES)]))
+        found.append(Look(index, name, COLOURS[colour], shape, DASHES[turn % len(DASHES)]))
         taken.append(colour)
     return tuple(found)
-
-
-def printable(text: str) -> str:
-    """Return a text without letters that no picture can hold, or that end a line.
-
-    Examples:
-        >>> printable("a" + chr(0))
-        'a�'
-    """
-    return "".join("�" if category(own) in _NO_LETTERS else own for own in text)
 
 
 def unused(name: str, names: Collection[str], joint: str = " ") -> str:

@@ -11,16 +11,17 @@ has its line), `hover` (whether points answer to the pointer).
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
+from rlplast.core.mean_interval import wilson
 from rlplast.report import sequences
 from rlplast.report.arms import Look, unused
-from rlplast.report.estimators import align, curve_band, share_interval
+from rlplast.report.estimators import align, curve_band
 from rlplast.report.published import bands
 from rlplast.report.scores import reference_id, scale_of
 from rlplast.report.statistics import ALL_TASKS
@@ -90,7 +91,6 @@ def curves(report: Report, task: str) -> Chart:
     most = max(12, SEED_POINTS // max(1, len(results.done) + len(results.going)))
     drawn: list[Datum] = []
     seeds: list[Datum] = []
-    interpolated = False
 
     def single(look: Look, run: int) -> Datum:
         xs, ys = results.curve(run, key)
@@ -98,29 +98,29 @@ def curves(report: Report, task: str) -> Chart:
         return line | {"seed": int(results.runs.seed[run])}
 
     for look, runs in report.ordered(results.of(task)):
-        own = {run: results.curve(run, key) for run in runs.index}
-        xs, ys = align(list(own.values()))
+        xs, ys = align([results.curve(run, key) for run in runs.index])
         if not len(xs):
             continue
         band = curve_band(ys, report.bounds(task, key))
         axes = _axes(report, list(runs.index), xs)
         few = max(20, POINTS // len(report.looks))
         drawn.append(_line(look, xs / step, *band, most=few, **axes))
-        interpolated |= any(not np.isin(xs, points).all() for points, _ in own.values())
-        seeds += [single(look, run) for run in runs.index] if len(own) > 1 else []
+        seeds += [single(look, run) for run in runs.index] if len(runs) > 1 else []
     going = [
         single(look, run) for look, runs in report.ordered(report.going(task)) for run in runs.index
     ]
     fired, theirs = _fired(report, task, step), bands(report, task)
     branches = report.branches(task)
-    between = " (straight lines between a run's own)" if interpolated else ""
-    caption = f"Interquartile mean over seeds at each point of {key}{between}. Band: "
-    caption += f"{intervals(report.summary.of(task))}."
+    caption = (
+        f"Interquartile mean over seeds at each point of {key} (straight lines between a run's "
+        f"own). Band: {intervals(report.summary.of(task))}."
+    )
     caption += " Thin dotted lines: runs that have not ended." * bool(going)
     caption += " Dashed line: where arms left a shared prefix." * bool(branches)
-    caption += " Marks below: where scheduled hooks fired, in any seed." * bool(fired)
-    bars = any("bar" in row for row in fired)
-    caption += " Bars: from the first of many firings to the last." * bars
+    caption += (
+        " Marks below: where scheduled hooks fired, in any seed; a bar is from the first of many "
+        "firings to the last."
+    ) * bool(fired)
     published = [
         _line(report.look(arm), xs / step, mean, low, high) | {"words": words}
         for arm, words, xs, mean, low, high in theirs
@@ -145,9 +145,7 @@ def ranking(report: Report, task: str) -> Chart | None:
     rows = rows.iloc[np.argsort(sign * rows.final.to_numpy(), kind="stable")]
     label = rows.scale.iloc[0] if task == ALL_TASKS else better(rows.score.iloc[0])
     finals = dict(iter(report.results.of(task).dropna(subset="final").groupby("arm").final))
-    numbers = [
-        _point(report, row, "final", finals.get(row["arm"], ())) for row in rows.to_dict("records")
-    ]
+    numbers = [_point(row, "final", finals.get(row["arm"], ())) for row in rows.to_dict("records")]
     own = rows[rows.arm == report.summary.baseline]
     reference = float(own.final.iloc[0]) if len(own) and len(rows) > 1 else None
     caption = f"Points: interquartile mean over seeds. Lines: {intervals(rows)}."
@@ -163,7 +161,7 @@ def chances(report: Report) -> Chart | None:
     rows = rows[rows.improvement.notna()].sort_values("improvement", ascending=False)
     if rows.empty:
         return None
-    numbers = [_point(report, row, "improvement") for row in rows.to_dict("records")]
+    numbers = [_point(row, "improvement") for row in rows.to_dict("records")]
     label = f"P(improvement) over {report.summary.baseline}"
     spec = points(report.looks, numbers, label, 0.5, share=True)
     caption = (
@@ -187,7 +185,7 @@ def profiles(report: Report) -> Iterator[Chart]:
         for look, own in report.ordered(runs):
             finals = own.final.to_numpy()[:, None]
             share = (finals >= xs if higher else finals <= xs).mean(axis=0)
-            band = share_interval(share, len(own)) if few else ()
+            band = np.array([wilson(float(own), len(finals)) for own in share]).T if few else ()
             drawn.append(_line(look, xs, share, *band))
         caption = (
             f"Share of runs that end at a score or {'above' if higher else 'below'}, over seeds"
@@ -315,7 +313,7 @@ def _line(
     kept = np.arange(len(xs))
     if len(xs) > most:
         kept = np.unique(np.linspace(0, len(xs) - 1, max(2, most)).round().astype(int))
-    row = {"arm": look.label, "x": rounded(xs[kept]), "y": rounded(ys[kept])}
+    row = {"arm": look.name, "x": rounded(xs[kept]), "y": rounded(ys[kept])}
     if low is not None and high is not None:
         row |= {"low": rounded(low[kept]), "high": rounded(high[kept])}
     return row | {name: rounded(values[kept]) for name, values in axes.items()}
@@ -350,7 +348,7 @@ def _fired(report: Report, task: str, step: int) -> list[Datum]:
         many = len(xs) > MARKS
         if many:
             what, xs = [f"{', '.join(dict.fromkeys(what))}: {len(xs)} times"] * 2, xs[[0, -1]]
-        row = {"arm": look.label, "row": len(found), "x": rounded(xs / step), "what": what}
+        row = {"arm": look.name, "row": len(found), "x": rounded(xs / step), "what": what}
         found.append(row | ({"bar": True} if many else {}))
     return found
 
@@ -363,12 +361,12 @@ def _normalised(report: Report) -> pd.DataFrame:
     return done.assign(final=finals)
 
 
-def _point(report: Report, row: Mapping[str, Any], name: str, seeds: Sequence[float] = ()) -> Datum:
+def _point(row: Mapping[str, Any], name: str, seeds: Sequence[float] = ()) -> Datum:
     """Return an estimate of an arm as a row of data."""
     ends = [row[f"{name}{end}"] for end in ("", "_low", "_high")]
     found = dict(zip(("value", "low", "high"), rounded(ends), strict=True))
     own = rounded(seeds) if len(seeds) > 1 else []
-    return {"arm": report.look(row["arm"]).label, **found, "seeds": own}
+    return {"arm": row["arm"], **found, "seeds": own}
 
 
 # --- what charts are made of ---
@@ -379,7 +377,7 @@ class Arms:
 
     def __init__(self, looks: Sequence[Look]) -> None:
         def scale(values: list[Any]) -> alt.Scale:
-            return alt.Scale(domain=[look.label for look in looks], range=values)
+            return alt.Scale(domain=[look.name for look in looks], range=values)
 
         colours, legend = scale([look.colour for look in looks]), _legend(looks)
         self.colour = alt.Color("arm:N", scale=colours, legend=legend)
@@ -629,7 +627,7 @@ def _named(name: str, shown: str, *flat: str) -> alt.Chart:
 def _legend(looks: Sequence[Look]) -> alt.Legend | None:
     if len(looks) < 2:
         return None
-    longest = min(26, max(len(look.label) for look in looks))
+    longest = min(26, max(len(look.name) for look in looks))
     columns = max(1, min(len(looks), 660 // (40 + 7 * longest)))
     symbols = {"symbolType": "stroke", "symbolLimit": 0, "symbolOpacity": 1}
     return alt.Legend(
@@ -663,25 +661,10 @@ def _nearest(fields: Mapping[str, str]) -> Any:
 
 def finished(chart: Any, looks: Sequence[Look], data: Mapping[str, Any]) -> Spec:
     """Return a chart as a specification, with its data and the parameters that a page sets."""
-    # Vega-Lite (6.4) writes titles into expressions, where \ before a quote ends the text
-    spec = with_texts(
-        chart.to_dict(), lambda key, own: own.replace("\\", "⧵") if key == "title" else own
-    )
+    spec = chart.to_dict()
     spec.pop("config", None)  # the same for all charts of a page
     spec.setdefault("datasets", {}).update(data)
-    own = {"shown": [look.label for look in looks], "seeds": False, "hover": False, "focus": None}
+    own = {"shown": [look.name for look in looks], "seeds": False, "hover": False, "focus": None}
     params = [{"name": name, "value": value} for name, value in own.items()]
     spec["params"] = params + spec.get("params", [])
     return spec
-
-
-def with_texts(value: Any, change: Callable[[str, str], str], key: str = "") -> Any:
-    """Return a part of a specification, and each text in it changed; `change` is told its key."""
-    match value:
-        case str():
-            return change(key, value)
-        case list():
-            return [with_texts(own, change) for own in value]
-        case dict():
-            return {name: with_texts(own, change, name) for name, own in value.items()}
-    return value

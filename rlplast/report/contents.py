@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
 import jinja2
@@ -26,7 +26,7 @@ import pandas as pd
 from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.report import charts, sequences, tables
 from rlplast.report import drawing as pictures
-from rlplast.report.arms import Look, printable
+from rlplast.report.arms import Look
 from rlplast.report.charts import Chart
 from rlplast.report.frame import Results, read, table_of_runs
 from rlplast.report.published import compared
@@ -140,8 +140,7 @@ def write_report(
     contents = sections(report)
     specs = {chart.name: chart.spec for section in contents for chart in section.charts}
     paper = charts.CONFIG | {"background": "white"}
-    shown = {name: _printable(spec) for name, spec in specs.items()}
-    found = pictures.draw(shown if drawn else {}, charts.VERSION, paper, warn)
+    found = pictures.draw(specs if drawn else {}, charts.VERSION, paper, warn)
     files: dict[str, bytes | None] = {}
     for name in specs:
         own = found.get(name)
@@ -259,13 +258,10 @@ def _sequences(report: Report) -> Iterator[Part]:
         apart = visits["last"].notna().any()  # tasks were evaluated while others were trained
         if not apart and sequences.ORACLE not in set(visits.arm):
             continue  # the curves say it all
-        few = apart and len(names) <= PANELS
         yield charts.tasks_in_turn(report, task, visits)
-        if few:
+        if apart and len(names) <= PANELS:
             yield charts.each_task(report, task, names)
         yield tables.in_turn(report, task, visits)
-        if few:
-            yield tables.each_visit(report, task, visits)
 
 
 def page(
@@ -303,16 +299,11 @@ def page(
         sections=shown,
         footer=footer,
         stills={name: _still(svg) for name, svg in (svgs or {}).items()},
-        data={"config": charts.CONFIG, "charts": specs, "arms": [look.label for look in looks]},
+        data={"config": charts.CONFIG, "charts": specs, "arms": [look.name for look in looks]},
         seeds=any(spec["datasets"].get("seeds") for spec in specs.values()),
         axes=list(dict.fromkeys(axes)),
         vega=_vega() if specs else "",
     )
-
-
-def _printable(value: Any) -> Any:
-    """Return a part of a specification whose texts an .svg file can hold."""
-    return charts.with_texts(value, lambda _, text: printable(text))
 
 
 def _still(svg: str) -> str:

@@ -2,7 +2,7 @@
 
 - `table`: a data frame as a table, an estimate as a value with its interval.
 - `numbers`, `drops`, `costs`, `ends`, `after_firing`, `receipts`, `configs`, `runs`, `versions`,
-  `recovered`, `published`, `in_turn`, `each_visit`: those of a report.
+  `recovered`, `published`, `in_turn`: those of a report.
 """
 
 import math
@@ -423,10 +423,3 @@ def in_turn(report: Report, task: str, visits: pd.DataFrame) -> Table:
     form = "over 1 − oracle" if "accuracy" in key else "a plain difference"
     rows = sequences.sequence(visits, "accuracy" in key)
     return table(rows, report.looks, task, words, COLUMNS["in_turn"], form=form)
-
-
-def each_visit(report: Report, task: str, visits: pd.DataFrame) -> Table:
-    """Return the table of each task's visits."""
-    rows = sequences.by_visit(visits, "accuracy" in report.score(task))
-    caption = "Visit 1: mean score while the task was trained first. Forgetting: of that task."
-    return table(rows, report.looks, f"{task}, each visit", caption)

@@ -110,15 +110,6 @@ def test_every_arm_looks_unlike_all_others():
     assert len({look.colour for look in found[:6]}) == len({look.shape for look in found[:6]}) == 6
 
 
-def test_labels_can_be_printed_and_are_unlike_each_other():
-    arms = ["a\x00b", "a\x01b", "a\u2028b", "\ud800", "a 2", "a"]
-    labels = [look.label for look in looks(arms, None)]
-    assert len(set(labels)) == len(arms)
-    assert labels[0] == "a\ufffdb" and labels[-2:] == ["a 2", "a"]
-    for label in labels:
-        assert label.encode() and len(label.splitlines()) == 1 and "\x00" not in label
-
-
 # Colours
 
 # Machado, Oliveira & Fernandes (2009), severity 1, of linear RGB.
