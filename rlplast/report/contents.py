@@ -1,6 +1,6 @@
 """A report: read runs, compute their numbers, and write a page, its pictures and its tables.
 
-- `report`: all of that; `write_report`: from what was read; `write_waiting`: while no run is done.
+- `report`: all of that; `write_report`: from what was read.
 - `sections`: what the page says, section by section.
 - `page`: the page itself, in one file, by the template `report.html.j2`.
 
@@ -28,16 +28,16 @@ from rlplast.report import charts, sequences, tables
 from rlplast.report import drawing as pictures
 from rlplast.report.arms import Look
 from rlplast.report.charts import Chart
-from rlplast.report.frame import Results, read, table_of_runs
+from rlplast.report.frame import read, table_of_runs
 from rlplast.report.published import compared
-from rlplast.report.statistics import ALL_TASKS, measure, summarise
+from rlplast.report.statistics import ALL_TASKS
 from rlplast.report.tables import Table
 from rlplast.report.view import Report, report_of
 from rlplast.report.words import Card, card
 from rlplast.run.info import versions
 from rlplast.training.files import whole
 
-__all__ = ["Written", "page", "report", "sections", "write_report", "write_waiting"]
+__all__ = ["Written", "page", "report", "sections", "write_report"]
 
 PANELS = 12  # tasks of a sequence that have a panel, and rows of a table, each
 _HERE = Path(__file__).parent
@@ -107,8 +107,8 @@ def report(
         out: the folder to write, in which pictures, ``summary.csv``, ``runs.csv`` and
             ``curves.csv`` lie beside the page; default: ``report`` in the first one.
         warn: called with a line for a chart that could not be drawn as a picture.
-        live: whether the page is written again and again; no pictures are then drawn, and those
-            of before are deleted, until all runs have ended.
+        live: whether the page is written again and again; then it is also while no run is done,
+            and no pictures are drawn, and those of before deleted, until all runs have ended.
 
     Raises:
         ConfigError: if no run is done, or the runs cannot be compared; or if `out` is a file.
@@ -118,7 +118,7 @@ def report(
     where = paths[0] / "report" if out is None else Path(out)
     if where.exists() and not where.is_dir():
         raise ConfigError(f"--out {where} is a file: allowed is a folder, which may be new")
-    found = report_of(read(paths))
+    found = report_of(read(paths), waits=live)
     drawn = not (live and found.results.left)
     return Written(write_report(found, where, warn, drawn), found)
 
@@ -163,29 +163,16 @@ def write_report(
     return out / "report.html"
 
 
-def write_waiting(results: Results, out: Path) -> None:
-    """Write a page of runs of which none is done: what is left, and curves so far."""
-    results = measure(results)
-    waiting = Report(results, results, summarise(results))
-    contents = [
-        Section("summary", "Summary", (card(waiting.single, results, waiting.summary),)),
-        Section("curves", "Learning curves", tuple(_pairs(waiting)), open=True),
-    ]
-    text = page(results.name, waiting.looks, contents)
-    _write_files({"report.html": _encoded(text)}, out)
-
-
 def _curves(report: Report) -> pd.DataFrame:
     """Return the score of each finished run: task, arm, seed, x in its unit, score."""
-    done = report.results.done
-    parts = []
-    for run in done.itertuples():
+    parts = [pd.DataFrame(columns=["task", "arm", "seed", "unit", "x", "score", "value"])]
+    for run in report.results.done.itertuples():
         xs, ys = report.results.curve(run.Index, run.score)
         about = {"task": run.task, "arm": run.arm, "seed": run.seed}
         parts.append(
             pd.DataFrame(about | {"unit": run.unit, "x": xs, "score": run.score, "value": ys})
         )
-    return pd.concat(parts, ignore_index=True)
+    return pd.concat(parts[1:] or parts, ignore_index=True)
 
 
 def _write_files(files: Mapping[str, bytes | None], out: Path) -> None:
@@ -208,6 +195,11 @@ def _encoded(text: str) -> bytes:
 
 def sections(report: Report) -> list[Section]:
     """Return a report's sections; those with nothing to say have no parts."""
+    if report.results.done.empty:
+        return [
+            Section("summary", "Summary", (card(report.single, report.results, report.summary),)),
+            Section("curves", "Learning curves", tuple(_pairs(report)), open=True),
+        ]
     about, mixed = tables.versions(report)
     words = f"Not all runs have the same {', '.join(mixed)}."
     numbers = [tables.numbers(report, task) for task in report.groups]

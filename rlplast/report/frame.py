@@ -57,11 +57,7 @@ Row = Mapping[str, Any]
 
 
 class NothingDone(ConfigError):
-    """Raised when there are runs, and none of them is finished; it has what was read."""
-
-    def __init__(self, results: "Results") -> None:
-        super().__init__(f"no run is finished yet: {'; '.join(results.missing)}")
-        self.results = results
+    """Raised when there are runs, and none of them is finished."""
 
 
 @dataclass(frozen=True)
@@ -530,7 +526,7 @@ def comparable(results: Results) -> Results:
     """
     done = results.done
     if done.empty:
-        raise NothingDone(results)
+        raise NothingDone(f"no run is finished yet: {'; '.join(results.missing)}")
     silent = done[done.score == ""]
     if len(silent) == len(done):
         raise ConfigError(

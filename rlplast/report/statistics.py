@@ -2,7 +2,7 @@
 
 - `measure`: adds to `frame.Results.runs` how each run ended, its area, and what it cost.
 - `firings`: a row per firing: the drop of the score, and its recovery.
-- `final`, `area`, `drop`, `recovery`: a row per task and arm, estimated over seeds.
+- `final`, `drop`, `recovery`: a row per task and arm, estimated over seeds.
 - `compare`, `improvement`: the same, against a baseline.
 - `summarise`: all of these, and rows over all tasks: the columns of summary.csv.
 
@@ -41,7 +41,6 @@ from rlplast.training.best import higher_is_better
 __all__ = [
     "ALL_TASKS",
     "Summary",
-    "area",
     "compare",
     "drop",
     "drop_and_recovery",
@@ -234,11 +233,6 @@ def final(runs: pd.DataFrame) -> pd.DataFrame:
         Columns: ``task``, ``arm``, and those of an estimate.
     """
     return _by_arm(_seeds(runs, "final"), "final")
-
-
-def area(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean height of the curves of each task and arm, as `final` does of its scores."""
-    return _by_arm(_seeds(runs, "area"), "area")
 
 
 def drop(firings: pd.DataFrame) -> pd.DataFrame:

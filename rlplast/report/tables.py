@@ -27,7 +27,7 @@ from rlplast.report.statistics import ALL_TASKS
 from rlplast.report.view import Report
 from rlplast.report.words import intervals, p_words
 from rlplast.run.differences import leaves
-from rlplast.run.info import device_words
+from rlplast.run.info import device_words, resume_words
 from rlplast.training.best import higher_is_better
 
 __all__ = ["Table", "table"]
@@ -35,6 +35,7 @@ __all__ = ["Table", "table"]
 Heads = Mapping[str, Sequence[str]]
 LONGEST = 200  # letters of a config's value in a table
 MOST = 5  # firings of one hook that have a row each
+MADE_WITH = ("git_revision", "host", "threads", "processes")  # keys of run.json
 # Keys of receipts whose means over seeds are shown; of a hook that fires often some are summed.
 SUMS = ("firings", "sfe", "time/seconds")
 MEANS = (
@@ -360,30 +361,21 @@ def _cut(text: str) -> str:
 
 def versions(report: Report) -> tuple[Table, list[str]]:
     """Return which versions, hosts and threads runs say, and the names of those that differ."""
-    infos = [_about(report.results.infos[run]) for run in report.results.done.index]
+    infos = [report.results.infos[run] for run in report.results.done.index]
+    made = pd.DataFrame(
+        {str(key): str(value) for key, value in (info.get("versions") or {}).items()}
+        | {key: str(info[key]) for key in MADE_WITH if info.get(key) is not None}
+        | {"device": ", then ".join(map(device_words, info.get("devices") or ()))}
+        | {"resume": resume_words(info)}
+        for info in infos
+    )
     rows, mixed = [], []
-    for what, values in pd.DataFrame(infos).items():
-        counts = values.dropna().astype(str).value_counts(sort=False)
-        words = list(counts.index)
-        if len(counts) > 1:
-            mixed.append(str(what))
-            words = [f"{value} ({count} of {len(infos)} runs)" for value, count in counts.items()]
-        rows += [{"what": what, "value": "; ".join(words)}] if words else []
+    for what, values in made.replace("", None).items():
+        counts = values.dropna().value_counts(sort=False)
+        words = [f"{value} ({count} of {len(infos)} runs)" for value, count in counts.items()]
+        mixed += [str(what)] if len(counts) > 1 else []
+        rows.append({"what": what, "value": "; ".join(words if len(counts) > 1 else counts.index)})
     return table(pd.DataFrame(rows, columns=["what", "value"]), ()), mixed
-
-
-def _about(info: Mapping[str, Any]) -> dict[str, str]:
-    """Return what a run was made with."""
-    own = {str(key): str(value) for key, value in (info.get("versions") or {}).items()}
-    for key in ("git_revision", "host", "threads", "processes"):
-        if info.get(key) is not None:
-            own[key.replace("_", " ")] = str(info[key])
-    if info.get("devices"):
-        own["device"] = ", then ".join(map(device_words, info["devices"]))
-    if info.get("environment"):
-        begun = ", with new episodes at a resume" if info.get("new_episodes") else ""
-        own["resume of environments"] = info["environment"]["resume"] + begun
-    return own
 
 
 # --- continuations, published curves, sequences of tasks ---

@@ -15,8 +15,7 @@ import pytest
 
 from rlplast.report.arms import looks
 from rlplast.report.charts import WHOLE
-from rlplast.report.contents import write_waiting
-from rlplast.report.frame import read
+from rlplast.report.contents import report
 from rlplast.report.serve import _Handler
 from tests.report.browser import Browser, chromium
 from tests.report.pages import written
@@ -338,7 +337,7 @@ def test_a_page_that_is_served_before_any_run_has_begun_gets_charts(
 ):
     cells = {("asterix", arm, 1): "absent" for arm in ARMS}
     study, out = write_study(tmp_path / "a", ARMS, (1,), statuses=cells), tmp_path / "out"
-    write_waiting(read([study]), out)
+    report(study, out=out, live=True)
     handler = partial(_Handler, directory=str(out))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))

@@ -419,9 +419,8 @@ def test_only_finished_runs_with_a_score_are_compared(tmp_path: Path):
     assert f"{tmp_path / 'b'}: no score was measured" in found.missing
     with pytest.raises(ConfigError, match=r"b: nothing to compare .*evaluate\.every"):
         comparable(read([tmp_path / "b"]))
-    with pytest.raises(NothingDone, match=r"no run is finished yet: .*c: running") as caught:
+    with pytest.raises(NothingDone, match=r"no run is finished yet: .*c: running"):
         comparable(read([going]))
-    assert caught.value.results.going.seed.tolist() == [1]
 
 
 # Damage

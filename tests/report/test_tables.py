@@ -213,4 +213,4 @@ def test_versions_that_differ_are_counted(tmp_path: Path):
     own = {row["what"]: row["value"] for row in rows_of(found)}
     assert mixed == ["rlplast"]
     assert own["rlplast"] == "0.4.0 (5 of 6 runs); 9 (1 of 6 runs)"
-    assert (own["git revision"], own["host"]) == ("abc1234", "here")
+    assert (own["git_revision"], own["host"]) == ("abc1234", "here")
