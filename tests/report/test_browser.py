@@ -15,7 +15,6 @@ import pytest
 
 from rlplast.report.arms import looks
 from rlplast.report.charts import WHOLE
-from rlplast.report.contents import report
 from rlplast.report.serve import _Handler
 from tests.report.browser import Browser, chromium
 from tests.report.pages import written
@@ -182,30 +181,6 @@ def test_a_point_under_the_mouse_says_its_arm_value_and_interval(opened: Browser
     opened.wait_for(f"{VIEW}.signal('focus') === null")
 
 
-def test_the_wheel_with_ctrl_zooms_a_drag_moves_and_a_double_click_resets(opened: Browser):
-    whole = domain(opened, "x")
-    x, y = place(opened, 4000, 100)
-    opened.move(x, y)
-    opened.move(x, y, "mouseWheel", deltaX=0, deltaY=100)  # scrolls the page
-    assert domain(opened, "x") == whole
-    x, y = place(opened, 4000, 100)
-    opened.move(x, y)
-    opened.move(x, y, "mouseWheel", deltaX=0, deltaY=-200, modifiers=2)
-    opened.wait_for(f"{VIEW}.scale('x').domain()[0] > {whole[0]}")
-    low, high = domain(opened, "x")
-    assert whole[0] < low < 4000 < high < whole[1]
-    opened.move(x, y, "mousePressed", button="left", clickCount=1)
-    opened.move(x - 50, y, buttons=1)
-    opened.move(x - 50, y, "mouseReleased", button="left", clickCount=1)
-    opened.wait_for(f"{VIEW}.scale('x').domain()[0] > {low}")
-    moved = domain(opened, "x")
-    assert moved[1] - moved[0] == pytest.approx(high - low)
-    for kind in ("mousePressed", "mouseReleased", "mousePressed", "mouseReleased"):
-        opened.move(x, y, kind, button="left", clickCount=2)
-    opened.wait_for(f"{VIEW}.scale('x').domain()[0] === {whole[0]}")
-    assert domain(opened, "x") == whole
-
-
 def test_curves_are_drawn_over_other_axes_smoothed_and_by_seed(opened: Browser):
     before, path, whole = drawn(opened), opened.value(LINE), domain(opened, "x")
     names = opened.value("[...document.querySelectorAll('#axis option')].map((own) => own.value)")
@@ -249,17 +224,6 @@ def test_a_chosen_layer_stays_on_a_phone_whose_page_is_no_wider(opened: Browser)
     finally:
         opened.ask("Emulation.clearDeviceMetricsOverride")
     assert opened.complaints == []
-
-
-def test_text_and_axes_are_light_where_the_reader_wants_it_dark(opened: Browser):
-    text = "getComputedStyle(document.querySelector('{}')).{}"
-    label = f"#chart-{CURVES} .role-axis-label text"
-    for scheme, colour in (("light", "rgb(27, 30, 35)"), ("dark", "rgb(230, 232, 234)")):
-        feature = {"name": "prefers-color-scheme", "value": scheme}
-        opened.ask("Emulation.setEmulatedMedia", features=[feature])
-        assert opened.value(text.format("body", "color")) == colour
-        opened.wait_for(f"{text.format(label, 'fill')} === '{colour}'")
-    opened.ask("Emulation.setEmulatedMedia", features=[])
 
 
 def test_sections_unfold_by_their_links_and_on_paper(browser: Browser, address: str):
@@ -326,29 +290,6 @@ def test_a_served_page_is_renewed_without_losing_what_was_chosen(browser: Browse
             assert browser.value("document.getElementById('show-2').checked") is False
             assert browser.value("document.getElementById('axis').value") == "updates"
             assert browser.value("document.getElementById('costs').open") is False
-            assert browser.complaints == []
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def test_a_page_that_is_served_before_any_run_has_begun_gets_charts(
-    browser: Browser, tmp_path: Path
-):
-    cells = {("asterix", arm, 1): "absent" for arm in ARMS}
-    study, out = write_study(tmp_path / "a", ARMS, (1,), statuses=cells), tmp_path / "out"
-    report(study, out=out, live=True)
-    handler = partial(_Handler, directory=str(out))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            browser.complaints.clear()
-            browser.open(f"http://127.0.0.1:{server.server_port}/report.html")
-            assert browser.value("document.querySelectorAll('.chart').length") == 0
-            written(write_study(tmp_path / "b", ARMS, (1,)), out, drawn=False)
-            os.utime(out / "report.html", (time.time() + 5, time.time() + 5))
-            browser.wait_for(f"{VIEW} !== undefined")
             assert browser.complaints == []
         finally:
             server.shutdown()
