@@ -207,7 +207,8 @@ def after_firing(report: Report) -> Iterator[Table]:
     """
     results, what = report.results, "what a run measured right after the first firing"
     for task in report.tasks:
-        runs, first, parts = results.of(task), {}, []
+        runs, parts = results.of(task), []
+        first: dict[int, Any] = {}
         conditions = [
             any(hook.get("when") for hook in results.configs[run].get("hooks") or ())
             for run in runs.index
