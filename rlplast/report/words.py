@@ -148,6 +148,10 @@ _REST: Mapping[Verdict, str] = {
     "untested": "Not tested against {baseline}: {arms}. There is no spread between seeds.",
     "too few seeds": "Too few seeds to judge against {baseline}: {arms} (at least 5 are needed).",
 }
+_APART = (
+    "P(improvement) excludes 0.5, but p is not below 0.05: {}. p is corrected for the number of "
+    "verdicts, and asks how far apart scores are, not only which is higher."
+)
 
 
 def verdict_words(results: Results, summary: Summary) -> list[str]:
@@ -231,6 +235,13 @@ def _ruling(
             names = [f"{row['arm']} ({_side(row)}, {_p_of(row)})" for row in found.get(own, ())]
         if names:
             yield Claim(words.format(baseline=baseline, arms=_named(names)), about=about)
+    apart = [
+        f"{row['arm']} ({estimate(row, 'improvement')}, {_p_of(row)})"
+        for row in found.get("unclear", ())
+        if not row["improvement_low"] <= 0.5 <= row["improvement_high"]
+    ]
+    if apart:
+        yield Claim(_APART.format(_named(apart)), about=about)
 
 
 def _failed(

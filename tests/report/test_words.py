@@ -98,6 +98,7 @@ UP, BOTH = {"high": 9.0}, {"high": 9.0, "low": -9.0}
 TWO, LOSS = {"tasks": ("asterix", "breakout")}, {"key": "eval/loss"}
 NONE = [0.1 * (k % 9) for k in range(10)]
 FAILS = [0.0, 0.4, 5.0, 9.3, 9.5, 9.7, 9.9, 10.0, 10.2, 4.8]  # half way is at 4.9
+ABOVE = [1.0, 1.1, 1.2, 1.3, 1.4, 90.0]
 # fmt: off
 WORDS: list[tuple[dict[str, Any], int, dict[str, Any], str]] = [
     (BOTH | {"same": 0.0}, 6, {}, r"^high is better than none by 9\.\d+ \[8.*?, 9.*?\] \(p < 0.001"
@@ -126,6 +127,8 @@ WORDS: list[tuple[dict[str, Any], int, dict[str, Any], str]] = [
     # where a verdict alone may mislead
     ({"none": NONE, "high": FAILS}, 10, {}, "Nearer to .*: 3 of 10 seeds of high .seed 0, 1, 9"),
     ({"none": NONE, "low": [-own for own in FAILS]}, 9, LOSS, "2 of 9 seeds of low .*seed 0, 1[)]"),
+    ({"none": NONE, "high": ABOVE}, 6, {}, r"^No arm .* P\(improvement\) excludes 0\.5, "
+     r"but p is not below 0\.05: high \(1\.00 .*, p = 0\."),
 ]
 # fmt: on
 
