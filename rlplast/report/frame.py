@@ -23,8 +23,9 @@ from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.report import arms as naming
 from rlplast.run.differences import is_free, texts
 from rlplast.run.read import read_best, read_config, read_info, read_lines, status_in, unaltered
-from rlplast.study.folder import read_journal, read_study
+from rlplast.study.folder import config_path, read_journal, read_study
 from rlplast.study.published import PublishedCurve, PublishedPoint
+from rlplast.training.config import read_yaml
 
 __all__ = [
     "PREFIX",
@@ -70,7 +71,8 @@ class Results:
         tasks: likewise.
         baseline: the arm that others are compared with, if there is one.
         runs: a row per run that has begun, by its number: `IDENTITY`, folder, source (the folder
-            of its study), kind, score (a name of metrics.jsonl), unit, total, final_share, branch,
+            of its study), given (the config that its study wrote for it; without a study, its
+            own), kind, score (a name of metrics.jsonl), unit, total, final_share, branch,
             branch_updates, seconds_before, best_at, recovered (the score from which a continuation
             counts as recovered; NaN for the best one of its prefix); later what
             `statistics.measure` adds. The prefixes of studies are among them, as arm "".
@@ -309,8 +311,11 @@ class _Run:
     folder: Path
     source: Path  # the folder of the study, or of the run
     recovered: float = math.nan
+    given: Path | None = None
 
     def __post_init__(self) -> None:
+        own = self.folder / "config.yaml"
+        self.given = self.given if self.given and self.given.is_file() else own
         self.lines, self.receipts = (
             read_lines(self.folder / f"{own}.jsonl") for own in ("metrics", "receipts")
         )
@@ -382,8 +387,9 @@ def _of_study(study: Path) -> _Part:
         event = None if last is None else last.get("event")
         pruned = event == "pruned"
         about = (name, task, arm, seed, cell.get("continuation", 1))
+        places = (folder, study, level, config_path(study, cell["key"]))
         if status == "done" and not pruned:
-            part.runs.append(_Run(*about, status, folder, study, level))
+            part.runs.append(_Run(*about, status, *places))
             continue
         label = "/".join(own for own in (cell["task"], f"seed-{seed}", arm or "prefix") if own)
         part.missing.append(f"{label}: {_in_words(status, last)}")
@@ -394,7 +400,7 @@ def _of_study(study: Path) -> _Part:
                 part.lost.append((task, arm, seed))
             over = event == "failed" and status in GOING
             state = "pruned" if pruned else "failed" if over else status
-            part.runs += _begun(*about, state, folder, study, level)
+            part.runs += _begun(*about, state, *places)
     part.tasks = list(dict.fromkeys([*part.tasks, *(run.task for run in part.runs)]))
     return part
 
@@ -485,7 +491,7 @@ def _merge(parts: Sequence[_Part]) -> Results:
 
 
 _COLUMNS = (
-    *(*IDENTITY, "folder", "source", "kind", "score", "unit", "total", "final_share"),
+    *(*IDENTITY, "folder", "source", "given", "kind", "score", "unit", "total", "final_share"),
     *("branch", "branch_updates", "seconds_before", "best_at", "recovered"),
 )
 
@@ -552,8 +558,8 @@ def comparable(results: Results) -> Results:
                 )
     for (task, arm), own in results.done.groupby(["task", "arm"], sort=False):
         first, *others = own.index[~own.duplicated("source")]
-        for run in others:
-            words = naming.differences(results.configs[first], results.configs[run])
+        for run in others:  # a run's own config names the folder and checkpoint that it found
+            words = naming.differences(*(read_yaml(own.given[number]) for number in (first, run)))
             if words:
                 raise ConfigError(
                     f"arm {arm} of task {task} has other configs in {own.folder[first]} and "

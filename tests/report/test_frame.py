@@ -26,6 +26,7 @@ from rlplast.report.frame import (
     runs,
     walk,
 )
+from rlplast.study.folder import config_path
 from tests.report.runs import metric_rows, receipt_row, smooth_score, write_run, write_study
 
 KEY = "eval/return_mean"
@@ -385,6 +386,28 @@ def test_arms_of_one_name_with_other_configs_are_not_compared(tmp_path: Path):
         comparable(read([first, second]))
     other = write_study(tmp_path / "c", ("none",), (3,), ("breakout",), config=config)
     assert len(comparable(read([first, other])).done) == 7  # another task may have another config
+
+
+@pytest.mark.parametrize("other", ["first/seed-{seed}", "second/seed-{seed}"])
+def test_studies_split_by_seed_are_compared_by_the_configs_they_were_given(
+    other: str, tmp_path: Path
+):
+    """A run's own config names the folder and the checkpoint that were found for its seed."""
+    studies = []
+    for seed, run in ((1, "first/seed-{seed}"), (2, other)):
+        found = {"run": run.format(seed=seed), "checkpoint": f"best-{7 * seed}"}
+        studies.append(
+            write_study(tmp_path / str(seed), ("none",), (seed,), config={"start": found})
+        )
+        given = {"seed": seed, "start": {"run": run, "checkpoint": "best"}}
+        (studies[-1] / "configs").mkdir()
+        for cell in cells_of(studies[-1]):
+            config_path(studies[-1], cell["key"]).write_text(json.dumps(given))
+    if other.startswith("first"):
+        assert comparable(read(studies)).done.seed.tolist() == [1, 2]
+    else:
+        with pytest.raises(ConfigError, match=r"start\.run first/seed-\{seed\}, second/"):
+            comparable(read(studies))
 
 
 # What can be compared
