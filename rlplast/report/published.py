@@ -2,6 +2,7 @@
 
 - `bands`: what the charts of curves draw.
 - `compared`: each published moment that ours have reached, ours and theirs.
+- `uncompared`: which curves have no such moment, and why.
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pandas as pd
 from rlplast.report.view import Report
 from rlplast.study.published import PublishedCurve
 
-__all__ = ["bands", "compared"]
+__all__ = ["bands", "compared", "uncompared"]
 
 _SCORE, _UNIT = "eval/return_mean", "env_steps"  # what published curves are of
 _WINDOW = 20_000  # env_steps up to a moment, whose evaluations are averaged
@@ -44,6 +45,17 @@ def compared(report: Report) -> pd.DataFrame:
     columns = ["task", "arm", "source", "env_steps", "published_seeds", "published_mean"]
     columns += ["published_low", "published_high", "seeds", "mean", "verdict"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def uncompared(report: Report, rows: pd.DataFrame) -> Iterator[str]:
+    """Yield a sentence on each curve that is not among the rows of `compared`, and why."""
+    for own in _published(report):
+        if not ((rows.task == own.task) & (rows.arm == own.arm)).any():
+            yield (
+                f"{own.task}, {own.arm}: not compared with {own.source}, as no run that reached "
+                f"one of its moments ({own.points[0].env_steps:,} to {own.points[-1].env_steps:,} "
+                f"env_steps) has {_SCORE} in the {_WINDOW:,} up to it."
+            )
 
 
 def _published(report: Report) -> Iterator[PublishedCurve]:

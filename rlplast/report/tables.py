@@ -22,7 +22,7 @@ from rlplast.report.charts import metrics_of
 from rlplast.report.continuations import recoveries
 from rlplast.report.estimators import stratified_interval
 from rlplast.report.numbers import NOTHING, estimate, number
-from rlplast.report.published import compared
+from rlplast.report.published import compared, uncompared
 from rlplast.report.statistics import ALL_TASKS
 from rlplast.report.view import Report
 from rlplast.report.words import intervals, p_words
@@ -397,11 +397,13 @@ def recovered(report: Report) -> Iterator[Table]:
         yield table(data, report.looks, task, "", COLUMNS["recovered"], **words)
 
 
-def published(report: Report) -> Iterator[Table]:
-    """Yield a table per task of what was published beside ours."""
-    for task, rows in compared(report).groupby("task", sort=False):
+def published(report: Report) -> Iterator[Table | str]:
+    """Yield a table per task of what was published beside ours, and what is not compared."""
+    found = compared(report)
+    for task, rows in found.groupby("task", sort=False):
         rows = rows.assign(published=rows.published_mean)
         yield table(rows, report.looks, task, "", COLUMNS["published"])
+    yield from uncompared(report, found)
 
 
 def in_turn(report: Report, task: str, visits: pd.DataFrame) -> Table:

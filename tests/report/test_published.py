@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from rlplast.core.errors import DamagedFile
+from rlplast.report import tables
 from rlplast.report.frame import read
-from rlplast.report.published import bands, compared
+from rlplast.report.published import bands, compared, uncompared
 from rlplast.report.view import Report, report_of
 from tests.report.runs import write_study
 
@@ -69,6 +70,9 @@ def test_runs_without_evaluations_before_a_moment_are_left_out(tmp_path: Path):
         ["none", 40_000, 27.0],
         ["none", 50_000, 52.0],
     ]
+    (words,) = uncompared(own, rows)
+    assert words.startswith("hop, fire: not compared with other2021") and "20,000" in words
+    assert words in tables.published(own)
 
 
 def test_a_study_may_name_no_curve_and_have_another_unit(tmp_path: Path):
