@@ -155,11 +155,12 @@ _APART = (
 
 
 def verdict_words(results: Results, summary: Summary) -> list[str]:
-    """Return in words what `rulings` says, a paragraph for each task."""
+    """Return in words what `rulings` says, a paragraph for each task, and which runs diverged."""
     found: dict[str, list[str]] = {}
     for claim in rulings(results, summary):
         found.setdefault(claim.about, []).append(claim.text)
-    return [(f"{about}: " if about else "") + " ".join(own) for about, own in found.items()]
+    paragraphs = [(f"{about}: " if about else "") + " ".join(own) for about, own in found.items()]
+    return [*paragraphs, *_diverged(summary)]
 
 
 def rulings(results: Results, summary: Summary) -> list[Claim]:
@@ -337,11 +338,7 @@ def card(single: Results, results: Results, summary: Summary) -> Card:
     if failed:
         cells = _counted(len(results.missing), "cell")
         bad.append(f"{cells} not done, and in no number below; {failed} of them failed.")
-    diverged = {f"{task}, {arm}": len(seeds) for (task, arm), seeds in summary.diverged.items()}
-    if diverged:
-        arms = ", ".join(f"{count} of {name}" for name, count in diverged.items())
-        runs = _counted(sum(diverged.values()), "run")
-        bad.append(f"{runs} diverged, and no average has them: {arms}.")
+    bad += _diverged(summary)
     texts = {
         "More arms and tasks": [
             (f"{claim.about}: " if claim.about else "") + claim.text for claim in found[LINES:]
@@ -352,6 +349,15 @@ def card(single: Results, results: Results, summary: Summary) -> Card:
     }
     folded = {title: words for title, words in texts.items() if words}
     return Card(found[:LINES], _facts(single), bad, folded)
+
+
+def _diverged(summary: Summary) -> Iterator[str]:
+    """Yield how many runs diverged, if any."""
+    diverged = {f"{task}, {arm}": len(seeds) for (task, arm), seeds in summary.diverged.items()}
+    if diverged:
+        arms = ", ".join(f"{count} of {name}" for name, count in diverged.items())
+        runs = _counted(sum(diverged.values()), "run")
+        yield f"{runs} diverged, and no average has them: {arms}."
 
 
 def _ends(results: Results, summary: Summary) -> Iterator[Claim]:

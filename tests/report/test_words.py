@@ -113,6 +113,7 @@ WORDS: list[tuple[dict[str, Any], int, dict[str, Any], str]] = [
     (UP, 10, lost("high", 5, "failed"), r"Fewer runs with a score than the 10 of others: high 5\."),
     (UP, 10, lost("high", 3, "diverged"), r"^No verdict against none: high.* \(better by .*?, p < "
      r"0\.001\)"),
+    (UP, 5, lost("high", 5, "diverged"), r"5 runs diverged, and .*: 5 of asterix, high\.$"),
     ({"none": NONE, "high": [k + 3 for k in NONE]}, 6, {}, r"^Not tested against none: high\."),
     # on several tasks
     (UP, 5, {"tasks": ("asterix", "mini")}, "^asterix: high is better.*mini: high is better"),
