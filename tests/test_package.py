@@ -71,6 +71,7 @@ def test_the_wheel_has_one_package_with_everything_in_it(built: tuple[Path, Path
         "rlplast/configs/schema.json",
         "rlplast/cli/registered.json",
         "rlplast/core/fast/linear.cpp",
+        "rlplast/report/columns.yaml",
         "rlplast/report/report.css",
         "rlplast/report/report.js",
         "rlplast/report/report.html.j2",

@@ -56,16 +56,12 @@ def _warn(line: str) -> None:
 
 def _serve(args: argparse.Namespace) -> int:
     from rlplast.report import contents
-    from rlplast.report.frame import NothingDone
     from rlplast.report.serve import serve
 
     out = args.folders[0] / "report" if args.out is None else args.out
 
     def write() -> None:
-        try:
-            contents.report(*args.folders, out=out, warn=_warn, live=True)
-        except NothingDone as error:
-            contents.write_waiting(error.results, out)
+        contents.report(*args.folders, out=out, warn=_warn, live=True)
 
     def started(address: str) -> None:
         say(f"report: {address}   Ctrl-C ends it")

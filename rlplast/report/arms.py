@@ -1,8 +1,7 @@
 """What arms are called, and how they look, the same in all charts and tables of a report.
 
 - `task_of`, `label_of`: names of a run in no study: what it trains on, and its hooks.
-- `substance`, `treatment`: the parts of a config that two runs of one arm have in common.
-- `differences`: where two configs differ.
+- `differences`: where two configs differ that are not of one arm.
 - `number_variants`: " (2)" for a second config of one label.
 - `Look`, `looks`: the colour, shape and dashes of each arm.
 """
@@ -11,7 +10,6 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from unicodedata import category
 from zlib import crc32
 
 from rlplast.core.method.schedule import KEYS
@@ -24,10 +22,7 @@ __all__ = [
     "label_of",
     "looks",
     "number_variants",
-    "printable",
-    "substance",
     "task_of",
-    "treatment",
     "unused",
 ]
 
@@ -38,7 +33,6 @@ NO_TREATMENT = "none"
 _TREATMENT = ("hooks", "layers", "penalties")
 
 BASELINE = "#777777"
-_NO_LETTERS = ("Cc", "Cs", "Cn", "Zl", "Zp")  # control, half a letter, none, ends of lines
 # Paul Tol's "vibrant" scheme, moved until each has a contrast of 3 to white and to dark paper, and
 # colour-blind readers tell each pair apart (tests/report/test_palette.py).
 COLOURS = ("#0077bb", "#e3772b", "#00a5a4", "#f0015f", "#918ae2", "#c03517")
@@ -103,20 +97,6 @@ def _row_label(row: Config) -> str:
     return " ".join([str(row.get("method")), *times])
 
 
-def substance(config: Config) -> str:
-    """Return what a run's training depends on but its seed, as text to compare."""
-    return _text(sorted((k, v) for k, v in texts(config).items() if not is_free(k)))
-
-
-def treatment(config: Config) -> str:
-    """Return a run's hooks, layers and penalties, as text to compare."""
-    return _text({key: config.get(key) or [] for key in _TREATMENT})
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=str)
-
-
 def differences(one: Config, other: Config) -> list[str]:
     """Return in words where two configs differ, but for what runs of one arm may differ in.
 
@@ -138,21 +118,22 @@ def number_variants(
     Returns:
         The label of each run, and notes that say what the numbered ones differ in.
     """
+    kept = [
+        json.dumps(sorted((k, v) for k, v in texts(own).items() if not is_free(k)))
+        for own in configs
+    ]
     variants: dict[tuple[str, str], dict[str, Config]] = {}
-    for config, task, label in zip(configs, tasks, labels, strict=True):
-        variants.setdefault((task, label), {}).setdefault(substance(config), config)
-    names: dict[tuple[str, str, str], str] = {}
-    notes = []
+    for config, task, label, text in zip(configs, tasks, labels, kept, strict=True):
+        variants.setdefault((task, label), {})[text] = config
+    names, notes = {}, []
     for (task, label), own in variants.items():
-        first, *others = sorted(own)
-        names[task, label, first] = label
-        for number, text in enumerate(others, start=2):
-            names[task, label, text] = f"{label} ({number})"
-            parts = differences(own[first], own[text])
-            shown = "; ".join(parts[:4]) + ("; …" if len(parts) > 4 else "")
-            notes.append(f"{task}: {label} and {label} ({number}) differ in {shown}")
-    runs = zip(configs, tasks, labels, strict=True)
-    return [names[task, label, substance(config)] for config, task, label in runs], notes
+        first = own[min(own)]
+        for number, text in enumerate(sorted(own), start=1):
+            name = names[task, label, text] = f"{label} ({number})" if number > 1 else label
+            if number > 1:
+                words = "; ".join(differences(first, own[text]))
+                notes.append(f"{task}: {label} and {name} differ in {words}")
+    return [names[key] for key in zip(tasks, labels, kept, strict=True)], notes
 
 
 @dataclass(frozen=True)
@@ -162,7 +143,6 @@ class Look:
     Attributes:
         index: in the order of the study.
         name: the arm's.
-        label: its name in charts, printable, unlike all others.
         colour: its own, together with `dash` and `shape`.
         shape: of its points.
         dash: of its lines, lengths of strokes and gaps in pixels.
@@ -170,7 +150,6 @@ class Look:
 
     index: int
     name: str
-    label: str
     colour: str
     shape: str
     dash: tuple[int, ...]
@@ -185,28 +164,17 @@ def looks(arms: Sequence[str], baseline: str | None) -> tuple[Look, ...]:
     found: list[Look] = []
     taken: list[int] = []
     for index, name in enumerate(arms):
-        label = unused(printable(name), [look.label for look in found])
         if name == baseline:
-            found.append(Look(index, name, label, BASELINE, SHAPES[0], DASHES[0]))
+            found.append(Look(index, name, BASELINE, SHAPES[0], DASHES[0]))
             continue
         turn = len(taken) // len(COLOURS)
         free = [c for c in range(len(COLOURS)) if taken.count(c) == turn]
         first = crc32(name.encode("utf-8", "replace")) % len(COLOURS)
         colour = next(c % len(COLOURS) for c in range(first, 99) if c % len(COLOURS) in free)
         shape = SHAPES[(colour + turn + 1) % len(SHAPES)]
-        found.append(Look(index, name, label, COLOURS[colour], shape, DASHES[turn % len(DASHES)]))
+        found.append(Look(index, name, COLOURS[colour], shape, DASHES[turn % len(DASHES)]))
         taken.append(colour)
     return tuple(found)
-
-
-def printable(text: str) -> str:
-    """Return a text without letters that no picture can hold, or that end a line.
-
-    Examples:
-        >>> printable("a" + chr(0))
-        'a�'
-    """
-    return "".join("�" if category(own) in _NO_LETTERS else own for own in text)
 
 
 def unused(name: str, names: Collection[str], joint: str = " ") -> str:

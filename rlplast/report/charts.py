@@ -1,7 +1,6 @@
 """The charts of a report: a function each, from tables to a Vega-Lite chart made by Altair.
 
-- `curves`, `ranking`, `chances`, `profiles`: the first charts.
-- `comparison`, `drops`, `metrics`, `costs`, `recovered`: others.
+- `curves`, `ranking`, `chances`, `profiles`, `metrics`: of all reports.
 - `tasks_in_turn`, `each_task`: of runs through a sequence of tasks.
 - `lines`, `panels`, `points`: what they are made of: a line an arm, small ones, a row an arm.
 
@@ -12,17 +11,17 @@ has its line), `hover` (whether points answer to the pointer).
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
+from rlplast.core.mean_interval import wilson
 from rlplast.report import sequences
 from rlplast.report.arms import Look, unused
-from rlplast.report.continuations import recoveries
-from rlplast.report.estimators import align, curve_band, share_interval
+from rlplast.report.estimators import align, curve_band
 from rlplast.report.published import bands
 from rlplast.report.scores import reference_id, scale_of
 from rlplast.report.statistics import ALL_TASKS
@@ -35,10 +34,7 @@ __all__ = [
     "VERSION",
     "Chart",
     "chances",
-    "comparison",
-    "costs",
     "curves",
-    "drops",
     "each_task",
     "lines",
     "metrics",
@@ -47,7 +43,6 @@ __all__ = [
     "points",
     "profiles",
     "ranking",
-    "recovered",
     "tasks_in_turn",
 ]
 
@@ -76,10 +71,6 @@ SEED_POINTS = 24_000  # of all seeds' curves of a page, so that it is small
 AXES = ("env_steps", "updates", "seconds")  # over which curves may be drawn
 MARKS = 40  # firings of an arm that have a mark each; more are a bar
 ROW, STRIP = 7, 84  # pixels between the marks of firings of two arms, and of all at most
-CHANCES = (
-    "How likely a run of the arm ends better than one of the baseline: share of all pairs of "
-    "seeds, ties half. Lines"
-)
 
 
 class Chart(NamedTuple):
@@ -100,7 +91,6 @@ def curves(report: Report, task: str) -> Chart:
     most = max(12, SEED_POINTS // max(1, len(results.done) + len(results.going)))
     drawn: list[Datum] = []
     seeds: list[Datum] = []
-    interpolated = False
 
     def single(look: Look, run: int) -> Datum:
         xs, ys = results.curve(run, key)
@@ -108,29 +98,29 @@ def curves(report: Report, task: str) -> Chart:
         return line | {"seed": int(results.runs.seed[run])}
 
     for look, runs in report.ordered(results.of(task)):
-        own = {run: results.curve(run, key) for run in runs.index}
-        xs, ys = align(list(own.values()))
+        xs, ys = align([results.curve(run, key) for run in runs.index])
         if not len(xs):
             continue
         band = curve_band(ys, report.bounds(task, key))
         axes = _axes(report, list(runs.index), xs)
         few = max(20, POINTS // len(report.looks))
         drawn.append(_line(look, xs / step, *band, most=few, **axes))
-        interpolated |= any(not np.isin(xs, points).all() for points, _ in own.values())
-        seeds += [single(look, run) for run in runs.index] if len(own) > 1 else []
+        seeds += [single(look, run) for run in runs.index] if len(runs) > 1 else []
     going = [
         single(look, run) for look, runs in report.ordered(report.going(task)) for run in runs.index
     ]
     fired, theirs = _fired(report, task, step), bands(report, task)
     branches = report.branches(task)
-    between = " (straight lines between a run's own)" if interpolated else ""
-    caption = f"Interquartile mean over seeds at each point of {key}{between}. Band: "
-    caption += f"{intervals(report.summary.of(task))}."
+    caption = (
+        f"Interquartile mean over seeds at each point of {key} (straight lines between a run's "
+        f"own). Band: {intervals(report.summary.of(task))}."
+    )
     caption += " Thin dotted lines: runs that have not ended." * bool(going)
     caption += " Dashed line: where arms left a shared prefix." * bool(branches)
-    caption += " Marks below: where scheduled hooks fired, in any seed." * bool(fired)
-    bars = any("bar" in row for row in fired)
-    caption += " Bars: from the first of many firings to the last." * bars
+    caption += (
+        " Marks below: where scheduled hooks fired, in any seed; a bar is from the first of many "
+        "firings to the last."
+    ) * bool(fired)
     published = [
         _line(report.look(arm), xs / step, mean, low, high) | {"words": words}
         for arm, words, xs, mean, low, high in theirs
@@ -154,15 +144,14 @@ def ranking(report: Report, task: str) -> Chart | None:
     sign = 1 if task != ALL_TASKS and not higher_is_better(rows.score.iloc[0]) else -1
     rows = rows.iloc[np.argsort(sign * rows.final.to_numpy(), kind="stable")]
     label = rows.scale.iloc[0] if task == ALL_TASKS else better(rows.score.iloc[0])
-    finals = {} if task == ALL_TASKS else _by_arm(report.results.of(task), "final")
-    numbers = [_point(report, row, "final", finals) for row in rows.to_dict("records")]
+    finals = dict(iter(report.results.of(task).dropna(subset="final").groupby("arm").final))
+    numbers = [_point(row, "final", finals.get(row["arm"], ())) for row in rows.to_dict("records")]
     own = rows[rows.arm == report.summary.baseline]
     reference = float(own.final.iloc[0]) if len(own) and len(rows) > 1 else None
     caption = f"Points: interquartile mean over seeds. Lines: {intervals(rows)}."
     caption += " Small dots: the seeds." * any(row["seeds"] for row in numbers)
     caption += f" Dashed line: {report.summary.baseline}." * (reference is not None)
-    panel = Panel("", f"final score: {label}", numbers, reference)
-    spec = points(report.looks, [panel], wide=True)
+    spec = points(report.looks, numbers, f"final score: {label}", reference)
     return Chart(f"score-{report.slugs[task]}", "Final score", caption, spec)
 
 
@@ -172,10 +161,13 @@ def chances(report: Report) -> Chart | None:
     rows = rows[rows.improvement.notna()].sort_values("improvement", ascending=False)
     if rows.empty:
         return None
-    numbers = [_point(report, row, "improvement") for row in rows.to_dict("records")]
+    numbers = [_point(row, "improvement") for row in rows.to_dict("records")]
     label = f"P(improvement) over {report.summary.baseline}"
-    spec = points(report.looks, [Panel("", label, numbers, 0.5, "share")], wide=True)
-    caption = f"{CHANCES}: {intervals(rows, 'improvement')}."
+    spec = points(report.looks, numbers, label, 0.5, share=True)
+    caption = (
+        "How likely a run of the arm ends better than one of the baseline: share of all pairs of "
+        f"seeds, ties half. Lines: {intervals(rows, 'improvement')}."
+    )
     return Chart("improvement-all", "Probability of improvement", caption, spec)
 
 
@@ -193,7 +185,7 @@ def profiles(report: Report) -> Iterator[Chart]:
         for look, own in report.ordered(runs):
             finals = own.final.to_numpy()[:, None]
             share = (finals >= xs if higher else finals <= xs).mean(axis=0)
-            band = share_interval(share, len(own)) if few else ()
+            band = np.array([wilson(float(own), len(finals)) for own in share]).T if few else ()
             drawn.append(_line(look, xs, share, *band))
         caption = (
             f"Share of runs that end at a score or {'above' if higher else 'below'}, over seeds"
@@ -205,68 +197,6 @@ def profiles(report: Report) -> Iterator[Chart]:
         spec = lines(report.looks, {"curves": drawn}, labels, steps=False)
         name = f"profile-{report.slugs[task]}"
         yield Chart(name, task if len(report.groups) > 1 else "Final scores", caption, spec)
-
-
-def comparison(report: Report) -> Iterator[Chart]:
-    """Yield charts of how arms compare with the baseline; none without one."""
-    baseline = report.summary.baseline
-    if baseline is None:
-        return
-    won, apart = [], []
-    for task, rows in report.groups.items():
-        label = rows.scale.iloc[0] if task == ALL_TASKS else rows.score.iloc[0]
-        spread: dict[str, list[float]] = {}
-        if task != ALL_TASKS:
-            finals = report.results.of(task).pivot(index="seed", columns="arm", values="final")
-            if baseline in finals:
-                minus = finals.sub(finals[baseline], axis=0)
-                spread = {arm: list(minus[arm].dropna()) for arm in minus}
-        records = rows.to_dict("records")
-        won.append(_panel(report, task, "probability", records, "improvement", 0.5, "share"))
-        label = f"difference of {label}"
-        apart.append(_panel(report, task, label, records, "difference", 0.0, "free", spread))
-    titles = (
-        ("improvement", f"Probability of improvement over {baseline}", won, f"{CHANCES}: "),
-        (
-            "difference",
-            f"Difference from {baseline}",
-            apart,
-            f"Final score minus that of {baseline}, by seed where at least 5 seeds are shared. "
-            "Points: interquartile mean over seeds, or difference of the means. Lines: ",
-        ),
-    )
-    others = report.summary.rows[report.summary.rows.arm != baseline]
-    for name, title, found, words in titles:
-        shown = [panel for panel in found if panel.numbers]
-        if shown:
-            caption = f"{words}{intervals(others, name)}.{_dots(shown)}"
-            yield Chart(name, title, caption, points(report.looks, shown))
-
-
-def drops(report: Report) -> Iterator[Chart]:
-    """Yield a chart of drops and recoveries for each task with an intervention."""
-    for task in report.tasks:
-        rows, fired = report.summary.of(task), report.summary.firings
-        own = fired[fired.task == task]
-        means = own.groupby(["arm", "seed"], as_index=False)[["drop"]].mean()
-        back = own[np.isfinite(own.recovered_after)]
-        records = rows[rows.intervened > 0].to_dict("records")
-        times = back.groupby(["arm", "seed"], as_index=False)[["recovered_after"]].median()
-        seeds, unit = _by_arm(times, "recovered_after"), report.unit(task).replace("_", " ")
-        label = f"lost {report.score(task)}"
-        found = [
-            _panel(report, "drop", label, records, "drop", 0.0, "free", _by_arm(means, "drop")),
-            _panel(report, "time to recover", unit, records, "recovery", None, "zero", seeds),
-        ]
-        found = [panel for panel in found if panel.numbers]
-        if found:
-            caption = (
-                "Drop: last score before a firing against the first after it, in the sense of "
-                "worse, a mean over the firings of a run; of an arm without hooks, at the branch "
-                "point. Time to recover: median over all firings. Lines: "
-                f"{intervals(rows)}.{_dots(found)}"
-            )
-            yield Chart(f"drop-{report.slugs[task]}", task, caption, points(report.looks, found))
 
 
 def metrics(report: Report) -> Iterator[Chart]:
@@ -314,46 +244,6 @@ def metrics_of(report: Report, task: str) -> dict[str, dict[str, list[str]]]:
         whole = {name: layers for name, layers in own.items() if "" in layers}
         found[network] = {} if len(tensors) == 1 else whole
     return {network: own for network, own in found.items() if own}
-
-
-def costs(report: Report) -> Iterator[Chart]:
-    """Yield a chart of the seconds that a run of each arm took."""
-    rows = report.summary.rows
-    rows = rows[rows.task != ALL_TASKS]
-    longest = rows.seconds.max() if len(rows) else 0.0
-    if not longest > 0:
-        return
-    sizes = ((3600.0, "hours"), (60.0, "minutes"))
-    size, unit = next((pair for pair in sizes if longest > 2 * pair[0]), (1.0, "seconds"))
-    found = []
-    for task in report.tasks:
-        bars = [
-            {
-                "arm": report.look(row.arm).label,
-                "shared": (row.seconds - row.own_seconds) / size,
-                "end": row.seconds / size,
-                "own": row.own_seconds / size,
-            }
-            for row in report.summary.of(task).itertuples()
-        ]
-        found.append(Panel(task, f"{unit} per run", bars))
-    shared = " Pale: the prefix, run once for all arms of a seed."
-    caption = f"Mean over seeds.{shared * bool((rows.seconds > rows.own_seconds).any())}"
-    yield Chart("cost", "Wall-clock time", caption, points(report.looks, found))
-
-
-def recovered(report: Report) -> Chart | None:
-    """Return the chart of the shares of continuations that recover."""
-    found = recoveries(report.single)
-    if found.empty:
-        return None
-    panels = []
-    for task, rows in found.groupby("task", sort=False):
-        seeds, own = dict(zip(rows.arm, rows.shares, strict=True)), rows.to_dict("records")
-        label = "share that recovers"
-        panels.append(_panel(report, task, label, own, "value", None, "share", seeds))
-    caption = "Points: share of continuations that recover; lines: its interval. Dots: seeds."
-    return Chart("continuations", "Share that recovers", caption, points(report.looks, panels))
 
 
 def tasks_in_turn(report: Report, task: str, visits: pd.DataFrame) -> Chart:
@@ -423,7 +313,7 @@ def _line(
     kept = np.arange(len(xs))
     if len(xs) > most:
         kept = np.unique(np.linspace(0, len(xs) - 1, max(2, most)).round().astype(int))
-    row = {"arm": look.label, "x": rounded(xs[kept]), "y": rounded(ys[kept])}
+    row = {"arm": look.name, "x": rounded(xs[kept]), "y": rounded(ys[kept])}
     if low is not None and high is not None:
         row |= {"low": rounded(low[kept]), "high": rounded(high[kept])}
     return row | {name: rounded(values[kept]) for name, values in axes.items()}
@@ -458,7 +348,7 @@ def _fired(report: Report, task: str, step: int) -> list[Datum]:
         many = len(xs) > MARKS
         if many:
             what, xs = [f"{', '.join(dict.fromkeys(what))}: {len(xs)} times"] * 2, xs[[0, -1]]
-        row = {"arm": look.label, "row": len(found), "x": rounded(xs / step), "what": what}
+        row = {"arm": look.name, "row": len(found), "x": rounded(xs / step), "what": what}
         found.append(row | ({"bar": True} if many else {}))
     return found
 
@@ -471,56 +361,12 @@ def _normalised(report: Report) -> pd.DataFrame:
     return done.assign(final=finals)
 
 
-def _by_arm(table: pd.DataFrame, column: str) -> dict[str, list[float]]:
-    return {arm: list(own.dropna()) for arm, own in table.groupby("arm")[column]}
-
-
-Seeds = Mapping[str, list[float]]  # arm → the values of its seeds
-
-
-def _point(report: Report, row: Mapping[str, Any], name: str, seeds: Seeds | None = None) -> Datum:
+def _point(row: Mapping[str, Any], name: str, seeds: Sequence[float] = ()) -> Datum:
     """Return an estimate of an arm as a row of data."""
-    low, high = ("low", "high") if name == "value" else (f"{name}_low", f"{name}_high")
-    own = (seeds or {}).get(row["arm"], [])
-    value, low, high = rounded([row[name], row.get(low), row.get(high)])
-    found = {"arm": report.look(row["arm"]).label, "value": value, "low": low, "high": high}
-    return found | {"seeds": rounded(own) if len(own) > 1 else []}
-
-
-class Panel(NamedTuple):
-    """Numbers of arms on one axis: rows of data of `_point`, or of bars.
-
-    Attributes:
-        title: above the panel.
-        label: of the axis of numbers.
-        numbers: in the order of their rows, if the panel stands alone.
-        reference: where a line across all arms is drawn.
-        axis: share: the axis is from 0 to 1; zero: it begins at 0; free.
-    """
-
-    title: str
-    label: str
-    numbers: list[Datum]
-    reference: float | None = None
-    axis: str = "free"
-
-
-def _panel(
-    report: Report,
-    title: str,
-    label: str,
-    rows: Iterable[Mapping[str, Any]],
-    name: str,
-    reference: float | None,
-    axis: str,
-    seeds: Seeds | None = None,
-) -> Panel:
-    numbers = [_point(report, row, name, seeds) for row in rows if row[name] == row[name]]
-    return Panel(title, label, numbers, reference, axis)
-
-
-def _dots(found: Sequence[Panel]) -> str:
-    return " Small dots: the seeds." * any(row["seeds"] for p in found for row in p.numbers)
+    ends = [row[f"{name}{end}"] for end in ("", "_low", "_high")]
+    found = dict(zip(("value", "low", "high"), rounded(ends), strict=True))
+    own = rounded(seeds) if len(seeds) > 1 else []
+    return {"arm": row["arm"], **found, "seeds": own}
 
 
 # --- what charts are made of ---
@@ -531,7 +377,7 @@ class Arms:
 
     def __init__(self, looks: Sequence[Look]) -> None:
         def scale(values: list[Any]) -> alt.Scale:
-            return alt.Scale(domain=[look.label for look in looks], range=values)
+            return alt.Scale(domain=[look.name for look in looks], range=values)
 
         colours, legend = scale([look.colour for look in looks]), _legend(looks)
         self.colour = alt.Color("arm:N", scale=colours, legend=legend)
@@ -629,63 +475,49 @@ def panels(
     return spec
 
 
-def points(looks: Sequence[Look], found: Sequence[Panel], wide: bool = False) -> Spec:
-    """Return panels with a row per arm: a point with interval and dots for seeds, or a bar.
+def points(
+    looks: Sequence[Look],
+    rows: list[Datum],
+    label: str,
+    reference: float | None = None,
+    share: bool = False,
+) -> Spec:
+    """Return a chart with a row per arm: a point with its interval, and dots for seeds.
 
     Args:
         looks: of all arms of the report.
-        found: what to draw, all with the same rows.
-        wide: whether it is one panel that stands alone, with rows in the order of its numbers.
+        rows: of `_point`, from top to bottom.
+        label: of the axis.
+        reference: where a line across all arms is drawn.
+        share: whether the axis is from 0 to 1.
     """
-    arms, there = Arms(looks), [row["arm"] for panel in found for row in panel.numbers]
-    order = there if wide else [look.label for look in looks if look.label in set(there)]
-    names = list(dict.fromkeys(order))
+    arms, names = Arms(looks), [row["arm"] for row in rows]
     y = alt.Y("arm:N", title=None, sort=names, axis=alt.Axis(ticks=False, domain=False))
-    data, drawn = {}, []
-    for number, panel in enumerate(found):
-        data[f"panel_{number}"] = panel.numbers
-        base = _named(f"panel_{number}", SHOWN)
-        bars = any("shared" in row for row in panel.numbers)
-        layers = _bars(arms, base, panel, y) if bars else _dotted(arms, base, panel, y)
-        if panel.reference is not None:
-            line = alt.Chart(alt.InlineData([{"x": panel.reference}]))
-            layers.append(line.mark_rule(strokeDash=[4, 3], color=INK, opacity=0.7).encode(x="x:Q"))
-        height = len(names) * max(15, min(44, 330 // max(1, len(names)))) if wide else alt.Step(22)
-        chart = alt.layer(*layers).properties(width=560 if wide else 230, height=height)
-        drawn.append(chart.properties(title=panel.title) if panel.title else chart)
-    chart = drawn[0] if wide else alt.concat(*drawn, columns=3, spacing=24)
-    return finished(chart, looks, data)
-
-
-def _dotted(arms: Arms, base: alt.Chart, panel: Panel, y: alt.Y) -> list[alt.Chart]:
-    zero = panel.axis == "zero"
-    scale = alt.Scale(nice=not zero, zero=zero, padding=8)  # no point covers a label
-    if panel.axis == "share":
+    scale = alt.Scale(zero=False, padding=8)  # no point covers a label
+    if share:
         scale = alt.Scale(nice=False, domain=[0, 1], padding=6)
 
     def encoded(mark: alt.Chart, field: str, full: float, tips: list[Any], **more: Any) -> Any:
-        x = alt.X(f"{field}:Q", title=panel.label, scale=scale, axis=alt.Axis(tickCount=4))
+        x = alt.X(f"{field}:Q", title=label, scale=scale, axis=alt.Axis(tickCount=4))
         own = {"x": x, "y": y, "color": arms.alone, "opacity": _faint(full, 0.2), "tooltip": tips}
         return mark.encode(**own, **more)
 
+    base = _named("points", SHOWN)
     tips = ["arm:N", _tip("value", "value"), _tip("low", "interval from"), _tip("high", "to")]
     seeds = base.transform_flatten(["seeds"]).mark_circle(size=22, yOffset=6)
     rules = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2.4)
-    return [
+    layers = [
         encoded(seeds, "seeds", 0.5, ["arm:N", _tip("seeds", "one seed")]),
         encoded(rules, "low", 1, tips, x2="high:Q"),
         encoded(base.mark_point(filled=True, size=55), "value", 1, tips, shape=arms.shape),
     ]
-
-
-def _bars(arms: Arms, base: alt.Chart, panel: Panel, y: alt.Y) -> list[alt.Chart]:
-    x = alt.X("shared:Q", title=panel.label, axis=alt.Axis(tickCount=4))
-    tips = ["arm:N", _tip("own", "its own"), _tip("shared", "shared prefix")]
-    own: Spec = {"x": x, "y": y, "color": arms.alone, "tooltip": tips}
-    return [
-        base.mark_bar(opacity=0.35, height=12).encode(x2=alt.datum(0), **own),
-        base.mark_bar(height=12).encode(x2="end:Q", **own),
-    ]
+    if reference is not None:
+        line = alt.Chart(alt.InlineData([{"x": reference}]))
+        layers.append(line.mark_rule(strokeDash=[4, 3], color=INK, opacity=0.7).encode(x="x:Q"))
+    height = len(names) * max(15, min(44, 330 // len(names)))
+    return finished(
+        alt.layer(*layers).properties(width=560, height=height), looks, {"points": rows}
+    )
 
 
 def _reached(data: Mapping[str, list[Datum]]) -> tuple[float, float] | None:
@@ -795,7 +627,7 @@ def _named(name: str, shown: str, *flat: str) -> alt.Chart:
 def _legend(looks: Sequence[Look]) -> alt.Legend | None:
     if len(looks) < 2:
         return None
-    longest = min(26, max(len(look.label) for look in looks))
+    longest = min(26, max(len(look.name) for look in looks))
     columns = max(1, min(len(looks), 660 // (40 + 7 * longest)))
     symbols = {"symbolType": "stroke", "symbolLimit": 0, "symbolOpacity": 1}
     return alt.Legend(
@@ -829,25 +661,10 @@ def _nearest(fields: Mapping[str, str]) -> Any:
 
 def finished(chart: Any, looks: Sequence[Look], data: Mapping[str, Any]) -> Spec:
     """Return a chart as a specification, with its data and the parameters that a page sets."""
-    # Vega-Lite (6.4) writes titles into expressions, where \ before a quote ends the text
-    spec = with_texts(
-        chart.to_dict(), lambda key, own: own.replace("\\", "⧵") if key == "title" else own
-    )
+    spec = chart.to_dict()
     spec.pop("config", None)  # the same for all charts of a page
     spec.setdefault("datasets", {}).update(data)
-    own = {"shown": [look.label for look in looks], "seeds": False, "hover": False, "focus": None}
+    own = {"shown": [look.name for look in looks], "seeds": False, "hover": False, "focus": None}
     params = [{"name": name, "value": value} for name, value in own.items()]
     spec["params"] = params + spec.get("params", [])
     return spec
-
-
-def with_texts(value: Any, change: Callable[[str, str], str], key: str = "") -> Any:
-    """Return a part of a specification, and each text in it changed; `change` is told its key."""
-    match value:
-        case str():
-            return change(key, value)
-        case list():
-            return [with_texts(own, change) for own in value]
-        case dict():
-            return {name: with_texts(own, change, name) for name, own in value.items()}
-    return value

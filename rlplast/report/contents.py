@@ -1,6 +1,6 @@
 """A report: read runs, compute their numbers, and write a page, its pictures and its tables.
 
-- `report`: all of that; `write_report`: from what was read; `write_waiting`: while no run is done.
+- `report`: all of that; `write_report`: from what was read.
 - `sections`: what the page says, section by section.
 - `page`: the page itself, in one file, by the template `report.html.j2`.
 
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
 import jinja2
@@ -26,18 +26,18 @@ import pandas as pd
 from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.report import charts, sequences, tables
 from rlplast.report import drawing as pictures
-from rlplast.report.arms import Look, printable
+from rlplast.report.arms import Look
 from rlplast.report.charts import Chart
-from rlplast.report.frame import Results, read, table_of_runs
+from rlplast.report.frame import read, table_of_runs
 from rlplast.report.published import compared
-from rlplast.report.statistics import ALL_TASKS, measure, summarise
+from rlplast.report.statistics import ALL_TASKS
 from rlplast.report.tables import Table
 from rlplast.report.view import Report, report_of
 from rlplast.report.words import Card, card
 from rlplast.run.info import versions
 from rlplast.training.files import whole
 
-__all__ = ["Written", "page", "report", "sections", "write_report", "write_waiting"]
+__all__ = ["Written", "page", "report", "sections", "write_report"]
 
 PANELS = 12  # tasks of a sequence that have a panel, and rows of a table, each
 _HERE = Path(__file__).parent
@@ -107,8 +107,8 @@ def report(
         out: the folder to write, in which pictures, ``summary.csv``, ``runs.csv`` and
             ``curves.csv`` lie beside the page; default: ``report`` in the first one.
         warn: called with a line for a chart that could not be drawn as a picture.
-        live: whether the page is written again and again; no pictures are then drawn, and those
-            of before are deleted, until all runs have ended.
+        live: whether the page is written again and again; then it is also while no run is done,
+            and no pictures are drawn, and those of before deleted, until all runs have ended.
 
     Raises:
         ConfigError: if no run is done, or the runs cannot be compared; or if `out` is a file.
@@ -118,7 +118,7 @@ def report(
     where = paths[0] / "report" if out is None else Path(out)
     if where.exists() and not where.is_dir():
         raise ConfigError(f"--out {where} is a file: allowed is a folder, which may be new")
-    found = report_of(read(paths))
+    found = report_of(read(paths), waits=live)
     drawn = not (live and found.results.left)
     return Written(write_report(found, where, warn, drawn), found)
 
@@ -140,8 +140,7 @@ def write_report(
     contents = sections(report)
     specs = {chart.name: chart.spec for section in contents for chart in section.charts}
     paper = charts.CONFIG | {"background": "white"}
-    shown = {name: _printable(spec) for name, spec in specs.items()}
-    found = pictures.draw(shown if drawn else {}, charts.VERSION, paper, warn)
+    found = pictures.draw(specs if drawn else {}, charts.VERSION, paper, warn)
     files: dict[str, bytes | None] = {}
     for name in specs:
         own = found.get(name)
@@ -164,29 +163,16 @@ def write_report(
     return out / "report.html"
 
 
-def write_waiting(results: Results, out: Path) -> None:
-    """Write a page of runs of which none is done: what is left, and curves so far."""
-    results = measure(results)
-    waiting = Report(results, results, summarise(results))
-    contents = [
-        Section("summary", "Summary", (card(waiting.single, results, waiting.summary),)),
-        Section("curves", "Learning curves", tuple(_pairs(waiting)), open=True),
-    ]
-    text = page(results.name, waiting.looks, contents)
-    _write_files({"report.html": _encoded(text)}, out)
-
-
 def _curves(report: Report) -> pd.DataFrame:
     """Return the score of each finished run: task, arm, seed, x in its unit, score."""
-    done = report.results.done
-    parts = []
-    for run in done.itertuples():
+    parts = [pd.DataFrame(columns=["task", "arm", "seed", "unit", "x", "score", "value"])]
+    for run in report.results.done.itertuples():
         xs, ys = report.results.curve(run.Index, run.score)
         about = {"task": run.task, "arm": run.arm, "seed": run.seed}
         parts.append(
             pd.DataFrame(about | {"unit": run.unit, "x": xs, "score": run.score, "value": ys})
         )
-    return pd.concat(parts, ignore_index=True)
+    return pd.concat(parts[1:] or parts, ignore_index=True)
 
 
 def _write_files(files: Mapping[str, bytes | None], out: Path) -> None:
@@ -209,26 +195,29 @@ def _encoded(text: str) -> bytes:
 
 def sections(report: Report) -> list[Section]:
     """Return a report's sections; those with nothing to say have no parts."""
+    if report.results.done.empty:
+        return [
+            Section("summary", "Summary", (card(report.single, report.results, report.summary),)),
+            Section("curves", "Learning curves", tuple(_pairs(report)), open=True),
+        ]
     about, mixed = tables.versions(report)
     words = f"Not all runs have the same {', '.join(mixed)}."
     numbers = [tables.numbers(report, task) for task in report.groups]
     texts = [Text(*own) for own in tables.texts(report)]
-    recovered = charts.recovered(report)
     found = [
         ("summary", "Summary", [card(report.single, report.results, report.summary)]),
         ("curves", "Scores and learning curves", _pairs(report)),
         ("numbers", "Numbers", [own for own in numbers if len(own.head) > 2]),
-        ("continuations", "Continuations", [*tables.recovered(report), *filter(None, [recovered])]),
+        ("continuations", "Continuations", tables.recovered(report)),
         ("published", "Published curves", tables.published(report)),
         ("sequence", "Sequence of tasks", _sequences(report)),
-        ("comparison", "Comparison with the baseline", charts.comparison(report)),
         ("profiles", "Performance profiles", charts.profiles(report)),
         ("ends", "At the end of a run", tables.ends(report)),
         ("firing", "Right after the first firing", tables.after_firing(report)),
-        ("drops", "Drop and recovery", [*charts.drops(report), *tables.drops(report)]),
+        ("drops", "Drop and recovery", tables.drops(report)),
         ("metrics", "Plasticity metrics", charts.metrics(report)),
         ("receipts", "Receipts", tables.receipts(report)),
-        ("costs", "Cost", [*charts.costs(report), *tables.costs(report)]),
+        ("costs", "Cost", tables.costs(report)),
         ("configs", "Configs", [*tables.configs(report), tables.runs(report), *texts]),
         ("versions", "Versions", [*([words] if mixed else []), *([about] if about.rows else [])]),
     ]
@@ -261,13 +250,10 @@ def _sequences(report: Report) -> Iterator[Part]:
         apart = visits["last"].notna().any()  # tasks were evaluated while others were trained
         if not apart and sequences.ORACLE not in set(visits.arm):
             continue  # the curves say it all
-        few = apart and len(names) <= PANELS
         yield charts.tasks_in_turn(report, task, visits)
-        if few:
+        if apart and len(names) <= PANELS:
             yield charts.each_task(report, task, names)
         yield tables.in_turn(report, task, visits)
-        if few:
-            yield tables.each_visit(report, task, visits)
 
 
 def page(
@@ -305,16 +291,11 @@ def page(
         sections=shown,
         footer=footer,
         stills={name: _still(svg) for name, svg in (svgs or {}).items()},
-        data={"config": charts.CONFIG, "charts": specs, "arms": [look.label for look in looks]},
+        data={"config": charts.CONFIG, "charts": specs, "arms": [look.name for look in looks]},
         seeds=any(spec["datasets"].get("seeds") for spec in specs.values()),
         axes=list(dict.fromkeys(axes)),
         vega=_vega() if specs else "",
     )
-
-
-def _printable(value: Any) -> Any:
-    """Return a part of a specification whose texts an .svg file can hold."""
-    return charts.with_texts(value, lambda _, text: printable(text))
 
 
 def _still(svg: str) -> str:

@@ -22,7 +22,7 @@ __all__ = ["recoveries", "share_recovered"]
 def recoveries(results: Results) -> pd.DataFrame:
     """Return which continuations recovered, by task and arm.
 
-    A continuation recovers if its final score is at least as good as ``results.recovered``, or as
+    A continuation recovers if its final score is at least as good as the study says, or as
     the best score of its prefix, without which a seed is left out. One that has no score at its end
     does not.
 
@@ -31,8 +31,8 @@ def recoveries(results: Results) -> pd.DataFrame:
 
     Returns:
         Columns: ``task``, ``arm``, ``value``, ``low``, ``high``, ``count`` (continuations),
-        ``recovered``, ``seeds``, ``shares`` (a list: of each seed), ``least`` and ``most`` (scores
-        from which one counts). Empty for runs without continuations.
+        ``recovered``, ``seeds``, ``least`` and ``most`` (scores from which one counts). Empty for
+        runs without continuations.
     """
     done = results.done[results.done.branch.notna()]
     several = done.study.map(results.runs.groupby("study").continuation.max() > 1).astype(bool)
@@ -41,8 +41,8 @@ def recoveries(results: Results) -> pd.DataFrame:
         seeds: dict[int, list[bool]] = {}
         levels = []
         for run in own.itertuples():
-            level, sign = results.recovered, 1 if higher_is_better(run.score) else -1
-            if level is None:
+            level, sign = run.recovered, 1 if higher_is_better(run.score) else -1
+            if math.isnan(level):
                 xs, ys = results.curve(run.Index, run.score)
                 before = sign * ys[xs < run.branch]
                 if not len(before):
@@ -53,10 +53,9 @@ def recoveries(results: Results) -> pd.DataFrame:
         if seeds:
             share = share_recovered(list(seeds.values()))
             recovered = sum(map(sum, seeds.values()))
-            shares = [float(np.mean(runs)) for runs in seeds.values()]
             parts = (share.value, share.low, share.high, share.count, recovered, len(seeds))
-            rows.append((task, arm, *parts, shares, min(levels), max(levels)))
-    columns = ["task", "arm", "value", "low", "high", "count", "recovered", "seeds", "shares"]
+            rows.append((task, arm, *parts, min(levels), max(levels)))
+    columns = ["task", "arm", "value", "low", "high", "count", "recovered", "seeds"]
     return pd.DataFrame(rows, columns=[*columns, "least", "most"])
 
 

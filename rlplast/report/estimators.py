@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy  # whose stats are loaded at first use: half a second
 
-from rlplast.core.mean_interval import FEWEST, LEVEL, wilson
+from rlplast.core.mean_interval import FEWEST, LEVEL
 
 __all__ = [
     "ALPHA",
@@ -33,7 +33,6 @@ __all__ = [
     "Mean",
     "align",
     "area_under_curve",
-    "by_seed",
     "compare_arms",
     "curve_band",
     "estimate_of",
@@ -43,7 +42,6 @@ __all__ = [
     "newcombe_interval",
     "p_value_of",
     "probability_of_improvement",
-    "share_interval",
     "stratified_interval",
     "summed",
     "variance_of_sum",
@@ -228,14 +226,6 @@ def newcombe_interval(
     return ends[0], ends[1]
 
 
-def by_seed(x: Sequence[Mapping[int, float]], y: Sequence[Mapping[int, float]]) -> list[np.ndarray]:
-    """Return per task x − y of the seeds that both have, by rising seed, shape (seeds,)."""
-    return [
-        np.array([ours[own] - theirs[own] for own in sorted(ours.keys() & theirs.keys())])
-        for ours, theirs in zip(x, y, strict=True)
-    ]
-
-
 def align(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
     """Put curves on the union of their points, by straight lines between each one's own.
 
@@ -344,7 +334,10 @@ def compare_arms(x: Sequence[Mapping[int, float]], y: Sequence[Mapping[int, floa
         x: per task, scores of one arm by seed.
         y: per task, those of the other.
     """
-    pairs = by_seed(x, y)
+    pairs = [
+        np.array([ours[own] - theirs[own] for own in sorted(ours.keys() & theirs.keys())])
+        for ours, theirs in zip(x, y, strict=True)
+    ]
     count = sum(map(len, pairs))
     if min(map(len, pairs)) >= FEWEST:
         found = middle(pairs)
@@ -404,9 +397,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
     corrected = np.empty(len(values))
     corrected[order] = np.minimum(np.maximum.accumulate(values[order] * factors), 1.0)
     return [float(own) for own in corrected]
-
-
-def share_interval(shares: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ends of Wilson's intervals of shares of `count` runs, each of shape (shares,)."""
-    low, high = np.array([wilson(float(share), count) for share in shares]).reshape(-1, 2).T
-    return low, high

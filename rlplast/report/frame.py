@@ -23,9 +23,10 @@ from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.report import arms as naming
 from rlplast.run.differences import is_free, texts
 from rlplast.run.read import read_best, read_config, read_info, read_lines, status_in, unaltered
+from rlplast.study.folder import config_path
 from rlplast.study.published import PublishedCurve, PublishedPoint
-from rlplast.study.show import share_of
 from rlplast.study.state import StudyState
+from rlplast.training.config import read_yaml
 
 __all__ = [
     "PREFIX",
@@ -58,11 +59,7 @@ Row = Mapping[str, Any]
 
 
 class NothingDone(ConfigError):
-    """Raised when there are runs, and none of them is finished; it has what was read."""
-
-    def __init__(self, results: "Results") -> None:
-        super().__init__(f"no run is finished yet: {'; '.join(results.missing)}")
-        self.results = results
+    """Raised when there are runs, and none of them is finished."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +71,12 @@ class Results:
         arms: in the order in which they are shown.
         tasks: likewise.
         baseline: the arm that others are compared with, if there is one.
-        runs: a row per run that has begun, by its number: `IDENTITY`, folder, kind, score (a name
-            of metrics.jsonl), unit, total, final_share, branch, branch_updates, seconds_before,
-            best_at; later what `statistics.measure` adds. The prefixes of studies are among them,
-            as arm "".
+        runs: a row per run that has begun, by its number: `IDENTITY`, folder, source (the folder
+            of its study), given (the config that its study wrote for it; without a study, its
+            own), kind, score (a name of metrics.jsonl), unit, total, final_share, branch,
+            branch_updates, seconds_before, best_at, recovered (the score from which a continuation
+            counts as recovered; NaN for the best one of its prefix); later what
+            `statistics.measure` adds. The prefixes of studies are among them, as arm "".
         numbers: a row per measured number: run, line, the counters of the clock, name, value; a
             value that was no finite number is NaN.
         receipts: run → its lines of receipts.jsonl.
@@ -86,10 +85,8 @@ class Results:
         missing: cells that are not finished, in words.
         notes: what a reader should know about how runs were put together.
         published: curves of others that studies hold their arms against.
-        left: of cells that are to end yet, whether each has started, and the share left of it.
+        left: the status of each cell that is to end yet.
         lost: task, arm and seed of runs that ended since something was not finite.
-        recovered: the score from which a continuation counts as recovered; None for the best one
-            of its prefix.
     """
 
     name: str
@@ -104,9 +101,8 @@ class Results:
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     published: tuple[PublishedCurve, ...] = ()
-    left: tuple[tuple[bool, float], ...] = ()
+    left: tuple[str, ...] = ()
     lost: tuple[tuple[str, str, int], ...] = ()
-    recovered: float | None = None
 
     @cached_property
     def done(self) -> pd.DataFrame:
@@ -276,7 +272,7 @@ def read_run(folder: Path) -> Results:
         DamagedFile: if a file is cut or altered.
     """
     with unaltered(folder):
-        run = _Run("", "", "run", 0, 1, "done", folder)
+        run = _Run("", "", "run", 0, 1, "done", folder, folder)
         return _merge([_Part("", ["run"], [""], runs=[run])])
 
 
@@ -314,8 +310,13 @@ class _Run:
     continuation: int
     status: str
     folder: Path
+    source: Path  # the folder of the study, or of the run
+    recovered: float = math.nan
+    given: Path | None = None
 
     def __post_init__(self) -> None:
+        own = self.folder / "config.yaml"
+        self.given = self.given if self.given and self.given.is_file() else own
         self.lines, self.receipts = (
             read_lines(self.folder / f"{own}.jsonl") for own in ("metrics", "receipts")
         )
@@ -353,9 +354,8 @@ class _Part:
     missing: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     published: list[PublishedCurve] = field(default_factory=list)
-    left: list[tuple[bool, float]] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
     lost: list[tuple[str, str, int]] = field(default_factory=list)
-    recovered: float | None = None
 
 
 def _begun(*about: Any) -> list[_Run]:
@@ -372,7 +372,8 @@ def _of_study(study: Path) -> _Part:
     plan, fates = state.study, {row["key"]: fate for row, fate in state.fates()}
     name = plan["name"] or study.resolve().name
     tasks = [task for task in plan["tasks"] if task]
-    part = _Part(name, list(plan["arms"]), tasks, plan["baseline"], recovered=plan.get("recovered"))
+    part = _Part(name, list(plan["arms"]), tasks, plan["baseline"])
+    level = math.nan if plan.get("recovered") is None else float(plan["recovered"])
     for own in plan.get("published", ()):
         points = tuple(PublishedPoint(**point) for point in own["points"])
         part.published.append(PublishedCurve(**own | {"points": points}))
@@ -386,8 +387,9 @@ def _of_study(study: Path) -> _Part:
         config = read_config if status == "done" else _config
         task = cell["task"] or (naming.task_of(config(folder)) if info else "")
         about = (name, task, arm, seed, cell.get("continuation", 1))
+        places = (folder, study, level, config_path(study, cell["key"]))
         if status == "done":
-            part.runs.append(_Run(*about, status, folder))
+            part.runs.append(_Run(*about, status, *places))
             continue
         label = "/".join(own for own in (cell["task"], f"seed-{seed}", arm or "prefix") if own)
         words = _in_words(status)
@@ -396,21 +398,15 @@ def _of_study(study: Path) -> _Part:
             reason = state.claims.reason(cell["key"])
             words += f" ({reason})" if reason else ""
         part.missing.append(f"{label}: {words}")
-        part.left += _left(folder, cell, status, fate)
+        if status in GOING and fate not in ("failed", "skipped"):
+            part.left.append(status)
         if arm != PREFIX and info:
             if info.get("diverged"):
                 part.lost.append((task, arm, seed))
             over = fate == "failed" and status in GOING
-            part.runs += _begun(*about, fate if over else status, folder)
+            part.runs += _begun(*about, fate if over else status, *places)
     part.tasks = list(dict.fromkeys([*part.tasks, *(run.task for run in part.runs)]))
     return part
-
-
-def _left(folder: Path, cell: Row, status: str, fate: str) -> list[tuple[bool, float]]:
-    if status not in GOING or fate in ("failed", "skipped"):
-        return []
-    started = status != "absent"
-    return [(started, 1 - ((started and share_of(folder, cell)) or 0.0))]
 
 
 def _in_words(status: str) -> str:
@@ -427,22 +423,17 @@ def _of_runs(folders: Sequence[Path], name: str) -> _Part:
             part.missing.append(f"{folder}: {_in_words(status)}")
         config = (read_config if status == "done" else _config)(folder)
         task, arm = naming.task_of(config), naming.label_of(config)
-        about = ("", task, arm, int(config.get("seed", 0)), 1, status, folder)
+        about = ("", task, arm, int(config.get("seed", 0)), 1, status, folder, folder)
         if info.get("diverged") and status != "done":
             part.lost.append((task, arm, about[3]))
         part.runs += [_Run(*about)] if status == "done" else _begun(*about)
     done = [run for run in part.runs if run.status == "done"]
-    configs, tasks, labels = (
-        zip(*((r.config, r.task, r.arm) for r in done), strict=True) if done else ((), (), ())
+    names, part.notes = naming.number_variants(
+        [run.config for run in done], [run.task for run in done], [run.arm for run in done]
     )
-    names, part.notes = naming.number_variants(configs, tasks, labels)
     for run, label in zip(done, names, strict=True):
         run.arm = label
-    part.left = [
-        (True, 1 - (run.lines[-1].get(run.unit, 0) if run.lines else 0) / max(1, run.total))
-        for run in part.runs
-        if run.status == "running" and run.score
-    ]
+    part.left = [run.status for run in part.runs if run.status == "running" and run.score]
     arms = {run.arm for run in part.runs} | {arm for _, arm, _ in part.lost}
     part.baseline = naming.NO_TREATMENT if naming.NO_TREATMENT in arms else None
     part.arms = sorted(arms, key=lambda own: (own != part.baseline, own))
@@ -458,56 +449,25 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _merge(parts: Sequence[_Part]) -> Results:
-    """Put studies together; arms of one name stay apart where their configs differ."""
-    arms: list[str] = []
-    kept: dict[tuple[Any, ...], _Run] = {}
-    published: dict[tuple[str, str], PublishedCurve] = {}
-    lost: list[tuple[str, str, int]] = []
+    """Put studies together; of a seed that several have, all runs of the first one are kept."""
     notes = [note for part in parts for note in part.notes]
-    for part in parts:
-        for arm in [*part.arms, PREFIX]:
-            own = [run for run in part.runs if run.arm == arm]
-            others = [run for run in kept.values() if run.arm == arm]
-            name = arm
-            if arm != PREFIX and _conflict(own, others):
-                name = naming.unused(f"{arm} ({part.name})", arms)
-                notes.append(f"{name} has another config than {arm} of {others[0].folder}")
-            arms.append(name)
-            lost += [(task, name, seed) for task, label, seed in part.lost if label == arm]
-            for curve in part.published:
-                if curve.arm == arm:
-                    published[curve.task, name] = replace(curve, arm=name)
-            done = ((key, run) for key, run in reversed(kept.items()) if run.status == "done")
-            earlier = {key[:3]: run for key, run in done}
-            for run in own:
-                key = (run.task, name, run.seed, run.continuation)
-                if arm == PREFIX or run.status != "done":
-                    first = kept.setdefault((*key, run.folder), run)
-                else:  # continuations of another study's seed are left out together
-                    first = earlier.get(key[:3]) or kept.setdefault(key, run)
-                if first.folder == run.folder:
-                    run.arm = name
-                else:
-                    notes.append(
-                        f"{run.folder} repeats task, arm and seed of {first.folder}: left out"
-                    )
-    arms = [arm for arm in dict.fromkeys(arms) if arm != PREFIX]
+    arms = list(dict.fromkeys(arm for part in parts for arm in part.arms))
     tasks = list(dict.fromkeys(task for part in parts for task in part.tasks))
     baselines = list(dict.fromkeys(part.baseline for part in parts if part.baseline is not None))
     if len(baselines) > 1:
         notes.append(f"baseline is {baselines[0]}; {', '.join(baselines[1:])} is one elsewhere")
-    several = [part for part in parts if any(run.continuation > 1 for run in part.runs)]
-    levels = list(dict.fromkeys(part.recovered for part in several))
-    if len(levels) > 1:
-        words = ["the best score of the prefix" if own is None else f"{own:g}" for own in levels]
-        notes.append(
-            f"continuations recover from {words[0]}; elsewhere from {', '.join(words[1:])}"
-        )
+    first: dict[tuple[str, str, int], _Run] = {}
+    found = []
+    for run in (run for part in parts for run in part.runs):
+        other = run
+        if run.status == "done" and run.arm != PREFIX:
+            other = first.setdefault((run.task, run.arm, run.seed), run)
+        if run.source == other.source:
+            found.append(run)
+        else:
+            notes.append(f"{run.folder} repeats task, arm and seed of {other.folder}: left out")
     order = [*arms, PREFIX]
-    found = sorted(
-        kept.values(),
-        key=lambda r: (tasks.index(r.task), order.index(r.arm), r.seed, r.continuation),
-    )
+    found.sort(key=lambda r: (tasks.index(r.task), order.index(r.arm), r.seed, r.continuation))
     return Results(
         name=" + ".join(dict.fromkeys(part.name for part in parts)),
         arms=tuple(arms),
@@ -522,16 +482,15 @@ def _merge(parts: Sequence[_Part]) -> Results:
         infos={i: run.info for i, run in enumerate(found)},
         missing=tuple(words for part in parts for words in part.missing),
         notes=tuple(notes),
-        published=tuple(published.values()),
-        left=tuple(share for part in parts for share in part.left),
-        lost=tuple(dict.fromkeys(lost)),
-        recovered=levels[0] if levels else None,
+        published=tuple({(own.task, own.arm): own for p in parts for own in p.published}.values()),
+        left=tuple(status for part in parts for status in part.left),
+        lost=tuple(dict.fromkeys(own for part in parts for own in part.lost)),
     )
 
 
 _COLUMNS = (
-    *(*IDENTITY, "folder", "kind", "score", "unit", "total", "final_share"),
-    *("branch", "branch_updates", "seconds_before", "best_at"),
+    *(*IDENTITY, "folder", "source", "given", "kind", "score", "unit", "total", "final_share"),
+    *("branch", "branch_updates", "seconds_before", "best_at", "recovered"),
 )
 
 
@@ -561,32 +520,17 @@ def _numbers(runs: Sequence[_Run]) -> pd.DataFrame:
     return table
 
 
-def _conflict(ours: Sequence[_Run], theirs: Sequence[_Run]) -> bool:
-    """Whether two arms of one name are not one: on tasks of both by all, else by hooks etc."""
-    ours, theirs = ([run for run in own if run.status == "done"] for own in (ours, theirs))
-    if not ours or not theirs:
-        return False
-    common = {run.task for run in ours} & {run.task for run in theirs}
-    if not common:
-        one, other = ({naming.treatment(run.config) for run in own} for own in (ours, theirs))
-        return one.isdisjoint(other)
-    one, other = (
-        {(run.task, naming.substance(run.config)) for run in own if run.task in common}
-        for own in (ours, theirs)
-    )
-    return one != other
-
-
 def comparable(results: Results) -> Results:
     """Return results of which each finished run has a score, the others named as missing.
 
     Raises:
         NothingDone: if no run is finished.
-        ConfigError: if runs of one task count different units or have different scores.
+        ConfigError: if runs of one task count different units or have different scores, or if an
+            arm has another config in another study.
     """
     done = results.done
     if done.empty:
-        raise NothingDone(results)
+        raise NothingDone(f"no run is finished yet: {'; '.join(results.missing)}")
     silent = done[done.score == ""]
     if len(silent) == len(done):
         raise ConfigError(
@@ -609,6 +553,15 @@ def comparable(results: Results) -> Results:
                     f"task {task}: {other.folder.iloc[0]} {what} {other[column].iloc[0]}, "
                     f"{own.folder.iloc[0]} {own[column].iloc[0]}; "
                     "allowed is one for all runs of a task: report them apart"
+                )
+    for (task, arm), own in results.done.groupby(["task", "arm"], sort=False):
+        first, *others = own.index[~own.duplicated("source")]
+        for run in others:  # a run's own config names the folder and checkpoint that it found
+            words = naming.differences(*(read_yaml(own.given[number]) for number in (first, run)))
+            if words:
+                raise ConfigError(
+                    f"arm {arm} of task {task} has other configs in {own.folder[first]} and "
+                    f"{own.folder[run]}: {'; '.join(words[:4])}: report these studies apart"
                 )
     return results
 

@@ -1,14 +1,12 @@
 """Numbers as a report writes them: three significant digits, more where an interval is narrow.
 
 - `number`: one number; `estimate`: one with its interval.
-- `column`: the numbers of a column, all with as many decimals.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["NOTHING", "column", "estimate", "number"]
+__all__ = ["NOTHING", "estimate", "number"]
 
 NOTHING = "–"
 
@@ -36,16 +34,11 @@ def number(value: float | None, width: float = math.inf) -> str:
     exponent = int(rounded.partition("e")[2])
     if not -4 < exponent < 9:
         return rounded
-    place = _place(exponent, width)
+    place = exponent - 2  # the power of ten of the last digit that is shown
+    if math.isfinite(width) and width > 0:
+        fine = max(math.floor(math.log10(width)) - 1, exponent - 14)  # a float has 15 digits
+        place = min(place, fine)
     return f"{round(value, -place):,.{max(0, -place)}f}"
-
-
-def _place(exponent: int, width: float) -> int:
-    """Return the power of ten of the last digit that is shown."""
-    if not (math.isfinite(width) and width > 0):
-        return exponent - 2
-    fine = max(math.floor(math.log10(width)) - 1, exponent - 14)  # a float has 15 digits
-    return min(fine, exponent - 2)
 
 
 def estimate(row: Any, name: str = "value") -> str:
@@ -66,32 +59,3 @@ def estimate(row: Any, name: str = "value") -> str:
     if not low == low:
         return number(value)
     return "{} [{}, {}]".format(*(number(own, high - low) for own in (value, low, high)))
-
-
-def column(values: Sequence[float], widths: Sequence[float] = ()) -> list[str]:
-    """Return the numbers of a column with as many decimals, as right-aligned they line up.
-
-    Numbers of which one is more than 30 times as large as another have each its own.
-
-    Args:
-        values: numbers; NaN is a dash.
-        widths: of their intervals, of which two digits of the median one are shown at least.
-
-    Examples:
-        >>> column([12.5, 1.25, float("nan")]), column([1.5, 2], [0.001, 0.002])
-        (['12.5', '1.2', '–'], ['1.5000', '2.0000'])
-    """
-    most = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
-    known = [abs(value) for value in values if math.isfinite(value) and abs(value) > 1e-12 * most]
-    if not known or max(known) >= 1e9 or max(known) < 1e-3 or max(known) > 30 * min(known):
-        return [number(float(value)) for value in values]
-    finite = sorted(width for width in widths if math.isfinite(width) and width > 0)
-    width = finite[(len(finite) - 1) // 2] if finite else math.inf
-    exponent = int(f"{max(known):.2e}".partition("e")[2])
-    place = _place(exponent, width)
-    return [
-        f"{round(value, -place) + 0.0:,.{max(0, -place)}f}"
-        if math.isfinite(value)
-        else number(value)
-        for value in values
-    ]

@@ -2,6 +2,7 @@
 
 - `bands`: what the charts of curves draw.
 - `compared`: each published moment that ours have reached, ours and theirs.
+- `uncompared`: which curves have no such moment, and why.
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pandas as pd
 from rlplast.report.view import Report
 from rlplast.study.published import PublishedCurve
 
-__all__ = ["bands", "compared", "moment_words"]
+__all__ = ["bands", "compared", "uncompared"]
 
 _SCORE, _UNIT = "eval/return_mean", "env_steps"  # what published curves are of
 _WINDOW = 20_000  # env_steps up to a moment, whose evaluations are averaged
@@ -44,6 +45,17 @@ def compared(report: Report) -> pd.DataFrame:
     columns = ["task", "arm", "source", "env_steps", "published_seeds", "published_mean"]
     columns += ["published_low", "published_high", "seeds", "mean", "verdict"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def uncompared(report: Report, rows: pd.DataFrame) -> Iterator[str]:
+    """Yield a sentence on each curve that is not among the rows of `compared`, and why."""
+    for own in _published(report):
+        if not ((rows.task == own.task) & (rows.arm == own.arm)).any():
+            yield (
+                f"{own.task}, {own.arm}: not compared with {own.source}, as no run that reached "
+                f"one of its moments ({own.points[0].env_steps:,} to {own.points[-1].env_steps:,} "
+                f"env_steps) has {_SCORE} in the {_WINDOW:,} up to it."
+            )
 
 
 def _published(report: Report) -> Iterator[PublishedCurve]:
@@ -80,50 +92,10 @@ def bands(report: Report, task: str) -> list[tuple[str, str, np.ndarray, Any, An
     for curve in _published(report):
         points = [point for point in curve.points if point.env_steps <= runs.total.max()]
         if curve.task == task and points:
-            words = f"{curve.source}, {seeds_words(point.seeds for point in points)}"
+            seeds = dict.fromkeys(
+                (min(own.seeds for own in points), max(own.seeds for own in points))
+            )
+            words = f"{curve.source}, {' to '.join(map(str, seeds))} seeds"
             numbers = [(point.env_steps, point.mean, *point.band) for point in points]
             found.append((curve.arm, words, *np.array(numbers, float).T))
     return found
-
-
-def seeds_words(counts: Any) -> str:
-    """Return numbers of seeds in words."""
-    found = sorted(set(counts))
-    words = " to ".join(map(str, dict.fromkeys((found[0], found[-1]))))
-    return f"{words} seed{'s' * (found[-1] != 1)}"
-
-
-def moment_words(env_steps: int) -> str:
-    """Return a count of env_steps as charts write it.
-
-    Examples:
-        >>> moment_words(60_000), moment_words(1_500_000), moment_words(123)
-        ('60k', '1.5M', '123')
-    """
-    size, unit = next((pair for pair in ((1e6, "M"), (1e3, "k")) if env_steps >= pair[0]), (1, ""))
-    return f"{env_steps / size:g}{unit}"
-
-
-def verdicts(report: Report) -> Iterator[str]:
-    """Yield a sentence per task and arm: where our means lie, or why they are not compared."""
-    rows = compared(report)
-    for curve in _published(report):
-        task, arm = curve.task, curve.arm
-        own = rows[(rows.task == task) & (rows.arm == arm)]
-        if own.empty:
-            ends = [moment_words(curve.points[i].env_steps) for i in (0, -1)]
-            yield (
-                f"{task}, {arm}: not compared with {curve.source}, which has points from "
-                f"{ends[0]} to {ends[1]} env_steps. No run of ours has {_SCORE} in the 20k "
-                "env_steps up to one of them."
-            )
-            continue
-        where = {name: own.env_steps[own.verdict == name] for name in ("inside", "above", "below")}
-        parts = "; ".join(
-            f"{name} at {', '.join(map(moment_words, at))}" for name, at in where.items() if len(at)
-        )
-        theirs = f"{curve.source}, {seeds_words(own.published_seeds)}"
-        yield (
-            f"{task}, {arm} ({seeds_words(own.seeds)}) and the published band ({theirs}): {parts} "
-            "env_steps."
-        )

@@ -48,7 +48,7 @@ const sized = (spec, width) => {
   }
   spec.columns = Math.min(spec.concat.length, Math.max(1, Math.floor(width / 350)));
   const room = Math.min(520, Math.floor(width / spec.columns) - 120); // without labels of an axis
-  for (const own of spec.concat) if (own.width !== own.height) own.width = room;
+  for (const own of spec.concat) own.width = room;
 };
 
 // Moves curves to the chosen axis, where they have it, and averages each point with its neighbours.

@@ -4,7 +4,7 @@
 - `visits`: a row per run and phase; `task_curve`: the score of one task over a whole run.
 - `revisits`, `late_change`, `plasticity_loss`, `forward_transfer`, `forgetting`: what they say of
   one run, functions of its rows.
-- `sequence`: all of them, by arm; `by_visit`: task by task.
+- `sequence`: all of them, by arm.
 
 All scores are in the sense of better: losses count with a minus. Forward transfer and forgetting
 are Wolczyk et al. 2021's (Continual World, arXiv:2105.10919).
@@ -24,7 +24,6 @@ from rlplast.training.best import higher_is_better
 
 __all__ = [
     "ORACLE",
-    "by_visit",
     "forgetting",
     "forward_transfer",
     "late_change",
@@ -180,13 +179,8 @@ def forgetting(run: pd.DataFrame) -> float:
     The mean over tasks, but the one trained last, of the score at the end of its last visit minus
     that at the end of the run; NaN without others.
     """
-    return float(_lost(run).mean())
-
-
-def _lost(run: pd.DataFrame) -> pd.Series:
-    """Return by task what is lost at the end of the run; not of the task trained last."""
     final = run.drop_duplicates("name", keep="last").set_index("name")
-    return (final.end - final["last"]).drop(run.name.iloc[-1])
+    return float((final.end - final["last"]).drop(run.name.iloc[-1]).mean())
 
 
 def sequence(visits: pd.DataFrame, shares: bool) -> pd.DataFrame:
@@ -216,30 +210,6 @@ def sequence(visits: pd.DataFrame, shares: bool) -> pd.DataFrame:
         for name, values in found.items():
             row |= _estimate(name, values, UNBOUNDED if name == "forward_transfer" else apart)
         rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def by_visit(visits: pd.DataFrame, shares: bool) -> pd.DataFrame:
-    """Return the numbers of each arm and task of a sequence, estimated over seeds.
-
-    Returns:
-        Columns: ``arm``, ``task``, ``visit 1`` (mean score while it was trained first), ``visit 2 −
-        visit 1`` and so on, ``forgetting`` (not of the task trained last), each with _low, _high.
-    """
-    apart = (-1.0, 1.0) if shares else UNBOUNDED
-    first = visits.groupby(["run", "name"])["mean"].transform(lambda own: own.iloc[0])
-    nth = visits.groupby(["run", "name"]).cumcount()
-    lost = pd.concat({run: _lost(own) for run, own in visits.groupby("run")})
-    rows = []
-    for (arm, task), own in visits.groupby(["arm", "name"], sort=False):
-        row: dict[str, Any] = {"arm": arm, "task": task}
-        for number in range(int(nth.max()) + 1):
-            here = own[nth[own.index] == number]
-            head = f"visit {number + 1}" + " − visit 1" * (number > 0)
-            means = here["mean"] - first[here.index] * (number > 0)
-            row |= _estimate(head, means, apart if number or not shares else (0.0, 1.0))
-        runs = [lost.get((run, task), math.nan) for run in own.run.unique()]
-        rows.append(row | _estimate("forgetting", runs, apart))
     return pd.DataFrame(rows)
 
 

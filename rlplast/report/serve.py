@@ -24,7 +24,6 @@ __all__ = ["serve"]
 
 # Any port: one on another machine may lead here, as of `ssh -L 9000:localhost:8000`.
 _OURS = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?", re.IGNORECASE)
-_REFUSED = b"This page is shown only at http://localhost and http://127.0.0.1, with its port.\n"
 _WATCHED = ("study.json", "run.json", "metrics.jsonl")
 _REST = 10  # times as long as the page took to write, it is left as it is: runs need the cores
 
@@ -97,7 +96,7 @@ class _Handler(SimpleHTTPRequestHandler):
         """Answer a request for the folder with the report's page."""
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or not _OURS.fullmatch(hosts[0]):
-            return self._refuse()
+            return self.send_error(403, "Only at http://localhost and http://127.0.0.1")
         if self.path.partition("?")[0] == "/":
             self.path = "/report.html"
         try:
@@ -108,15 +107,6 @@ class _Handler(SimpleHTTPRequestHandler):
         if inside and os.path.isfile(path):  # no folder, and nothing a link leads out to
             return super().send_head()
         self.send_error(404)
-
-    def _refuse(self) -> None:
-        """Answer a request that was meant for another host."""
-        self.send_response(403)
-        self.send_header("Content-Type", "text/plain; charset=utf-8")
-        self.send_header("Content-Length", str(len(_REFUSED)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(_REFUSED)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Keep quiet."""

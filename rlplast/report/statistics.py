@@ -2,7 +2,7 @@
 
 - `measure`: adds to `frame.Results.runs` how each run ended, its area, and what it cost.
 - `firings`: a row per firing: the drop of the score, and its recovery.
-- `final`, `area`, `drop`, `recovery`: a row per task and arm, estimated over seeds.
+- `final`, `drop`, `recovery`: a row per task and arm, estimated over seeds.
 - `compare`, `improvement`: the same, against a baseline.
 - `summarise`: all of these, and rows over all tasks: the columns of summary.csv.
 
@@ -13,7 +13,7 @@ Runs whose ``final`` is NaN are in no estimate.
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -41,7 +41,6 @@ from rlplast.training.best import higher_is_better
 __all__ = [
     "ALL_TASKS",
     "Summary",
-    "area",
     "compare",
     "drop",
     "drop_and_recovery",
@@ -236,11 +235,6 @@ def final(runs: pd.DataFrame) -> pd.DataFrame:
     return _by_arm(_seeds(runs, "final"), "final")
 
 
-def area(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean height of the curves of each task and arm, as `final` does of its scores."""
-    return _by_arm(_seeds(runs, "area"), "area")
-
-
 def drop(firings: pd.DataFrame) -> pd.DataFrame:
     """Return how much a firing costs each task and arm: a mean per run, then over seeds.
 
@@ -272,10 +266,10 @@ def improvement(runs: pd.DataFrame, baseline: str) -> pd.DataFrame:
         Columns: ``task``, ``arm``, and those of an estimate.
     """
     rows = []
-    for task, arm, own, theirs in _pairs(runs, baseline):
+    for task, arm, *pair in _pairs(runs, baseline):
         sign = 1 if higher_is_better(runs.score[runs.task == task].iloc[0]) else -1
-        pair = [sign * own.final.to_numpy()], [sign * theirs.final.to_numpy()]
-        rows.append((task, arm, *astuple(probability_of_improvement(*pair))))
+        ours, theirs = ([sign * finals for finals in _strata(own, "final")] for own in pair)
+        rows.append((task, arm, *astuple(probability_of_improvement(ours, theirs))))
     return pd.DataFrame(rows, columns=["task", "arm", *_PARTS])
 
 
@@ -292,8 +286,8 @@ def compare(runs: pd.DataFrame, baseline: str) -> pd.DataFrame:
         rows.
     """
     rows = []
-    for task, arm, own, theirs in _pairs(runs, baseline):
-        found = compare_arms([_by_seed(own)], [_by_seed(theirs)])
+    for task, arm, *pair in _pairs(runs, baseline):
+        found = compare_arms(*map(_by_seed, pair))
         p_value = math.nan if found.p_value is None else found.p_value
         rows.append((task, arm, *astuple(found.difference), found.paired, p_value))
     table = pd.DataFrame(rows, columns=["task", "arm", *_PARTS, "paired", "p_value"])
@@ -322,14 +316,20 @@ def _pairs(runs: pd.DataFrame, baseline: str) -> Iterator[tuple[Any, ...]]:
 
 def _by_arm(table: pd.DataFrame, column: str) -> pd.DataFrame:
     rows = [
-        (*key, *astuple(stratified_interval([own.to_numpy(float)])))
-        for key, own in table.groupby(["task", "arm"], sort=False)[column]
+        (*key, *astuple(stratified_interval(_strata(own, column))))
+        for key, own in table.groupby(["task", "arm"], sort=False)
     ]
     return pd.DataFrame(rows, columns=["task", "arm", *_PARTS])
 
 
-def _by_seed(runs: pd.DataFrame) -> dict[int, float]:
-    return dict(zip(runs.seed, runs.final, strict=True))
+def _strata(runs: pd.DataFrame, column: str) -> list[np.ndarray]:
+    """Return the numbers of each task, by its name, without those that are not known."""
+    return [own.dropna().to_numpy(float) for _, own in runs.groupby("task")[column]]
+
+
+def _by_seed(runs: pd.DataFrame) -> list[dict[int, float]]:
+    """Return seed → final score of each task, by its name."""
+    return [own.set_index("seed").final.to_dict() for _, own in runs.groupby("task")]
 
 
 def _recovery(firings: pd.DataFrame) -> tuple[float, int, int]:
@@ -387,25 +387,24 @@ class Summary:
         return self.rows[self.rows.task == task]
 
 
+# Columns of runs that are scores, and those that are differences of scores.
+_SCORES, _LENGTHS = ["final", "auc", "auc_after"], ["change", "drop", "lost_area"]
+
+
 @dataclass(frozen=True)
-class _Task:
-    """A task with the runs on it that have a score; `bounds` are those of a score."""
+class _Group:
+    """Runs with a score that rows are made of: on one task, or on all, on the scale they share.
+
+    `runs` have the columns of estimates, and `better`: final scores in the sense of better.
+    `bounds` are those of a score, and `scale` is that of `normalised`.
+    """
 
     name: str
-    score: str
-    unit: str
-    scale: Scale
-    bounds: tuple[float, float]
     runs: pd.DataFrame
     firings: pd.DataFrame
-    diverged: Mapping[str, int]
-
-    def of(self, arm: str) -> pd.DataFrame:
-        return self.runs[self.runs.arm == arm]
-
-    @property
-    def sign(self) -> int:
-        return 1 if higher_is_better(self.score) else -1
+    scale: Scale
+    bounds: tuple[float, float]
+    label: str = RAW.label
 
 
 def summarise(results: Results) -> Summary:
@@ -426,156 +425,131 @@ def summarise(results: Results) -> Summary:
         diverged.setdefault((task, arm), set()).add(int(seed))
     fired = firings(results)
     fired = fired[~fired.run.isin(silent.index)]
-    tasks = [
-        _task(results, fired, diverged, name) for name in results.tasks if name in set(done.task)
+    means = fired.groupby("run")[["drop", "area"]].mean().rename(columns={"area": "lost_area"})
+    runs = done.rename(columns={"area": "auc", "area_after": "auc_after"}).join(means)
+    groups = [
+        _of_task(results, runs, fired, task) for task in results.tasks if task in {*done.task}
     ]
+    pooled = [_pooled(groups, results.arms, baseline, notes)] if len(groups) > 1 else []
     rows = [
-        _row([task], [RAW], arm, baseline)
-        for task in tasks
+        _row(group, arm, baseline)
+        for group in [*groups, *pooled]
         for arm in results.arms
-        if len(task.of(arm))
+        if arm in set(group.runs.arm) and (group.label or arm != baseline)
     ]
-    pooled = _pooled(tasks, results.arms, baseline, notes) if len(tasks) > 1 else []
-    table = pd.DataFrame(_corrected(rows, pooled), columns=_COLUMNS)
+    counts = {key: len(seeds) for key, seeds in diverged.items()}
+    for row in rows:
+        tasks = {*done.task} if row["task"] == ALL_TASKS else [row["task"]]
+        row["diverged"] = sum(counts.get((task, row["arm"]), 0) for task in tasks)
+    table = _corrected(pd.DataFrame(rows, columns=_COLUMNS))
     seeds = {key: tuple(sorted(own)) for key, own in diverged.items()}
     return Summary(table, baseline, seeds, fired, tuple(notes))
 
 
-def _task(
-    results: Results,
-    fired: pd.DataFrame,
-    diverged: Mapping[tuple[str, str], Iterable[int]],
-    name: str,
-) -> _Task:
-    data = results.of(name)
-    key = data.score.iloc[0]
-    ids = {reference_id(results.configs[run]) for run in data.index}
-    scales, bounds = {scale_of(own, key) for own in ids}, {bounds_of(own, key) for own in ids}
-    return _Task(
-        name,
-        key,
-        data.unit.iloc[0],
-        scales.pop() if len(scales) == 1 else RAW,
-        bounds.pop() if len(bounds) == 1 else UNBOUNDED,
-        data[data.final.notna()],
-        fired[fired.task == name],
-        {arm: len(set(seeds)) for (task, arm), seeds in diverged.items() if task == name},
+def _of_task(results: Results, runs: pd.DataFrame, fired: pd.DataFrame, task: str) -> _Group:
+    own = runs[runs.task == task]
+    key = own.score.iloc[0]
+    ids = {reference_id(results.configs[run]) for run in own.index}
+    scales, bounds = {scale_of(name, key) for name in ids}, {bounds_of(name, key) for name in ids}
+    scale = scales.pop() if len(scales) == 1 else RAW
+    own = own.dropna(subset="final")
+    own = own.assign(
+        better=own.final if higher_is_better(key) else -own.final,
+        normalised=math.nan if scale == RAW else scale.of(own.final),
     )
+    limits = bounds.pop() if len(bounds) == 1 else UNBOUNDED
+    return _Group(task, own, fired[fired.task == task], scale, limits)
 
 
 def _pooled(
-    tasks: Sequence[_Task], arms: Sequence[str], baseline: str | None, notes: list[str]
-) -> list[dict[str, Any]]:
-    """Return rows over all tasks, of the arms that have runs on each; say what is left out."""
-    labels = {task.name: task.scale.label for task in tasks}
-    scales = [task.scale for task in tasks]
-    if len(set(labels.values())) > 1 or RAW.label in labels.values():
+    groups: Sequence[_Group], arms: Sequence[str], baseline: str | None, notes: list[str]
+) -> _Group:
+    """Return the runs of arms that have some on each task; say what is left out."""
+    labels = {group.name: group.scale.label for group in groups}
+    shared = len(set(labels.values())) == 1 and RAW.label not in labels.values()
+    if not shared:
         words = ", ".join(f"{name}: {label}" for name, label in labels.items())
         notes.append(
             f"scores are not averaged over tasks, since these share no scale ({words}); all "
             "tasks together only show how likely an arm beats the baseline on them"
         )
-        scales = []
-    whole = [arm for arm in arms if all(len(task.of(arm)) for task in tasks)]
+    whole = [arm for arm in arms if all(arm in set(group.runs.arm) for group in groups)]
     if len(whole) < len(arms):
         others = ", ".join(arm for arm in arms if arm not in whole)
         notes.append(f"not in the rows over all tasks, for want of a score on some: {others}")
-    if not scales:
-        whole = [arm for arm in whole if baseline not in (None, arm)]
-    return [_row(tasks, scales, arm, baseline) for arm in whole]
+    parts, ends = [], []
+    for group in groups:
+        own, scale = group.runs, group.scale
+        of = {name: scale.of(own[name]) for name in _SCORES}
+        of |= {name: scale.length(own[name]) for name in _LENGTHS}
+        parts.append(own.assign(**of, normalised=of["final"]))
+        ends += [scale.of(end) for end in group.bounds]
+    runs = pd.concat(parts)
+    if not shared:
+        runs[[*_SCORES, *_LENGTHS, "normalised"]] = math.nan
+        whole = [] if baseline is None else whole
+    runs, fired = runs[runs.arm.isin(whole)], pd.concat([group.firings for group in groups])
+    scale = Scale(groups[0].scale.label) if shared else RAW
+    return _Group(
+        ALL_TASKS, runs, fired, scale, (min(ends), max(ends)), scale.label if shared else ""
+    )
 
 
-def _corrected(
-    rows: Sequence[dict[str, Any]], pooled: Sequence[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """Return the rows of tasks and those over all tasks with their p-values corrected.
+def _corrected(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows with their p-values corrected.
 
     All rows that get a verdict are one family: those over all tasks, and of arms that have none
     the rows of the tasks. The other rows of tasks, which detail a verdict, are another one.
     """
-
-    def tested(row: Row) -> bool:
-        return not math.isnan(row["p_value"])
-
-    over_all = {row["arm"] for row in pooled if tested(row)}
-    for detail in (False, True):
-        own = [row for row in rows if (row["arm"] in over_all) == detail]
-        family = [row for row in (*(() if detail else pooled), *own) if tested(row)]
-        for row, p_value in zip(family, holm([r["p_value"] for r in family]), strict=True):
-            row["p_holm"] = p_value
-    return [*rows, *pooled]
+    pooled, tested = table.task == ALL_TASKS, table.p_value.notna()
+    detail = ~pooled & table.arm.isin(table.arm[pooled & tested])
+    for family in (tested & ~detail, tested & detail):
+        table.loc[family, "p_holm"] = holm(list(table.p_value[family]))
+    return table
 
 
-def _row(
-    tasks: Sequence[_Task], scales: Sequence[Scale], arm: str, baseline: str | None
-) -> dict[str, Any]:
-    """Return an arm's row over some tasks, each on its scale; without scales no averages."""
-    possible = _possible(tasks, scales)
-    apart = possible[0] - possible[1], possible[1] - possible[0]  # what differences can be
-
-    def over(
-        values: Callable[[_Task, Scale], Any], bounds: tuple[float, float] = possible
-    ) -> Estimate:
-        if not scales:
-            return _NOTHING
-        numbers = [
-            np.asarray(values(task, scale), float)
-            for task, scale in zip(tasks, scales, strict=True)
-        ]
-        return stratified_interval([own[~np.isnan(own)] for own in numbers], bounds)
-
-    def fired(column: str) -> Callable[[_Task, Scale], Any]:
-        def per_run(task: _Task, scale: Scale) -> Any:
-            own = task.firings[task.firings.arm == arm]
-            return scale.length(own.groupby("seed")[column].mean())
-
-        return per_run
-
-    runs = pd.concat([task.of(arm) for task in tasks])
-    costs = pd.concat([task.firings[task.firings.arm == arm] for task in tasks])
-    units, scores = {task.unit for task in tasks}, {task.score for task in tasks}
-    single = len(tasks) == 1
-    one_unit = len(costs) > 0 and len(units) == 1
-    last = over(lambda task, scale: scale.of(task.of(arm).final))
-    normalised = last if scales and not single else _NOTHING
-    own_scale = tasks[0].scale if single and tasks[0].scale != RAW else None
-    if own_scale is not None:
-        ends = _possible(tasks, [own_scale])
-        normalised = over(lambda task, _: own_scale.of(task.of(arm).final), ends)
-    compared = baseline not in (None, arm) and all(len(task.of(str(baseline))) for task in tasks)
-    against = _against(tasks, scales, arm, str(baseline)) if compared else None
-    difference = within(against.difference, apart) if against else _NOTHING
-    changed = runs.change.notna().any()
+def _row(group: _Group, arm: str, baseline: str | None) -> dict[str, Any]:
+    """Return an arm's row."""
+    runs, theirs = (group.runs[group.runs.arm == own] for own in (arm, baseline))
+    fired = group.firings[group.firings.arm == arm]
+    units, scores = runs.unit.unique(), runs.score.unique()
+    low, high = group.bounds
+    apart = low - high, high - low  # what differences can be
+    bounds = dict.fromkeys(_SCORES, group.bounds) | dict.fromkeys(_LENGTHS, apart)
+    ends = [group.scale.of(end) for end in group.bounds]
+    bounds |= {"normalised": (min(ends), max(ends)), "lost_area": (0, math.inf)}
     estimates = {
-        "final": last,
-        "change": over(lambda t, s: s.length(t.of(arm).change), apart) if changed else _NOTHING,
-        "normalised": normalised,
-        "auc": over(lambda task, scale: scale.of(task.of(arm).area)),
-        "auc_after": over(lambda task, scale: scale.of(task.of(arm).area_after)),
-        "improvement": _improvement(tasks, arm, str(baseline)) if compared else _NOTHING,
-        "difference": difference if difference.low == difference.low else _NOTHING,
-        "drop": over(fired("drop"), apart) if len(costs) else _NOTHING,
-        "lost_area": over(fired("area"), (0, math.inf)) if one_unit else _NOTHING,
+        name: stratified_interval(_strata(runs, name), own) for name, own in bounds.items()
     }
-    spread = [scales[0].of(runs.final)] if single else []
-    recovered = _recovery(costs)
+    if len(units) > 1:
+        estimates["lost_area"] = _NOTHING
+    compared = Comparison(_NOTHING, None, True)
+    against = arm != baseline and set(theirs.task) == set(runs.task)
+    if against:
+        chance = probability_of_improvement(_strata(runs, "better"), _strata(theirs, "better"))
+        estimates["improvement"] = chance if chance.low == chance.low else _NOTHING
+    if against and group.label:
+        compared = compare_arms(_by_seed(runs), _by_seed(theirs))
+        difference = within(compared.difference, apart)
+        estimates["difference"] = difference if difference.low == difference.low else _NOTHING
+    median, recovered, intervened = _recovery(fired)
+    single = group.name != ALL_TASKS
     return {
-        "task": tasks[0].name if single else ALL_TASKS,
+        "task": group.name,
         "arm": arm,
         "seeds": len(runs),
-        "diverged": sum(task.diverged.get(arm, 0) for task in tasks),
-        "score": scores.pop() if len(scores) == 1 else "",
-        "unit": tasks[0].unit if len(units) == 1 else "",
-        "scale": scales[0].label if scales else "",
-        "normalised_scale": (own_scale or scales[0]).label if normalised.count or own_scale else "",
-        "paired": against.paired if against else None,
-        "p_value": math.nan if against is None or against.p_value is None else against.p_value,
+        "score": scores[0] if len(scores) == 1 else "",
+        "unit": units[0] if len(units) == 1 else "",
+        "scale": group.label,
+        "normalised_scale": "" if group.scale == RAW else group.scale.label,
+        "paired": compared.paired if against else None,
+        "p_value": math.nan if compared.p_value is None else compared.p_value,
         "p_holm": math.nan,
-        "recovery": recovered[0] if one_unit else math.nan,
-        "recovered": recovered[1],
-        "intervened": recovered[2],
-        "final_mean": spread[0].mean() if spread else math.nan,
-        "final_sd": spread[0].std() if spread else math.nan,
+        "recovery": median if len(units) == 1 else math.nan,
+        "recovered": recovered,
+        "intervened": intervened,
+        "final_mean": runs.final.mean() if single else math.nan,
+        "final_sd": runs.final.std() if single else math.nan,
         **{name: runs[name].mean() for name in ("seconds", "own_seconds", "cpu_seconds")},
         "updates": float(runs.updates.mean()),
         **{
@@ -584,36 +558,3 @@ def _row(
             for column, number in zip(_with_ends(name), astuple(own), strict=False)
         },
     }
-
-
-def _possible(tasks: Sequence[_Task], scales: Sequence[Scale]) -> tuple[float, float]:
-    """Return between what a mean over some tasks lies, each on its scale."""
-    ends = [
-        scale.of(end) for task, scale in zip(tasks, scales, strict=False) for end in task.bounds
-    ]
-    return (min(ends), max(ends)) if ends else UNBOUNDED
-
-
-def _improvement(tasks: Sequence[_Task], arm: str, baseline: str) -> Estimate:
-    """Estimate how likely a run of the arm is better than one of the baseline."""
-    ours, theirs = (
-        [task.sign * task.of(own).final.to_numpy() for task in tasks] for own in (arm, baseline)
-    )
-    found = probability_of_improvement(ours, theirs)
-    return found if found.low == found.low else _NOTHING
-
-
-def _against(
-    tasks: Sequence[_Task], scales: Sequence[Scale], arm: str, baseline: str
-) -> Comparison:
-    """Compare the final scores with the baseline's."""
-    if not scales:
-        return Comparison(_NOTHING, None, True)
-    ours, theirs = (
-        [
-            {seed: scale.of(value) for seed, value in _by_seed(task.of(own)).items()}
-            for task, scale in zip(tasks, scales, strict=True)
-        ]
-        for own in (arm, baseline)
-    )
-    return compare_arms(ours, theirs)

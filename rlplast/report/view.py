@@ -19,14 +19,18 @@ __all__ = ["Report", "report_of", "slug_of"]
 LONGEST = 80  # letters of a task in a file's name
 
 
-def report_of(raw: Results) -> "Report":
+def report_of(raw: Results, waits: bool = False) -> "Report":
     """Return what a report says, from what was read.
+
+    Args:
+        raw: runs that were not measured.
+        waits: whether there is a report too while no run is finished.
 
     Raises:
         NothingDone: if no run is finished.
         ConfigError: if runs of one task cannot be compared.
     """
-    single = measure(comparable(raw))
+    single = measure(raw if waits and raw.done.empty else comparable(raw))
     several = (single.done.continuation > 1).any()
     results = measure(averaged(single)) if several else single
     return Report(single, results, summarise(results))
@@ -77,10 +81,8 @@ class Report:
 
     def any_of(self, task: str) -> int:
         """Return a run of a task, a finished one if there is one."""
-        for runs in (self.results.done, self.results.going):
-            if task in set(runs.task):
-                return int(runs.index[runs.task == task][0])
-        raise KeyError(task)
+        runs = pd.concat([self.results.done.task, self.results.going.task])
+        return int(runs.index[runs == task][0])
 
     def going(self, task: str) -> pd.DataFrame:
         """Return the runs of a task that have not ended, with the task's score over its x."""

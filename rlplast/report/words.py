@@ -2,13 +2,12 @@
 
 - `verdict`: what a row says of an arm against the baseline.
 - `rulings`: what all rows say, per task, as sentences; `verdict_words`: as paragraphs.
-- `card`: what the page begins with; `left_words`: what is left to run.
+- `card`: what the page begins with.
 - `COVERAGE`, `coverage_words`: how often intervals held the true value in simulated studies.
 - `better`, `intervals`: a score with its sense; which intervals there are.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -31,7 +30,6 @@ __all__ = [
     "card",
     "coverage_words",
     "intervals",
-    "left_words",
     "p_words",
     "rulings",
     "verdict",
@@ -53,7 +51,7 @@ COVERAGE: Mapping[Kind, Mapping[int, tuple[int, int]]] = {
 _NAMES: Mapping[str, str] = {"all tasks": "mean over tasks", "improvement": "P(improvement)"}
 NAMED = 12  # arms that a sentence names
 LISTED = 8  # arms, tasks or seeds that the card names
-CLAIMED, LINES = 4, 8  # lines of the card, of arms that differ on a task, and of all
+LINES = 8  # sentences that the card does not fold
 HOLM = (
     "p is corrected by Holm's method for the number of verdicts, over arms and tasks: of studies "
     "in which no arm differs, at most about 5% call one better or worse. Intervals are not "
@@ -135,26 +133,34 @@ class Claim:
         return self.words + (f" ({self.certainty})." if self.certainty else "")
 
 
+# What is said of each arm that differs, and of all that have another verdict.
 _CLAIMS: Mapping[Verdict, str] = {
-    "better": "{} is better than {} by {}",
-    "worse": "{} is worse than {} by {}",
-    "mixed": "{} is mixed against {}: its mean differs by {}, but most pairs of runs disagree",
+    "better": "{arm} is better than {baseline} by {gain}",
+    "worse": "{arm} is worse than {baseline} by {gain}",
+    "mixed": "{arm} is mixed against {baseline}: its mean differs by {gain}, but most pairs of "
+    "runs disagree",
 }
 _REST: Mapping[Verdict, str] = {
-    "withheld": "No verdict against {}: {}. Runs that diverged are in no average, so the side that "
-    "has some looks better than it is.",
-    "unclear": "No clear difference from {}: {}. This does not show that they are equal.",
-    "untested": "Not tested against {}: {}. There is no spread between seeds.",
-    "too few seeds": "Too few seeds to judge against {}: {} ({}).",
+    "withheld": "No verdict against {baseline}: {arms}. Runs that diverged are in no average, so "
+    "the side that has some looks better than it is.",
+    "unclear": "No clear difference from {baseline}: {arms}. This does not show that they are "
+    "equal.",
+    "untested": "Not tested against {baseline}: {arms}. There is no spread between seeds.",
+    "too few seeds": "Too few seeds to judge against {baseline}: {arms} (at least 5 are needed).",
 }
+_APART = (
+    "P(improvement) excludes 0.5, but p is not below 0.05: {}. p is corrected for the number of "
+    "verdicts, and asks how far apart scores are, not only which is higher."
+)
 
 
 def verdict_words(results: Results, summary: Summary) -> list[str]:
-    """Return in words what `rulings` says, a paragraph for each task."""
+    """Return in words what `rulings` says, a paragraph for each task, and which runs diverged."""
     found: dict[str, list[str]] = {}
     for claim in rulings(results, summary):
         found.setdefault(claim.about, []).append(claim.text)
-    return [(f"{about}: " if about else "") + " ".join(own) for about, own in found.items()]
+    paragraphs = [(f"{about}: " if about else "") + " ".join(own) for about, own in found.items()]
+    return [*paragraphs, *_diverged(summary)]
 
 
 def rulings(results: Results, summary: Summary) -> list[Claim]:
@@ -163,140 +169,107 @@ def rulings(results: Results, summary: Summary) -> list[Claim]:
     On the mean over all tasks if there are rows of that with a test; then per task, on the arms
     and tasks that are not in it. Of each the arms that differ come first, the best on top.
     """
-    baseline, rows = summary.baseline, summary.rows.to_dict("records")
+    baseline, rows = summary.baseline, summary.rows
     if baseline is None:
         return [Claim("There is no baseline to compare with, so no arm is tested.")]
-    pooled = [row for row in rows if row["task"] == ALL_TASKS]
-    tested = [row for row in pooled if row["p_value"] == row["p_value"]]
+    pooled = rows[rows.task == ALL_TASKS]
+    tested = pooled[pooled.p_value.notna()]
     found: list[Claim] = []
-    if tested:
-        about = f"Mean over these {len({row['task'] for row in rows}) - 1} tasks"
+    if len(tested):
+        about = f"Mean over these {rows.task.nunique() - 1} tasks"
         found += _ruling(about, tested, pooled, baseline, 1)
-    over_all = {row["arm"] for row in tested}
     for task in results.tasks:
-        everyone = [row for row in rows if row["task"] == task]
-        own = [row for row in everyone if row["arm"] not in {*over_all, baseline}]
+        everyone = summary.of(task)
+        own = everyone[~everyone.arm.isin([*tested.arm, baseline])]
         about = task if len(results.tasks) > 1 else ""
-        if any(row["paired"] in (True, False) for row in own):
-            sense = 1 if higher_is_better(everyone[0]["score"]) else -1
-            found += _ruling(about, own, everyone, baseline, sense)
-            found += _notes(results, summary, own, everyone, baseline, sense, about)
-        elif not everyone:
+        if everyone.empty:
             found.append(Claim("No run has a score.", about=about))
-        elif own:
+        elif own.paired.notna().any():
+            sense = 1 if higher_is_better(everyone.score.iloc[0]) else -1
+            found += _ruling(about, own, everyone, baseline, sense)
+            found += _failed(results, everyone, baseline, sense, about)
+        elif len(own):
             words = f"Nothing is compared, as no run of the baseline {baseline} has a score."
             found.append(Claim(words, about=about))
-        found += _diverged(summary, task, everyone, about)
+        fewer = everyone[everyone.seeds < everyone.seeds.max()]
+        if len(fewer):
+            names = _named(f"{row.arm} {row.seeds}" for row in fewer.itertuples())
+            words = f"Fewer runs with a score than the {everyone.seeds.max()} of others: {names}."
+            found.append(Claim(words, about=about))
     return found
 
 
-def _diverged(summary: Summary, task: str, rows: Sequence[Row], about: str) -> Iterator[Claim]:
-    """Yield a sentence on the runs of a task that diverged, by arm."""
-    scored = {row["arm"]: row["seeds"] for row in rows}
-    words = [
-        f"{arm} ({len(seeds)} of {_counted(scored.get(arm, 0) + len(seeds), 'run')})"
-        for (own, arm), seeds in summary.diverged.items()
-        if own == task
-    ]
-    if words:
-        yield Claim(f"Diverged, and in no average: {', '.join(words)}.", about=about)
-
-
-def _notes(
-    results: Results,
-    summary: Summary,
-    rows: Sequence[Row],
-    everyone: Sequence[Row],
-    baseline: str,
-    sense: int,
-    about: str,
+def _ruling(
+    about: str, rows: pd.DataFrame, everyone: pd.DataFrame, baseline: str, sense: int
 ) -> Iterator[Claim]:
-    """Yield which seeds of better arms fail, and where p and P(improvement) seem to disagree."""
-    theirs = results.of(everyone[0]["task"], baseline).final.median()
-    diverged = next(row["diverged"] for row in everyone if row["arm"] == baseline)
-    failed, apart = [], []
-    for row in rows:
-        own = verdict(row, sense, diverged)
-        finals = results.of(row["task"], row["arm"]).set_index("seed").final.dropna()
-        if own == "better":
-            # nearer to the baseline's typical end than to the arm's own
-            near = finals[sense * (finals - theirs) < sense * (finals.median() - theirs) / 2]
-            if 0 < len(near) < len(finals) / 2:
-                seeds = ", ".join(map(str, sorted(near.index)))
-                failed.append(f"{len(near)} of {len(finals)} seeds of {row['arm']} (seed {seeds})")
-        if own == "unclear" and not row["improvement_low"] <= 0.5 <= row["improvement_high"]:
-            apart.append(f"{row['arm']} ({estimate(row, 'improvement')}, {_p_of(row)})")
-    if failed:
-        yield Claim(f"Nearer to where {baseline} ends: {_named(failed)}.", about=about)
+    """Yield what some rows say: those that differ, the best first, then the others."""
+    (theirs,) = everyone.diverged[everyone.arm == baseline]
+    rows = rows.assign(gain=sense * rows.difference).sort_values(
+        "gain", ascending=False, kind="stable"
+    )
+    found: dict[Verdict, list[Row]] = {}
+    for row in rows.to_dict("records"):
+        found.setdefault(verdict(row, sense, theirs), []).append(row)
+    if found.keys() == {"too few seeds"}:
+        yield Claim(
+            f"Too few seeds to judge against {baseline}", "at least 5 are needed", None, about
+        )
+        return
+    differ = [(own, row) for own in _CLAIMS for row in found.get(own, ())]
+    tested = len(differ) + len(found.get("unclear", ())) + len(found.get("withheld", ()))
+    what = "run" if rows.task.iloc[0] == ALL_TASKS else "seed"
+    shared = (
+        f", Holm, {_counted(everyone.seeds.max(), what)}, {len(differ)} of "
+        f"{_counted(tested, 'arm')} {'differs' if tested == 1 else 'differ'}"
+    )
+    for own, row in differ:  # the first one is complete
+        words = _CLAIMS[own].format(arm=row["arm"], baseline=baseline, gain=_gain(row, own))
+        yield Claim(words, _p_of(row) + shared, row["arm"], about)
+        shared = ""
+    if "unclear" in found and "withheld" not in found and not differ:
+        least = _p_of(min(found["unclear"], key=lambda row: row["p_holm"]))
+        words = f"No arm clearly differs from {baseline}"
+        yield Claim(words, f"smallest {least}{shared}", None, about)
+    for own, words in _REST.items():
+        names = [row["arm"] for row in found.get(own, ())]
+        if own == "withheld":
+            names = [f"{row['arm']} ({_side(row)}, {_p_of(row)})" for row in found.get(own, ())]
+        if names:
+            yield Claim(words.format(baseline=baseline, arms=_named(names)), about=about)
+    apart = [
+        f"{row['arm']} ({estimate(row, 'improvement')}, {_p_of(row)})"
+        for row in found.get("unclear", ())
+        if not row["improvement_low"] <= 0.5 <= row["improvement_high"]
+    ]
     if apart:
-        words = "P(improvement) excludes 0.5, but p is not below 0.05: {}. p is corrected for the "
-        words += "number of arms, and asks how far apart scores are, not only which is higher."
-        yield Claim(words.format(_named(apart)), about=about)
+        yield Claim(_APART.format(_named(apart)), about=about)
 
 
-def _named(names: Sequence[str]) -> str:
+def _failed(
+    results: Results, rows: pd.DataFrame, baseline: str, sense: int, about: str
+) -> Iterator[Claim]:
+    """Yield which seeds of better arms end nearer to the baseline's typical end than to theirs."""
+    theirs = results.of(rows.task.iloc[0], baseline).final.median()
+    found = []
+    for row in rows.to_dict("records"):
+        finals = results.of(row["task"], row["arm"]).set_index("seed").final.dropna()
+        near = finals[sense * (finals - theirs) < sense * (finals.median() - theirs) / 2]
+        if verdict(row, sense) == "better" and 0 < len(near) < len(finals) / 2:
+            seeds = ", ".join(map(str, sorted(near.index)))
+            found.append(f"{len(near)} of {len(finals)} seeds of {row['arm']} (seed {seeds})")
+    if found:
+        yield Claim(f"Nearer to where {baseline} ends: {_named(found)}.", about=about)
+
+
+def _named(names: Iterable[str]) -> str:
     """Return names, at most `NAMED` of them."""
+    names = list(names)
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more
 
 
-def _ruling(
-    about: str, rows: Sequence[Row], everyone: Sequence[Row], baseline: str, sense: int
-) -> Iterator[Claim]:
-    counts = {row["arm"]: row["seeds"] for row in everyone}
-    most, theirs = max(counts.values()), counts[baseline]
-    diverged = next(row["diverged"] for row in everyone if row["arm"] == baseline)
-    found: dict[Verdict, list[Row]] = {}
-    for row in rows:
-        found.setdefault(verdict(row, sense, diverged), []).append(row)
-    seeds = sorted({min(row["seeds"], theirs) for row in found.get("too few seeds", ())})
-    few = f"{' to '.join(map(str, seeds[:: max(1, len(seeds) - 1)]))}; at least {FEWEST}"
-    if found.keys() == {"too few seeds"}:
-        yield Claim(f"Too few seeds to judge against {baseline}", few, about=about)
-        return
-    yield from _claims(about, found, baseline, sense, most)
-    for own, words in _REST.items():
-        others = found.get(own, ())
-        names = [
-            row["arm"]
-            + ("" if own == "too few seeds" else _lost(row, most))
-            + (f" ({_side(row, sense)}, {_p_of(row)})" * (own == "withheld"))
-            for row in others
-        ]
-        if names:
-            yield Claim(words.format(baseline, _named(names), few), about=about)
-    if theirs < most:
-        words = f"{baseline} has {_counted(theirs, 'run')} with a score, where others have {most}."
-        yield Claim(words, about=about)
-
-
-def _claims(
-    about: str, found: Mapping[Verdict, Sequence[Row]], baseline: str, sense: int, most: int
-) -> Iterator[Claim]:
-    """Yield a claim on each arm that differs, or one that none does; the first is complete."""
-    unclear, withheld = found.get("unclear", ()), found.get("withheld", ())
-    rows = [
-        (own, row)
-        for own in _CLAIMS
-        for row in sorted(found.get(own, ()), key=lambda row: -sense * row["difference"])
-    ]
-    tested = len(rows) + len(unclear) + len(withheld)
-    pooled = any(row["task"] == ALL_TASKS for own in found.values() for row in own)
-    verb = "differs" if tested == 1 else "differ"
-    shared = f", Holm, {_counted(most, 'run' if pooled else 'seed')}"
-    shared += f", {len(rows)} of {_counted(tested, 'arm')} {verb}"
-    for first, (own, row) in zip([True] + [False] * len(rows), rows, strict=False):
-        words = _CLAIMS[own].format(row["arm"], baseline, _gain(row, own))
-        sure = _p_of(row) + _lost(row, most)
-        yield Claim(words, sure + (shared if first else ""), row["arm"], about)
-    if unclear and not rows and not withheld:
-        least = p_words(min(row["p_holm"] for row in unclear))
-        words = f"No arm clearly differs from {baseline}"
-        yield Claim(words, f"smallest p = {least}{shared}".replace("= <", "<"), about=about)
-
-
-def _side(row: Row, sense: int) -> str:
-    own = "better" if sense * row["difference"] > 0 else "worse"
+def _side(row: Row) -> str:
+    own: Verdict = "better" if row["gain"] > 0 else "worse"
     return f"{own} by {_gain(row, own)}"
 
 
@@ -306,12 +279,6 @@ def _gain(row: Row, own: Verdict) -> str:
     if ends[0] < 0 and own != "mixed":
         ends = [-ends[0], -ends[2], -ends[1]]
     return estimate(dict(zip(("value", "low", "high"), ends, strict=True)))
-
-
-def _lost(row: Row, most: int) -> str:
-    """Return how many runs of an arm have a score, where others have more."""
-    own = row["seeds"]
-    return f", {own} runs with a score, where others have {most}" if own < most else ""
 
 
 def _p_of(row: Row) -> str:
@@ -362,56 +329,40 @@ def card(single: Results, results: Results, summary: Summary) -> Card:
         results: with continuations as one run.
         summary: the numbers of `results`.
     """
-    found = [] if results.done.empty else rulings(results, summary)
-    lines, folded = _lines(found)
+    found = rulings(results, summary) or list(_ends(results, summary))
+    if results.done.empty:
+        found = [Claim("No run is done yet.")]
     notes = list(dict.fromkeys((*results.notes, *summary.notes)))
     bad = [SMOKE] if SMOKE in notes else []
     failed = sum(": failed" in words for words in results.missing)
     if failed:
-        verb = "is" if len(results.missing) == 1 else "are"
-        cells = f"{_counted(len(results.missing), 'cell')} {verb} in no number below"
-        bad.append(f"{cells}; {failed} of them failed.")
-    diverged = Counter({arm: 0 for arm in results.arms})
-    for (_, arm), seeds in summary.diverged.items():
-        diverged[arm] += len(seeds)
-    if total := diverged.total():
-        arms = ", ".join(f"{count} of {arm}" for arm, count in diverged.items() if count)
-        bad.append(f"{_counted(total, 'run')} diverged, and no average has them: {arms}.")
-    paragraphs = [(f"{claim.about}: " if claim.about else "") + claim.text for claim in folded]
+        cells = _counted(len(results.missing), "cell")
+        bad.append(f"{cells} not done, and in no number below; {failed} of them failed.")
+    bad += _diverged(summary)
     texts = {
-        "Other arms": paragraphs,
+        "More arms and tasks": [
+            (f"{claim.about}: " if claim.about else "") + claim.text for claim in found[LINES:]
+        ],
         "How sure?": list(_sure(summary.rows)),
         "Which cells are missing, and why": results.missing,
         "Notes": [note for note in notes if note != SMOKE],
     }
-    if results.done.empty:
-        lines = [Claim("No run is done yet.")]
-    return Card(
-        lines or list(_ends(results, summary)),
-        _facts(single),
-        bad,
-        {title: words for title, words in texts.items() if words},
-    )
+    folded = {title: words for title, words in texts.items() if words}
+    return Card(found[:LINES], _facts(single), bad, folded)
 
 
-def _lines(found: Sequence[Claim]) -> tuple[list[Claim], list[Claim]]:
-    """Return the sentences of the card, and those that it folds."""
-    lines: list[Claim] = []
-    folded: list[Claim] = []
-    abouts = dict.fromkeys(claim.about for claim in found)
-    for about in abouts:
-        own = [claim for claim in found if claim.about == about]
-        claims = [claim for claim in own if claim.certainty]
-        rest = [claim for claim in own if not claim.certainty]
-        few = not claims or (len(abouts) == 1 and len(rest) <= 3)
-        lines += claims[:CLAIMED] + (rest if few else [])
-        folded += claims[CLAIMED:] + ([] if few else rest)
-    return lines[:LINES], [*lines[LINES:], *folded]
+def _diverged(summary: Summary) -> Iterator[str]:
+    """Yield how many runs diverged, if any."""
+    diverged = {f"{task}, {arm}": len(seeds) for (task, arm), seeds in summary.diverged.items()}
+    if diverged:
+        arms = ", ".join(f"{count} of {name}" for name, count in diverged.items())
+        runs = _counted(sum(diverged.values()), "run")
+        yield f"{runs} diverged, and no average has them: {arms}."
 
 
 def _ends(results: Results, summary: Summary) -> Iterator[Claim]:
     """Yield how the only arm ends."""
-    for row in summary.rows.to_dict("records")[:LINES]:
+    for row in summary.rows.to_dict("records"):
         about = row["task"] if len(results.tasks) > 1 else ""
         sure = f"{row['score']}, {_counted(row['seeds'], 'seed')}"
         yield Claim(f"{row['arm']} ends at {estimate(row, 'final')}", sure, row["arm"], about)
@@ -423,24 +374,22 @@ def _sure(rows: pd.DataFrame) -> Iterator[str]:
         return
     if rows.p_holm.notna().any():
         yield HOLM
-    single = rows[(rows.task != ALL_TASKS) & rows.final_low.notna()]
+    pooled = rows.task == ALL_TASKS
+    single = rows[~pooled & rows.final_low.notna()]
     if len(single):
-        compared = rows.improvement_low.notna().any()
-        kinds: dict[Kind, bool] = {
-            "final score": True,
-            "difference": compared,
-            "improvement": compared,
-            "all tasks": (rows[rows.task == ALL_TASKS].p_value.notna()).any(),
-        }
-        yield coverage_words(
-            int(single.seeds.min()), [own for own, there in kinds.items() if there]
-        )
+        kinds: list[Kind] = ["final score"]
+        kinds += ["difference", "improvement"] if rows.improvement_low.notna().any() else []
+        kinds += ["all tasks"] if rows[pooled].p_value.notna().any() else []
+        yield coverage_words(int(single.seeds.min()), kinds)
 
 
 def _facts(results: Results) -> dict[str, str]:
     """Return what was compared, by which score, and what it cost."""
+    starting = results.left.count("absent")
+    words = f"{len(results.left) - starting} running, {starting} to start"
+    left = {"Left": words} if results.left else {}
     if results.done.empty:
-        return {"Left": left_words(results)} if results.left else {}
+        return left
     done, missing = len(results.done), len(results.missing)
     named = {"Arms": results.arms, "Tasks": results.tasks, "Seeds": sorted(set(results.done.seed))}
     facts = {
@@ -451,41 +400,12 @@ def _facts(results: Results) -> dict[str, str]:
     facts["Runs"] = f"{done} {'run is' if done == 1 else 'runs are'} done" + (
         f", {missing} {'is' if missing == 1 else 'are'} not" if missing else ""
     )
-    if results.left:
-        facts["Left"] = left_words(results)
-    seconds, updates = cost(results)
-    facts["Cost"] = f"{duration(seconds)} of wall time, {updates:,} updates, in all cells"
+    facts |= left
+    cells = results.runs[results.runs.status == "done"]  # prefixes too, each once
+    updates = int((cells.updates - cells.branch_updates.fillna(0)).sum())
+    seconds = duration(cells.own_seconds.sum())
+    facts["Cost"] = f"{seconds} of wall time, {updates:,} updates, in all cells"
     return facts
-
-
-def cost(results: Results) -> tuple[float, int]:
-    """Return the wall-clock seconds and updates of all finished runs, shared prefixes once."""
-    runs = results.runs[results.runs.status == "done"]
-    leavers: dict[Any, list[Any]] = {}
-    for number in runs.index:
-        origin = results.infos[number].get("branched_from")
-        if origin:
-            prefix = (runs.folder[number] / str(origin.get("run"))).resolve()
-            leavers.setdefault(prefix, []).append(runs.loc[number])
-    seconds, updates = 0.0, 0
-    for run in runs.itertuples():
-        left = leavers.get(run.folder.resolve(), ())
-        # a prefix's last log line may be well before the point where its arms leave it
-        seconds += max([run.seconds, *(own.seconds_before for own in left)]) - run.seconds_before
-        first = 0 if run.branch_updates != run.branch_updates else run.branch_updates
-        updates += int(max([run.updates, *(own.branch_updates for own in left)]) - first)
-    return seconds, updates
-
-
-def left_words(results: Results) -> str:
-    """Return in words what is left to run, and about how long it takes."""
-    running = sum(started for started, _ in results.left)
-    words = f"{running} running, {len(results.left) - running} to start"
-    took = results.done.own_seconds if "own_seconds" in results.runs else ()
-    if not len(took) or not running:
-        return words
-    seconds = sum(share for _, share in results.left) * took.mean() / running
-    return f"{words}; about {duration(seconds)} with {_counted(running, 'run')} at once"
 
 
 def better(key: str) -> str:

@@ -6,7 +6,6 @@ from typing import Any
 
 from rlplast.report import drawing
 from rlplast.report.charts import CONFIG, VERSION, Spec
-from rlplast.report.contents import _printable
 from rlplast.report.drawing import Picture
 
 __all__ = ["svg", "undrawn"]
@@ -14,7 +13,7 @@ __all__ = ["svg", "undrawn"]
 
 def svg(spec: Spec) -> str:
     """The .svg file of a chart."""
-    own = json.loads(json.dumps(_printable(spec)))
+    own = json.loads(json.dumps(spec))
     return drawing.svg(own, VERSION, CONFIG | {"background": "white"})
 
 

@@ -81,10 +81,10 @@ def test_recovered_is_as_good_as_the_prefix_ever_was_or_as_the_study_says(
     best = [sign * smooth_score("asterix", "none", seed, 2500) for seed in (1, 2)]
     for own, arm in ((none, "none"), (fire, "fire")):
         assert (own.arm, own.least, own.most) == (arm, min(best), max(best))
-        assert (own.count, own.recovered, own.seeds, own.shares) == (6, 6, 2, [1, 1])
+        assert (own.count, own.recovered, own.seeds) == (6, 6, 2)
     none, fire = found(continued(tmp_path / "level", sign, recovered=sign * 180.0)).itertuples()
     assert (none.recovered, none.value, fire.recovered, fire.value) == (0, 0, 2, 1 / 3)
-    assert fire.shares == [1 / 3, 1 / 3] and fire.least == fire.most == sign * 180
+    assert fire.recovered == 2 and fire.least == fire.most == sign * 180
 
 
 def found(study: Path) -> pd.DataFrame:

@@ -26,6 +26,7 @@ from rlplast.report.frame import (
     runs,
     walk,
 )
+from rlplast.study.folder import config_path
 from tests.report.runs import metric_rows, receipt_row, smooth_score, write_run, write_study
 
 KEY = "eval/return_mean"
@@ -232,7 +233,7 @@ def test_cells_that_are_not_done_are_named(tmp_path: Path):
     )
     assert found.lost == (("asterix", "fire", 4),)
     assert [note.startswith("this is a smoke") for note in found.notes] == [True]
-    assert [started for started, _ in found.left] == [True, True, False]
+    assert found.left == ("running", "interrupted", "absent")
     assert found.going.seed.tolist() == [1, 2]
 
 
@@ -309,7 +310,7 @@ def test_runs_that_have_not_ended_are_found_without_a_study(tmp_path: Path):
     write_run(tmp_path / "c", cut, config={"seed": 3}, info={"status": "failed", "diverged": True})
     found = read([tmp_path])
     assert (found.done.seed.tolist(), found.going.seed.tolist()) == ([1], [2])
-    assert found.left == ((True, 0.75),)
+    assert found.left == ("running",)
     write_run(tmp_path / "again" / "b", cut, config={"seed": 2}, info={"status": "running"})
     assert read([tmp_path]).going.seed.tolist() == [2, 2]  # which will count is not known yet
     shutil.rmtree(tmp_path / "again")
@@ -373,30 +374,37 @@ def test_arms_of_equal_configs_are_merged_over_studies(tmp_path: Path):
     assert found.notes == ("baseline is none; fire is one elsewhere",)
 
 
-def test_arms_of_other_configs_stay_apart(tmp_path: Path):
-    first = write_study(tmp_path, seeds=(1, 2), name="first")
-    other: dict[str, Any] = {"config": {"agent": {"lr": 1e-3}}, "score": lambda *_: -1.0}
-    statuses = {("asterix", "none", 3): "diverged"}
-    second = write_study(tmp_path, ("none",), (1, 2, 3), name="second", statuses=statuses, **other)
-    found = read([first, second])
-    assert found.arms == ("none", "fire", "full_reset", "none (second)")
-    assert found.baseline == "none"
-    assert "none (second) has another config than none" in found.notes[0]
-    assert found.lost == (("asterix", "none (second)", 3),)
-    scores = frame(first, second).query("name == @KEY")
-    assert set(scores.seed[scores.value == -1.0]) == {1, 2, 3}
-    assert set(scores.arm[scores.value == -1.0]) == {"none (second)"}
-    assert -1.0 not in set(scores.value[scores.arm == "none"])
+def test_arms_of_one_name_with_other_configs_are_not_compared(tmp_path: Path):
+    first = write_study(tmp_path / "a", seeds=(1, 2))
+    config: dict[str, Any] = {"agent": {"lr": 1e-3}}
+    second = write_study(tmp_path / "b", ("none",), (3,), config=config)
+    assert set(frame(first, second).seed) == {1, 2, 3}
+    with pytest.raises(ConfigError, match=r"arm none .*agent\.lr 0\.0001, 0\.001: report .* apart"):
+        comparable(read([first, second]))
+    other = write_study(tmp_path / "c", ("none",), (3,), ("breakout",), config=config)
+    assert len(comparable(read([first, other])).done) == 7  # another task may have another config
 
 
-def test_on_tasks_of_one_study_each_only_what_is_done_to_them_is_compared(tmp_path: Path):
-    first = write_study(tmp_path, tasks=("asterix",), name="first")
-    other = {"agent": {"lr": 1e-3}}  # other games, other learning rates
-    second = write_study(tmp_path, tasks=("breakout",), name="second", config=other)
-    assert read([first, second]).arms == ("none", "fire", "full_reset")
-    hooked = {"hooks": [{"method": "swr", "at": "50%"}]}
-    third = write_study(tmp_path, ("fire",), tasks=("walk",), name="third", config=hooked)
-    assert read([first, third]).arms[-1] == "fire (third)"
+@pytest.mark.parametrize("other", ["first/seed-{seed}", "second/seed-{seed}"])
+def test_studies_split_by_seed_are_compared_by_the_configs_they_were_given(
+    other: str, tmp_path: Path
+):
+    """A run's own config names the folder and the checkpoint that were found for its seed."""
+    studies = []
+    for seed, run in ((1, "first/seed-{seed}"), (2, other)):
+        found = {"run": run.format(seed=seed), "checkpoint": f"best-{7 * seed}"}
+        studies.append(
+            write_study(tmp_path / str(seed), ("none",), (seed,), config={"start": found})
+        )
+        given = {"seed": seed, "start": {"run": run, "checkpoint": "best"}}
+        (studies[-1] / "configs").mkdir()
+        for cell in cells_of(studies[-1]):
+            config_path(studies[-1], cell["key"]).write_text(json.dumps(given))
+    if other.startswith("first"):
+        assert comparable(read(studies)).done.seed.tolist() == [1, 2]
+    else:
+        with pytest.raises(ConfigError, match=r"start\.run first/seed-\{seed\}, second/"):
+            comparable(read(studies))
 
 
 # What can be compared
@@ -431,9 +439,8 @@ def test_only_finished_runs_with_a_score_are_compared(tmp_path: Path):
     assert f"{tmp_path / 'b'}: no score was measured" in found.missing
     with pytest.raises(ConfigError, match=r"b: nothing to compare .*evaluate\.every"):
         comparable(read([tmp_path / "b"]))
-    with pytest.raises(NothingDone, match=r"no run is finished yet: .*c: running") as caught:
+    with pytest.raises(NothingDone, match=r"no run is finished yet: .*c: running"):
         comparable(read([going]))
-    assert caught.value.results.going.seed.tolist() == [1]
 
 
 # Damage
@@ -541,16 +548,12 @@ def test_phases_say_how_long_a_run_is(tmp_path: Path):
     assert read_run(write_run(tmp_path / "c", lines, config=config)).runs.unit[0] == "epochs"
 
 
-def test_of_cells_that_go_on_the_share_that_is_left_is_known(tmp_path: Path):
-    statuses = {("asterix", "fire", 1): "running", ("asterix", "fire", 2): "absent"}
-    statuses |= {("asterix", "full_reset", 1): "failed"}
-    study = write_study(tmp_path, seeds=(1, 2), statuses=statuses)
+def test_a_run_that_goes_on_is_read_as_far_as_it_is(tmp_path: Path):
+    study = write_study(tmp_path, seeds=(1,), statuses={("asterix", "fire", 1): "running"})
     (folder,) = study.glob("cells/asterix/seed-1/fire-*")
     cut = [json.dumps(line) for line in lines_of(folder) if line["env_steps"] <= 4500]
     (folder / "metrics.jsonl").write_text("\n".join(cut) + '\n{"updates": 23')  # half a line
-    alter(folder / "run.json", length={"total": "6000 env_steps"})
     found = read([study])
-    assert found.left == ((True, 0.5), (False, 1.0))  # of the half after the branch; not failed
     (run,) = found.going.index
     assert found.curve(run, KEY)[0][-1] == 4500
     (folder / "metrics.jsonl").write_text("[]\n[]\n")  # such a run is left out until it is whole
@@ -608,15 +611,6 @@ def test_a_seeds_continuations_are_their_mean_where_all_have_a_number(tmp_path: 
 def test_runs_that_are_not_continued_are_what_they_were(tmp_path: Path):
     found = read([write_study(tmp_path)])
     assert averaged(found) is found
-
-
-def test_studies_that_recover_from_other_levels_are_not_put_together_without_a_word(tmp_path: Path):
-    one, other = (write_continued(tmp_path / name) for name in ("one", "other"))
-    alter(one / "study.json", recovered=145.0)
-    found = read([one, other])
-    assert found.recovered == 145.0
-    words = "continuations recover from 145; elsewhere from the best score of the prefix"
-    assert words in found.notes
 
 
 def test_a_seed_that_two_studies_continue_is_that_of_the_first(tmp_path: Path):

@@ -122,8 +122,3 @@ def test_arms_are_estimated_over_seeds_and_paired_with_the_oracle(tmp_path: Path
     assert none.forgetting == pytest.approx(83 - 47)
     assert math.isnan(none.late_change) and math.isnan(oracle.plasticity_loss)
     assert math.isnan(ours.sequence(found[found.arm == "none"], False).plasticity_loss[0])
-    table = ours.by_visit(found, False).set_index(["arm", "task"]).loc["none"]
-    assert list(table["visit 1"]) == [65.5, 55.5] and list(table["visit 2 − visit 1"]) == [-20, -20]
-    assert table.forgetting["gym/x"] == pytest.approx(36) and math.isnan(table.forgetting["gym/y"])
-    cut = ours.by_visit(found, True)  # as if scores were shares
-    assert (cut["visit 1_high"] <= 1).all() and (cut["visit 2 − visit 1_low"] >= -1).all()

@@ -75,26 +75,6 @@ def test_versions_machine_and_kinds_are_compared(tmp_path: Path):
     assert found["metrics"]["first"] is None
 
 
-def test_a_run_without_a_score_is_compared(tmp_path: Path):
-    one = write_run(tmp_path / "one", [], info={"status": "failed"})
-    other = write_run(tmp_path / "other", metric_rows(lambda x: None, [1000]))
-    found = compare(one, other)
-    assert found["result"]["score"] == [None, "eval/return_mean"]
-    assert found["result"]["final"] == [None, None]
-    assert found["metrics"]["first"]["line"] == 1
-
-
-def test_results_are_those_of_a_report(tmp_path: Path):
-    xs = range(500, 6001, 500)
-    runs = [
-        write_run(tmp_path / str(end), metric_rows(lambda x: float(x), xs)) for end in ("a", "b")
-    ]
-    result = compare(*runs)["result"]
-    assert result["final"] == [(5500 + 6000) / 2] * 2  # the last tenth of 6000, ends included
-    assert result["updates"] == [3000, 3000] and result["seconds"] == [60.0, 60.0]
-    assert [row["eval/return_mean"] for row in result["evaluation"]] == [6000.0, 6000.0]
-
-
 def row(x: int, **values: Any) -> dict[str, Any]:
     return {"updates": x, **values}
 
