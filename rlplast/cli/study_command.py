@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 @contextmanager
-def shown(folder: Path) -> Iterator[dict[str, Callable[[Any], None]]]:
+def shown(folder: Path) -> Iterator[dict[str, Any]]:
     """Show what is done, then how far cells are; yields ``step`` and ``observer``.
 
     While cells run, a signal stops them once they have saved.
