@@ -253,8 +253,8 @@ class RunConfig(Section):
             the branch on: `stream_seed`. A study with ``continuations`` sets it.
         percentages_of: the length that percentages are a share of; null for the total. ``resume
             --total`` sets it, so that an extended run keeps its schedule.
-        smoke: keys of the config itself with the values that ``rlplast study --smoke`` takes, such
-            as ``{data: {name: random}, model: {width: 4}}``. They change no other run.
+        smoke: keys of the config itself with the values that ``rlplast study NAME --smoke`` takes,
+            such as ``{data: {name: random}, model: {width: 4}}``. They change no other run.
     """
 
     units: ClassVar[tuple[str, ...]] = UNITS
