@@ -26,7 +26,7 @@ from rlplast.core.errors import ConfigError, Interrupted
 from rlplast.run.imports import import_modules
 from rlplast.run.info import versions
 from rlplast.run.messages import exit_code, say
-from rlplast.study.cell import GRACE, STOPPED, die_with, run_cell
+from rlplast.study.cell import GRACE, die_with, run_cell
 from rlplast.study.claims import Claim
 from rlplast.study.folder import log_file
 from rlplast.study.state import Row, StudyState
@@ -34,7 +34,6 @@ from rlplast.training.signals import heard, noted_signals
 
 __all__ = ["crew", "main", "reason_of", "work"]
 
-_SAVED = (STOPPED, 143)  # of what was only interrupted: saved after SIGTERM; ended by it
 _MESSAGE = "rlplast: "  # begins the last line of a cell that names what was wrong
 _HEAD = "=== attempt "
 _POLL = 0.02  # seconds between two looks at a cell's process
@@ -101,9 +100,7 @@ def work(
             if claim.lost:
                 tell(f"lost {row['name']} to another worker")
             else:
-                end = {0: "done", **dict.fromkeys(_SAVED, "stopped")}.get(code, "failed")
-                if code != 0 and over():  # it took too long to save, or a signal met it first
-                    end = "stopped"
+                end = "done" if code == 0 else "stopped" if over() else "failed"
                 claim.finish(end, code, reason)
                 tell(f"{end}: {row['name']}{reason and f' ({reason})'}")
                 done += end == "done"

@@ -126,6 +126,19 @@ def test_prefix_is_not_resumed_past_where_its_arms_part(study: Path):
     assert files(prefix) == before
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--jobs", 0], "--jobs 0: allowed is at least 1"),
+        (["--cells", -1], "--cells -1: allowed is at least 1"),
+        (["--time", "soon"], "--time 'soon': allowed is a number with s, m or h"),
+        ([], "is no study's folder: it has no study.json"),
+    ],
+)
+def test_worker_without_work_is_refused(words: list[object], says: str, tmp_path: Path):
+    assert says in refused(command("work", tmp_path, *words))
+
+
 # Damage.
 
 

@@ -117,6 +117,28 @@ def test_restarted_study_waits_for_a_cell_that_still_runs(through: Path, tmp_pat
     assert results(out)[name] == results(through)[name]
 
 
+@proc
+def test_workers_of_another_terminal_help_and_one_that_leaves_saves_its_cell(
+    through: Path, tmp_path: Path
+):
+    config, out = write_study(tmp_path, LONG, FEW), tmp_path / "study"
+    study = start(config, out, "--jobs", 1)
+    until(lambda: training(out), 120)
+    study.kill()
+    study.communicate()
+    words = [sys.executable, "-m", "rlplast", "work", str(out)]
+    first = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    until(lambda: len(cells_alive(out)) == 1, 120)
+    first.terminate()
+    said, _ = first.communicate(timeout=120)
+    assert first.returncode == 130 and "takes seed-3/" in said and cells_alive(out) == []
+    done = subprocess.run([*words, "--jobs", "2"], check=True, capture_output=True, text=True)
+    assert done.stdout.count("done: ") >= 2
+    assert results(out) == results(through)
+    again = start(config, out)
+    assert "is done" in again.communicate(timeout=120)[0] and again.returncode == 0
+
+
 def test_cell_whose_process_dies_is_started_again(tmp_path: Path):
     (tmp_path / "dies_once.py").write_text(
         "import os, pathlib\n"

@@ -113,7 +113,6 @@ def test_two_prefixes_of_one_name_end_each_as_itself(tmp_path: Path):
         (1, 3, ["failed", "failed", "failed", "done"]),
         (1, 2, ["failed", "failed", "failed"]),
         (2, 5, ["failed"]),  # a bad config
-        (130, 0, ["stopped", "stopped", "stopped", "done"]),  # it saved at somebody's signal
     ],
 )
 def test_cell_that_failed_is_tried_as_often_as_asked(
