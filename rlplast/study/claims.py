@@ -122,7 +122,11 @@ class Claims:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         except FileExistsError:
             return None
-        return Claim(path, number)
+        try:
+            return Claim(path, number)
+        except OSError:  # the disk is full
+            path.unlink()
+            raise
 
     def reason(self, cell: str) -> str:
         """Return why a cell failed for good."""

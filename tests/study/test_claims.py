@@ -189,6 +189,18 @@ def test_file_has_its_length_from_the_start_so_that_a_full_disk_stops_no_word(tm
     assert ended.row["reason"].startswith("no \N{SNOWMAN} 'more' no") and ended.row["exit"] == 1
 
 
+def test_claim_that_cannot_be_written_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(self: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as full:
+        full.setattr(module.Claim, "_write", refuse)
+        with pytest.raises(OSError, match="full"):
+            known(tmp_path).claim(CELL)
+    taken = known(tmp_path).claim(CELL)
+    assert taken is not None and taken.number == 1
+
+
 @pytest.mark.parametrize("text", ["", "{", "[1]", "null", '{"end": 3}', "[" * 10**5])
 def test_words_that_nobody_of_ours_wrote_hold_a_cell_until_they_stand_still(
     text: str, tmp_path: Path, clock: list[float]
