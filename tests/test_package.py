@@ -248,5 +248,5 @@ def test_of_an_editable_install_only_the_package_can_be_imported(tmp_path: Path)
     ours = [p for p in map(Path, paths) if ROOT in p.parents and ROOT / ".venv" not in p.parents]
     assert [[inside.name for inside in path.iterdir()] for path in ours] == [["rlplast"]]
     assert str(ROOT) not in paths
-    where = made.python("import rlplast.study.api as a; print(a._ROOT)")
+    where = made.python("import rlplast.study.executors as a; print(a._ROOT)")
     assert where == str(ROOT / "src")  # where the processes of a study's cells find it

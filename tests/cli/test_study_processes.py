@@ -126,9 +126,10 @@ def test_workers_of_another_terminal_help_and_one_that_leaves_saves_its_cell(
     until(lambda: training(out), 120)
     study.kill()
     study.communicate()
+    until(lambda: not printing(out))
     words = [sys.executable, "-m", "rlplast", "work", str(out)]
     first = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-    until(lambda: len(cells_alive(out)) == 1, 120)
+    until(lambda: cells_alive(out), 120)
     first.terminate()
     said, _ = first.communicate(timeout=120)
     assert first.returncode == 130 and "takes seed-3/" in said and cells_alive(out) == []
