@@ -18,7 +18,7 @@ from typing import Any
 
 __all__ = ["GRACE", "SlurmJob", "begin", "end", "run"]
 
-GRACE = 150.0  # seconds: those of `work.GRACE`, and some to spare
+GRACE = 150.0  # seconds: those that a cell has (`cell.GRACE`), and some to spare
 
 
 def begin(

@@ -145,16 +145,18 @@ def _in_a_process(gpus: str | None) -> Run:
             file.write(f"{_HEAD}{claim.number}, {now}, {platform.node()}\n")
         process = _forked(_be_cell, state, row, log, gpus)
         until = float("inf")
-        while process.exitcode is None:
-            if not claim.beat():
-                _kill(process)
-            elif over() and until == float("inf"):
-                process.terminate()
-                until = time.monotonic() + GRACE
-            elif time.monotonic() > until:
-                _kill(process)
-            time.sleep(_POLL)
-        _kill(process)  # what it may have left
+        try:
+            while process.exitcode is None:
+                if not claim.beat():
+                    _kill(process)
+                elif over() and until == float("inf"):
+                    process.terminate()
+                    until = time.monotonic() + GRACE
+                elif time.monotonic() > until:
+                    _kill(process)
+                time.sleep(_POLL)
+        finally:  # a second signal ends the worker at once, and its cell
+            _kill(process)
         code, reason = _exit(process.exitcode)
         return code, reason or (reason_of(code, log) if code else "")
 
@@ -162,9 +164,11 @@ def _in_a_process(gpus: str | None) -> Run:
 
 
 def _kill(process: BaseProcess) -> None:
-    """Kill a cell and what it started."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid or 0, signal.SIGKILL)
+    """Kill a cell that runs, and what it started; once it has ended, others may get its id."""
+    if process.exitcode is None and process.pid is not None:
+        with contextlib.suppress(ProcessLookupError):  # it has no session of its own yet
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
 
 
 def _forked(target: Callable[..., None], *args: object) -> BaseProcess:
@@ -243,7 +247,7 @@ def crew(
         root: the study's folder.
         jobs: how many.
         cells: of each; with the others as of `work`.
-        seconds: till all end.
+        seconds: after so long all end.
         waits: whether they wait for cells that others hold.
 
     Returns:

@@ -140,6 +140,25 @@ def test_workers_of_another_terminal_help_and_one_that_leaves_saves_its_cell(
     assert "is done" in again.communicate(timeout=120)[0] and again.returncode == 0
 
 
+@proc
+def test_worker_that_is_asked_twice_ends_at_once_with_its_cell(through: Path, tmp_path: Path):
+    config, out = write_study(tmp_path, LONG, {"none": {}}), tmp_path / "study"
+    process = start(config, out)
+    until(lambda: training(out), 120)
+    (cell,) = cells_alive(out)
+    stat = Path(f"/proc/{cell}/stat").read_text()
+    worker = int(stat.rpartition(")")[2].split()[1])
+    os.kill(cell, signal.SIGSTOP)  # it cannot save
+    for _ in range(2):  # as from a parent of several threads that dies
+        os.kill(worker, signal.SIGTERM)
+        time.sleep(0.5)
+    until(lambda: not alive(cell) and not alive(worker), 20)
+    os.killpg(process.pid, signal.SIGTERM)
+    process.communicate(timeout=120)
+    assert run_study(config, out)[0].code == 0
+    assert results(out)["seed-3/none"] == results(through)["seed-3/none"]
+
+
 def test_cell_whose_process_dies_is_started_again(tmp_path: Path):
     (tmp_path / "dies_once.py").write_text(
         "import os, pathlib\n"

@@ -130,7 +130,7 @@ def test_missing_library_is_named_with_its_extra(kind: str, library: str, monkey
 
 
 def test_workers_that_cannot_begin_are_told_with_their_last_words(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     executor = make_executor("local", 1, 1, {})
     assert executor.ended() is None
