@@ -13,10 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import yaml
 from PIL import Image
 
-from rlplast.training.config import read_yaml
+from rlplast.training.config import dump_yaml, read_yaml
 
 ROOT = Path(__file__).parents[1]
 GALLERY = ROOT / "docs" / "gallery"
@@ -78,7 +77,7 @@ def smaller(name: str, path: Path) -> Path:
         config["arms"] = {arm: config["arms"][arm] for arm in changes["arms"]}
     config["seeds"] = changes["seeds"]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml.safe_dump(config, sort_keys=False))
+    path.write_text(dump_yaml(config))
     return path
 
 

@@ -39,10 +39,10 @@ CORE_THIRD_PARTY = {"torch", "numpy", "pydantic"}
 CORE_THIRD_PARTY_OF_FILE = {
     "rlplast/core/mean_interval.py": {"scipy"},
     "rlplast/training/checkpoint.py": {"safetensors"},
-    "rlplast/training/config.py": {"yaml"},
+    "rlplast/training/config.py": {"ruamel"},
 }
 MODULE_OF_DISTRIBUTION = {
-    "pyyaml": "yaml",
+    "ruamel.yaml": "ruamel",
     "ale-py": "ale_py",
     "scikit-learn": "sklearn",
     "pillow": "PIL",

@@ -1,10 +1,9 @@
 """Tables and code in Markdown."""
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
-import yaml
+from rlplast.training.config import dump_yaml
 
 __all__ = ["choices", "code", "table", "yaml_code"]
 
@@ -22,7 +21,7 @@ def choices(allowed: str) -> str:
 def yaml_code(value: Any) -> str:
     """Return a value as a config has it, as code."""
     value = list(value) if isinstance(value, tuple) else value
-    return code(yaml.safe_dump(value, default_flow_style=True, width=math.inf).split("\n")[0])
+    return code(dump_yaml(value, flow=True, width=10**6).split("\n")[0])
 
 
 def table(head: str, rows: Iterable[tuple[str, ...]]) -> str:

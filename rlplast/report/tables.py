@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import yaml
 from pandas.api.types import is_float_dtype, is_integer_dtype
 
 from rlplast.core.mean_interval import FEWEST
@@ -29,6 +28,7 @@ from rlplast.report.words import intervals, p_words
 from rlplast.run.differences import leaves
 from rlplast.run.info import device_words, resume_words
 from rlplast.training.best import higher_is_better
+from rlplast.training.config import dump_yaml, read_yaml
 
 __all__ = ["Table", "table"]
 
@@ -44,7 +44,7 @@ MEANS = (
 )
 
 # Table → column → its head, and what it means, to which `str.format` is told names.
-COLUMNS: Mapping[str, Heads] = yaml.safe_load((Path(__file__).parent / "columns.yaml").read_text())
+COLUMNS: Mapping[str, Heads] = read_yaml(Path(__file__).parent / "columns.yaml")
 
 
 class Table(NamedTuple):
@@ -348,12 +348,11 @@ def texts(report: Report) -> Iterator[tuple[str, str, int]]:
         for task, runs in own.groupby("task", sort=False):
             words = f"{look.name}, {task}: config of seed {runs.seed.iloc[0]}"
             config = report.results.configs[runs.index[0]]
-            yield words, yaml.safe_dump(config, sort_keys=False, allow_unicode=True), look.index
+            yield words, dump_yaml(config), look.index
 
 
 def _yaml(value: Any) -> str:
-    text = yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False)
-    return text.removesuffix("...\n").strip()
+    return dump_yaml(value, flow=True, width=10**6).strip()
 
 
 def _cut(text: str) -> str:

@@ -365,8 +365,7 @@ def resume(
         if restarted := restart_info(info, loop.trainable):
             info |= restarted
             report(f"new episodes begin: {restarted['new_episodes'][-1]['reason']}")
-        altered = {"altered": loop.folder.altered} if loop.folder.altered else {}
-        with status(path, info | resumed_info(info, config) | altered):
+        with status(path, info | resumed_info(info, config)):
             if (total is not None or device is not None) and distributed.rank() == 0:
                 write_text(path / "config.yaml", dump_config(config))
             with logged(loop.folder, config, info):
@@ -485,12 +484,6 @@ def _continue(loop: Loop, report: Callable[[str], None]) -> None:
         return
     found = find_checkpoint(folder.path, "newest", "checkpoint", report)
     loop.load(found)
-    for name, (first, last) in folder.altered.items():
-        where = f"line {first}" if first == last else f"lines {first} to {last}"
-        report(
-            f"{near(folder.path / name)} was altered in {where} since {found.name} was saved: "
-            "training does not read it and goes on, with the file as it is"
-        )
     report(f"resuming {near(folder.path)} from {found.name}")
 
 

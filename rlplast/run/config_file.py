@@ -13,12 +13,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rlplast.core.errors import ConfigError, did_you_mean, shortened
 from rlplast.core.validation import hints_of, validated
 from rlplast.run.shipped import config_folder, find_config
-from rlplast.training.config import RunConfig, read_yaml
+from rlplast.training.config import RunConfig, dump_yaml, read_yaml
 from rlplast.training.kinds import get_kind, kinds
 
 __all__ = ["dump_config", "merged", "read_config"]
@@ -88,7 +86,7 @@ def dump_config(config: RunConfig) -> str:
     """Return a config as YAML that `read_config` reads back to an equal one."""
     data = dataclasses.asdict(config)
     del data["smoke"]
-    return yaml.safe_dump(data, sort_keys=False)
+    return dump_yaml(data)
 
 
 def _holds(data: Any) -> str:

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rlplast.core.errors import ConfigError
 from rlplast.core.rng import preserve_global_rng
 from rlplast.metrics.diagnosis import NetworkDiagnosis, Sign, diagnose_network
 from rlplast.run.api import Run
+from rlplast.training.config import dump_yaml
 
 __all__ = ["Diagnosis", "diagnose"]
 
@@ -204,5 +203,4 @@ def _study(run: Run, trainer: Any) -> str:
             for name, added in arms.items()
         },
     }
-    text = yaml.safe_dump(study, sort_keys=False, default_flow_style=None, width=76)
-    return text.replace("'on': ", "on: ")  # a word of YAML 1.1 that ours takes as it is
+    return dump_yaml(study, flow=None, width=76)

@@ -7,17 +7,16 @@
 
 import copy
 import dataclasses
+import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.run.build import build, check_hooks_of_processes, check_processes
-from rlplast.run.config_file import dump_config, read_config
+from rlplast.run.config_file import read_config
 from rlplast.run.imports import imported
 from rlplast.run.info import command, resume_info, resume_words, versions
 from rlplast.run.loggers.logger import check_loggers
@@ -31,7 +30,7 @@ from rlplast.study.published import published_curves
 from rlplast.study.spec import StudyConfig, runs_of
 from rlplast.study.state import Row, pending
 from rlplast.study.watch import Failure, Progress, watch
-from rlplast.training.config import read_yaml
+from rlplast.training.config import dump_yaml, read_yaml
 from rlplast.training.run_folder import write_text
 
 __all__ = [
@@ -232,14 +231,15 @@ def write_study(
 ) -> None:
     """Write the plan: configs before study.json, which names them, and says if it is a smoke."""
     if isinstance(source, Mapping):
-        name, text = folder.path.name, yaml.safe_dump(dict(source), sort_keys=False)
+        name, text = folder.path.name, dump_yaml(dict(source))
     else:
         name, text = Path(source).stem, find_config(str(source)).read_text()
     write_text(folder.path / "study.yaml", text)
     (folder.path / "configs").mkdir(exist_ok=True)
 
     def write(cell: Cell) -> None:
-        path, text = config_path(folder.path, cell.key), dump_config(cell.config)
+        path = config_path(folder.path, cell.key)
+        text = json.dumps(dataclasses.asdict(cell.config), indent=1)
         if not path.exists() or path.read_bytes() != text.encode():  # edited, or cut short
             write_text(path, text)
 

@@ -28,6 +28,7 @@ from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
 from rlplast.run import api
 from rlplast.run.imports import import_modules
 from rlplast.run.messages import exit_code, say
+from rlplast.run.read import read_json
 from rlplast.study.folder import config_path, is_done, is_started, read_study
 from rlplast.training.files import lock
 from rlplast.training.run_folder import numbered
@@ -65,7 +66,7 @@ def run_cell(
     """
     cell = cells[key]
     folder = study / cell["folder"]
-    config = api.read_config(config_path(study, key))
+    config = api.read_config(read_json(config_path(study, key)))
     until = tuple(Time.parse(text) for text in cell["stops"])
     about = {
         "study": plan.get("name"),

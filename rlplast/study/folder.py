@@ -3,7 +3,7 @@
     STUDY/study.yaml      the study's config, as given
     STUDY/study.json      format, versions, arms, tasks, seeds, and the cells with their folders
     STUDY/claims/<key>.<n>     who ran which cell when, and how that ended (`rlplast.study.claims`)
-    STUDY/configs/<key>.yaml   each cell's resolved config
+    STUDY/configs/<key>.json   each cell's resolved config
     STUDY/logs/…          a log per cell
     STUDY/cells/…         a run's folder per cell
 
@@ -104,7 +104,7 @@ def is_started(folder: Path) -> bool:
 
 def config_path(study: Path, key: str) -> Path:
     """Return where the config of a cell lies."""
-    return study / "configs" / f"{key}.yaml"
+    return study / "configs" / f"{key}.json"
 
 
 def log_file(cell_folder: str) -> str:

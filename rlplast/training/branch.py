@@ -60,7 +60,7 @@ def branch_run(
             for path in checkpoint.complete(run / "checkpoints"):
                 _link_tree(path, temporary / "checkpoints" / path.name)
             for name in LINES:
-                _copy_lines(run / name, temporary / name, state["checksums"][name][-1][0])
+                _copy_lines(run / name, temporary / name, state["lengths"][name])
             for events in run.glob("events.*"):
                 shutil.copyfile(events, temporary / events.name)
             write_text(temporary / "config.yaml", config)
@@ -112,18 +112,17 @@ def _link_tree(source: Path, target: Path) -> None:
         fsync(folder)
 
 
-def _copy_lines(source: Path, target: Path, count: int) -> None:
-    """Copy the first `count` lines.
+def _copy_lines(source: Path, target: Path, length: int) -> None:
+    """Copy the lines of the first `length` bytes.
 
     Raises:
         DamagedFile: if there are fewer.
     """
     text = source.read_bytes() if source.exists() else b""
-    lines = [line for line in text.splitlines(keepends=True) if line.endswith(b"\n")]
-    if len(lines) < count:
+    if text[length - 1 : length] != b"\n"[:length]:
         raise DamagedFile(
-            f"{source} has {len(lines)} lines, its checkpoint counts {count}: lines were lost; "
-            f"{_remedy(source.parent)}"
+            f"{source}: its checkpoint counts {length} bytes, at which no line ends: it was "
+            f"edited, or lines were lost; {_remedy(source.parent)}"
         )
-    target.write_bytes(b"".join(lines[:count]))
+    target.write_bytes(text[:length])
     fsync(target)

@@ -195,13 +195,12 @@ def write(taken: Snapshot) -> None:
         for path in taken.shared:
             link(path, temporary / path.name)
         (temporary / STATE).write_text(json.dumps(taken.state))
-        fresh = {TENSORS, STATE} | ({INITIALS} if taken.initial else set())
         seal = {
             "format": FORMAT,
             "position": list(taken.position),
             "stays": taken.stays,
             "run": taken.run,
-            "files": manifest(temporary, previous, fresh),
+            "files": manifest(temporary, previous),
         }
         sentinel = temporary / SENTINEL
         sentinel.write_text(json.dumps(seal))

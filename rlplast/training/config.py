@@ -1,16 +1,17 @@
 """What every run's config has, whatever it trains, and the one YAML loader.
 
 - `RunConfig`: keys common to all kinds; each kind derives a dataclass from it.
-- `read_yaml`, `parse_yaml`: YAML 1.2 floats (``1e-3`` is a number), duplicate keys refused.
+- `read_yaml`, `parse_yaml`, `dump_yaml`: YAML 1.2 (``1e-3`` is a number, ``on`` a word).
 """
 
-import re
+import io
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-import yaml
 from pydantic import Field
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from rlplast.core.clock import UNITS, Clock, Time
 from rlplast.core.errors import ConfigError
@@ -24,6 +25,7 @@ __all__ = [
     "LogConfig",
     "MetricsConfig",
     "RunConfig",
+    "dump_yaml",
     "parse_yaml",
     "read_yaml",
 ]
@@ -32,110 +34,47 @@ __all__ = [
 Logger = Literal["tensorboard", "wandb", "mlflow"]
 
 
-class _Loader(yaml.SafeLoader):
-    """SafeLoader that reads ``1e-3`` as a number and refuses duplicate keys."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+$|^[-+]?(\d+\.\d*|\.\d+)$"),
-    list("-+0123456789."),
-)
-
-
-def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen = set()
-    for key_node, _ in node.value:
-        key = loader.construct_object(key_node, deep=True)
-        if key in seen:
-            raise ConfigError(f"key {key!r} is given twice, line {key_node.start_mark.line + 1}")
-        seen.add(key)
-    return loader.construct_mapping(node, deep=True)
-
-
-_Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
-
-
-def _int(loader: _Loader, node: yaml.ScalarNode) -> int:
-    digits = node.value.lstrip("+-").replace("_", "")
-    if digits.isdigit() and digits[0] == "0" and digits.strip("0"):
-        raise ConfigError(  # YAML 1.1 reads an octal number, 1.2 a decimal one
-            f"{node.value}, line {node.start_mark.line + 1}: a number begins with no 0; write "
-            f"{'-' * node.value.startswith('-')}{digits.lstrip('0')}, or '{node.value}' for text"
-        )
-    return loader.construct_yaml_int(node)
-
-
-_Loader.add_constructor("tag:yaml.org,2002:int", _int)
-
-_MOST_NODES = 100_000  # of a config, whatever its aliases stand for written out
-
-
-def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """Return how many nodes there are, those behind aliases counted as often as they are named."""
-    if id(node) in sizes:
-        found = sizes[id(node)]
-    else:
-        sizes[id(node)] = _MOST_NODES + 1  # while it is open: an alias of itself has no end
-        inside = node.value if isinstance(node, yaml.CollectionNode) else ()
-        pairs = inside if isinstance(node, yaml.MappingNode) else [(child,) for child in inside]
-        found = 1
-        for child in (child for pair in pairs for child in pair):
-            found += _size(child, sizes)
-        sizes[id(node)] = found
-    if found > _MOST_NODES:
-        raise ConfigError(
-            f"line {node.start_mark.line + 1}: YAML of more than {_MOST_NODES} entries, its "
-            "aliases written out; write a smaller one"
-        )
-    return found
+# Ill-formed scalars and keys, and nesting without end, come out of ruamel.yaml as these.
+_YAML_ERRORS = (YAMLError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
 def parse_yaml(text: str, where: str = "YAML") -> Any:
-    """Parse YAML text; every config and every command-line value comes through here.
+    """Parse YAML 1.2 text; every config and every command-line value comes through here.
 
     Raises:
-        ConfigError: naming the line that is not YAML.
+        ConfigError: naming the line that is not YAML, or gives a key twice.
 
     Examples:
-        >>> parse_yaml("lr: 1e-3")
-        {'lr': 0.001}
-        >>> parse_yaml("on: 1")  # YAML 1.1 would read a boolean
-        {'on': 1}
+        >>> parse_yaml("{lr: 1e-3, on: 1}")  # YAML 1.1 would read text and a boolean
+        {'lr': 0.001, 'on': 1}
     """
     try:
-        loader = _Loader(text)
-        node = loader.get_single_node()
-        if node is None:
-            return None
-        _size(node, {})
-        return loader.construct_document(node)
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from error
+        return YAML(typ="safe", pure=True).load(text)
     except _YAML_ERRORS as error:
         raise ConfigError(f"{where} is no valid YAML: {_problem(error)}") from error
 
 
-# Ill-formed scalars and keys, and nesting without end, come out of PyYAML as these.
-_YAML_ERRORS = (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
-
-
 def _problem(error: Exception) -> str:
     """Say on one line what is wrong, and where if it is known."""
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+    if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"{error.problem}, line {mark.line + 1}, column {mark.column + 1}"
     return " ".join(str(error).split())
 
 
-# A hook's key `on` must stay a word: YAML 1.1 reads on/off/yes/no as booleans.
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, regexp) for tag, regexp in resolvers if tag != "tag:yaml.org,2002:bool"]
-    for first, resolvers in _Loader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|false|False)$"), list("tTfF")
-)
+def dump_yaml(value: Any, flow: bool | None = False, width: int = 80) -> str:
+    """Return a value as YAML that `parse_yaml` reads back to an equal one.
+
+    Args:
+        value: mappings, lists and plain values; keys keep their order.
+        flow: whether all is in braces and brackets; None: the innermost alone.
+        width: characters of a line, at most if it can be.
+    """
+    yaml, out = YAML(typ="safe", pure=True), io.StringIO()
+    yaml.default_flow_style, yaml.width = flow, width
+    yaml.sort_base_mapping_type_on_output = False  # pyright: ignore[reportAttributeAccessIssue]
+    yaml.dump(value, out)
+    return out.getvalue().removesuffix("...\n")
 
 
 def read_yaml(path: Path) -> Any:

@@ -204,13 +204,10 @@ class _SilentFolder(RunFolder):
 
     def __init__(self, path: Path) -> None:
         self.path, self._files, self._lock = path, {}, None
-        self.lost, self.altered, self.listener, self._unheard = {}, {}, None, []
-        self._marks = {}
+        self.lost, self.listener, self._unheard = {}, None, []
 
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
         pass
 
-    def cut(
-        self, lengths: Mapping[str, int], checksums: Mapping[str, Iterable[Iterable[int]]]
-    ) -> None:
+    def cut(self, lengths: Mapping[str, int]) -> None:
         pass

@@ -96,7 +96,7 @@ def is_locked(path: Path) -> bool:
 
 
 def link(source: Path, target: Path) -> None:
-    """Give a file a second name, or copy it and its times where there are no hard links.
+    """Give a file a second name, or copy it where there are no hard links.
 
     Raises:
         OSError: if there is no such file, or the disk is full.
@@ -104,7 +104,7 @@ def link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:  # another file system, or one without hard links
-        shutil.copy2(source, target)  # its time of writing tells that it is a copy
+        shutil.copyfile(source, target)
         fsync(target)
 
 

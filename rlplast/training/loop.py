@@ -383,7 +383,6 @@ class Loop:
             "hooks": self.hooks.state_dict(),
             "measured": getattr(self.measure, "state_dict", dict)(),
             "lengths": self.folder.lengths(),
-            "checksums": self.folder.checksums(),
             "logged": dataclasses.asdict(self._logged) if self._logged else None,
             "pending": dataclasses.asdict(self._pending) if self._pending else None,
             "stopped": self._stopped,
@@ -442,7 +441,7 @@ class Loop:
         self.hooks.load_state_dict(state["hooks"])
         getattr(self.measure, "load_state_dict", dict)(state.get("measured", {}))
         self._fired_until = self.hooks.fired_until(state["hooks"], self.trainable.clock)
-        self.folder.cut(state["lengths"], state.get("checksums", {}))
+        self.folder.cut(state["lengths"])
         self._best = Best(**state["best"]) if state.get("best") else None
         if distributed.rank() == 0:
             checkpoint.unseal_newer(self.folder.checkpoints, path)

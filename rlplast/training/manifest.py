@@ -5,7 +5,6 @@
 """
 
 import json
-from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,11 @@ KINDS = ("step", "best", "branch")  # of checkpoints: what their names begin wit
 FORMAT = 2
 
 
-def manifest(
-    folder: Path, previous: Path | None, fresh: Collection[str] = ()
-) -> dict[str, list[int]]:
+def manifest(folder: Path, previous: Path | None) -> dict[str, list[int]]:
     """Return ``{name: [bytes, checksum]}`` of a folder's files, everything on disk.
 
-    A file shared with the previous checkpoint, which is on disk already, keeps the checksum it
-    was written with: what has been damaged since must not be sealed as good. The files `fresh`
-    are new, though they may agree with older ones in name, bytes and time (clocks tick slowly).
+    A hard link to a file of the previous checkpoint, which is on disk already, keeps the checksum
+    it was written with: what has been damaged since must not be sealed as good.
     """
     shared = _known(previous) if previous is not None else {}
     found = {}
@@ -35,31 +31,21 @@ def manifest(
         if not path.is_file() or path.name == SENTINEL:
             continue
         about = path.stat()
-        name = path.relative_to(folder).as_posix()
-        copied = (name, about.st_size, about.st_mtime_ns)
-        known = shared.get((about.st_dev, about.st_ino)) or shared.get(copied)
-        known = None if name in fresh else known
+        known = shared.get((about.st_dev, about.st_ino))
         if known is None:
             fsync(path)
-        found[name] = known or [about.st_size, checksum(path)]
+        found[path.relative_to(folder).as_posix()] = known or [about.st_size, checksum(path)]
     return found
 
 
-def _known(folder: Path) -> dict[tuple[Any, ...], list[int]]:
-    """Return ``{file: [bytes, checksum]}`` of the files of a sealed checkpoint.
-
-    A file is identified by ``(device, inode)``, and its copy by ``(name, bytes, time of writing)``.
-    """
-    try:
-        files = check_seal(folder)["files"]
-    except DamagedFile:  # deleted meanwhile: nothing is shared with it
-        return {}
+def _known(folder: Path) -> dict[tuple[int, int], list[int]]:
+    """Return ``{(device, inode): [bytes, checksum]}`` of the files of a sealed checkpoint."""
     found = {}
-    for name, written in files.items():
-        with suppress(OSError):
-            about = (folder / name).stat()
-            found[about.st_dev, about.st_ino] = written
-            found[name, about.st_size, about.st_mtime_ns] = written
+    with suppress(DamagedFile):  # deleted meanwhile: nothing is shared with it
+        for name, written in check_seal(folder)["files"].items():
+            with suppress(OSError):
+                about = (folder / name).stat()
+                found[about.st_dev, about.st_ino] = written
     return found
 
 

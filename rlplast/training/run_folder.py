@@ -1,8 +1,7 @@
 """A run's folder: its config, its metrics and receipts, its lock, its checkpoints.
 
-Lines are appended as they happen. Each checkpoint stores how long the files were and their
-checksums. Resume cuts them back to that length, so an interrupted run leaves no line twice, and
-says if a line was altered since.
+Lines are appended as they happen. Each checkpoint stores how long the files were. Resume cuts them
+back to that length, so an interrupted run leaves no line twice.
 """
 
 import itertools
@@ -10,8 +9,7 @@ import json
 import math
 import os
 import shutil
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,9 +21,6 @@ from rlplast.training.files import check_plain, fsync, lock, whole
 __all__ = ["RunFolder", "near", "numbered", "write_json", "write_text"]
 
 LINES = ("metrics.jsonl", "receipts.jsonl")
-_MARKS = 64  # checksums of one file that a checkpoint holds, at most
-
-Mark = tuple[int, int, int]  # lines, bytes, and the CRC-32 of these bytes
 
 
 @contextmanager
@@ -76,8 +71,6 @@ class RunFolder:
     Attributes:
         path: the folder.
         lost: by file, how many lines `cut` has cut off, which the run writes anew.
-        altered: by file, the first and last line between which `cut` has found something else
-            than was written.
         listener: called with each line once it is in its file: with the file (metrics or receipts),
             the clock's counters, and the values or the receipt.
 
@@ -89,7 +82,6 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lost: dict[str, int] = {}
-        self.altered: dict[str, tuple[int, int]] = {}
         self.listener: Callable[[list[Any]], object] | None = None
         self._unheard: list[Any] = []
         path.mkdir(parents=True, exist_ok=True)
@@ -102,8 +94,6 @@ class RunFolder:
             )
         self._lock = taken
         self._files = {name: (path / name).open("ab") for name in LINES}
-        self._written: dict[str, Mark] = dict.fromkeys(LINES, (0, 0, 0))
-        self._marks: dict[str, list[Mark]] = {name: [] for name in LINES}
 
     @property
     def checkpoints(self) -> Path:
@@ -127,7 +117,6 @@ class RunFolder:
         line = json.dumps(finite, allow_nan=False).encode() + b"\n"
         with _writing(self.path / name):
             self._files[name].write(line)
-        self._written[name] = _after(self._written[name], line)
 
     def _notify(self, *line: Any) -> None:
         if self.listener is not None:
@@ -137,21 +126,6 @@ class RunFolder:
         """Return the files' lengths in bytes, all lines so far visible to readers."""
         self.flush()
         return {name: file.tell() for name, file in self._files.items()}
-
-    def checksums(self) -> dict[str, list[Mark]]:
-        """Return for each file a few marks, the last one at its end: lines, bytes, CRC-32.
-
-        A checkpoint that is compared with the files later can say between which two marks a line
-        was altered. Where there are too many, the one goes whose neighbours are the closest.
-        """
-        for name, marks in self._marks.items():
-            if marks[-1:] != [self._written[name]]:
-                marks.append(self._written[name])
-            if len(marks) > _MARKS:
-                ends = zip(marks, marks[2:], strict=False)
-                gaps = [after[0] - before[0] for before, after in ends]
-                del marks[1 + gaps.index(min(gaps))]
-        return {name: list(marks) for name, marks in self._marks.items()}
 
     def sync(self) -> None:
         """Force to disk at least what `lengths` last counted; any thread may do it."""
@@ -168,36 +142,23 @@ class RunFolder:
         if lines and self.listener is not None:
             self.listener(lines)
 
-    def cut(
-        self, lengths: Mapping[str, int], checksums: Mapping[str, Iterable[Iterable[int]]]
-    ) -> None:
-        """Cut the files back to what a checkpoint stored; compare them with its checksums.
-
-        A file that was altered is cut after as many lines as the checkpoint counts.
-
-        Args:
-            lengths: what `lengths` returned.
-            checksums: what `checksums` returned.
+    def cut(self, lengths: Mapping[str, int]) -> None:
+        """Cut the files back to the lengths that a checkpoint stored.
 
         Raises:
-            DamagedFile: if a file has less than the checkpoint counts.
+            DamagedFile: if a file is shorter, or has no end of a line there: it was edited.
         """
         for name, length in lengths.items():
             path, file = self.path / name, self._files[name]
-            stored = [(int(n), int(size), int(crc)) for n, size, crc in checksums.get(name, ())]
-            agree = _agreeing(path, stored)
-            if len(agree) < len(stored):
-                first, last = agree[-1][0] + 1 if agree else 1, stored[len(agree)][0]
-                self.altered[name] = first, last
-                length = _end_of_line(path, stored[-1][0])
-            size = file.seek(0, os.SEEK_END)
-            if size < length:
+            with path.open("rb") as reader:
+                reader.seek(max(0, length - 1))
+                end, rest = reader.read(min(length, 1)), reader.read()
+            if end != b"\n"[:length]:
                 raise DamagedFile(
-                    f"{path} has {size} bytes, the checkpoint counts {length}: lines were lost; "
-                    "restore it from a copy"
+                    f"{path}: the checkpoint counts {length} bytes, at which no line ends: it was "
+                    "edited, or lines were lost; restore it from a copy"
                 )
-            self.lost[name.removesuffix(".jsonl")] = _lines_after(path, length)
-            self._marks[name], (self._written[name],) = agree, _marks_at(path, [length])
+            self.lost[name.removesuffix(".jsonl")] = rest.count(b"\n")
             with _writing(path):
                 file.truncate(length)
             file.seek(0, os.SEEK_END)
@@ -211,7 +172,7 @@ class RunFolder:
                 with _writing(kept[-1]):
                     shutil.copyfile(self.path / name, kept[-1])
                     fsync(kept[-1])
-        self.cut(dict.fromkeys(self._files, 0), {})
+        self.cut(dict.fromkeys(self._files, 0))
         return kept
 
     def close(self) -> None:
@@ -220,52 +181,6 @@ class RunFolder:
             if file is not None:
                 with suppress(OSError):
                     file.close()
-
-
-def _after(mark: Mark, text: bytes) -> Mark:
-    """Return the mark behind some text that follows a mark."""
-    lines, size, crc = mark
-    return lines + text.count(b"\n"), size + len(text), zlib.crc32(text, crc)
-
-
-def _marks_at(path: Path, places: Iterable[int]) -> list[Mark]:
-    """Return the marks at numbers of bytes from the start, which ascend."""
-    found, mark = [], (0, 0, 0)
-    with path.open("rb") as file:
-        for place in places:
-            while mark[1] < place and (piece := file.read(min(place - mark[1], 1 << 20))):
-                mark = _after(mark, piece)
-            found.append(mark)
-    return found
-
-
-def _agreeing(path: Path, stored: list[Mark]) -> list[Mark]:
-    """Return the marks up to which a file is as it was written."""
-    found = _marks_at(path, [size for _, size, _ in stored])
-    return [mark for mark, other in zip(stored, found, strict=True) if mark == other]
-
-
-def _end_of_line(path: Path, number: int) -> int:
-    """Return the bytes of so many lines from the start.
-
-    Raises:
-        DamagedFile: if there are fewer.
-    """
-    with path.open("rb") as file:
-        lines = [len(line) for line in itertools.islice(file, number) if line.endswith(b"\n")]
-    if len(lines) < number:
-        raise DamagedFile(
-            f"{path} has {len(lines)} lines, the checkpoint counts {number}: lines were lost; "
-            "restore it from a copy"
-        )
-    return sum(lines)
-
-
-def _lines_after(path: Path, length: int) -> int:
-    """Return how many whole lines there are after so many bytes."""
-    with path.open("rb") as file:
-        file.seek(length)
-        return sum(line.endswith(b"\n") for line in file)
 
 
 def clock_fields(clock: Clock, units: tuple[str, ...]) -> dict[str, int]:

@@ -117,7 +117,7 @@ FILES = [
     (b"seed: [1\n", "expected ',' or ']'"),
     (b"seed: 1: 2\n", "line 1, column 8"),
     (b"\tseed: 1\n", "no valid YAML"),
-    (b"seed: 1\nseed: 2\n", "'seed' is given twice, line 2"),
+    (b"seed: 1\nseed: 2\n", 'duplicate key "seed"'),
     (b"seed: !!python/object/apply:os.getcwd []\n", "no valid YAML: could not determine"),
     (b"\x00\x01\x02", "unacceptable character"),
     (b"\xff\xfe\xfa\x80", "cannot be read: 'utf-8' codec"),

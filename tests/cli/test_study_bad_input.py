@@ -86,7 +86,7 @@ def test_key_of_the_study_is_named(tmp_path: Path):
 
 
 TEXTS = [
-    ("base: dqn/demo\narms: {a: {}, a: {}}\n", "key 'a' is given twice, line 2"),
+    ("base: dqn/demo\narms: {a: {}, a: {}}\n", 'duplicate key "a"'),
     ("base: [", "study.yaml"),
     ("kind: dqn\ntotal: 1k env_steps\n", "`rlplast train` takes it"),
 ]

@@ -174,7 +174,7 @@ def loop(
     if any((folder / "checkpoints").glob("step-*")):
         made.load(checkpoint.newest(folder / "checkpoints")[0])
     else:
-        made.folder.cut(dict.fromkeys(made.folder.lengths(), 0), {})
+        made.folder.cut(dict.fromkeys(made.folder.lengths(), 0))
     return made
 
 

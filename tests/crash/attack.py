@@ -111,11 +111,6 @@ def mutate(tree: Any, draw: random.Random) -> str:
     return str(key)
 
 
-BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
-    f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
-)
-
-
 def text_of(tree: Any, draw: random.Random) -> str:
     """Return a config as YAML, one in twenty damaged."""
     text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
@@ -126,7 +121,6 @@ def text_of(tree: Any, draw: random.Random) -> str:
         [
             text[:cut],
             text[:cut] + draw.choice("\t{[&*!|>'\"%@`\x00:-") + text[cut:],
-            BOMB + text,
             text + "hooks: &h [*h]\n",
             "[" * 5000,
             text * 2,
