@@ -74,12 +74,7 @@ def _inside(summaries: Sequence[dict[str, Any]]) -> list[str]:
 def _never_fired(
     hooks: Sequence[tuple[Mapping[str, Any], bool]], metrics: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
-    """Say of each hook whose condition never held how often it was measured, and how near it came.
-
-    Args:
-        hooks: those of the run's config, and whether they fired.
-        metrics: the lines of metrics.
-    """
+    """Say of each hook whose condition never held how often it was read, and how near it came."""
     for number, (hook, fired) in enumerate(hooks):
         when = hook.get("when")
         if when is None or fired:

@@ -52,12 +52,7 @@ def _left(task: Task) -> str:
 
 
 def _range(low: float, high: float) -> str:
-    """Return two times as one where they are alike.
-
-    Examples:
-        >>> _range(600, 700), _range(600, 2700), _range(50, 600)
-        ('12 min', '10 to 45 min', '50 s to 10 min')
-    """
+    """Return two times as one where they are alike."""
     if high <= _ALIKE * low:
         return duration(high)
     one, other = duration(low).split(), duration(high).split()

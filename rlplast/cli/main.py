@@ -57,10 +57,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Command(_Parser):
-    """A command's parser, which declares its arguments when the command is used.
-
-    Those of `apply` are the parameters of all registered methods, of plug-ins too.
-    """
+    """A command's parser, which declares its arguments when the command is used."""
 
     name: str | None = None
     imported: Callable[[], None]

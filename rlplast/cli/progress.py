@@ -88,11 +88,7 @@ class RunProgress(Rows):
 
 
 def _length(loop: Loop) -> tuple[str, float]:
-    """Return the unit that progress is counted in, and how many there are.
-
-    An epoch, a phase, or one env_step with the updates of a priming may last for hours: updates are
-    counted instead where their number is known.
-    """
+    """Return the unit that progress is counted in, and how many there are."""
     updates = loop.hooks.horizon.updates
     agent: Any = getattr(getattr(loop.trainable, "config", None), "agent", None)
     long = loop.total.unit in ("epochs", "phase") or getattr(agent, "initial_updates", 0) > 0

@@ -1,10 +1,4 @@
-"""What arms are called, and how they look, the same in all charts and tables of a report.
-
-- `task_of`, `label_of`: names of a run in no study: what it trains on, and its hooks.
-- `differences`: where two configs differ that are not of one arm.
-- `number_variants`: " (2)" for a second config of one label.
-- `Look`, `looks`: the colour, shape and dashes of each arm.
-"""
+"""What arms are called, and how they look, the same in all charts and tables of a report."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence

@@ -1,9 +1,5 @@
 """The charts of a report: a function each, from tables to a Vega-Lite chart made by Altair.
 
-- `curves`, `ranking`, `chances`, `profiles`, `metrics`: of all reports.
-- `tasks_in_turn`, `each_task`: of runs through a sequence of tasks.
-- `lines`, `panels`, `points`: what they are made of: a line an arm, small ones, a row an arm.
-
 One specification is drawn in the page and into the files. The page sets its parameters: `shown`
 (the labels of the arms to show), `focus` (the arm that is pointed at), `seeds` (whether each seed
 has its line), `hover` (whether points answer to the pointer).
@@ -521,10 +517,7 @@ def points(
 
 
 def _reached(data: Mapping[str, list[Datum]]) -> tuple[float, float] | None:
-    """Return the lowest and highest value of any seed and band; None without a seed.
-
-    Intervals of few seeds may go further, even where no score can: there they are cut off.
-    """
+    """Return the lowest and highest value of any seed and band; None without a seed."""
     found = [row["y"] for row in data.get("seeds") or ()]
     if not found:
         return None
@@ -541,10 +534,7 @@ def _curve_layers(
     only: str = "true",
     zoom: str = "zoom",
 ) -> list[alt.Chart]:
-    """Return intervals, lines and points of curves; Ctrl + wheel and a drag move the x axis.
-
-    Intervals are drawn within what was `reached`.
-    """
+    """Return intervals, lines and points of curves; Ctrl + wheel and a drag move the x axis."""
     within = "clamp(datum.{}, {:.6g}, {:.6g})" if reached else "datum.{}"
     low, high = (within.format(field, *(reached or ())) for field in ("low", "high"))
     rows = _named("curves", f"{SHOWN} && {only}")
@@ -641,19 +631,14 @@ def _faint(full: float, faint: float) -> Any:
 
 
 def _tip(field: str, title: str) -> alt.Tooltip:
-    """Return a number that the thing under the pointer says, with its title.
-
-    The title is never a user's: Vega-Lite (6.4) puts it into an expression and lets quotes end it.
-    """
+    """Return a number that the thing under the pointer says, with its title."""
+    # A title is never a user's: Vega-Lite 6.4 puts it into an expression and lets quotes end it.
     return alt.Tooltip(f"{field}:Q", title=title, format=",.4~g")
 
 
 def _nearest(fields: Mapping[str, str]) -> Any:
-    """Return what the point nearest to the mouse says: its arm, and field → title of numbers.
-
-    Vega-Lite's own list of fields leaves names out there (as of 6.4 it looks them up in the cell
-    around the point, which has the point as its datum).
-    """
+    """Return what the point nearest to the mouse says: its arm, and field → title of numbers."""
+    # Vega-Lite 6.4 looks up its own list of fields in the cell around the point.
     own, form = "(datum.datum || datum)", "format({}.{}, ',.4~g')"
     numbers = [f"{json.dumps(title)}: {form.format(own, key)}" for key, title in fields.items()]
     return alt.value(alt.expr(f"{{'arm': {own}.arm, {', '.join(numbers)}}}"))

@@ -1,9 +1,5 @@
 """A report: read runs, compute their numbers, and write a page, its pictures and its tables.
 
-- `report`: all of that; `write_report`: from what was read.
-- `sections`: what the page says, section by section.
-- `page`: the page itself, in one file, by the template `report.html.j2`.
-
 The template escapes whatever text it is given. Nothing is loaded from anywhere: styles, scripts and
 charts are in the page. Behind each chart stands its picture, which is seen where no script draws
 it: on paper, or in a browser without scripts.

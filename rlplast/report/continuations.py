@@ -1,8 +1,4 @@
-"""Continuations of one branch: how many recover.
-
-- `recoveries`: the share of each task and arm, by seed.
-- `share_recovered`: a share with its interval.
-"""
+"""Continuations of one branch: how many recover."""
 
 import math
 from collections.abc import Sequence

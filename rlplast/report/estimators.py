@@ -1,14 +1,5 @@
 """Statistics of a few runs: point estimates, each with an interval, and tests.
 
-- `middle`: the interquartile mean, its variance and its degrees of freedom.
-- `stratified_interval`: the interquartile mean of several tasks' scores, with its interval.
-- `probability_of_improvement`: how often a run of one arm beats a run of another.
-- `align`, `curve_band`: curves on common points, and their interquartile mean with a band.
-- `area_under_curve`: what one curve says.
-- `Comparison`, `compare_arms`: the difference of two arms, with a p-value.
-- `welch`: the difference of arms that share no seeds.
-- `holm`: p-values of several arms, corrected for their number.
-
 As in rliable (Agarwal et al. 2021, arXiv:2108.13264), the interquartile mean (IQM) leaves out
 ⌊n/4⌋ values at either end. Its interval is Student's, with the larger of two standard errors: that
 of a trimmed mean (Tukey & McLaughlin 1963) and that of the plain mean. `scripts/coverage.py`

@@ -1,9 +1,4 @@
-"""What runs measured, as tables of pandas.
-
-- `frame`: a row per measured number.
-- `runs`: a row per run.
-- `read`: `Results`, what a report is made from: both, the receipts, and what is missing.
-"""
+"""What runs measured, as tables of pandas."""
 
 import math
 import os
@@ -622,10 +617,7 @@ def _check_clocks(clocks: Sequence[Row], unit: str, path: Path) -> None:
 
 
 def _score(names: Collection[str], config: Row) -> str:
-    """Return the first there is of `EVALUATIONS`, the loss on a corpus, and `TRAINING`.
-
-    A stream of tasks has a score of its own.
-    """
+    """Return the first there is of `EVALUATIONS`, the loss on a corpus, and `TRAINING`."""
     of_tasks = SCORE_OF_TASKS.get(str((config.get("stream") or {}).get("name")), "")
     corpora = sorted(n for n in names if n.startswith("eval/") and n.endswith("/loss"))
     known = (of_tasks, *EVALUATIONS, *corpora, *TRAINING)

@@ -1,7 +1,4 @@
-"""Numbers as a report writes them: three significant digits, more where an interval is narrow.
-
-- `number`: one number; `estimate`: one with its interval.
-"""
+"""Numbers as a report writes them: three significant digits, more where an interval is narrow."""
 
 import math
 from typing import Any

@@ -1,9 +1,4 @@
-"""Published curves beside ours: whether an arm's mean lies in the published band.
-
-- `bands`: what the charts of curves draw.
-- `compared`: each published moment that ours have reached, ours and theirs.
-- `uncompared`: which curves have no such moment, and why.
-"""
+"""Published curves beside ours: whether an arm's mean lies in the published band."""
 
 from collections.abc import Iterator
 from typing import Any

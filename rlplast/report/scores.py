@@ -1,9 +1,5 @@
 """Scores on a scale that tasks share, so that they may be averaged.
 
-- `Scale`: an affine scale with its name; `RAW` is none.
-- `scale_of`: the scale of a task's score; `reference_id`: the task as it knows it.
-- `bounds_of`: between what a score lies.
-
 Atari: (score − random) / (human − random), with the scores of both in DQN Zoo's
 `dqn_zoo/atari_data.py` (57 games; episodes of at most half an hour that begin with up to 30 no-op
 actions). DeepMind Control Suite: return / 1000, the most an episode can give (Tassa et al. 2018,

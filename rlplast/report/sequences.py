@@ -1,11 +1,5 @@
 """Runs through tasks that follow one another: how each visit of a task went, in numbers.
 
-- `tasks_in`: the name of each phase's task, by a run's config.
-- `visits`: a row per run and phase; `task_curve`: the score of one task over a whole run.
-- `revisits`, `late_change`, `plasticity_loss`, `forward_transfer`, `forgetting`: what they say of
-  one run, functions of its rows.
-- `sequence`: all of them, by arm.
-
 All scores are in the sense of better: losses count with a minus. Forward transfer and forgetting
 are Wolczyk et al. 2021's (Continual World, arXiv:2105.10919).
 """

@@ -1,7 +1,5 @@
 """A report that a browser shows while its runs go on.
 
-- `serve`: shows a folder, and writes the report in it again whenever runs have written something.
-
 A page of another site that a browser shows may send requests here under a name of its own, which
 leads to this machine (DNS rebinding). So only requests for this machine's own name are answered.
 """

@@ -1,11 +1,5 @@
 """What a report says in numbers, as functions of tables.
 
-- `measure`: adds to `frame.Results.runs` how each run ended, its area, and what it cost.
-- `firings`: a row per firing: the drop of the score, and its recovery.
-- `final`, `drop`, `recovery`: a row per task and arm, estimated over seeds.
-- `compare`, `improvement`: the same, against a baseline.
-- `summarise`: all of these, and rows over all tasks: the columns of summary.csv.
-
 An estimate has the columns ``value``, ``low``, ``high`` (ends of the 95% interval, NaN with fewer
 than 5 seeds) and ``count``. Those over seeds are interquartile means (`rlplast.report.estimators`).
 Runs whose ``final`` is NaN are in no estimate.
@@ -170,12 +164,10 @@ def firings(results: Results, run: int | None = None) -> pd.DataFrame:
 
 
 def _first_after(points: pd.DataFrame, clock: Row, score: str) -> int:
-    """Return the index of the first point of a score after a firing.
-
-    Hooks fire before an evaluation at the same clock, so such a point is after it. Other scores
-    (train/return) are of what lies behind a point: it is before. The last point of a phase has the
-    firing's updates and epochs but not its phase: it is before.
-    """
+    """Return the index of the first point of a score after a firing."""
+    # Hooks fire before an evaluation at the same clock. Other scores (train/return) are of what
+    # lies behind a point, which is then before. The last point of a phase has the firing's updates
+    # but not its phase: before.
     counts = {unit: count for unit, count in clock.items() if unit in points and unit in UNITS}
     here = points[list(counts)].to_numpy()
     there = np.array(list(counts.values()))
@@ -393,11 +385,7 @@ _SCORES, _LENGTHS = ["final", "auc", "auc_after"], ["change", "drop", "lost_area
 
 @dataclass(frozen=True)
 class _Group:
-    """Runs with a score that rows are made of: on one task, or on all, on the scale they share.
-
-    `runs` have the columns of estimates, and `better`: final scores in the sense of better.
-    `bounds` are those of a score, and `scale` is that of `normalised`.
-    """
+    """Runs with a score that rows are made of: on one task, or on all, on the scale they share."""
 
     name: str
     runs: pd.DataFrame
@@ -496,11 +484,9 @@ def _pooled(
 
 
 def _corrected(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows with their p-values corrected.
-
-    All rows that get a verdict are one family: those over all tasks, and of arms that have none
-    the rows of the tasks. The other rows of tasks, which detail a verdict, are another one.
-    """
+    """Return the rows with their p-values corrected."""
+    # All rows that get a verdict are one family: those over all tasks, and of arms that have none
+    # the rows of the tasks. The other rows of tasks, which detail a verdict, are another one.
     pooled, tested = table.task == ALL_TASKS, table.p_value.notna()
     detail = ~pooled & table.arm.isin(table.arm[pooled & tested])
     for family in (tested & ~detail, tested & detail):

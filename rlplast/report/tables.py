@@ -1,9 +1,4 @@
-"""The tables of a report: a function each, from data frames to what the page shows.
-
-- `table`: a data frame as a table, an estimate as a value with its interval.
-- `numbers`, `drops`, `costs`, `ends`, `after_firing`, `receipts`, `configs`, `runs`, `versions`,
-  `recovered`, `published`, `in_turn`: those of a report.
-"""
+"""The tables of a report: a function each, from data frames to what the page shows."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,8 +1,4 @@
-"""Two runs beside each other: whether they are equal, and what they differ in.
-
-- `compare`: all of it, as data.
-- `first_difference`: where two lists of lines part.
-"""
+"""Two runs beside each other: whether they are equal, and what they differ in."""
 
 import math
 from collections.abc import Mapping, Sequence

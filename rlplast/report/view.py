@@ -1,7 +1,4 @@
-"""What the charts and tables of a report are made from.
-
-- `Report`: runs, numbers and looks of arms, looked up by task.
-"""
+"""What the charts and tables of a report are made from."""
 
 import re
 from dataclasses import dataclass

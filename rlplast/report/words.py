@@ -1,11 +1,4 @@
-"""What a report says in words: who is better by how much, how sure, and at what cost.
-
-- `verdict`: what a row says of an arm against the baseline.
-- `rulings`: what all rows say, per task, as sentences; `verdict_words`: as paragraphs.
-- `card`: what the page begins with.
-- `COVERAGE`, `coverage_words`: how often intervals held the true value in simulated studies.
-- `better`, `intervals`: a score with its sense; which intervals there are.
-"""
+"""What a report says in words: who is better by how much, how sure, and at what cost."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

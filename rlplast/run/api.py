@@ -1,8 +1,4 @@
-"""From a config to a run: what `rlplast train`, `resume`, `evaluate` and Python share.
-
-- `train`, `resume`, `branch`, `load`: whole runs.
-- `Run`: an opened one, which acts and evaluates.
-"""
+"""From a config to a run: what `rlplast train`, `resume`, `evaluate` and Python share."""
 
 import dataclasses
 import time

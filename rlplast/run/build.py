@@ -1,8 +1,4 @@
-"""From a config to what trains, with its hooks: everything is checked on the way.
-
-- `build`: a config → a Trainable and its hooks.
-- `build_trainable`: a part of it.
-"""
+"""From a config to what trains, with its hooks: everything is checked on the way."""
 
 from typing import Any
 

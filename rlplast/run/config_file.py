@@ -1,8 +1,4 @@
-"""From YAML and the command line's overrides to a checked config.
-
-- `read_config`: a path, a shipped name or a mapping → a checked dataclass; `merged`: a mapping.
-- `dump_config`: back to YAML.
-"""
+"""From YAML and the command line's overrides to a checked config."""
 
 import dataclasses
 import json

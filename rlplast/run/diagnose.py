@@ -1,8 +1,4 @@
-"""Does a run lose plasticity? What its newest checkpoint says, in words.
-
-- `diagnose`: of a run's folder.
-- `Diagnosis`: what it found.
-"""
+"""Does a run lose plasticity? What its newest checkpoint says, in words."""
 
 import copy
 import dataclasses

@@ -1,10 +1,4 @@
-"""Where two configs differ.
-
-- `FREE`: keys that do not change what is trained.
-- `is_free`: whether a key is one of them.
-- `leaves`, `texts`: dotted keys and their values.
-- `differing`: keys that differ, with both values.
-"""
+"""Where two configs differ."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

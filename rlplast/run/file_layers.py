@@ -1,9 +1,4 @@
-"""What names, shapes and types in a file of weights tell of their layers.
-
-- `check_own`: refuses tensors that are no weights by themselves.
-- `stored_transposed`: the layers whose weights lie (d_in, d_out).
-- `layer_of`: a module of one layer's tensors.
-"""
+"""What names, shapes and types in a file of weights tell of their layers."""
 
 import math
 import re

@@ -1,9 +1,4 @@
-"""Modules of the user's own, which register what a run needs; run.json keeps their names.
-
-- `import_modules`: those of ``rlplast --import MODULE``.
-- `imported`: their names.
-- `import_again`: those that a run was begun with.
-"""
+"""Modules of the user's own, which register what a run needs; run.json keeps their names."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -1,14 +1,4 @@
-"""What ``run.json`` says of a run: command, versions, machine, status.
-
-- `status`: keeps it true while a run runs.
-- `first_info`, `resumed_info`: its contents.
-- `run_ids`: whose checkpoints the run may go on from.
-- `versions`: of the packages that results depend on; `processor`: this machine's.
-- `resume_info`, `resume_words`: how exactly its environment can be resumed; `restart_info`: where
-  it could not be.
-- `command`: the command that runs.
-- `reporting_outcome`: reports how a block ended.
-"""
+"""What ``run.json`` says of a run: command, versions, machine, status."""
 
 import os
 import platform

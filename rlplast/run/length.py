@@ -1,9 +1,4 @@
-"""How long a run is, in every unit, from its config alone.
-
-- `length`: counts at the end of a run; `length_info`: what run.json says of them.
-- `updates_at`: updates up to a time, where phases differ in length.
-- `phases_of`: training and test images of each phase of a classifier's stream.
-"""
+"""How long a run is, in every unit, from its config alone."""
 
 import dataclasses
 from contextlib import suppress

@@ -2,10 +2,6 @@
 
 Exit 0 done, 1 failed run or damaged file, 2 bad usage or config, 130 interrupted with a checkpoint
 saved.
-
-- `say`, `warn`: a line on stdout, or on stderr.
-- `visible`: a text as both print it: what a terminal would obey is shown as an escape.
-- `exit_code`: that of a block, whose error is printed.
 """
 
 import re

@@ -1,13 +1,4 @@
-"""What a run's folder says: the one reader of its files.
-
-- `read_info`, `read_config`, `read_lines`: run.json, config.yaml, and a .jsonl file.
-- `read_json`: any JSON file that holds one object.
-- `check_is_run`: whether a folder is a run's; `meant`: which one was meant.
-- `unaltered`: for what only an altered file can be.
-- `read_best`: its best evaluation.
-- `status`, `status_in`: how far a run came; `last_line`: the newest line of a file that is being
-  written.
-"""
+"""What a run's folder says: the one reader of its files."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -146,11 +137,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _count(digits: str) -> int:
-    """Return an integer of a line; floats can be made of those of up to 20 digits.
-
-    Raises:
-        ValueError: for a longer one, which is no count.
-    """
+    """Return an integer of a line; floats can be made of those of up to 20 digits."""
     if len(digits) > 20:
         raise ValueError(f"an integer of {len(digits)} digits")
     return int(digits)

@@ -1,9 +1,4 @@
-"""What the JSON files of runs and studies hold, by key; whoever edits one may break it.
-
-- `RUN_INFO`, `CONFIG`, `STUDY`, `Cell`: run.json, config.yaml, study.json and its cells.
-- `METRICS`, `RECEIPTS`: the lines of files.
-- `check_keys`, `check_line`: refuse a value of another type by its key.
-"""
+"""What the JSON files of runs and studies hold, by key; whoever edits one may break it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

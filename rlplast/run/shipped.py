@@ -1,9 +1,4 @@
-"""The configs that come with the library, by name such as ``dqn/asterix``.
-
-- `config_folder`: where they are.
-- `shipped_configs`: every one of them.
-- `find_config`: the file a path or a name stands for.
-"""
+"""The configs that come with the library, by name such as ``dqn/asterix``."""
 
 import os
 from pathlib import Path

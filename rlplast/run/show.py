@@ -1,8 +1,4 @@
-"""What a run's folder says of the run: how far it is, what it measured, what fires next.
-
-- `show_run`: all of it, as data.
-- `share_done`, `next_firing`, `disk_used`: parts of it; `in_short`: a few words.
-"""
+"""What a run's folder says of the run: how far it is, what it measured, what fires next."""
 
 import os
 import re

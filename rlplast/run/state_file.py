@@ -1,9 +1,5 @@
 """Weights in a file: a ``.safetensors``, or a ``.pt`` that is a flat dict of names and tensors.
 
-- `read`, `write`: open one; write one, whole or not at all.
-- `weights_of`: the weights among its tensors.
-- `network_of`: the tensors as a `Network`, which methods edit in place.
-
 Names and shapes are all that is known. A tensor of two dimensions counts as the weight of a linear
 layer, also an embedding; one of more as a conv kernel. Layers follow each other in file order.
 """

@@ -1,8 +1,4 @@
-"""How long updates of a config take on this machine.
-
-- `built`: what a config trains, with its hooks; `ready`: the same with updates to be timed.
-- `updates`: makes so many of them; `paced`: the seconds that they take; `timed`: those of a call.
-"""
+"""How long updates of a config take on this machine."""
 
 import dataclasses
 import math

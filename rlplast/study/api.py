@@ -1,9 +1,4 @@
-"""Studies as a library: what `rlplast study` does, and Python may.
-
-- `study`: runs a study, or goes on with it; `StudyResult`: how it ended.
-- `read_study_config`, `study_cells`, `build_each`, `write_study`, `executor_of`: its steps, some
-  of which a plan and a smoke take too.
-"""
+"""Studies as a library: what `rlplast study` does, and Python may."""
 
 import copy
 import dataclasses

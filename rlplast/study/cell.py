@@ -1,9 +1,5 @@
 """One cell of a study, as workers run it.
 
-- `run_cell`: brings it to its end.
-- `lead`: starts the other processes that train it too, as torchrun would; `main` is theirs.
-- `die_with`: ends a process with its parent.
-
 It may be started again at any time, after any end: what was begun goes on from its newest
 checkpoint, what was not is branched from its prefix, and what is done is left alone.
 """
@@ -120,11 +116,7 @@ def _set_aside(folder: Path) -> None:
 
 
 def _wait_for(folder: Path) -> None:
-    """Wait until nobody writes to a run's folder: a predecessor may still be saving.
-
-    Raises:
-        RlplastError: after too long a time. Unlike a wrong config, it may be over at the next try.
-    """
+    """Wait until nobody writes to a run's folder: a predecessor may still be saving."""
     until = time.monotonic() + _PATIENCE
     while (folder / ".lock").exists():
         if (file := lock(folder / ".lock")) is not None:

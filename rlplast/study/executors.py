@@ -1,8 +1,4 @@
-"""Where the workers of a study are: on this machine, on a Ray cluster, in Slurm jobs.
-
-- `Executor`: starts workers, says whether they have ended, stops them.
-- `make_executor`: one of a kind, from its options.
-"""
+"""Where the workers of a study are: on this machine, on a Ray cluster, in Slurm jobs."""
 
 import io
 import os
@@ -277,11 +273,7 @@ def _connect(ray: Any, address: str) -> None:
 
 
 class _Slurm(Executor):
-    """Workers as an array of Slurm jobs, through submitit; the study only watches them.
-
-    Login node and compute nodes see the study's folder and this Python environment under the same
-    paths. A job whose time limit nears, which is preempted or whose node fails is queued again.
-    """
+    """Workers as an array of Slurm jobs, through submitit; the study only watches them."""
 
     stays = True
 

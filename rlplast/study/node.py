@@ -1,10 +1,5 @@
 """How workers are started on whichever machine this runs.
 
-- `begin`: starts them, as a process that ends with this one.
-- `end`: asks them to save and end, and waits.
-- `run`: does both; what a Ray task is.
-- `SlurmJob`: what a Slurm job is; near its time limit its cells save and it is queued again.
-
 Only the standard library is used: Ray and Slurm carry this module to their nodes as it is.
 """
 

@@ -112,10 +112,7 @@ def plan(runs: Iterable[PlannedRun], continuations: int = 1) -> list[Cell]:
 
 
 def _installed(config: RunConfig) -> Rows:
-    """Return the hooks whose modules are in the network from the start.
-
-    Runs that differ in them share no prefix, since their networks have other tensors.
-    """
+    """Return the hooks whose modules are in the network from the start."""
     return tuple(_canonical(row) for row in config.hooks if row_implements(row, "install"))
 
 
@@ -185,12 +182,9 @@ def _alike(same: list[int], due: Mapping[int, Rows], lists: Sequence[Rows]) -> l
 
 
 def _own_rows(lists: Sequence[Rows], identities: Mapping[str, str]) -> list[Rows]:
-    """Return the rows of each list that the lists do not share.
-
-    Rows in another order are not shared: hooks of one moment fire in list order. Rows of one method
-    and schedule are shared all or none: their number in the list names their random streams and
-    state.
-    """
+    """Return the rows of each list that the lists do not share."""
+    # Hooks of one moment fire in list order. The number of a row among those of one method and
+    # schedule names its streams and state: such rows are shared all or none.
     own: set[str] = set()
     for rows in lists[1:]:
         own |= {row for row in {*rows, *lists[0]} if rows.count(row) != lists[0].count(row)}

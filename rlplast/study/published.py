@@ -1,8 +1,5 @@
 """Published curves that a study's arms are held against: its key ``published``.
 
-- `PublishedCurve`, `PublishedPoint`: what was published of an arm in a task.
-- `published_curves`: those that a study names, read from its CSV and checked.
-
 A CSV has a row per task, setting and moment, and at least the columns of `COLUMNS`. Any other
 column, such as ``replay_ratio``, is one of the setting, by which a study picks rows.
 """

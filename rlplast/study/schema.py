@@ -1,8 +1,4 @@
-"""A JSON Schema of the configs of runs and studies, by which editors complete and check YAML.
-
-- `config_schema`: the schema, from the types that also check configs; `schema_text`: as a file.
-- `meanings`: what docstrings say about each key.
-"""
+"""A JSON Schema of the configs of runs and studies, by which editors complete and check YAML."""
 
 import dataclasses
 import inspect

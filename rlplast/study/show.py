@@ -1,7 +1,4 @@
-"""What a study's folder says: its cells by status, what runs, what failed and why.
-
-- `show_study`: all of it, as data; `share_of`: how far a cell came.
-"""
+"""What a study's folder says: its cells by status, what runs, what failed and why."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -1,8 +1,4 @@
-"""A smoke of a study: each arm for a moment, on few and small data. Nothing of it is a result.
-
-- `run_smoke`: runs it, and says what is wrong.
-- `smoke_study`: the study of one seed whose runs are small; `small`: a run's config made small.
-"""
+"""A smoke of a study: each arm for a moment, on few and small data. Nothing of it is a result."""
 
 import json
 from collections.abc import Mapping

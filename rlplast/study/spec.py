@@ -1,9 +1,4 @@
-"""A study's config: a base run, tasks, seeds and arms.
-
-- `StudyConfig`: the keys of a study's YAML; `parse` checks them.
-- `ArmRun`: one (task, seed, arm) with what it sets in the base config.
-- `runs_of`: all of them, `grid` and `sample` expanded.
-"""
+"""A study's config: a base run, tasks, seeds and arms."""
 
 import dataclasses
 import itertools
@@ -217,10 +212,7 @@ def _values(arm: Mapping[str, Any], own: Mapping[str, Any]) -> Layers:
 def _expanded(
     name: str, arm: Mapping[str, Any], own: Mapping[str, Any]
 ) -> Iterator[tuple[str, Layers]]:
-    """Yield each arm that `grid` or `sample` make of one, with its values by dotted key.
-
-    Values for one task, `own`, come after the arm's, and before those of `grid` and `sample`.
-    """
+    """Yield each arm that `grid` or `sample` make of one, with its values by dotted key."""
     values = _values(arm, own)
     grid, sample = arm.get("grid"), arm.get("sample")
     if grid:
@@ -258,12 +250,7 @@ def _samples(name: str, sample: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _short(keys: list[str]) -> dict[str, str]:
-    """Return for each dotted key the shortest end that no other key has.
-
-    Examples:
-        >>> _short(["hooks.0.params.coef", "optimizer.lr"])
-        {'hooks.0.params.coef': 'coef', 'optimizer.lr': 'lr'}
-    """
+    """Return for each dotted key the shortest end that no other key has."""
     short = {}
     for key in keys:
         parts = key.split(".")

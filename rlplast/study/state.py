@@ -1,8 +1,4 @@
-"""What has become of a study's cells, for those who work on it and those who watch.
-
-- `StudyState`: reads study.json, again when it is written anew, and the claims.
-- `pending`: the cells that have something left to do, by their runs' folders.
-"""
+"""What has become of a study's cells, for those who work on it and those who watch."""
 
 import os
 from collections import defaultdict

@@ -1,8 +1,4 @@
-"""A study's process watches: what workers have done, it reads from the folder.
-
-- `watch`: until every cell has its fate; workers that have ended are started again.
-- `Progress`: how far the study is; `Failure`: a cell that failed for good.
-"""
+"""A study's process watches: what workers have done, it reads from the folder."""
 
 import dataclasses
 import time

@@ -1,9 +1,5 @@
 """A worker takes a cell that is ready, runs it, and looks again, until nothing is left.
 
-- `work`: be a worker.
-- `crew`: be so many, each a process; one that is killed is started again.
-- `main`: the command that executors start, on whichever machine.
-
 A worker imports torch once and forks a process for each cell. Importing takes longer than many a
 run of a small network. The worker itself computes nothing, so its threads stay few and forks safe.
 """
@@ -111,10 +107,7 @@ def work(
 
 
 def _claim(state: StudyState, waits: bool) -> tuple[Row, Claim | None] | None:
-    """Claim the first cell that is free, of which others may have been faster to take some.
-
-    Without any: no claim if there may be one later, None if there will not.
-    """
+    """Claim the first cell that is free; no claim if there may be one later, None if not."""
     later = False
     for row, fate in state.fates(state.open):
         if fate == "free":

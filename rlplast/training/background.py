@@ -1,7 +1,4 @@
-"""One job at a time beside the caller: a checkpoint is written while training goes on.
-
-- `Background`: starts a job in a thread and waits for it.
-"""
+"""One job at a time beside the caller: a checkpoint is written while training goes on."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -1,11 +1,4 @@
-"""The best moment of a run, by one score of its evaluations, and the checkpoint of it.
-
-- `Best`: which score, its value, and the checkpoint that was saved then.
-- `higher_is_better`: whether a greater score is better.
-- `improved`: whether scores are better than the best so far; pure.
-- `write_best`, `read_best`, `best_checkpoint`: the file ``best.json`` beside the checkpoints.
-- `find_checkpoint`: the checkpoint a user names.
-"""
+"""The best moment of a run, by one score of its evaluations, and the checkpoint of it."""
 
 import dataclasses
 import json

@@ -113,11 +113,7 @@ def _link_tree(source: Path, target: Path) -> None:
 
 
 def _copy_lines(source: Path, target: Path, length: int) -> None:
-    """Copy the lines of the first `length` bytes.
-
-    Raises:
-        DamagedFile: if there are fewer.
-    """
+    """Copy the lines of the first `length` bytes."""
     text = source.read_bytes() if source.exists() else b""
     if text[length - 1 : length] != b"\n"[:length]:
         raise DamagedFile(

@@ -4,15 +4,6 @@ A checkpoint is written beside its final place, fsynced, sealed with a manifest 
 and checksums (``COMPLETE``), and renamed. Tensors go to safetensors, the rest to JSON;
 nothing is ever unpickled. A damaged one is refused with its reason. Files that never change again
 (initial weights, rows of a replay) are written once; the next checkpoints are hard-linked to them.
-
-- `snapshot` copies the state into memory, a `Snapshot`. `write` writes that, maybe in another
-  thread while training goes on. `save` does both.
-- `check`, `check_run`, `load`, `fitting`: one checkpoint's folder.
-- `newest`, `unseal_newer`, `prune`: the folder of a run's checkpoints: ``step-N`` was due,
-  ``best-N`` was saved for an evaluation that was the best so far (`rlplast.training.best`),
-  ``branch-N`` is where a study's prefix stopped, before what was due there, or where a signal ended
-  an evaluation.
-- `network_tensors`, `load_network_tensors`: a Network's tensors by name, out of it and into one.
 """
 
 import dataclasses

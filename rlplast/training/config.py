@@ -1,8 +1,4 @@
-"""What every run's config has, whatever it trains, and the one YAML loader.
-
-- `RunConfig`: keys common to all kinds; each kind derives a dataclass from it.
-- `read_yaml`, `parse_yaml`, `dump_yaml`: YAML 1.2 (``1e-3`` is a number, ``on`` a word).
-"""
+"""What every run's config has, whatever it trains, and the one YAML loader."""
 
 import io
 from dataclasses import dataclass, field, replace

@@ -6,13 +6,6 @@ equal weights. So a plan that reads what only one rank has seen (activations or 
 of its own rows) must average it over all ranks before it decides; what a plan reads of
 weights, optimizer state, its own stream or a probe batch is the same everywhere. Nothing
 registered reads more than that; `check_in_step` finds out whoever breaks the rule.
-
-- `world`, `rank`: how many processes, and which one this is.
-- `join`, `leave`: the process group, which needs nothing but torchrun's environment.
-- `averaging`, `accumulating`: gradients averaged in the backward pass, or not yet.
-- `average`, `total`, `highest`, `gather`, `barrier`: small exchanges; alone they do nothing.
-- `check_in_step`: whether all ranks hold the same weights, bit for bit.
-- `open_folder`: the run's folder, which rank 0 alone writes.
 """
 
 import math

@@ -1,13 +1,4 @@
-"""Files that survive a crash: forced to disk before they are renamed into place.
-
-- `fsync`: a file's bytes, or a folder's entries.
-- `whole`: a file or folder that is there whole or not at all.
-- `lock`, `is_locked`: a file that one process at a time has.
-- `link`: a second name for a file that never changes.
-- `read`: a file's bytes.
-- `check_plain`: whether something else stands in a file's place.
-- `checksum`: of a file's bytes.
-"""
+"""Files that survive a crash: forced to disk before they are renamed into place."""
 
 import fcntl
 import os

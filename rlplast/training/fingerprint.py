@@ -1,8 +1,4 @@
-"""Fingerprints of data, so that a run resumes on what it began with or says that it cannot.
-
-- `fingerprint`: a hash of tensors; `content`: the bytes of one.
-- `check_data`: compares what a checkpoint was written with.
-"""
+"""Fingerprints of data, so that a run resumes on what it began with or says that it cannot."""
 
 import hashlib
 from collections.abc import Iterable, Mapping

@@ -1,8 +1,4 @@
-"""How often a run logs, evaluates, measures and saves.
-
-- `Intervals`: the schedules of log lines, evaluations, metrics and checkpoints.
-- `is_due`: whether a schedule is due between two clocks.
-"""
+"""How often a run logs, evaluates, measures and saves."""
 
 from dataclasses import dataclass
 

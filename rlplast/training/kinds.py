@@ -1,9 +1,4 @@
-"""Kinds of runs: what the key ``kind`` of a config can be.
-
-- `Kind`: names a config's class and what trains, which are imported when needed.
-- `register_kind`: adds one.
-- `get_kind`, `kinds`: look up, list.
-"""
+"""Kinds of runs: what the key ``kind`` of a config can be."""
 
 import importlib
 from collections.abc import Callable

@@ -235,11 +235,7 @@ class Loop:
         self._receipts(receipts)
 
     def _measure(self, clock: Clock, metrics: bool, evaluate: bool) -> bool:
-        """Measure and evaluate; neither moves any stream of the training.
-
-        Returns:
-            Whether this is the best evaluation so far.
-        """
+        """Measure and evaluate; return whether this is the best evaluation so far."""
         metrics = metrics and not self._stopped
         self._stopped = False
         if metrics and distributed.rank() == 0:
@@ -302,12 +298,7 @@ class Loop:
             self._write(receipts[0].clock, reset)
 
     def _checkpoint(self, best: bool = False, due: bool = True) -> None:
-        """Save the state as it is, unless it has been already, and prune; `_settle` waits for it.
-
-        Args:
-            best: whether the evaluation of just now is the best so far.
-            due: whether it is one of the newest that are kept, and not only the best.
-        """
+        """Save the state as it is, unless that is done, and prune; `_settle` waits for it."""
         self._background.wait()
         clock, root, taken = self.trainable.clock, self.folder.checkpoints, None
         if self._saved is None or self._saved[0] != clock:

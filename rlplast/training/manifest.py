@@ -1,8 +1,4 @@
-"""The seal of a checkpoint: its last file, which lists all others with sizes and checksums.
-
-- `manifest`: what it says of the files in a folder.
-- `check_seal`, `check`: whether there is one, and whether every file is as it was written.
-"""
+"""The seal of a checkpoint: its last file, which lists all others with sizes and checksums."""
 
 import json
 from contextlib import suppress

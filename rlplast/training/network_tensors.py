@@ -1,10 +1,4 @@
-"""A network's tensors by name, as checkpoints store them, optimizer and followers included.
-
-- `network_tensors`, `load_network_tensors`: read them from a Network; copy them into one.
-- `first_not_finite`: the first Block that has diverged.
-- `aliases`: the other names of its tied tensors.
-- `INITIAL`: the end of the names of initial weights.
-"""
+"""A network's tensors by name, as checkpoints store them, optimizer and followers included."""
 
 import torch
 from torch import Tensor

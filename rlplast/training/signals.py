@@ -1,9 +1,4 @@
-"""Signals that ask a run to stop, noted for the end of a step.
-
-- `noted_signals`: a block in which they are noted instead of acted on.
-- `heard`: those that a process is meant to listen to.
-- `stop_if_asked`: ends an evaluation once one is noted.
-"""
+"""Signals that ask a run to stop, noted for the end of a step."""
 
 import signal
 import threading

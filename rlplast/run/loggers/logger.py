@@ -1,9 +1,5 @@
 """Loggers: services such as W&B that get a run's lines while it runs.
 
-- `Logger`: the interface of each; `About`: what a logger knows of the run.
-- `check_loggers`: whether their packages are there.
-- `logged`: a run's loggers, from before its first step to its end.
-
 A line goes to the run's files first, then to loggers. One that fails is dropped with a warning, and
 the run goes on. Loggers leave random generators alone.
 """
@@ -134,11 +130,7 @@ def logged(folder: RunFolder, config: RunConfig, info: Mapping[str, Any]) -> Ite
 
 
 def _started(name: str, about: About, lost: Mapping[str, int]) -> "_Listener":
-    """Start a logger, and give it the lines from before this process if it has none of them.
-
-    Raises:
-        RlplastError: if it cannot be started.
-    """
+    """Start a logger, and give it the lines from before this process if it has none of them."""
     module = _module(name)
     try:
         with preserve_global_rng():
@@ -171,14 +163,7 @@ def _line(file: str, row: Mapping[str, Any], units: Sequence[str]) -> Line:
 
 @dataclass
 class _Listener:
-    """Gives lines to a logger.
-
-    Attributes:
-        name: of the logger.
-        logger: None once it has failed.
-        held: by file, how many of the next lines to skip: a killed process logged them after its
-            last checkpoint, and the resumed run writes them again.
-    """
+    """Gives lines to a logger."""
 
     name: str
     logger: Logger | None

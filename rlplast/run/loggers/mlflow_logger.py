@@ -100,10 +100,7 @@ def _parts(items: Sequence[Any], most: int) -> list[Sequence[Any]]:
 
 @contextmanager
 def _alone(uri: str) -> Iterator[None]:
-    """Keep others away from a store that is a file while its tables are made.
-
-    Cells of a study begin at once, and two of them would make the same table.
-    """
+    """Keep others away from a store that is a file while its tables are made."""
     path = Path(f"{uri.removeprefix(_SQLITE)}.lock")
     until, taken = time.monotonic() + _PATIENCE, None
     while uri.startswith(_SQLITE) and taken is None and time.monotonic() < until:
