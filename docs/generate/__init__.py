@@ -13,7 +13,6 @@ What stands between them is replaced. A test fails when it is not what the code 
 - ``receipt``: the fields of a receipt.
 - ``card``: on the card of a method, what the registry, the class and the table of costs say.
 - ``parameters``: on a card, its parameters. The last column is the page's own and stays.
-- ``tests``: on a card, the names of the method's tests.
 - ``api``: the names, signatures and first lines of what the page's ``::: NAME`` lines document.
 
 ``configs/schema.json`` is written anew too, and what `rlplast list` reads of this package.
@@ -60,8 +59,6 @@ def _made(name: str, page: Path, text: str, now: str) -> str:
             return cards.frame(page.stem)
         case "parameters":
             return cards.parameters(page.stem, now)
-        case "tests":
-            return cards.tests(page.stem)
         case "api":
             from docs.generate import api  # needs griffe, of the extra `docs`
 

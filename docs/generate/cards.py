@@ -1,4 +1,4 @@
-"""What a method's card takes from the registry, the class, its tests and the table of costs."""
+"""What a method's card takes from the registry, the class and the table of costs."""
 
 import re
 from pathlib import Path
@@ -12,21 +12,14 @@ from rlplast.core.method.method import implements
 from rlplast.core.network.network import Network
 from rlplast.core.registry import Info, rows
 
-__all__ = ["frame", "parameters", "tests"]
+__all__ = ["frame", "parameters"]
 
 _ROOT = Path(__file__).parents[2]
 _COSTS = _ROOT / "docs" / "explanation" / "benchmarks.md"
-_TESTS = _ROOT / "tests" / "methods"
-_TEST = re.compile(r"^def (test_\w+)\(([^)]*)\)", re.MULTILINE)
 # What the cells of the table of costs say, by its column "when".
 _COST = {
     "firing": "one firing (in updates)",
     "every update": "every update, as a factor (added time)",
-}
-# Of a family: files of tests that many of its methods share, and the argument that names one.
-_SHARED_TESTS = {
-    "penalties": [("test_terms.py", "method")],
-    "layers": [("test_layers.py", "layer")],
 }
 
 
@@ -58,21 +51,6 @@ def parameters(name: str, now: str) -> str:
     return table("parameter | default | allowed | meaning", made)
 
 
-def tests(name: str) -> str:
-    """Return the names of a method's own tests as sentences; a name says what it proves."""
-    info = _info(name)
-    names = [
-        test
-        for file in sorted(_TESTS.glob(f"test_{name}*.py"))
-        if _about(file.stem) == name
-        for test, _ in _TEST.findall(file.read_text())
-    ]
-    for shared, named in _SHARED_TESTS.get(info.family, ()):
-        found = _TEST.findall((_TESTS / shared).read_text())
-        names += [t for t, args in found if f"{named}: str" in args or _about(t) == name]
-    return "".join(f"- {name.removeprefix('test_').replace('_', ' ')}\n" for name in names)
-
-
 def _cells(line: str) -> list[str]:
     return line.strip("| \n").split("|", 3)
 
@@ -90,12 +68,6 @@ def _info(name: str) -> Info:
     if name not in _method_rows():
         raise ValueError(f"{name}.md is the card of a method {name!r}, which there is not")
     return _method_rows()[name]
-
-
-def _about(test: str) -> str:
-    """Return the method that a test is about: the longest one that its name begins with."""
-    name = f"{test.removeprefix('test_')}_"
-    return max((n for n in _method_rows() if name.startswith(f"{n}_")), key=len, default="")
 
 
 def _state(method: Any) -> str:
