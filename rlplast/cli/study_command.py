@@ -28,7 +28,7 @@ __all__ = ["add_arguments", "run", "shown"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("config", metavar="CONFIG", help="file or shipped name")
-    parser.add_argument("--out", help="the study's folder; default: runs/NAME of the config")
+    parser.add_argument("--out", help="the study's folder; default: runs/study-NAME")
     parser.add_argument("--executor", help="local, ray or slurm; default: the config's")
     parser.add_argument(
         "--jobs", type=int, help="runs at the same time; default: as many as the cores allow"

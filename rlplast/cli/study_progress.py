@@ -55,7 +55,7 @@ class StudyProgress(Rows):
             f"{len(progress.done)} of {len(cells)} done",
             *([f"{len(failed)} failed"] if failed else []),
             f"{len(progress.running)} running",
-            f"{len(cells) - len(progress.done) - len(failed)} to do",
+            f"{len(cells) - len(progress.done) - len(failed) - len(progress.running)} waiting",
         ]
 
     def _cell(self, cell: Cell) -> float:

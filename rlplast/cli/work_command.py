@@ -8,9 +8,11 @@ and leaves it to others. `rlplast show STUDY` says how far all are.
 import argparse
 import os
 import re
+from collections import Counter
 from pathlib import Path
 
 from rlplast.core.errors import ConfigError
+from rlplast.run.messages import say
 from rlplast.study.folder import read_study
 
 __all__ = ["add_arguments", "run"]
@@ -35,9 +37,14 @@ def run(args: argparse.Namespace) -> int:
     threads = str(read_study(args.study).get("threads", 1))
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):  # libraries read them when they are loaded
         os.environ.setdefault(name, threads)
+    from rlplast.study.state import StudyState
     from rlplast.study.work import crew
 
-    return crew(args.study, args.jobs, cells=args.cells, seconds=seconds)
+    code = crew(args.study, args.jobs, cells=args.cells, seconds=seconds)
+    fates = Counter(fate for _, fate in StudyState(args.study).fates())
+    words = ", ".join(f"{number} {fate}" for fate, number in sorted(fates.items()))
+    say(f"{args.study}: {words}; `rlplast show {args.study}` says more")
+    return code
 
 
 def _parsed(text: str) -> float:

@@ -164,7 +164,9 @@ def rulings(results: Results, summary: Summary) -> list[Claim]:
     """
     baseline, rows = summary.baseline, summary.rows
     if baseline is None:
-        return [Claim("There is no baseline to compare with, so no arm is tested.")]
+        named = results.baseline
+        why = f"No run of {named} has a score" if named else "There is no baseline to compare with"
+        return [Claim(f"{why}, so no arm is tested.")]
     pooled = rows[rows.task == ALL_TASKS]
     tested = pooled[pooled.p_value.notna()]
     found: list[Claim] = []

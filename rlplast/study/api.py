@@ -81,7 +81,7 @@ def study(
         out: the study's folder; default: ``runs/study-NAME``. A mapping needs one.
         executor: local, ray or slurm; default: the config's.
         jobs: runs at the same time; default: the config's, else as many as there is room for.
-        observer: called with the progress at every event, and about twice a second.
+        observer: called with a `Progress` at every event, and up to five times a second.
         report: called with a line for each environment that cannot be resumed exactly.
         step: called with each step of what is done before the first cell runs.
         planned: called with the study's config and cells, before anything is done.

@@ -151,7 +151,8 @@ class StudyFolder:
             ) from error
         if taken is None:
             raise ConfigError(
-                f"{self.path} is in use by another study: wait for it, or choose another --out"
+                f"{self.path} is in use by another study: wait for it, help it with `rlplast work "
+                f"{self.path}`, or choose another --out"
             )
         self._lock = taken
 

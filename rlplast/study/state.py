@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlplast.study.claims import Claims
+from rlplast.study.claims import Attempt, Claims
 from rlplast.study.folder import is_done, is_started, read_study
 
 __all__ = ["Row", "StudyState", "pending"]
@@ -44,7 +44,7 @@ class StudyState:
         cells: the same by key.
         open: those that are not done.
         claims: of all cells.
-        ended: attempts that ended between the last look and the one before it.
+        ended: attempts that ended between the last look and the one before it; none at first.
 
     Raises:
         ConfigError, DamagedFile: as of `read_study`.
@@ -55,7 +55,8 @@ class StudyState:
         self._written: tuple[int, ...] = ()
         self._read()
         self.claims = Claims(root, self.study.get("retries", 1))
-        self.ended = self.claims.look()
+        self.claims.look()
+        self.ended: list[Attempt] = []
         self._sift()
 
     def look(self) -> None:

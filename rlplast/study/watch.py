@@ -31,7 +31,7 @@ class Failure:
 
 @dataclass
 class Progress:
-    """How far a study is; observers get it about twice a second.
+    """How far a study is; observers get it up to five times a second.
 
     Attributes:
         cells: all of them.
@@ -60,7 +60,7 @@ def watch(
         root: the study's folder, with its plan.
         cells: all of them.
         executor: starts workers.
-        observer: called with the progress at every event, and a few times a second.
+        observer: called with the progress at every event, and up to five times a second.
 
     Returns:
         The cells that failed for good, or could not be run for want of their prefix.
@@ -98,19 +98,16 @@ def watch(
             time.sleep(_PAUSE)
             state.look()
     except KeyboardInterrupt as interruption:
-        raise Interrupted(_farewell(root, executor, len(progress.running))) from interruption
+        raise Interrupted(_farewell(root, executor)) from interruption
     finally:
         executor.stop()
 
 
-def _farewell(root: Path, executor: Executor, running: int) -> str:
+def _farewell(root: Path, executor: Executor) -> str:
     if executor.stays:
         return f"workers go on with {root}: the same command watches them again, and adds others"
     executor.stop()
-    return (
-        f"{running} running cell{'' if running == 1 else 's'} stopped: the same command goes on "
-        f"with {root} from their newest checkpoints"
-    )
+    return f"stopped: the same command goes on with {root} from its cells' newest checkpoints"
 
 
 def _move(progress: Progress, state: StudyState, cells: Mapping[str, Cell]) -> None:

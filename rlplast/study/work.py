@@ -98,11 +98,11 @@ def work(
             else:
                 end = "done" if code == 0 else "stopped" if over() else "failed"
                 claim.finish(end, code, reason)
-                tell(f"{end}: {row['name']}{reason and f' ({reason})'}")
+                tell(f"{end}: {row['name']}" + (f" ({reason})" if end == "failed" else ""))
                 done += end == "done"
             state.look()
         if asked:
-            raise Interrupted(f"worker of {root} stopped: what it held goes on from its checkpoint")
+            raise Interrupted(f"a worker of {root} stopped")
     return done
 
 
@@ -279,7 +279,7 @@ def crew(
         for process in workers.values():
             process.join()
     if asked:
-        raise Interrupted(f"{jobs} workers of {root} stopped")
+        raise Interrupted(f"stopped: what was held of {root} goes on from its newest checkpoints")
     return max(codes)
 
 

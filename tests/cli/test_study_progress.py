@@ -29,7 +29,7 @@ def drawn(names: list[str], columns: int, patch: pytest.MonkeyPatch) -> list[str
         watched = StudyProgress(Path(), lambda: seconds[0])
         several = [watched.add_task(name, total=None) for name in names]
         watched.add_task("seed-1/first", total=None, waiting="starting")
-        watched.details = ["3 of 12 done", "1 failed", "9 running", "8 to do"]
+        watched.details = ["3 of 12 done", "1 failed", "9 running", "8 waiting"]
         unit = "env_steps" if columns >= 80 else ""
         for second, share in ((0, 0.2), (16, 0.25)):
             seconds[0] = second
@@ -48,7 +48,7 @@ def test_lines_fit_the_terminal_and_long_names_keep_both_ends(monkeypatch: pytes
         assert all(cell_len(line) <= columns for line in found), (names, columns)
         whole, words, *cells = found[-len(names) - 3 :]
         assert whole.startswith("study ━") and whole.split()[-4:] == ["25%", "4", "min", "left"]
-        assert words.split("  ")[1:] == ["3 of 12 done", "1 failed", "9 running", "8 to do"]
+        assert words.split("  ")[1:] == ["3 of 12 done", "1 failed", "9 running", "8 waiting"]
         assert len(cells) == len(names) + 1
         for cell in cells[:-1]:
             assert "50%" in cell and "80 s left" in cell
@@ -107,7 +107,7 @@ def test_cells_are_as_far_as_their_metrics_say(cells: dict[str, Cell], tmp_path:
     prefix, fire = cells["prefix to 50 env_steps"], cells["fire"]
     progress = Progress(list(cells.values()), set(), {prefix.key})
     watched.observe(progress)
-    assert figures(watched) == [["0%", "0 of 5 done", "1 running", "5 to do"], ["starting"]]
+    assert figures(watched) == [["0%", "0 of 5 done", "1 running", "4 waiting"], ["starting"]]
     for second, env_steps in ((1.0, 10), (3.0, 20)):
         seconds.append(second)
         write_metrics(tmp_path, prefix, env_steps=env_steps, updates=0)
@@ -121,7 +121,7 @@ def test_cells_are_as_far_as_their_metrics_say(cells: dict[str, Cell], tmp_path:
     watched.observe(progress)
     # Of 1.75 runs (two prefixes of 0.5 and 0.25, arms of 0.5, 0.25, 0.25) the first, and half fire.
     assert watched.tasks[0].completed == pytest.approx(0.75 / 1.75)
-    assert figures(watched)[0][-3:] == ["1 of 5 done", "1 running", "4 to do"]
+    assert figures(watched)[0][-3:] == ["1 of 5 done", "1 running", "3 waiting"]
     assert figures(watched)[1] == ["50%"]  # it began at 50
     seconds.append(5.0)
     write_metrics(tmp_path, fire, env_steps=80, updates=30)
@@ -132,7 +132,7 @@ def test_cells_are_as_far_as_their_metrics_say(cells: dict[str, Cell], tmp_path:
     watched = StudyProgress(tmp_path, lambda: 0.0)
     done = {cell.key for cell in cells.values()} - {fire.key}
     watched.observe(Progress(progress.cells, done, set(), [Failure(fire, "why", None)]))
-    assert figures(watched) == [["100%", "4 of 5 done", "1 failed", "0 running", "0 to do"]]
+    assert figures(watched) == [["100%", "4 of 5 done", "1 failed", "0 running", "0 waiting"]]
 
 
 def test_the_time_left_of_a_study_is_a_range_where_its_rate_changed():

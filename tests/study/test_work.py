@@ -213,6 +213,9 @@ def test_observer_is_told_every_event_once_and_where_the_study_is(tmp_path: Path
     done = [event for event in events if event.startswith("done: ")]
     assert len(done) == len(cells) - 1 == len(events) - 2
     assert (seen[0], seen[-1]) == (("", 0, 0), ("", len(cells) - 1, 1))
+    seen.clear()
+    run(cells, tmp_path, lambda row, attempt: 0, observer=observe)  # what ended before is no news
+    assert {event for event, *_ in seen} == {"", "done: seed-1/a"}
 
 
 def planned(root: Path, cells: Sequence[Cell], **about: Any) -> Path:
