@@ -47,6 +47,7 @@ class Attempt:
             ``exit``, ``reason`` and ``seconds``.
         since: when the row changed or a missing beat was counted, in seconds.
         missed: beats that did not come.
+        beating: whether a beat came between two looks.
     """
 
     cell: str
@@ -54,6 +55,7 @@ class Attempt:
     row: dict[str, Any] = field(default_factory=dict)
     since: float = 0.0
     missed: int = 0
+    beating: bool = False
 
     @property
     def end(self) -> str | None:
@@ -65,6 +67,10 @@ class Attempt:
         if self.row.get("node") == _node() != "":
             return _born(self.row.get("pid")) != self.row.get("born")
         return self.missed >= MISSED
+
+    def is_seen(self) -> bool:
+        """Whether its worker, which is not gone, is known to live."""
+        return self.beating or self.row.get("node") == _node() != ""
 
 
 class Claims:
@@ -143,6 +149,7 @@ class Claims:
             row = attempt.row
         row = row if isinstance(row, dict) else attempt.row
         if row != attempt.row:
+            attempt.beating = bool(attempt.row)  # else this is the first look
             attempt.row, attempt.since, attempt.missed = row, now, 0
         elif now - attempt.since >= BEAT:  # one for each look: a file system may stand still
             attempt.since, attempt.missed = now, attempt.missed + 1

@@ -57,7 +57,7 @@ def work(
         cells: after so many it ends.
         seconds: after so long its cell saves, and it ends.
         waits: whether it waits for cells that others hold, to take them over from workers that
-            die; else it ends when nothing is left but those.
+            die; else it ends when nothing is left but those, once it has seen that they live.
         gpus: what its cells see, as CUDA_VISIBLE_DEVICES says it; None: what this process sees.
         run: runs a cell; default: in a process of its own.
         tell: called with a line for each cell that is taken, and how that ended.
@@ -114,7 +114,8 @@ def _claim(state: StudyState, waits: bool) -> tuple[Row, Claim | None] | None:
             claim = state.claims.claim(row["key"])
             if claim is not None:
                 return row, claim
-        later |= fate in ("free", "waiting") or (waits and fate == "held")
+        later |= fate in ("free", "waiting")
+        later |= fate == "held" and (waits or not state.claims.attempts[row["key"]][-1].is_seen())
     return ({}, None) if later else None
 
 
@@ -148,7 +149,7 @@ def _in_a_process(gpus: str | None) -> Run:
                 elif time.monotonic() > until:
                     _kill(process)
                 time.sleep(_POLL)
-        finally:  # a second signal ends the worker at once, and its cell
+        finally:  # a second SIGINT ends the worker at once, and its cell
             _kill(process)
         code, reason = _exit(process.exitcode)
         return code, reason or (reason_of(code, log) if code else "")

@@ -40,11 +40,12 @@ def heard() -> list[signal.Signals]:
 
 @contextmanager
 def noted_signals() -> Iterator[list[int]]:
-    """Note SIGINT, SIGTERM and SIGHUP in a block; a second SIGINT or SIGTERM ends the block.
+    """Note SIGINT, SIGTERM and SIGHUP in a block; a SIGINT after one of them ends the block.
 
     It does so wherever Python code runs or waits, such as in an environment that hangs; compiled
-    code goes on until it returns. A third one ends the process, as the system does it. SIGHUP
-    only asks: a terminal that closes may send it twice, and SIGTERM with it.
+    code goes on until it returns. A third one ends the process, as the system does it. SIGTERM and
+    SIGHUP only ask: Slurm sends SIGTERM to each process, and so does who started this one; a
+    terminal that closes may send SIGHUP twice. After SIGHUP alone SIGINT only asks too.
 
     Outside the main thread signals are the host's affair, and nothing is noted.
 
@@ -52,12 +53,12 @@ def noted_signals() -> Iterator[list[int]]:
         The numbers of the signals noted so far.
 
     Raises:
-        Interrupted: after the second one.
+        Interrupted: after that SIGINT.
     """
     received: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
-        again = number != signal.SIGHUP and any(own != signal.SIGHUP for own in received)
+        again = number == signal.SIGINT and any(own != signal.SIGHUP for own in received)
         received.append(number)
         if again:
             for own in (signal.SIGINT, signal.SIGTERM):

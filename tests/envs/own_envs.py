@@ -98,7 +98,7 @@ class Faulty(Walk):
                 os._exit(0)
             if self.fault == "signals":
                 run = os.getppid() if multiprocessing.parent_process() else os.getpid()
-                for number in (signal.SIGINT, signal.SIGTERM):
+                for number in (signal.SIGTERM, signal.SIGINT):
                     os.kill(run, number)
             if self.fault in ("hangs", "signals"):
                 time.sleep(600)

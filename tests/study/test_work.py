@@ -15,7 +15,7 @@ from rlplast.core.errors import ConfigError
 from rlplast.run.info import versions
 from rlplast.study import work as module
 from rlplast.study.api import _try_again
-from rlplast.study.claims import Claim
+from rlplast.study.claims import BEAT, Claim
 from rlplast.study.executors import Executor
 from rlplast.study.folder import StudyFolder, cell_row, is_done, log_file
 from rlplast.study.plan import Cell, PlannedRun, plan
@@ -268,6 +268,31 @@ def test_cell_of_a_worker_that_dies_is_taken_over_by_one_that_waits(
     timer.start()
     assert work(root, waits=waits, run=Nothing().run) == int(waits)
     timer.join()
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_one_that_does_not_wait_takes_over_from_a_machine_that_died_before_it_looked(
+    lives: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The job of a dead node, which Slurm starts elsewhere, is the last one that looks."""
+    now, look = [0.0], StudyState.look
+    monkeypatch.setattr(module, "_IDLE", (0.0, 0.0))
+    monkeypatch.setattr("rlplast.study.claims._uptime", lambda: now[0])
+    (cell,) = cells_of(none=[])
+    root = planned(tmp_path, [cell])
+    other = StudyState(root).claims.claim(cell.key)
+    assert other is not None
+    other._row["node"] = "another"
+    other._write()
+
+    def later(state: StudyState) -> None:
+        now[0] += BEAT
+        assert not lives or other.beat()
+        look(state)
+
+    monkeypatch.setattr(StudyState, "look", later)
+    assert work(root, waits=False, run=Nothing().run) == int(not lives)
+    assert now[0] < 20 * BEAT
 
 
 def test_workers_take_what_is_planned_while_they_work(tmp_path: Path):
