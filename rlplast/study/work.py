@@ -98,7 +98,8 @@ def work(
             tell(f"takes {row['name']}, attempt {claim.number}")
             code, reason = run(state, row, claim, over)
             if claim.lost:
-                tell(f"lost {row['name']} to another worker")
+                claim.leave()
+                tell(f"lost {row['name']}: its claim stood still, or is another's")
             else:
                 end = "done" if code == 0 else "stopped" if over() else "failed"
                 claim.finish(end, code, reason)

@@ -15,7 +15,7 @@ from rlplast.core.errors import ConfigError
 from rlplast.run.info import versions
 from rlplast.study import work as module
 from rlplast.study.api import _try_again
-from rlplast.study.claims import Claim
+from rlplast.study.claims import BEAT, Claim, Claims
 from rlplast.study.executors import Executor
 from rlplast.study.folder import StudyFolder, cell_row, is_done, log_file
 from rlplast.study.plan import Cell, PlannedRun, plan
@@ -265,6 +265,31 @@ def test_cell_of_a_worker_that_dies_is_taken_over_by_one_that_waits(
     timer.start()
     assert work(root, waits=waits, run=Nothing().run) == int(waits)
     timer.join()
+
+
+@pytest.mark.parametrize("words", [None, "{", '{"worker": "another"}'])
+def test_worker_that_lost_a_cell_holds_it_no_more(
+    words: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It stood still, as a laptop that sleeps. Its process lives on, so nobody else would say so."""
+    (cell,) = cells_of(none=[])
+    root, now = planned(tmp_path, [cell]), [0.0]
+    monkeypatch.setattr("rlplast.study.claims._uptime", lambda: now[0])
+
+    def run(state: StudyState, row: Row, claim: Claim, over: Callable[[], bool]) -> tuple[int, str]:
+        if claim.number > 1:
+            return Nothing().run(state, row, claim, over)
+        now[0] += 7 * BEAT
+        assert not claim.beat()
+        if words is not None:
+            (root / "claims" / f"{cell.key}.1").write_text(words)
+        return 137, "killed"
+
+    ends = [] if words and "another" in words else ["stopped", "done"]
+    assert work(root, run=run, seconds=1.0) == (1 if ends else 0)  # another holds it, so it waits
+    claims = Claims(root, 0)
+    claims.look()
+    assert [own.end for own in claims.attempts[cell.key]] == (ends or [None])
 
 
 def test_workers_take_what_is_planned_while_they_work(tmp_path: Path):
