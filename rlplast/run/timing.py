@@ -2,12 +2,15 @@
 
 - `built`: what a config trains, with its hooks; `ready`: the same with updates to be timed.
 - `updates`: makes so many of them; `paced`: the seconds that they take; `timed`: those of a call.
+- `variables`: environment variables of a block.
 """
 
 import dataclasses
 import math
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,13 +20,26 @@ from rlplast.run.build import build
 from rlplast.run.config_file import read_config
 from rlplast.training.trainable import attach
 
-__all__ = ["Steps", "built", "paced", "ready", "timed", "updates"]
+__all__ = ["Steps", "built", "paced", "ready", "timed", "updates", "variables"]
 
 TURN = 0.3  # seconds of a side in each round
 FILL = 500  # random env_steps before the first update
 REPLAY = 20_000  # transitions that replays have room for
 
 Steps = Callable[[int], object]  # takes so many steps
+
+
+@contextmanager
+def variables(**own: str) -> Iterator[None]:
+    """Set environment variables in a block, and put back what they were."""
+    before = {name: os.environ.pop(name, None) for name in own}
+    os.environ.update(own)
+    try:
+        yield
+    finally:
+        for name in own:
+            del os.environ[name]
+        os.environ.update({name: text for name, text in before.items() if text is not None})
 
 
 def timed(call: Callable[..., object], *args: Any) -> float:
