@@ -28,7 +28,7 @@ from rlplast.run.info import versions
 from rlplast.run.messages import exit_code, say
 from rlplast.study.cell import GRACE, die_with, run_cell
 from rlplast.study.claims import Claim
-from rlplast.study.folder import log_file
+from rlplast.study.folder import lines_of, log_file
 from rlplast.study.state import Row, StudyState
 from rlplast.training.signals import heard, noted_signals
 
@@ -227,11 +227,10 @@ def _exit(code: int | None) -> tuple[int, str]:
 
 def reason_of(code: int, log: Path) -> str:
     """Return why a cell failed: its own message, or its exit code and the last line of its log."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    last = lines[-1] if lines else ""
+    last = (lines_of(log) or [""])[-1]
     if last.startswith(_MESSAGE):
         return last.removeprefix(_MESSAGE)
-    return f"exit code {code}" + ("" if last.startswith(_HEAD) else f", after {last!r}")
+    return f"exit code {code}" + ("" if not last or last.startswith(_HEAD) else f", after {last!r}")
 
 
 def crew(

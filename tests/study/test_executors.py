@@ -1,6 +1,7 @@
 """What workers are started with: how many, on which GPUs, in which Slurm jobs."""
 
 import re
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -140,4 +141,6 @@ def test_workers_that_cannot_begin_are_told_with_their_last_words(
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert said.endswith("it has no study.json")
+    shutil.rmtree(tmp_path / "logs")
+    assert executor.ended() == "without a word"
     executor.stop()

@@ -193,10 +193,14 @@ def test_prefix_is_needed_only_by_what_has_not_begun(tmp_path: Path):
         (2, "rlplast: hooks[0]: no\n\n", "hooks[0]: no"),
         (9, "=== attempt 1, x\nrlplast: old\n=== attempt 2, y\n", "exit code 9"),
         (9, "=== attempt 1, x\nresuming x\n", "exit code 9, after 'resuming x'"),
+        (9, None, "exit code 9"),  # somebody has deleted it
     ],
 )
-def test_reason_is_what_the_last_attempt_said(code: int, log: str, reason: str, tmp_path: Path):
-    (tmp_path / "log").write_text(log)
+def test_reason_is_what_the_last_attempt_said(
+    code: int, log: str | None, reason: str, tmp_path: Path
+):
+    if log is not None:
+        (tmp_path / "log").write_text(log)
     assert reason_of(code, tmp_path / "log") == reason
 
 
@@ -271,7 +275,7 @@ def test_cell_of_a_worker_that_dies_is_taken_over_by_one_that_waits(
 def test_worker_that_lost_a_cell_holds_it_no_more(
     words: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """It stood still, as a laptop that sleeps. Its process lives on, so nobody else would say so."""
+    """It stood still, as a laptop that sleeps. Its process lives on, so nobody takes it over."""
     (cell,) = cells_of(none=[])
     root, now = planned(tmp_path, [cell]), [0.0]
     monkeypatch.setattr("rlplast.study.claims._uptime", lambda: now[0])
@@ -290,6 +294,26 @@ def test_worker_that_lost_a_cell_holds_it_no_more(
     claims = Claims(root, 0)
     claims.look()
     assert [own.end for own in claims.attempts[cell.key]] == (ends or [None])
+
+
+def test_no_worker_is_started_for_what_others_hold(tmp_path: Path):
+    (cell,) = cells_of(none=[])
+    held = StudyState(planned(tmp_path, [cell])).claims.claim(cell.key)
+    assert held is not None
+    looks = list[object]()
+
+    def observe(progress: Progress) -> None:
+        looks.append(len(progress.running))
+        if len(looks) == 3:
+            held.finish("failed", 1)
+
+    class Told(Nothing):
+        def start(self, root: Path, cells: int) -> None:
+            looks.append("started")
+            super().start(root, cells)
+
+    assert watch(tmp_path, [cell], Told(), observe) == []
+    assert looks[:3] == [1, 1, 1] and looks.count("started") == 1
 
 
 def test_workers_take_what_is_planned_while_they_work(tmp_path: Path):
