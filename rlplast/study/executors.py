@@ -268,7 +268,7 @@ def _connect(ray: Any, address: str) -> None:
             logging_level="WARNING",
             **size,
         )
-    except (OSError, RuntimeError, ValueError) as error:
+    except Exception as error:  # a node that does not start in time raises no other
         raise ConfigError(
             f"executor ray: cannot connect to {shortened(address)} ({shortened(str(error), 90)}): "
             "start a cluster with `ray start --head` and give its address, or leave it out to use "
