@@ -31,15 +31,15 @@ Steps = Callable[[int], object]  # takes so many steps
 
 @contextmanager
 def variables(**own: str) -> Iterator[None]:
-    """Set environment variables in a block, and put back what they were."""
-    before = {name: os.environ.pop(name, None) for name in own}
+    """Set environment variables in a block, and put all back as they were: compilers set some."""
+    before = dict(os.environ)
     os.environ.update(own)
     try:
         yield
     finally:
-        for name in own:
+        for name in os.environ.keys() - before.keys():
             del os.environ[name]
-        os.environ.update({name: text for name, text in before.items() if text is not None})
+        os.environ.update(before)
 
 
 def timed(call: Callable[..., object], *args: Any) -> float:
