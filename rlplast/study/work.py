@@ -24,7 +24,7 @@ from rlplast.run.info import versions
 from rlplast.run.messages import exit_code, say
 from rlplast.study.cell import GRACE, die_with, run_cell
 from rlplast.study.claims import Claim
-from rlplast.study.folder import log_file
+from rlplast.study.folder import lines_of, log_file
 from rlplast.study.state import Row, StudyState
 from rlplast.training.signals import heard, noted_signals
 
@@ -94,7 +94,8 @@ def work(
             tell(f"takes {row['name']}, attempt {claim.number}")
             code, reason = run(state, row, claim, over)
             if claim.lost:
-                tell(f"lost {row['name']} to another worker")
+                claim.leave()
+                tell(f"lost {row['name']}: its claim stood still, or is another's")
             else:
                 end = "done" if code == 0 else "stopped" if over() else "failed"
                 claim.finish(end, code, reason)
@@ -220,11 +221,10 @@ def _exit(code: int | None) -> tuple[int, str]:
 
 def reason_of(code: int, log: Path) -> str:
     """Return why a cell failed: its own message, or its exit code and the last line of its log."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    last = lines[-1] if lines else ""
+    last = (lines_of(log) or [""])[-1]
     if last.startswith(_MESSAGE):
         return last.removeprefix(_MESSAGE)
-    return f"exit code {code}" + ("" if last.startswith(_HEAD) else f", after {last!r}")
+    return f"exit code {code}" + ("" if not last or last.startswith(_HEAD) else f", after {last!r}")
 
 
 def crew(

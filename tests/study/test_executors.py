@@ -2,6 +2,7 @@
 
 import multiprocessing
 import re
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -142,6 +143,8 @@ def test_workers_that_cannot_begin_are_told_with_their_last_words(
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert said.endswith("it has no study.json")
+    shutil.rmtree(tmp_path / "logs")
+    assert executor.ended() == "without a word"
     executor.stop()
 
 
