@@ -1,8 +1,4 @@
-"""Where an environment of somebody else's meets the agent.
-
-- `Border`: observations and actions in its own form, success, and what its wrappers learn.
-- `learners`: the running statistics that its wrappers keep.
-"""
+"""Where an environment of somebody else's meets the agent."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -26,7 +22,7 @@ class Border:
     Attributes:
         read: turns an observation in its own form into what the agent sees.
         native: turns the agent's action into its own form.
-        success: says what its last step said of success; None if nothing.
+        success: what its last step said of success; None if nothing.
         learners: wrappers with running statistics, and the name of these.
     """
 

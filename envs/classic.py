@@ -1,10 +1,8 @@
-"""Gymnasium's classic control tasks, with exact state.
+"""Gymnasium's classic control tasks, with exact state (Towers et al. 2024, arXiv:2407.17032).
 
-Towers et al. 2024, arXiv:2407.17032. Observations are float32 vectors.
-
-Options: `max_episode_steps` steps until truncation, by default the task's own; for the two tasks
-with continuous actions those of `rlplast.envs.control`; `gravity` multiplies the constant of
-CartPole, MountainCar and Pendulum (the code of the other two has it as a bare number).
+Observations are float32 vectors. Options: `max_episode_steps` until truncation, by default the
+task's own; for continuous actions those of `rlplast.envs.control`; `gravity` multiplies the
+constant of CartPole, MountainCar and Pendulum (the other two have it as a bare number).
 """
 
 from dataclasses import dataclass
@@ -22,10 +20,7 @@ __all__ = ["FAMILY", "GymTask"]
 
 @dataclass(frozen=True)
 class _Task:
-    """A task: its sizes, its step limit, and the attributes that are its whole state.
-
-    `num_actions` is None where actions are continuous; all of these have one dimension.
-    """
+    """A task, and the attributes that are its whole state; `num_actions` None is one dimension."""
 
     obs_size: int
     num_actions: int | None
@@ -44,12 +39,11 @@ _TASKS = {
 
 
 class GymTask:
-    """One task, one frame a step; a `ControlTask`."""
+    """One task without wrappers, one frame a step; its attributes `state_names` are its state."""
 
     step_frames = 1
 
     def __init__(self, name: str, rng: np.random.Generator, state_names: tuple[str, ...]) -> None:
-        """Build a task without wrappers; its attributes `state_names` are its state."""
         gymnasium = require("gymnasium", "gymnasium")
         made = gymnasium.make(name, render_mode="rgb_array", disable_env_checker=True)
         self._task = made.unwrapped

@@ -1,17 +1,11 @@
 """Any environment of Gymnasium's registry, as ``gym/<id>``.
 
 The module that registers it is imported with ``rlplast --import MODULE``, or by its own name in the
-id, ``gym/module:Id-v0``; both are looked for in the current folder too. Environments are as
-Gymnasium makes them, with the wrappers that they were registered with. Only the count of the step
-limit is ours.
+id, ``gym/module:Id-v0``; both are looked for in the current folder too. Environments have the
+wrappers that they were registered with; only the count of the step limit is ours.
 
-How a run goes on after an interruption is tried out once (`rlplast.envs.levels`). An environment
-with ``state_dict()`` and ``load_state_dict(state)`` gives its state, and so do its wrappers. A
-wrapper that has none of these methods must hold no state. Of any other one the open episode is
-played again (`rlplast.envs.replayed`), or a new one begins.
-
-Every episode is reset with a seed of its own, drawn from our generator. So a run that is not
-interrupted is the same at every level.
+`rlplast.envs.levels` says how a run goes on after an interruption. Every episode is reset with a
+seed of its own, drawn from our generator, so an uninterrupted run is the same at every level.
 
 Options: those of `rlplast.envs.control`, whether actions are continuous or not, and
 
@@ -114,7 +108,7 @@ def _import(env_id: str, module: str) -> None:
 
 
 def other_version(env_id: str) -> str | None:
-    """Return the newest version of an id in Gymnasium's registry that is not in it itself."""
+    """Return the newest version of an id in Gymnasium's registry, which lacks the id itself."""
     module, colon, name = env_id.removeprefix(PREFIX).rpartition(":")
     base = name.rpartition("-v")[0]
     versioned = [r for r in _registry().values() if r.version is not None]
@@ -169,21 +163,15 @@ def _registry() -> dict[str, Any]:
 
 
 class CustomTask:
-    """One environment; a `ControlTask`."""
+    """One registered environment, which draws from `rng`, under resolved options; a `ControlTask`.
+
+    Raises:
+        ValueError: when it cannot be made, or its spaces rule it out.
+    """
 
     step_frames = 1
 
     def __init__(self, env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> None:
-        """Build a registered environment that draws from `rng`.
-
-        Args:
-            env_id: its id.
-            rng: the generator.
-            options: resolved ones.
-
-        Raises:
-            ValueError: when it cannot be made, or its spaces rule it out.
-        """
         self._id, self._rng = env_id, rng
         record = _record(env_id)
         # The step limit, the order of calls and the checks are ours. But wrappers of the
@@ -227,8 +215,7 @@ class CustomTask:
         """Run one step.
 
         Raises:
-            EnvFailed: when it does not return five values, a reward is not one number, an end not
-                true or false, or an observation not as its space says.
+            EnvFailed: for anything but Gymnasium's five values, in the types of each.
         """
         found = self._env.step(self.native(action))
         if not isinstance(found, tuple) or len(found) != 5:
@@ -327,8 +314,7 @@ class CustomTask:
         """Continue where `state` was taken.
 
         Raises:
-            CannotContinue: if it is of an environment that has changed. Then this one may be
-                anywhere: build another.
+            CannotContinue: if it does not fit; then this one may be anywhere: build another.
         """
         if len(state["layers"]) != len(self._stateful):
             raise CannotContinue(f"the state of env '{self._id}' is of one with other wrappers")

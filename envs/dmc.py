@@ -1,16 +1,14 @@
 """The DeepMind Control Suite, with exact state: `dmc/humanoid-walk`, `dmc/cartpole-swingup`, ….
 
 Tassa et al. 2018, arXiv:1801.00690; Tunyasuvunakool et al. 2020, doi:10.1016/j.simpa.2020.100022.
-Observations are float32 vectors, the suite's entries one after the other; actions are in [−1, 1]
-and rescaled to the task's own bounds, except those of `lqr`, which have none and are taken as
-they are.
+Observations are float32 vectors, the suite's entries one after the other. The actions of `lqr` have
+no bounds and are taken as they are.
 
 Options: those of `rlplast.envs.control`; `gravity` and `friction` multiply the constants of the
-model. With `pixels` an observation is a picture instead, uint8 (3, pixels, pixels), and agents see
-the newest `frame_stack` of them (DrQ, Kostrikov et al. 2021, arXiv:2004.13649). Every
-task of the suite lasts 1000 control steps; `lqr`, which would last until it is at rest, has that
-limit too, since a policy that never brings it to rest would stall an evaluation. Only `lqr`
-terminates.
+model. With `pixels` an observation is a picture, uint8 (3, pixels, pixels), and agents see the
+newest `frame_stack` of them (DrQ, Kostrikov et al. 2021, arXiv:2004.13649). Every task lasts 1000
+control steps: so does `lqr`, which alone terminates, as a policy that never brings it to rest would
+stall an evaluation.
 """
 
 import importlib
@@ -112,11 +110,7 @@ class DmcTask:
         gravity: float = 1.0,
         friction: float = 1.0,
     ) -> None:
-        """Build a task that draws from `rng` and from nothing else; two factors change its model.
-
-        Raises:
-            MissingPackage: when dm_control or mujoco is not installed.
-        """
+        """Build a task that draws from `rng` alone; two factors change its model."""
         self._name, self.domain = f"dmc/{domain}-{task}", domain
         suite = _import_suite()
         self._mujoco = require("mujoco", _INSTALL)
@@ -155,11 +149,7 @@ class DmcTask:
         return self._observe()
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
-        """Run one control step.
-
-        Raises:
-            NotFinite: when the simulation blows up.
-        """
+        """Run one control step; raises as `reset` does."""
         try:
             self._task.before_step(action, self._physics)
             self._physics.step(self._substeps)
@@ -183,11 +173,7 @@ class DmcTask:
         return action
 
     def render(self) -> np.ndarray:
-        """Return the first camera's picture, (240, 320, 3).
-
-        Raises:
-            MissingPackage: when there is no OpenGL to draw it with.
-        """
+        """Return the first camera's picture, (240, 320, 3)."""
         return self.picture(240, 320, 0)
 
     def picture(self, height: int, width: int, camera: int) -> np.ndarray:

@@ -34,8 +34,7 @@ def compiler_first() -> None:
 def choose_gl() -> None:
     """Set MUJOCO_GL when it is unset and there is no display; otherwise leave it alone.
 
-    Call it before a package that reads MUJOCO_GL when imported, such as dm_control. It finds
-    nothing where no library is installed: that is an error only once a picture is wanted.
+    Call it before a package that reads MUJOCO_GL when imported, such as dm_control.
     """
     compiler_first()
     has_display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")

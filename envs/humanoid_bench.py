@@ -1,10 +1,9 @@
 """HumanoidBench: a humanoid robot walks, balances and handles things; with exact state.
 
 Sferrazza et al. 2024, arXiv:2403.10506. Ids are `humanoid_bench/<robot>-<task>-v0`, such as
-`h1-walk` and `h1hand-push`. Observations are the float32 vectors the tasks give by default:
-positions, velocities and what the task adds; actions are in [−1, 1]. Images and touch are not
-offered, nor is the robot `h1touch`, which differs from `h1hand` by its touch sensors only.
-An episode is a success from the return `spec.success_return`, the benchmark's bar.
+`h1-walk` and `h1hand-push`. Observations are the float32 vectors the tasks give by default. Images
+and touch are not offered, nor is the robot `h1touch`, which differs from `h1hand` by its touch
+sensors only. An episode is a success from the return `spec.success_return`, the benchmark's bar.
 
 Options: those of `rlplast.envs.control`. The benchmark's results are at `action_repeat` 1, FIRE's
 at 2.
@@ -60,8 +59,6 @@ class _Robot:
 
 @dataclass(frozen=True)
 class _Task:
-    """A task."""
-
     extra: int  # numbers observed beside the robot's own
     success_return: float  # the benchmark's bar
     max_episode_steps: int = 1000  # in control steps
@@ -142,11 +139,6 @@ class HumanoidBenchTask:
     step_frames = 1
 
     def __init__(self, robot: str, task: str, rng: np.random.Generator) -> None:
-        """Build a task that draws from `rng`.
-
-        Raises:
-            MissingPackage: when HumanoidBench or the MuJoCo it needs is not installed.
-        """
         env_class = _package()
         self._rng = rng
         control = _ROBOTS[robot].control

@@ -1,8 +1,4 @@
-"""Environments of several tasks as one agent sees them: one space of observations and actions.
-
-- `join_specs`: the spaces' union.
-- `TaskVector`: a `VectorEnv` in a wider space, under a `Shift`.
-"""
+"""Environments of several tasks as one agent sees them: one space of observations and actions."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,10 +15,9 @@ _SAME = ("obs_dtype", "frame_stack", "obs_scale", "clip_rewards", "repeat_first"
 
 
 def join_specs(specs: Sequence[EnvSpec]) -> EnvSpec:
-    """Return the union of the spaces of environments.
+    """Return the union of the spaces of environments: the widest observations, all actions.
 
-    It has as many coordinates or channels as the widest, and all actions. What only one
-    environment has, such as its step limit, is that of the first.
+    What only one environment has, such as its step limit, is that of the first.
 
     Raises:
         ValueError: naming the first environment and one that does not go with it.
@@ -66,8 +61,8 @@ class TaskVector:
     """Environments as a task shows them; used as a `VectorEnv` is.
 
     Coordinates or channels that the environment lacks are zero. Actions it lacks are action 0, and
-    further entries of vectors are ignored. Actions that are done late come after those of action 0
-    or zeros, with which every episode begins.
+    further entries of vectors are ignored. Late actions come after those of action 0 or zeros, with
+    which every episode begins.
 
     Attributes:
         spec: the joined description, with the environment's own bar of success.

@@ -1,13 +1,11 @@
 """How an environment of somebody else's goes on after an interruption: one rule, tried out once.
 
-- exact: its state is put back, by its own ``state_dict()`` and ``load_state_dict(state)``.
+- exact: its state is put back, by its own ``state_dict()`` and ``load_state_dict(state)`` and those
+  of its wrappers; a wrapper that has neither must hold no state.
 - replayed: a new one plays the open episode's actions again.
 - restarted: a new episode begins.
 
-- `LEVELS`, `Level`: these, and why one is not a better one.
-- `find_level`: the best one that an environment passes, here or in a worker process.
-
-A trial counts steps, never time, so that it finds the same on every machine.
+A trial counts steps, never time, so that its result is the same on every machine.
 """
 
 import random
@@ -59,9 +57,8 @@ def find_level(
     Two environments are built from equal generators, and must do the same for some steps. Then the
     state of one, in the midst of an episode that is not its first, is put into a new one. The same
     actions must have the same results, bit for bit, over another reset too, and while other ones
-    are played. This is done several times. An environment that moves a global generator of NumPy,
-    Python or PyTorch passes nothing. One that raises an error here is restarted: a run shows the
-    error in its own place.
+    are played. One that moves a global generator of NumPy, Python or PyTorch passes nothing. One
+    that raises an error is restarted: a run shows the error in its own place.
 
     Args:
         make_env: builds one from a generator; with a worker, picklable.
@@ -174,13 +171,7 @@ def _compared(
 def _resumed(
     level: str, make_env: Callable[[np.random.Generator], Env], groups: list[EnvGroup]
 ) -> _Trial:
-    """Say what differs where the state of one is put into a new one; empty if nothing does.
-
-    Args:
-        level: how it is put there.
-        make_env: makes the new one.
-        groups: two that are played beside each other, the first and the last; new ones join them.
-    """
+    """Say what differs where the state of one is put into a new one; empty if nothing does."""
     for number, away in enumerate(AWAY):
         one, other = groups[0], groups[-1]
         one.reset()  # so that the episode is not its first
@@ -218,14 +209,10 @@ def _unlike(state: State, again: State) -> str:
 def _play(
     group: EnvGroup, count: int, seed: int, beside: EnvGroup | None = None
 ) -> Generator[None, None, list[_Step]]:
-    """Play on with random actions, and return what happened.
+    """Play `count` random steps on, and return what happened.
 
-    Args:
-        group: what is played; new episodes begin where one ends.
-        count: how many steps.
-        seed: of the actions.
-        beside: begins an episode and is played meanwhile, of which `group` must not notice. Then a
-            new episode of `group` follows, which must not depend on those before.
+    `beside` begins an episode and is played meanwhile, of which `group` must not notice. Then a
+    new episode of `group` follows, which must not depend on those before.
     """
     rng, found = np.random.default_rng(seed), list[_Step]()
     others = np.random.default_rng(seed + 1)

@@ -2,16 +2,13 @@
 
 15 × 15 cells make nine rooms of 5 × 5. Doors of one cell join neighbours, but for the middle room,
 where an episode starts: it has doors up and down alone. Moves are certain; one into a wall or off
-the edge leaves the agent in place.
-
-A step's reward is that of the cell it leaves: −0.01 × the length of the shortest way from there to
-the goal, and 3 at the goal, where any action ends the episode. An episode that reached it is a
-success. The goal is not observed. It lies in any room but the start's and the three on top.
+the edge leaves the agent in place. A step's reward is that of the cell it leaves: −0.01 × the
+length of the shortest way from there to the goal, and 3 at the goal, where any action ends the
+episode, as a success. The goal is not observed. It lies in any room but the start's and the three
+on top. Observations are one-hot vectors (225,) of the cell, row by row.
 
 Source: Chung et al. 2024, Parseval Regularization for Continual Reinforcement Learning; the
 defaults of its code (`NineRoomsEnv`).
-
-Observations are one-hot vectors (225,) of the cell, row by row. Actions: up, down, left, right.
 
 Options: `goal_seed` decides the goals; `goal_every` env_steps the next one comes, which truncates
 the running episode, null: the first one stays; `max_episode_steps`. As tasks of a sequence, with
@@ -44,7 +41,6 @@ Cell = tuple[int, int]
 
 @cache
 def _next(cell: Cell, action: int) -> Cell:
-    """Return the cell that a move leads to."""
     down, right = _MOVES[action]
     row, column = there = cell[0] + down, cell[1] + right
     if not (0 <= row < _SIZE and 0 <= column < _SIZE):
@@ -94,7 +90,6 @@ class NineRooms:
     step_frames = 1
 
     def __init__(self, goal_seed: int, goal_every: int | None) -> None:
-        """Begin before the first episode."""
         self._seed, self._every = goal_seed, goal_every
         self._place, self._steps = _START, 0  # steps of all episodes
         self.succeeded = False

@@ -1,6 +1,6 @@
 """Environments by id.
 
-Installed packages may bring more, by entry points of the group ``rlplast.envs``. They are imported
+Installed packages may bring more, by entry points of the group ``rlplast.envs``, which are imported
 when an id is asked for that is not known without them, and for the list.
 """
 
@@ -94,7 +94,6 @@ def _resolve(env_id: str, given: dict[str, Any]) -> tuple[Family, dict[str, Any]
 
 
 def _hint(env_id: str) -> str:
-    """Say what may have been meant by an unknown id."""
     own = custom.PREFIX
     if env_id.startswith(own) and (newest := custom.other_version(env_id)):
         return f"did you mean '{newest}'?"
@@ -114,9 +113,7 @@ def _hint(env_id: str) -> str:
 
 
 def spec(env_id: str, **options: Any) -> EnvSpec:
-    """Describe an environment; needs no package of its family.
-
-    An environment of the user's own is built for it and closed again.
+    """Describe an environment; one of the user's own is built for it and closed again.
 
     Raises:
         UnknownEnv: for an unknown id.
@@ -153,12 +150,10 @@ def make_vector(
         workers: processes that the environments are split over; 0 for this process. Trajectories
             do not depend on it.
         timeout: seconds that a process may take to answer.
-        options: as for `make`.
+        options: as for `make`, and so are errors.
 
     Raises:
-        UnknownEnv: for an unknown id.
-        ValueError: for a bad option, worker count or list of generators.
-        MissingPackage: when the family's package is not installed.
+        ValueError: for a bad worker count or list of generators too.
     """
     family, resolved = _resolve(env_id, options)
     make_env = _maker(family, env_id, resolved, workers)
@@ -169,16 +164,10 @@ def find_resume(env_id: str, workers: int = 0, timeout: float = TIMEOUT, **optio
     """Return how a run on an environment goes on after an interruption.
 
     One of the user's own is tried out, with `workers` in a worker process; others are exact.
-
-    Args:
-        env_id: its id.
-        workers: as for `make_vector`.
-        timeout: seconds that a worker may take for a step of the trial.
-        options: as for `make`.
+    Arguments and errors are those of `make_vector`.
 
     Raises:
-        UnknownEnv, ValueError, MissingPackage: as `make_vector` does.
-        EnvFailed, WorkerDied: if the trial cannot go on, see `find_level`.
+        EnvFailed: if the trial cannot go on, see `find_level`; and so WorkerDied.
     """
     family, resolved = _resolve(env_id, options)
     if family is not custom.FAMILY:
@@ -215,10 +204,9 @@ def _make_here(
 def list_envs() -> list[dict[str, Any]]:
     """Return a row for every id, whether or not its package is installed.
 
-    Of the ids in Gymnasium's registry, those of plug-ins are among them.
-
-    Rows are `{"name", "family", "summary", "params", "source", "from"}`, where `params` maps each
-    option to its `default` and `range`, and `from` says whose the environment is.
+    Of the ids in Gymnasium's registry, those of plug-ins are among them. Rows are `{"name",
+    "family", "summary", "params", "source", "from"}`; `params` maps each option to its `default`
+    and `range`, and `from` says whose the environment is.
     """
     found = {}
     if plugins.load(plugins.ENVS):

@@ -1,8 +1,4 @@
-"""What an agent sees of Gymnasium's spaces, and how it acts in them; spaces are never sampled.
-
-- `seen`: observations as a float32 vector or as a uint8 picture.
-- `acted`: actions as an integer, or as a vector with bounds.
-"""
+"""What an agent sees of Gymnasium's spaces, and how it acts in them; spaces are never sampled."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -59,8 +55,7 @@ def seen(env_id: str, space: Any, keys: Sequence[str] | None = None) -> Seen:
 
     A Box of bytes with two or three axes, each of three axes being the smaller of the first and
     the last as channels, is a picture. All else is flattened in Gymnasium's order, with integers
-    of Discrete and MultiDiscrete as one-hot vectors. Numbers are cast to float32 alone, and not to
-    the type of their space, which may be unable to hold them.
+    of Discrete and MultiDiscrete as one-hot vectors.
 
     Args:
         env_id: named in errors.
@@ -185,13 +180,7 @@ def _flat(space: Any, pick: Callable[[Any], Any], obs: Any) -> np.ndarray:
 
 
 def _parts(space: Any, obs: Any) -> Iterator[np.ndarray]:
-    """Yield the vectors that an observation of a space consists of, in Gymnasium's order.
-
-    Numbers stay as they are, whatever the type of their Box.
-
-    Raises:
-        ValueError: unless it has the shapes of the space, and its integers.
-    """
+    """Yield the vectors that an observation of a space consists of, in Gymnasium's order."""
     kind = type(space).__name__
     if kind == "Box":
         found = _boxed(space.shape, obs)
@@ -222,14 +211,10 @@ def _whole(obs: Any, shape: tuple[int, ...], start: Any, count: Any) -> np.ndarr
 
 
 def acted(env_id: str, space: Any) -> Acted:
-    """Return how an agent acts in a space.
+    """Return how an agent acts in a space, the environment's `action_space`.
 
     A MultiDiscrete or MultiBinary space of up to `MOST_ACTIONS` combinations is numbered through,
     the last entry running fastest.
-
-    Args:
-        env_id: named in errors.
-        space: the environment's `action_space`.
 
     Raises:
         ValueError: for spaces of other kinds, more combinations, or bounds that are not finite.

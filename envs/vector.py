@@ -79,12 +79,11 @@ class GroupStep:
 
 
 class EnvGroup:
-    """The environments of one process."""
+    """The environments of one process; `first` is the index of the first one."""
 
     def __init__(
         self, make_env: MakeEnv, rngs: Sequence[np.random.Generator], first: int = 0
     ) -> None:
-        """Build one environment per generator; `first` is the index of the first one."""
         self._make_env, self._rngs, self._first = make_env, rngs, first
         self._envs = list[Env]()
         for position in range(len(rngs)):
@@ -92,7 +91,6 @@ class EnvGroup:
         self.spec = self._envs[0].spec
 
     def _made(self, position: int) -> Env:
-        """Return a new environment."""
         try:
             return self._make_env(self._rngs[position])
         except (ValueError, ImportError):
@@ -173,8 +171,8 @@ class EnvGroup:
         """Restore every environment's state.
 
         Returns:
-            For each environment None if its episode goes on, else why it needs a `reset`: empty
-            where that is how it is resumed.
+            For each None if its episode goes on, else why it needs a `reset`: empty where that is
+            how it is resumed.
         """
         found = list[str | None]()
         for position, state in enumerate(states):
@@ -228,8 +226,8 @@ class VectorEnv:
         spec: description of each of them.
         num_envs: how many there are.
         restarts: whether a state was loaded from which not all episodes go on: call `reset`.
-        restart_reason: what the first environment says that cannot go on from the state that was
-            loaded or taken last, though it was to be continued; empty if there is none.
+        restart_reason: why the first environment cannot go on from the state that was loaded or
+            taken last, though it was to be continued; else empty.
     """
 
     def __init__(
@@ -275,21 +273,13 @@ class VectorEnv:
 
     @property
     def obs(self) -> np.ndarray:
-        """The observations to act on, (N, *obs_shape).
-
-        Raises:
-            RuntimeError: before `reset` or `load_state_dict`.
-        """
+        """The observations to act on, (N, *obs_shape)."""
         if self._obs is None:
             raise RuntimeError("no episode is running: call reset() or load_state_dict() first")
         return self._obs
 
     def reset(self) -> np.ndarray:
-        """Start an episode everywhere; call it at the start of a run, or where it `restarts`.
-
-        Raises:
-            NotFinite: when an observation is NaN or infinite.
-        """
+        """Start an episode everywhere; call it at the start of a run, or where it `restarts`."""
         parts = self._groups.call("reset", [()] * len(self._slices))
         obs = self._checked_obs(np.concatenate(parts))
         self._return[:] = 0
@@ -455,12 +445,7 @@ class VectorEnv:
         return [found for part in parts for found in part]
 
     def take_over(self, learned: Sequence[list[State]], freeze: bool = False) -> None:
-        """Go on with running statistics that at least as many environments `learned`.
-
-        Args:
-            learned: what `learned` returned; the i-th environment takes those of the i-th.
-            freeze: whether they stay as they are then.
-        """
+        """Go on with running statistics that as many environments or more `learned`."""
         given = [(learned[part], freeze) for part in self._slices]
         self._groups.call("take_over", given)
 
