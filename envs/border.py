@@ -11,10 +11,6 @@ from rlplast.envs.base import State, plain
 __all__ = ["Border", "learners"]
 
 
-def _none() -> None:
-    return None
-
-
 @dataclass(frozen=True)
 class Border:
     """What an environment is beside an `Env`.
@@ -28,7 +24,7 @@ class Border:
 
     read: Callable[[Any], np.ndarray]
     native: Callable[[Any], Any]
-    success: Callable[[], float | None] = _none
+    success: Callable[[], float | None] = lambda: None
     learners: Sequence[tuple[Any, str]] = ()
 
     def learned(self) -> list[State]:

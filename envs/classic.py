@@ -12,7 +12,7 @@ import numpy as np
 
 from rlplast.envs.base import EnvSpec, EpisodicEnv, MissingPackage, State, plain, require
 from rlplast.envs.border import Border
-from rlplast.envs.control import control_options, control_spec, task_env
+from rlplast.envs.control import PlainTask, control_options, control_spec, task_env
 from rlplast.envs.options import Family, Option, count, factor
 
 __all__ = ["FAMILY", "GymTask"]
@@ -38,10 +38,8 @@ _TASKS = {
 }
 
 
-class GymTask:
+class GymTask(PlainTask):
     """One task without wrappers, one frame a step; its attributes `state_names` are its state."""
-
-    step_frames = 1
 
     def __init__(self, name: str, rng: np.random.Generator, state_names: tuple[str, ...]) -> None:
         gymnasium = require("gymnasium", "gymnasium")
@@ -67,14 +65,6 @@ class GymTask:
         """Run one step of the task; the step limit is not the task's."""
         obs_next, reward, terminated, _, _ = self._task.step(action)
         return obs_next, float(reward), bool(terminated), False
-
-    def read(self, obs: Any) -> np.ndarray:
-        """Return an observation: agents see it as it is."""
-        return np.asarray(obs)
-
-    def native(self, action: Any) -> Any:
-        """Return an action: the task takes it as it is."""
-        return action
 
     def render(self) -> np.ndarray:
         """Return the picture.

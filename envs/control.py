@@ -11,6 +11,7 @@ from rlplast.envs.options import Option, count, factor, switch
 __all__ = [
     "ControlSimulator",
     "ControlTask",
+    "PlainTask",
     "control_env",
     "control_options",
     "control_spec",
@@ -31,15 +32,26 @@ class ControlTask(Simulator, Protocol):
 
         None for a task whose actions are integers.
         """
-        ...
 
     def read(self, obs: Any) -> np.ndarray:
         """Return an observation of the environment that the task is made of, as `step` does."""
-        ...
 
     def native(self, action: Any) -> Any:
         """Return an action that `step` takes as that environment takes it."""
-        ...
+
+
+class PlainTask:
+    """A task that shows and takes what its environment does; one frame a step."""
+
+    step_frames = 1
+
+    def read(self, obs: Any) -> np.ndarray:
+        """Return an observation: agents see it as it is."""
+        return np.asarray(obs)
+
+    def native(self, action: Any) -> Any:
+        """Return an action: the environment takes it as it is."""
+        return action
 
 
 class ControlSimulator:

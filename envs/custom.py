@@ -55,7 +55,7 @@ __all__ = [
     "module_of",
     "other_version",
     "own_ids",
-    "portable",
+    "record_of",
     "register_again",
     "registration",
 ]
@@ -128,15 +128,10 @@ def own_ids() -> list[str]:
 
 def module_of(env_id: str) -> str:
     """Return the module that a registered environment is defined in."""
-    entry_point = _record(env_id).entry_point
+    entry_point = record_of(env_id).entry_point
     if isinstance(entry_point, str):
         return entry_point.partition(":")[0]
     return getattr(entry_point, "__module__", "")
-
-
-def portable(env_id: str) -> Any:
-    """Return what `register_again` needs in another process."""
-    return _record(env_id)
 
 
 def register_again(record: Any) -> None:
@@ -148,7 +143,8 @@ def register_again(record: Any) -> None:
     _registry()[record.id] = record
 
 
-def _record(env_id: str) -> Any:
+def record_of(env_id: str) -> Any:
+    """Return Gymnasium's record of an id that is registered."""
     record = registration(env_id)
     if record is None:
         raise ValueError(f"env '{env_id}' is not in Gymnasium's registry any more")
@@ -156,10 +152,7 @@ def _record(env_id: str) -> Any:
 
 
 def _registry() -> dict[str, Any]:
-    try:
-        return require("gymnasium", "gymnasium").registry
-    except MissingPackage:
-        return {}  # then nothing is registered
+    return require("gymnasium", "gymnasium").registry
 
 
 class CustomTask:
@@ -173,13 +166,16 @@ class CustomTask:
 
     def __init__(self, env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> None:
         self._id, self._rng = env_id, rng
-        record = _record(env_id)
+        record = record_of(env_id)
+        limit = record.max_episode_steps
+        if options["max_episode_steps"] is not None:
+            limit = options["max_episode_steps"] * options["action_repeat"]
         # The step limit, the order of calls and the checks are ours. But wrappers of the
         # registration may ask for the limit.
         bare = dataclasses.replace(
             record,
             kwargs=record.kwargs | options["kwargs"],
-            max_episode_steps=_frames(record, options) if record.additional_wrappers else None,
+            max_episode_steps=limit if record.additional_wrappers else None,
             order_enforce=False,
             disable_env_checker=True,
         )
@@ -387,13 +383,6 @@ def _draws(record: Any) -> bool:
     return "rgb_array" in (modes or ())
 
 
-def _frames(record: Any, options: dict[str, Any]) -> int | None:
-    """Return the most control steps of an episode; None for no limit."""
-    if options["max_episode_steps"] is None:
-        return record.max_episode_steps
-    return options["max_episode_steps"] * options["action_repeat"]
-
-
 def _layers(env: Any) -> list[Any]:
     """Return an environment's wrappers, the outermost first, and itself."""
     layers = [env]
@@ -418,7 +407,7 @@ def _checksum(wrapper: Any) -> int | None:
 
 def _describe(env_id: str, task: CustomTask, options: dict[str, Any]) -> EnvSpec:
     action_dim = None if task.bounds is None else len(task.bounds[0])
-    limit = _record(env_id).max_episode_steps
+    limit = record_of(env_id).max_episode_steps
     size, number, stack = task.seen.shape[0], task.num_actions, options["frame_stack"]
     if stack > 1 and len(task.seen.shape) < 2:
         raise ValueError(
@@ -446,7 +435,7 @@ def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
 
 def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> RecordedEnv:
     task = CustomTask(env_id, rng, options)
-    spec, limit = _describe(env_id, task, options), _record(env_id).max_episode_steps
+    spec, limit = _describe(env_id, task, options), record_of(env_id).max_episode_steps
     env = task_env(spec, task, rng, options, limit)
     env.border = dataclasses.replace(
         env.border, success=lambda: task.success, learners=task.learners
@@ -462,7 +451,7 @@ def _options(env_id: str) -> dict[str, Option]:
         listed = isinstance(value, list) and len(value) > 0
         return value is None or (listed and all(isinstance(key, str) for key in value))
 
-    return control_options(_record(env_id).max_episode_steps) | {
+    return control_options(record_of(env_id).max_episode_steps) | {
         "kwargs": Option({}, "mapping of arguments", mapping),
         "keys": Option(None, "list of names, null: all", names),
         "frame_stack": count(1),

@@ -22,6 +22,7 @@ import numpy as np
 from rlplast.envs.base import EnvSpec, EpisodicEnv, NotFinite, State, plain, require
 from rlplast.envs.control import (
     ControlSimulator,
+    PlainTask,
     control_env,
     control_options,
     control_spec,
@@ -93,14 +94,12 @@ _EDITED = {
 }
 
 
-class DmcTask:
+class DmcTask(PlainTask):
     """One task, one control step at a time; a `ControlTask`.
 
     It steps the suite's task and physics itself: the suite's own environment would start a new
     episode when it is stepped on after a termination.
     """
-
-    step_frames = 1
 
     def __init__(
         self,
@@ -167,10 +166,6 @@ class DmcTask:
     def read(self, obs: Any) -> np.ndarray:
         """Return the entries of an observation, one after the other."""
         return np.concatenate([np.ravel(entry) for entry in obs.values()])
-
-    def native(self, action: np.ndarray) -> np.ndarray:
-        """Return an action: the suite takes it as it is."""
-        return action
 
     def render(self) -> np.ndarray:
         """Return the first camera's picture, (240, 320, 3)."""

@@ -35,7 +35,7 @@ import numpy as np
 from numpy.random.mtrand import get_bit_generator, set_bit_generator
 
 from rlplast.envs.base import EnvSpec, EpisodicEnv, MissingPackage, State, plain
-from rlplast.envs.control import control_options, control_spec, task_env
+from rlplast.envs.control import PlainTask, control_options, control_spec, task_env
 from rlplast.envs.gl import cannot_draw, choose_gl, draw
 from rlplast.envs.mjdata import MjDataState
 from rlplast.envs.options import Family
@@ -133,10 +133,8 @@ _EDITED = ("body_pos", "body_quat", "geom_rgba")
 _NOT_STATE = {"robot", "_env", "unwrapped"}
 
 
-class HumanoidBenchTask:
+class HumanoidBenchTask(PlainTask):
     """One robot at one task, one control step (0.02 s) at a time; a `ControlTask`."""
-
-    step_frames = 1
 
     def __init__(self, robot: str, task: str, rng: np.random.Generator) -> None:
         env_class = _package()
@@ -167,14 +165,6 @@ class HumanoidBenchTask:
         self._module.update(self._heights)
         obs_next, reward, terminated, _, _ = self._env.step(action)
         return obs_next, float(reward), bool(terminated), False
-
-    def read(self, obs: Any) -> np.ndarray:
-        """Return an observation: agents see it as it is."""
-        return np.asarray(obs)
-
-    def native(self, action: Any) -> Any:
-        """Return an action: the task takes it as it is."""
-        return action
 
     def render(self) -> np.ndarray:
         """Return the picture of the task's camera, (256, 256, 3); see `draw`."""

@@ -77,6 +77,8 @@ class TaskVector:
         size = env.spec.action_dim
         one, kind = ((), np.int64) if size is None else ((size,), np.float32)
         self._late = np.zeros((shift.delay, env.num_envs, *one), kind)  # the next one first
+        self.render, self.close = env.render, env.close
+        self.learned, self.take_over = env.learned, env.take_over
 
     @property
     def restarts(self) -> bool:
@@ -123,10 +125,6 @@ class TaskVector:
         self._late[-1] = actions
         return now
 
-    def render(self, index: int = 0) -> np.ndarray:
-        """Return the picture of one environment."""
-        return self._env.render(index)
-
     def state_dict(self, level: str = "exact") -> State:
         """Return everything that decides the future, as `VectorEnv.state_dict` does."""
         return {"env": self._env.state_dict(level), "late": self._late.copy()}
@@ -137,15 +135,3 @@ class TaskVector:
         """Continue where `state` was taken, as `VectorEnv.load_state_dict` does."""
         self._env.load_state_dict(state["env"], rngs)
         self._late[:] = state["late"]
-
-    def learned(self) -> list[list[State]]:
-        """Return the running statistics of each environment's wrappers."""
-        return self._env.learned()
-
-    def take_over(self, learned: Sequence[list[State]], freeze: bool = False) -> None:
-        """Go on with running statistics, as `VectorEnv.take_over` does."""
-        self._env.take_over(learned, freeze)
-
-    def close(self) -> None:
-        """Close the environments and end the workers."""
-        self._env.close()

@@ -179,7 +179,7 @@ def _maker(
     family: Family, env_id: str, options: dict[str, Any], workers: int
 ) -> Callable[[np.random.Generator], Env]:
     """Return what builds an environment from a generator, in workers too if there are any."""
-    own = custom.portable(env_id) if family is custom.FAMILY else None
+    own = custom.record_of(env_id) if family is custom.FAMILY else None
     if workers:
         remedy = "register it with an entry point 'module:Class'"
         if own is None:

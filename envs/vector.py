@@ -1,8 +1,9 @@
 """Several environments stepped together, here or in worker processes, with exact state.
 
 An episode that ends restarts within the same step (gymnasium's SAME_STEP mode), so no transition
-is stored whose action is ignored. The observation it ended with is kept beside the first one of
-the next, because a truncated episode still bootstraps from it.
+is stored whose action is ignored. The observation it ended with is returned too, because a
+truncated episode still bootstraps from it. Gymnasium's SyncVectorEnv and AsyncVectorEnv are not
+used: they cannot save and restore their environments.
 """
 
 import signal
