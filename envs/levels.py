@@ -131,9 +131,7 @@ def _reason_text(problems: Mapping[str, str]) -> str:
 
 
 def _compared(
-    make_env: Callable[[np.random.Generator], Env],
-    groups: list[EnvGroup],
-    problems: dict[str, str],
+    make_env: Callable[[np.random.Generator], Env], groups: list[EnvGroup], problems: dict[str, str]
 ) -> Generator[None, None, None]:
     """Try two environments, which `groups` gets; note in `problems` what keeps them from levels."""
     groups.append(EnvGroup(make_env, [np.random.default_rng(1)]))

@@ -1,9 +1,4 @@
-"""Whether a network has lost plasticity, in words.
-
-- `diagnose_network`: fits new targets from the network's weights, from its initial weights and
-  from fresh ones, and compares what else changed.
-- `NetworkDiagnosis`, `Fit`, `Sign`: what it found.
-"""
+"""Whether a network has lost plasticity, in words."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -14,15 +9,14 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from rlplast.core.errors import NothingToEdit
 from rlplast.core.mean_interval import student
-from rlplast.core.method.context import Activations, Source
+from rlplast.core.method.context import Source
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import swapped
 from rlplast.core.network.network import Network
 from rlplast.core.rng import torch_stream
 from rlplast.core.validation import check_value
-from rlplast.metrics.features import dormant_ratio, last_features
+from rlplast.metrics.features import by_member, dormant_ratio, known_activations, last_features
 from rlplast.metrics.new_targets import Start, fit_errors
 from rlplast.metrics.ranks import effective_rank
 
@@ -159,7 +153,6 @@ def diagnose_network(
 
 
 def _judged(fit: Fit) -> tuple[Verdict, str]:
-    """Return the verdict on a fit, and its reason."""
     lost, low, high = fit.behind
     begun = "" if fit.initial is None else f"from its initial weights {fit.initial:.0%}, "
     found = (
@@ -228,16 +221,9 @@ _SIGNS: Mapping[str, tuple[Callable[[float, float], bool], str]] = {
 def _measured(source: Source, network: Network, batch: Any) -> dict[str, float]:
     squares = [block.view.double().square().sum() for block in network.trainable()]
     found = {"weight_norm": float(torch.stack(squares).sum().sqrt())}
-    try:
-        activations = source.activations(network.name, batch)
-    except NothingToEdit:  # no hidden units are known
-        activations: Activations = {}
-    if activations:
-        members: dict[str, dict[str, Tensor]] = {}
-        for name, activation in activations.items():
-            member = name.partition(".")[0] if name.startswith("[") else ""
-            members.setdefault(member, {})[name] = activation
-        ranks = [float(effective_rank(last_features(own))) for own in members.values()]
+    if activations := known_activations(source, network.name, batch):
+        members = by_member(activations).values()
+        ranks = [float(effective_rank(last_features(layers))) for layers in members]
         found["dormant_ratio"] = float(dormant_ratio(activations))
         found["effective_rank"] = sum(ranks) / len(ranks)
     return found

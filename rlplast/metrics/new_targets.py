@@ -1,9 +1,4 @@
-"""Loss of trainability: how much worse a network fits new targets than at its start.
-
-- `trainability`: of any network.
-- `Trainability`: what it found.
-- `fit_errors`: how well copies fit new targets, from any weights.
-"""
+"""Loss of trainability: how much worse a network fits new targets than at its start."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -50,9 +45,7 @@ class Trainability:
 
 
 @register(
-    "metrics",
-    "trainability",
-    source="Lyle et al. 2023, loss of trainability on random targets",
+    "metrics", "trainability", source="Lyle et al. 2023, loss of trainability on random targets"
 )
 def trainability(
     network: Network,
@@ -108,17 +101,7 @@ def fit_errors(
 ) -> list[list[float]]:
     """Return the final mean squared errors of `trainability`'s fits, by start and target.
 
-    Args:
-        network: the network, of which nothing changes.
-        outputs: as of `trainability`.
-        starts: the weights of a copy, by Block and number of the target.
-        targets: number of targets.
-        steps: updates of each fit.
-        lr: learning rate; default: the current one of each parameter group.
-        seed: seed of the draws of targets.
-
-    Raises:
-        ConfigError: as `trainability` does.
+    `starts` are the weights of a copy, by Block and number of the target; the rest is as there.
     """
     if not network.optimizers or any(block.copies for block in network.blocks):
         raise ConfigError(
@@ -191,10 +174,7 @@ def _fitted(
 
 
 def _renewed(own: torch.optim.Optimizer, copies: dict[int, Tensor], lr: float | None) -> Any:
-    """Return an optimizer like another one, of other parameters and without state.
-
-    What it holds of other networks, as that of a PPO does, is left out.
-    """
+    """Return an optimizer like another one, of other parameters and without state."""
     kind: Any = type(own)
     base: Any = getattr(own, "base", None)  # of one that wraps another
     if base is not None:

@@ -1,8 +1,4 @@
-"""Metrics of outputs, measured in a run: kernels and gradients per sample, slopes, churn.
-
-- `measure_outputs`: those of one network.
-- `weights_of`: copies of a module's tensors, for the next time.
-"""
+"""Metrics of outputs, measured in a run: kernels and gradients per sample, slopes, churn."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -45,13 +41,7 @@ def measure_outputs(
 ) -> Values:
     """Return the values of metrics of `OF_OUTPUTS` by name, of an ensemble by member.
 
-    Args:
-        trainable: what trains.
-        network: one of its networks.
-        batch: the probe batch.
-        names: of the metrics.
-        number: number of the probe stream.
-        before: weights and buffers of the time before; None if there was none.
+    `number` is that of the probe stream, `before` weights and buffers of the time before.
     """
     values = Values()
     if "gradient_covariance" in names:

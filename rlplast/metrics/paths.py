@@ -1,8 +1,5 @@
 """The path through a network along which its layers can stretch most.
 
-- `LongestPath`: its weights, and the product of their norms.
-- `longest_path`: that of a network, for each member of an ensemble.
-
 A path leads from an input, or from what an embedding looks up, to an output, along the graph that
 autograd records. So it needs no tracing and no declaration, and follows whatever a module computes.
 """
@@ -115,12 +112,7 @@ def _multiplies(block: Block) -> bool:
 
 @dataclass(frozen=True)
 class _Step:
-    """An operation on what depends on the input.
-
-    Attributes:
-        before: the steps whose results it reads; none if it is where a path begins.
-        weights: ids of the leaves whose tensors it reads, if it may multiply by them.
-    """
+    """An operation on what depends on the input, which reads `before` and maybe `weights` (ids)."""
 
     node: Any
     before: Sequence[Any]

@@ -1,7 +1,7 @@
 """Metrics of a run: weights and features measured on a probe batch.
 
-The batch comes from a stream of its own, gradients are taken aside, and nothing of the
-training is touched, so measuring changes no result.
+The batch comes from a stream of its own, and nothing of the training is touched, so measuring
+changes no result.
 """
 
 import itertools
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from rlplast.core.errors import ConfigError, NothingToEdit
-from rlplast.core.method.context import Activations, Source
+from rlplast.core.errors import ConfigError
+from rlplast.core.method.context import Activations
 from rlplast.core.method.hook import Hook
 from rlplast.core.method.readings import OwnSource
 from rlplast.core.network.blocks import Block
@@ -21,7 +21,7 @@ from rlplast.core.network.network import Network
 from rlplast.core.network.order import forward_order, heads
 from rlplast.core.registry import get
 from rlplast.metrics.curvature import IN_A_RUN
-from rlplast.metrics.features import last_features
+from rlplast.metrics.features import by_member, known_activations, last_features
 from rlplast.metrics.output_probe import OF_CHURN, OF_OUTPUTS, measure_outputs, weights_of
 from rlplast.metrics.paths import longest_path
 from rlplast.metrics.readiness import measure_readiness
@@ -93,11 +93,6 @@ def check_names(names: Iterable[str]) -> None:
 class RunMetrics:
     """The metrics of one run, measured again and again.
 
-    Args:
-        names: registry names of metrics.
-        batch_size: samples in the probe batch.
-        hooks: the run's hooks, for what they can tell of themselves.
-
     Attributes:
         before: weights and buffers of the last time, by network, if a metric compares with them.
     """
@@ -149,13 +144,8 @@ def measure_run(
 ) -> dict[str, float]:
     """Return ``metric/<name>/<network>[/<tensor>]`` values of everything that trains.
 
-    Args:
-        trainable: what trains.
-        names: registry names of metrics.
-        batch_size: samples in the probe batch.
-        number: number of the probe stream.
-        hooks: the run's hooks, for what they can tell of themselves.
-        before: weights and buffers of some time before, by network, for metrics of churn.
+    `number` is that of the probe stream; `before` are weights and buffers of some time before, by
+    network, for metrics of churn.
     """
     names = list(names)
     batch = trainable.sample(batch_size, number)
@@ -170,7 +160,7 @@ def measure_run(
         if batch is not None:
             of_hidden = any(name in (*OF_TAPS, *OF_FEATURES) for name in names)
             # A network of one scalar has no hidden layers.
-            if of_hidden and (activations := _with_activations(trainable, key, batch)):
+            if of_hidden and (activations := known_activations(trainable, key, batch)):
                 found |= _features(activations, names)
             if network.trainable() and any(name in OF_GRADIENTS for name in names):
                 found |= _gradients(network, trainable.loss(key, batch), names)
@@ -187,13 +177,6 @@ def measure_run(
             metric, _, tensor = name.partition("/")
             values["/".join(["metric", metric, key, *([tensor] if tensor else [])])] = float(value)
     return values
-
-
-def _with_activations(source: Source, key: str, batch: Any) -> Activations:
-    try:
-        return source.activations(key, batch)
-    except NothingToEdit:  # a network without hidden units that are known
-        return {}
 
 
 @torch.no_grad()
@@ -319,18 +302,9 @@ def _features(activations: Activations, names: list[str]) -> dict[str, Tensor | 
                     for layer, activation in activations.items()
                 }
         elif name in OF_FEATURES:
-            for member, own in _by_member(activations).items():
-                values["/".join([name, *member])] = metric(last_features(own))
+            for member, layers in by_member(activations).items():
+                values[f"{name}/{member}".rstrip("/")] = metric(last_features(layers))
     return values
-
-
-def _by_member(activations: Activations) -> dict[tuple[str, ...], dict[str, Tensor]]:
-    """Split the activations of a stacked network by member: ``[0].fc1`` belongs to ``[0]``."""
-    found: dict[tuple[str, ...], dict[str, Tensor]] = {}
-    for name, activation in activations.items():
-        member = (name.partition(".")[0],) if name.startswith("[") else ()
-        found.setdefault(member, {})[name] = activation
-    return found
 
 
 def _curvature(network: Network, loss: Tensor, names: list[str]) -> dict[str, Tensor | float]:
@@ -338,12 +312,10 @@ def _curvature(network: Network, loss: Tensor, names: list[str]) -> dict[str, Te
     values: dict[str, Tensor | float] = {}
     for name in names:
         metric = get("metrics", name).target
-        if name == "hessian_spectrum":
-            found = metric(loss, parameters, **IN_A_RUN).summary()
-            values |= {f"{name}/{what}": value for what, value in found.items()}
-        elif name == "hessian_density":
-            found = metric(loss, parameters, **IN_A_RUN).logged()
-            values |= {f"{name}/{what}": value for what, value in found.items()}
+        if name in ("hessian_spectrum", "hessian_density"):
+            result = metric(loss, parameters, **IN_A_RUN)
+            logged = result.summary() if name == "hessian_spectrum" else result.logged()
+            values |= {f"{name}/{what}": value for what, value in logged.items()}
         elif name in OF_CURVATURE:
             values[name] = metric(loss, parameters)
     return values
