@@ -213,8 +213,8 @@ _OF_SPEC = ("max_episode_steps", "repeat_first")  # no business of the simulator
 
 def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
     spec = _spec(env_id, options)
-    own = {name: value for name, value in options.items() if name not in _OF_SPEC}
-    return EpisodicEnv(spec, AtariSimulator(_ROMS[env_id], rng, **own), rng)
+    game_options = {name: value for name, value in options.items() if name not in _OF_SPEC}
+    return EpisodicEnv(spec, AtariSimulator(_ROMS[env_id], rng, **game_options), rng)
 
 
 def _summary(env_id: str) -> str:

@@ -29,8 +29,8 @@ class Border:
 
     def learned(self) -> list[State]:
         """Return the running statistics of its wrappers, as a copy."""
-        found = [getattr(wrapper, name) for wrapper, name in self.learners]
-        return [{part: plain(getattr(one, part)) for part in _PARTS} for one in found]
+        statistics = [getattr(wrapper, name) for wrapper, name in self.learners]
+        return [{part: plain(getattr(one, part)) for part in _PARTS} for one in statistics]
 
     def take_over(self, learned: Sequence[State], freeze: bool) -> None:
         """Go on with running statistics that another one returned; `freeze` them there."""

@@ -20,8 +20,7 @@ import importlib
 import pickle
 import reprlib
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from types import FunctionType
 from typing import Any
 
@@ -111,9 +110,9 @@ def other_version(env_id: str) -> str | None:
     """Return the newest version of an id in Gymnasium's registry, which lacks the id itself."""
     module, colon, name = env_id.removeprefix(PREFIX).rpartition(":")
     base = name.rpartition("-v")[0]
-    versioned = [r for r in _registry().values() if r.version is not None]
-    found = [record for record in versioned if record.id.rpartition("-v")[0] == base]
-    newest = max(found, key=lambda record: record.version, default=None)
+    versioned = (r for r in _registry().values() if r.version is not None)
+    versions = (r for r in versioned if r.id.rpartition("-v")[0] == base)
+    newest = max(versions, key=lambda record: record.version, default=None)
     return newest and f"{PREFIX}{module}{colon}{newest.id}"
 
 
@@ -198,14 +197,18 @@ class CustomTask:
         # Some ignore the seed of a reset, and draw from the generator that they have.
         with suppress(AttributeError):  # of one that shows its own, read only
             self._env.unwrapped.np_random = np.random.default_rng(seed)
-        with _old_gym(self._id):
-            found = self._env.reset(seed=seed)
-        if not isinstance(found, tuple) or len(found) != 2 or not isinstance(found[1], dict):
+        try:
+            result = self._env.reset(seed=seed)
+        except TypeError as error:
+            if "unexpected keyword argument 'seed'" not in str(error):
+                raise
+            raise EnvFailed(f"env '{self._id}': {error}; {_NEW_GYM}") from error
+        if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
             raise EnvFailed(
-                f"reset() of env '{self._id}' returned {reprlib.repr(found)}: allowed are "
+                f"reset() of env '{self._id}' returned {reprlib.repr(result)}: allowed are "
                 f"Gymnasium's two: observation, info; {_NEW_GYM}"
             )
-        return self.read(found[0])
+        return self.read(result[0])
 
     def step(self, action: int | np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
         """Run one step.
@@ -213,14 +216,14 @@ class CustomTask:
         Raises:
             EnvFailed: for anything but Gymnasium's five values, in the types of each.
         """
-        found = self._env.step(self.native(action))
-        if not isinstance(found, tuple) or len(found) != 5:
-            what = f"{len(found)} values" if isinstance(found, tuple) else reprlib.repr(found)
+        result = self._env.step(self.native(action))
+        if not isinstance(result, tuple) or len(result) != 5:
+            what = f"{len(result)} values" if isinstance(result, tuple) else reprlib.repr(result)
             raise EnvFailed(
                 f"step() of env '{self._id}' returned {what}: allowed are Gymnasium's five: "
                 f"observation, reward, terminated, truncated, info; {_NEW_GYM}"
             )
-        obs_next, reward, terminated, truncated, info = found
+        obs_next, reward, terminated, truncated, info = result
         if not _is_number(reward):
             raise EnvFailed(
                 f"env '{self._id}' returned {reward!r} as a reward: allowed is one number"
@@ -332,24 +335,13 @@ class CustomTask:
         self._env.close()
 
 
-@contextmanager
-def _old_gym(env_id: str) -> Iterator[None]:
-    """Say what to do with an environment whose `reset` takes no seed."""
-    try:
-        yield
-    except TypeError as error:
-        if "unexpected keyword argument 'seed'" not in str(error):
-            raise
-        raise EnvFailed(f"env '{env_id}': {error}; {_NEW_GYM}") from error
-
-
 def _is_number(value: Any) -> bool:
     if type(value) in (bool, float):
         return True
     if not isinstance(value, int | float | np.generic | np.ndarray):
         return False
-    found = np.asarray(value)
-    return found.ndim == 0 and found.dtype.kind in "biuf"
+    array = np.asarray(value)
+    return array.ndim == 0 and array.dtype.kind in "biuf"
 
 
 def _made(env_id: str, record: Any) -> tuple[Any, bool]:

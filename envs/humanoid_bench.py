@@ -250,8 +250,8 @@ def _sizes(env_id: str) -> tuple[int, int]:
     """Return how many numbers are observed and how many an action has."""
     robot_name, _, task = _TASKS[env_id]
     robot = _ROBOTS[robot_name]
-    own = 2 * robot.positions - 1 if task.velocities else robot.positions
-    return own + task.extra, robot.action_dim
+    robot_size = 2 * robot.positions - 1 if task.velocities else robot.positions
+    return robot_size + task.extra, robot.action_dim
 
 
 def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:

@@ -113,11 +113,11 @@ class TaskVector:
 
     def _done(self, actions: np.ndarray) -> np.ndarray:
         """Return the actions that the environments get."""
-        own = self._env.spec
-        if own.num_actions is None:
-            actions = actions[:, : own.action_dim] * np.float32(self._shift.scale)
+        spec = self._env.spec
+        if spec.num_actions is None:
+            actions = actions[:, : spec.action_dim] * np.float32(self._shift.scale)
         else:
-            actions = np.where(actions < own.num_actions, actions, 0)
+            actions = np.where(actions < spec.num_actions, actions, 0)
         if not self._shift.delay:
             return actions
         now = self._late[0].copy()

@@ -71,13 +71,13 @@ def find_level(
     """
     if not worker:
         trial = _Tried(make_env)
-        while (found := trial.advance()) is None:
+        while (level := trial.advance()) is None:
             pass
-        return found
+        return level
     with closing(WorkerGroups(_Tried, [(make_env,)], timeout)) as workers:
-        while (found := workers.call("advance", [()])[0]) is None:
+        while (level := workers.call("advance", [()])[0]) is None:
             pass
-    return found
+    return level
 
 
 class _Tried:
@@ -197,7 +197,7 @@ def _resumed(
 
 def _unlike(state: State, again: State) -> str:
     """Say which wrapper is in another state than it was saved in; empty if none is known to be."""
-    both = (found.get("simulator", {}).get("others", []) for found in (state, again))
+    both = (one.get("simulator", {}).get("others", []) for one in (state, again))
     for (name, before), (_, now) in zip(*both, strict=True):
         if before is None or before != now:
             return f"its wrapper {name} holds a state, and {_LACKS}"
@@ -212,19 +212,19 @@ def _play(
     `beside` begins an episode and is played meanwhile, of which `group` must not notice. Then a
     new episode of `group` follows, which must not depend on those before.
     """
-    rng, found = np.random.default_rng(seed), list[_Step]()
-    others = np.random.default_rng(seed + 1)
+    rng, steps = np.random.default_rng(seed), list[_Step]()
+    other_rng = np.random.default_rng(seed + 1)
     if beside is not None:
         beside.reset()
     for number in range(count + (AFTER_RESET if beside is not None else 0)):
         if number == count:
-            found.append((group.reset().tobytes(),))
-        found.append(_step(group, rng))
+            steps.append((group.reset().tobytes(),))
+        steps.append(_step(group, rng))
         yield
         if beside is not None:
-            _step(beside, others)
+            _step(beside, other_rng)
             yield
-    return found
+    return steps
 
 
 def _step(group: EnvGroup, rng: np.random.Generator) -> _Step:
@@ -245,7 +245,7 @@ def _watched() -> Iterator[list[str]]:
     torch = sys.modules.get("torch")  # not imported for this
     numpy: Any = np.random.get_state()
     python = random.getstate()
-    own = None if torch is None else torch.get_rng_state()
+    torch_state = None if torch is None else torch.get_rng_state()
     moved: list[str] = []
     try:
         yield moved
@@ -258,6 +258,6 @@ def _watched() -> Iterator[list[str]]:
         np.random.set_state(numpy)
         random.setstate(python)
         if torch is not None:
-            if not torch.equal(own, torch.get_rng_state()):
+            if not torch.equal(torch_state, torch.get_rng_state()):
                 moved.append("PyTorch")
-            torch.set_rng_state(own)
+            torch.set_rng_state(torch_state)

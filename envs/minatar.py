@@ -93,11 +93,11 @@ class MinAtarSimulator:
         Raises:
             ValueError: when the attributes are not those of the installed MinAtar.
         """
-        ours, theirs = set(self._game_state()), set(state["game"])
-        if ours != theirs:
+        installed, saved = set(self._game_state()), set(state["game"])
+        if installed != saved:
             raise ValueError(
                 f"the state of MinAtar's {self._wrapper.game_name()} has other attributes than "
-                f"the installed version: {sorted(ours ^ theirs)}"
+                f"the installed version: {sorted(installed ^ saved)}"
             )
         for name, value in state["game"].items():
             setattr(self._wrapper.env, name, plain(value))
@@ -138,8 +138,8 @@ def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
 
 def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
     spec = _spec(env_id, options)
-    own = {name: value for name, value in options.items() if name != "max_episode_steps"}
-    return EpisodicEnv(spec, MinAtarSimulator(_game(env_id), rng, **own), rng)
+    game_options = {name: value for name, value in options.items() if name != "max_episode_steps"}
+    return EpisodicEnv(spec, MinAtarSimulator(_game(env_id), rng, **game_options), rng)
 
 
 def _summary(env_id: str) -> str:

@@ -107,11 +107,11 @@ def _buffer_arrays(data: Any) -> dict[str, np.ndarray]:
     # The buffer starts with `qpos`, and its arrays keep their addresses as long as `data` lives;
     # those of the arena change their sizes with every step, so they are told apart by address.
     start = data.qpos.__array_interface__["data"][0]
-    found = {}
+    arrays = {}
     for name in dir(data):
         value = None if name.startswith("_") else getattr(data, name)
         if isinstance(value, np.ndarray) and value.size:
             address = value.__array_interface__["data"][0]
             if start <= address < start + data.nbuffer:
-                found[name] = value
-    return {**found, "energy": data.energy}
+                arrays[name] = value
+    return {**arrays, "energy": data.energy}

@@ -42,7 +42,7 @@ Cell = tuple[int, int]
 @cache
 def _next(cell: Cell, action: int) -> Cell:
     down, right = _MOVES[action]
-    row, column = there = cell[0] + down, cell[1] + right
+    row, column = target = cell[0] + down, cell[1] + right
     if not (0 <= row < _SIZE and 0 <= column < _SIZE):
         return cell
     if cell[0] // _ROOM != row // _ROOM:
@@ -51,21 +51,21 @@ def _next(cell: Cell, action: int) -> Cell:
         is_open = row in _DOORS_RIGHT
     else:
         is_open = True
-    return there if is_open else cell
+    return target if is_open else cell
 
 
 @cache
 def distances(goal: Cell) -> np.ndarray:
     """Return the length of the shortest way to a goal from every cell, int64 (15, 15)."""
-    found = np.full((_SIZE, _SIZE), -1)
-    found[goal], queue = 0, deque([goal])
+    lengths = np.full((_SIZE, _SIZE), -1)
+    lengths[goal], queue = 0, deque([goal])
     while queue:
         cell = queue.popleft()
-        for there in (_next(cell, action) for action in range(len(_MOVES))):
-            if found[there] < 0:
-                found[there] = found[cell] + 1
-                queue.append(there)
-    return found
+        for neighbour in (_next(cell, action) for action in range(len(_MOVES))):
+            if lengths[neighbour] < 0:
+                lengths[neighbour] = lengths[cell] + 1
+                queue.append(neighbour)
+    return lengths
 
 
 def goals(seed: int, number: int) -> list[Cell]:
@@ -75,13 +75,13 @@ def goals(seed: int, number: int) -> list[Cell]:
         >>> goals(123, 3)
         [(8, 0), (13, 3), (5, 2)]
     """
-    rng, found = np.random.default_rng(seed), []
-    while len(found) < number:
+    rng, cells = np.random.default_rng(seed), []
+    while len(cells) < number:
         row, column = map(int, rng.integers(0, _SIZE, size=2))
         in_start_room = row // _ROOM == 1 and column // _ROOM == 1
         if row >= _ROOM and not in_start_room:
-            found.append((row, column))
-    return found
+            cells.append((row, column))
+    return cells
 
 
 class NineRooms:

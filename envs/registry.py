@@ -94,19 +94,19 @@ def _resolve(env_id: str, given: dict[str, Any]) -> tuple[Family, dict[str, Any]
 
 
 def _hint(env_id: str) -> str:
-    own = custom.PREFIX
-    if env_id.startswith(own) and (newest := custom.other_version(env_id)):
+    prefix = custom.PREFIX
+    if env_id.startswith(prefix) and (newest := custom.other_version(env_id)):
         return f"did you mean '{newest}'?"
     # Any two short names of Gymnasium's with a version are alike, so these need a nearer match.
-    cutoff = 0.8 if env_id.startswith(own) else 0.6
+    cutoff = 0.8 if env_id.startswith(prefix) else 0.6
     near = difflib.get_close_matches(env_id, [*_FAMILY_OF, *custom.own_ids()], 1, cutoff)
     hints = [f"did you mean '{near[0]}'?"] if near else []
-    if not near and not env_id.startswith(own):
+    if not near and not env_id.startswith(prefix):
         families = sorted({known.split("/")[0] + "/" for known in _FAMILY_OF})
         hints.append(f"ids start with {', '.join(families)};")
-    if not near or env_id.startswith(own):
+    if not near or env_id.startswith(prefix):
         hints.append(
-            f"{'Else an' if near else 'an'} environment of your own is {own}<its id in "
+            f"{'Else an' if near else 'an'} environment of your own is {prefix}<its id in "
             "Gymnasium's registry>, once the module that registers it is imported"
         )
     return " ".join(hints)
@@ -179,25 +179,25 @@ def _maker(
     family: Family, env_id: str, options: dict[str, Any], workers: int
 ) -> Callable[[np.random.Generator], Env]:
     """Return what builds an environment from a generator, in workers too if there are any."""
-    own = custom.record_of(env_id) if family is custom.FAMILY else None
+    record = custom.record_of(env_id) if family is custom.FAMILY else None
     if workers:
         remedy = "register it with an entry point 'module:Class'"
-        if own is None:
+        if record is None:
             remedy = "let its family's make be a function of a module"
-        check_portable(env_id, (own, family.make), remedy)
-    return partial(_make_here, own, family.make, env_id, options)
+        check_portable(env_id, (record, family.make), remedy)
+    return partial(_make_here, record, family.make, env_id, options)
 
 
 def _make_here(
-    own: Any | None,
+    record: Any | None,
     build: Callable[[str, np.random.Generator, dict[str, Any]], Env],
     env_id: str,
     options: dict[str, Any],
     rng: np.random.Generator,
 ) -> Env:
     """Build an environment, perhaps in a worker where the user's module was not imported."""
-    if own is not None:
-        custom.register_again(own)
+    if record is not None:
+        custom.register_again(record)
     return build(env_id, rng, options)
 
 
@@ -208,12 +208,12 @@ def list_envs() -> list[dict[str, Any]]:
     "family", "summary", "params", "source", "from"}`; `params` maps each option to its `default`
     and `range`, and `from` says whose the environment is.
     """
-    found = {}
+    known = {}
     if plugins.load(plugins.ENVS):
         for env_id in custom.own_ids():
             if owner := plugins.owner(custom.module_of(env_id)):
-                found[env_id] = (custom.FAMILY, owner)
-    found |= {env_id: (f, _FROM.get(env_id, "rlplast")) for env_id, f in _FAMILY_OF.items()}
+                known[env_id] = (custom.FAMILY, owner)
+    known |= {env_id: (f, _FROM.get(env_id, "rlplast")) for env_id, f in _FAMILY_OF.items()}
     return [
         {
             "name": env_id,
@@ -226,5 +226,5 @@ def list_envs() -> list[dict[str, Any]]:
             "source": family.source,
             "from": origin,
         }
-        for env_id, (family, origin) in sorted(found.items())
+        for env_id, (family, origin) in sorted(known.items())
     ]

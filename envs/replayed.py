@@ -41,10 +41,10 @@ class RecordedEnv:
         """Return the next observation, the unclipped reward, terminated and truncated."""
         if len(self._actions) <= self._longest:  # one more says that they are too many
             self._actions.append(action if isinstance(action, int) else np.array(action))
-        found = self._env.step(action)
-        obs, reward, terminated, truncated = found
+        result = self._env.step(action)
+        obs, reward, terminated, truncated = result
         self._note(obs, struct.pack("d??", reward, terminated, truncated))
-        return found
+        return result
 
     def _note(self, obs: np.ndarray, rest: bytes = b"") -> None:
         self._checksum = zlib.crc32(rest, zlib.crc32(obs.tobytes(), self._checksum))

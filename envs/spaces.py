@@ -127,22 +127,22 @@ def _picture(env_id: str, space: Any, pick: Callable[[Any], Any]) -> Seen:
 
 
 def _boxed(shape: tuple[int, ...], obs: Any) -> np.ndarray:
-    found = np.asarray(obs)
-    if found.shape != shape or found.dtype.kind not in "biuf":
+    array = np.asarray(obs)
+    if array.shape != shape or array.dtype.kind not in "biuf":
         raise ValueError(
-            f"{found.dtype} of shape {found.shape} where numbers of shape {shape} belong"
+            f"{array.dtype} of shape {array.shape} where numbers of shape {shape} belong"
         )
-    return found
+    return array
 
 
-def _bytes(found: np.ndarray) -> np.ndarray:
-    if found.dtype == np.uint8:
-        return found
+def _bytes(array: np.ndarray) -> np.ndarray:
+    if array.dtype == np.uint8:
+        return array
     with np.errstate(invalid="ignore"):
-        rounded = found.astype(np.uint8)
-    if not np.array_equal(rounded, found):
-        raise ValueError(f"{found.dtype} where whole numbers from 0 to 255 belong")
-    return rounded
+        whole = array.astype(np.uint8)
+    if not np.array_equal(whole, array):
+        raise ValueError(f"{array.dtype} where whole numbers from 0 to 255 belong")
+    return whole
 
 
 def _parts(space: Any, obs: Any) -> Iterator[np.ndarray]:
@@ -151,8 +151,8 @@ def _parts(space: Any, obs: Any) -> Iterator[np.ndarray]:
     # numbers, and takes what is not of the space.
     kind = type(space).__name__
     if kind == "Box":
-        found = _boxed(space.shape, obs)
-        yield (_bytes(found) if space.dtype == np.uint8 else found).reshape(-1)
+        array = _boxed(space.shape, obs)
+        yield (_bytes(array) if space.dtype == np.uint8 else array).reshape(-1)
     elif kind == "Dict":
         for key, part in space.items():
             yield from _parts(part, obs[key])
@@ -172,10 +172,10 @@ def _parts(space: Any, obs: Any) -> Iterator[np.ndarray]:
 
 
 def _whole(obs: Any, shape: tuple[int, ...], start: Any, count: Any) -> np.ndarray:
-    found = _boxed(shape, obs)
-    if ((found < start) | (found >= start + count) | (found % 1 != 0)).any():
-        raise ValueError(f"{found.tolist()} is none of the integers of its space")
-    return found
+    array = _boxed(shape, obs)
+    if ((array < start) | (array >= start + count) | (array % 1 != 0)).any():
+        raise ValueError(f"{array.tolist()} is none of the integers of its space")
+    return array
 
 
 def acted(env_id: str, space: Any) -> Acted:
@@ -206,9 +206,9 @@ def acted(env_id: str, space: Any) -> Acted:
 
         return Acted(count, None, combined)
     if kind != "Box" or np.dtype(space.dtype).kind != "f" or not np.prod(space.shape, dtype=int):
-        found = f"a Box of {np.dtype(space.dtype)}, shape {space.shape}" if kind == "Box" else kind
+        given = f"a Box of {np.dtype(space.dtype)}, shape {space.shape}" if kind == "Box" else kind
         raise ValueError(
-            f"actions of env '{env_id}' are {found}: allowed are Discrete, MultiDiscrete, "
+            f"actions of env '{env_id}' are {given}: allowed are Discrete, MultiDiscrete, "
             "MultiBinary and a Box of floats; wrap the environment so that it takes one of them"
         )
     low, high = space.low.reshape(-1), space.high.reshape(-1)

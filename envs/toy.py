@@ -61,8 +61,8 @@ def _ways(holes: np.ndarray) -> frozenset[str]:
         for column in range(size):
             if (row, column) != (0, 0):
                 above, before = ways.get((row - 1, column), ()), ways.get((row, column - 1), ())
-                found = {f"{way}d" for way in above} | {f"{way}r" for way in before}
-                ways[row, column] = set() if holes[row, column] else found
+                reached = {f"{way}d" for way in above} | {f"{way}r" for way in before}
+                ways[row, column] = set() if holes[row, column] else reached
     return frozenset(ways[size - 1, size - 1])
 
 
@@ -118,8 +118,8 @@ class FrozenLake:
         picture = cells.repeat(_CELL, axis=0).repeat(_CELL, axis=1)
         row, column = divmod(self._place, self._size)
         inside = slice(_CELL // 4, _CELL - _CELL // 4)
-        own = picture[row * _CELL :, column * _CELL :][:_CELL, :_CELL]
-        own[inside, inside] = (214, 69, 65)
+        tile = picture[row * _CELL :, column * _CELL :][:_CELL, :_CELL]
+        tile[inside, inside] = (214, 69, 65)
         return picture
 
     def state_dict(self) -> State:

@@ -159,9 +159,9 @@ class EnvGroup:
 
     def take_over(self, learned: Sequence[list[State]], freeze: bool) -> None:
         """Go on with running statistics that `learned` returned."""
-        for env, found in zip(self._envs, learned, strict=True):
+        for env, statistics in zip(self._envs, learned, strict=True):
             if border := _border(env):
-                border.take_over(found, freeze)
+                border.take_over(statistics, freeze)
 
     def get_states(self, level: str = "exact") -> list[State]:
         """Return every environment's state, as `VectorEnv.state_dict` does."""
@@ -175,15 +175,15 @@ class EnvGroup:
             For each None if its episode goes on, else why it needs a `reset`: empty where that is
             how it is resumed.
         """
-        found = list[str | None]()
+        reasons = list[str | None]()
         for position, state in enumerate(states):
             try:
                 self._call(position, "load_state_dict", state)
-                found.append(None if state.get("running", True) else state.get("untold", ""))
+                reasons.append(None if state.get("running", True) else state.get("untold", ""))
             except CannotContinue as error:
                 self._renew(position, state)
-                found.append(str(error))
-        return found
+                reasons.append(str(error))
+        return reasons
 
     def _renew(self, position: int, state: State) -> None:
         """Replace an environment by a new one, which goes on with the generator of a state."""
@@ -355,10 +355,10 @@ class VectorEnv:
             return
         index = int(np.argwhere(~np.isfinite(values))[0, 0])
         place = f"environment {index} of '{self.spec.id}', episode step {self._length[index]}"
-        found = np.ravel(values[index])
-        position = np.flatnonzero(~np.isfinite(found))[0]
+        entries = np.ravel(values[index])
+        position = np.flatnonzero(~np.isfinite(entries))[0]
         entry = f"entry {position} of the {what}" if values.ndim > 1 else f"the {what}"
-        raise NotFinite(f"{place}: {entry} is {found[position]}, not a finite number")
+        raise NotFinite(f"{place}: {entry} is {entries[position]}, not a finite number")
 
     def _checked(self, actions: np.ndarray) -> np.ndarray | list[int]:
         _ = self.obs  # raises before the first reset
@@ -425,14 +425,14 @@ class VectorEnv:
         """
         states = state["envs"]
         if rngs is not None:
-            drawn = map(rng_state, rngs)
-            states = [own | {"rng": rng} for own, rng in zip(states, drawn, strict=True)]
+            rng_states = map(rng_state, rngs)
+            states = [own | {"rng": rng} for own, rng in zip(states, rng_states, strict=True)]
         if len(states) != self.num_envs:
             raise ValueError(f"a state of {len(states)} environments cannot fill {self.num_envs}")
         parts = self._groups.call("set_states", [(states[part],) for part in self._slices])
-        found: list[str] = [why for part in parts for why in part if why is not None]
+        reasons: list[str] = [why for part in parts for why in part if why is not None]
         self._obs = state["obs"].copy()
-        self.restarts, self.restart_reason = bool(found), next(filter(None, found), "")
+        self.restarts, self.restart_reason = bool(reasons), next(filter(None, reasons), "")
         self._return[:] = state["episode_return"]
         self._length[:] = state["episode_length"]
 
@@ -443,7 +443,7 @@ class VectorEnv:
         attributes. Statistics outlive episodes.
         """
         parts = self._groups.call("learned", [()] * len(self._slices))
-        return [found for part in parts for found in part]
+        return [statistics for part in parts for statistics in part]
 
     def take_over(self, learned: Sequence[list[State]], freeze: bool = False) -> None:
         """Go on with running statistics that as many environments or more `learned`."""
