@@ -118,7 +118,6 @@ class AtariSimulator:
         return self._observe()
 
     def _look(self) -> None:
-        """Read the screen into the newer frame."""
         if self._grey_last:
             self._ale.getScreenRGB(self._frames[1])
         else:

@@ -46,7 +46,7 @@ _PARTS = ("mean", "var", "count")
 
 
 def learners(wrappers: Iterable[Any]) -> list[tuple[Any, str]]:
-    """Return those that normalise by running statistics, as Gymnasium's own do, and their names."""
+    """Return wrappers that keep running statistics as Gymnasium's do, and the names of these."""
     return [
         (wrapper, name)
         for wrapper in wrappers

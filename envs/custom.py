@@ -88,7 +88,6 @@ def registration(env_id: str) -> Any | None:
 
 
 def _import(env_id: str, module: str) -> None:
-    """Import the module of an id, such as `tiny` of ``gym/tiny:Tiny-v0``."""
     if not all(part.isidentifier() for part in module.split(".")):
         raise UnknownEnv(f"env id '{env_id}': {module!r} is no module's name")
     try:
@@ -281,7 +280,7 @@ class CustomTask:
     def state_dict(self) -> State:
         """Return the state of the environment and its wrappers.
 
-        It has checksums of the wrappers without the two methods too, for the trial.
+        For the trial it has checksums of the wrappers without a state too.
 
         Raises:
             CannotContinue: if it has no such methods, or they return what cannot be saved.

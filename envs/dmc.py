@@ -109,7 +109,6 @@ class DmcTask(PlainTask):
         gravity: float = 1.0,
         friction: float = 1.0,
     ) -> None:
-        """Build a task that draws from `rng` alone; two factors change its model."""
         self._name, self.domain = f"dmc/{domain}-{task}", domain
         suite = _import_suite()
         self._mujoco = require("mujoco", _INSTALL)

@@ -23,8 +23,7 @@ _WITHOUT_DISPLAY = {
 def compiler_first() -> None:
     """Import Triton before OpenGL, if this process may compile with it.
 
-    Mesa's OpenGL and Triton bring an LLVM each. If Mesa's is loaded first, Triton calls into it and
-    the process ends with a segmentation fault.
+    Both bring an LLVM. If Mesa's is loaded first, Triton calls into it and the process crashes.
     """
     if "torch" in sys.modules:
         with suppress(Exception):  # none, or a broken one, which torch will speak of

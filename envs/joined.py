@@ -112,7 +112,6 @@ class TaskVector:
         return np.pad(obs, [(0, 0), (0, missing), *[(0, 0)] * (obs.ndim - 2)])
 
     def _done(self, actions: np.ndarray) -> np.ndarray:
-        """Return the actions that the environments get."""
         spec = self._env.spec
         if spec.num_actions is None:
             actions = actions[:, : spec.action_dim] * np.float32(self._shift.scale)

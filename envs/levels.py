@@ -10,7 +10,7 @@ A trial counts steps, never time, so that its result is the same on every machin
 
 import random
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -60,10 +60,7 @@ def find_level(
     are played. One that moves a global generator of NumPy, Python or PyTorch passes nothing. One
     that raises an error is restarted: a run shows the error in its own place.
 
-    Args:
-        make_env: builds one from a generator; with a worker, picklable.
-        worker: whether to try it in a worker process.
-        timeout: seconds that a worker may take for a step.
+    With `worker` a worker process does it, which may take `timeout` seconds for a step.
 
     Raises:
         EnvFailed: for what is no error of Python's, such as SystemExit.
@@ -111,8 +108,11 @@ def _tried(make_env: Callable[[np.random.Generator], Env]) -> Generator[None, No
         problems = dict.fromkeys(problems, why)
     passed = [level for level, problem in problems.items() if not problem]
     best = passed[0] if passed else LEVELS[-1]
-    worse = {level: problems[level] for level in LEVELS[: LEVELS.index(best)]}
-    return Level(best, _reason_text(worse))
+    reasons: dict[str, list[str]] = {}
+    for level in LEVELS[: LEVELS.index(best)]:
+        reasons.setdefault(problems[level], []).append(level)
+    text = (f"not {' or '.join(names)}: {why}" for why, names in reasons.items())
+    return Level(best, "; ".join(text))
 
 
 def _told(error: BaseException) -> str:
@@ -120,14 +120,6 @@ def _told(error: BaseException) -> str:
     if isinstance(error.__cause__, Exception | None):
         return " ".join(str(error).split())
     raise error
-
-
-def _reason_text(problems: Mapping[str, str]) -> str:
-    """Say what keeps an environment from which levels."""
-    levels: dict[str, list[str]] = {}
-    for level, problem in problems.items():
-        levels.setdefault(problem, []).append(level)
-    return "; ".join(f"not {' or '.join(names)}: {why}" for why, names in levels.items())
 
 
 def _compared(
@@ -228,7 +220,6 @@ def _play(
 
 
 def _step(group: EnvGroup, rng: np.random.Generator) -> _Step:
-    """Take a random step, and return what came of it."""
     spec = group.spec
     if spec.num_actions is None:
         actions = rng.uniform(-1, 1, (1, spec.action_dim or 1)).astype(np.float32)

@@ -69,7 +69,6 @@ def register(family: Family) -> None:
 
 
 def _place(function: Any) -> tuple[str, str]:
-    """Return where a function is defined."""
     return function.__module__, getattr(function, "__qualname__", repr(function))
 
 
@@ -115,9 +114,7 @@ def _hint(env_id: str) -> str:
 def spec(env_id: str, **options: Any) -> EnvSpec:
     """Describe an environment; one of the user's own is built for it and closed again.
 
-    Raises:
-        UnknownEnv: for an unknown id.
-        ValueError: for an unknown option or a value out of its range.
+    Raises as `make` does.
     """
     family, resolved = _resolve(env_id, options)
     return family.spec(env_id, resolved)
@@ -163,11 +160,8 @@ def make_vector(
 def find_resume(env_id: str, workers: int = 0, timeout: float = TIMEOUT, **options: Any) -> Level:
     """Return how a run on an environment goes on after an interruption.
 
-    One of the user's own is tried out, with `workers` in a worker process; others are exact.
-    Arguments and errors are those of `make_vector`.
-
-    Raises:
-        EnvFailed: if the trial cannot go on, see `find_level`; and so WorkerDied.
+    One of the user's own is tried out (`find_level`, which raises if the trial cannot go on), with
+    `workers` in a worker process; others are exact. The rest is as for `make_vector`.
     """
     family, resolved = _resolve(env_id, options)
     if family is not custom.FAMILY:

@@ -50,11 +50,7 @@ class RecordedEnv:
         self._checksum = zlib.crc32(rest, zlib.crc32(obs.tobytes(), self._checksum))
 
     def state_dict(self, level: str = "exact") -> State:
-        """Return all that decides the future, as a copy.
-
-        `level` is one of `LEVELS`: exact for the environment's own state, replayed for the open
-        episode, restarted for nothing of it.
-        """
+        """Return all that decides the future, or by a `level` of `LEVELS` the open episode or nothing."""
         if level == "exact":
             return self._env.state_dict()
         untold, episode = "", None

@@ -65,10 +65,7 @@ class VectorStep:
 
 @dataclass(frozen=True)
 class GroupStep:
-    """One step of the environments of one process; `finals` maps a position to `obs_final`.
-
-    `successes` maps a position to the success of its ended episode.
-    """
+    """One step of one process; `finals` and `successes` map positions of ended episodes."""
 
     obs: np.ndarray
     finals: dict[int, np.ndarray]
@@ -169,11 +166,9 @@ class EnvGroup:
         return [self._call(i, "state_dict", *arguments) for i, arguments in enumerate(tried)]
 
     def set_states(self, states: Sequence[State]) -> list[str | None]:
-        """Restore every environment's state.
+        """Restore every environment's state; return why an episode does not go on, else None.
 
-        Returns:
-            For each None if its episode goes on, else why it needs a `reset`: empty where that is
-            how it is resumed.
+        The reason is empty where that is how it is resumed; it needs a `reset` then.
         """
         reasons = list[str | None]()
         for position, state in enumerate(states):
@@ -239,14 +234,10 @@ class VectorEnv:
         workers: int = 0,
         timeout: float = TIMEOUT,
     ) -> None:
-        """Build the environments, here or split over processes.
+        """Build the environments, here (`workers` 0) or split over at most N processes.
 
-        Args:
-            spec: what `make_env` builds.
-            make_env: builds one environment from a generator; with workers, picklable.
-            rngs: a generator of its own for each environment.
-            workers: number of processes, at most one per environment; 0 for this process.
-            timeout: seconds that a process may take to answer.
+        `make_env` builds one from a generator; with workers it must be picklable. A process may
+        take `timeout` seconds to answer.
 
         Raises:
             ValueError: for no generators, one used twice, or a bad number of workers.
@@ -397,8 +388,7 @@ class VectorEnv:
     def state_dict(self, level: str = "exact") -> State:
         """Return everything that decides the future, as a copy; it fits any number of workers.
 
-        Args:
-            level: how environments go on from it that were tried, of `LEVELS`.
+        `level`, of `LEVELS`, is how environments go on from it that were tried.
         """
         parts = self._groups.call("get_states", [(level,)] * len(self._slices))
         states = [state for part in parts for state in part]
@@ -415,10 +405,8 @@ class VectorEnv:
     ) -> None:
         """Continue where `state` was taken; without a reset, unless it `restarts` then.
 
-        Args:
-            state: what `state_dict` returned.
-            rngs: generators whose states each environment goes on with, instead of its own. An
-                open episode that draws from one of its own keeps that.
+        `rngs` replace the generators whose states the environments go on with. An open episode that
+        draws from one of its own keeps that.
 
         Raises:
             ValueError: when the state has another number of environments or other ones.

@@ -94,37 +94,38 @@ def balancedness(
         check_value(f"balancedness: {name}", value, PositiveFloat, 2.0)
     sizes = [None, *(len(w) for w in weights)]  # units before each layer
     powers = [_by_unit(w, units, p) for w, units in zip(weights, sizes, strict=False)]
-    own = [
+    offsets = [
         torch.zeros(len(w), dtype=torch.float64, device=w.device) if b is None else _power(b, p)
         for w, b in zip(weights, biases, strict=True)
     ]
-    size = before = now = _size(powers, own, q / p)
+    size = last = size_now = _size(powers, offsets, q / p)
     for _ in range(_SWEEPS):
         for i in range(len(powers) - 1):
-            row, after = powers[i].sum(1) + own[i], powers[i + 1].sum(1) + own[i + 1]
+            row = powers[i].sum(1) + offsets[i]
+            after = powers[i + 1].sum(1) + offsets[i + 1]
             read = row.pow(q / p)
             slope = torch.where(after > 0, after.pow(q / p - 1), 0)  # of each row downstream
             reads = (powers[i + 1] * slope[:, None]).sum(0)
             alive = (read > 0) & (reads > 0)  # else the smallest size is reached at a = 0 or ∞
             factor = torch.where(alive, (reads / read).pow(p / (q + max(p, q))), 0)  # aᵖ
-            powers[i], own[i] = powers[i] * factor[:, None], own[i] * factor
+            powers[i], offsets[i] = powers[i] * factor[:, None], offsets[i] * factor
             powers[i + 1] = powers[i + 1] * torch.where(alive, 1 / factor, 0)
-        now = _size(powers, own, q / p)
-        if before - now <= _STILL * now:
+        size_now = _size(powers, offsets, q / p)
+        if last - size_now <= _STILL * size_now:
             break
-        before = now
-    return torch.tensor(size / now if now else math.nan, dtype=torch.float64)
+        last = size_now
+    return torch.tensor(size / size_now if size_now else math.nan, dtype=torch.float64)
 
 
 def _power(tensor: Tensor, p: float) -> Tensor:
     return tensor.double().abs().pow(p)
 
 
-def _size(powers: Sequence[Tensor], own: Sequence[Tensor], exponent: float) -> float:
+def _size(powers: Sequence[Tensor], offsets: Sequence[Tensor], exponent: float) -> float:
     """Return ‖W‖^q of entries to the power p, for the exponent q/p."""
     if exponent == 1:  # the sum of all, whatever their rows
-        return sum(float(s.sum()) for s in (*powers, *own))
-    rows = (s.sum(1) + b for s, b in zip(powers, own, strict=True))
+        return sum(float(s.sum()) for s in (*powers, *offsets))
+    rows = (s.sum(1) + b for s, b in zip(powers, offsets, strict=True))
     return sum(float(row.pow(exponent).sum()) for row in rows)
 
 

@@ -35,23 +35,21 @@ def products(loss: Tensor, parameters: Sequence[Tensor]) -> Product:
     The graph of the 0-d loss must be differentiable twice, which attention's fast kernels are not.
     Entries are counted in the order of the parameters, all on one device.
     """
-    own = list(parameters)
-    sizes, shapes = [p.numel() for p in own], [p.shape for p in own]
+    sizes, shapes = [p.numel() for p in parameters], [p.shape for p in parameters]
     options: Any = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
-    found = torch.autograd.grad(loss, own, create_graph=True, **options)
-    gradients = [g.to_dense() if g.is_sparse else g for g in found]
-    bent = [g.requires_grad for g in gradients]  # the gradient of a linear loss is constant
+    first = torch.autograd.grad(loss, parameters, create_graph=True, **options)
+    gradients = [g.to_dense() if g.is_sparse else g for g in first]
+    # The gradient of a linear loss is constant.
+    bent = [i for i, gradient in enumerate(gradients) if gradient.requires_grad]
 
     def product(vector: Tensor) -> Tensor:
-        parts = [v.view(s) for v, s in zip(vector.split(sizes), shapes, strict=True)]
-        kept = [i for i, curved in enumerate(bent) if curved]
-        if not kept:
+        if not bent:
             return torch.zeros_like(vector)
-        found = torch.autograd.grad(
-            [gradients[i] for i in kept], own, [parts[i].to(gradients[i]) for i in kept], **options
-        )
-        dense = (f.to_dense() if f.is_sparse else f for f in found)
-        return torch.cat([f.flatten() for f in dense]).to(vector)
+        parts = [v.view(s) for v, s in zip(vector.split(sizes), shapes, strict=True)]
+        weights = [parts[i].to(gradients[i]) for i in bent]
+        images = torch.autograd.grad([gradients[i] for i in bent], parameters, weights, **options)
+        dense = (image.to_dense() if image.is_sparse else image for image in images)
+        return torch.cat([image.flatten() for image in dense]).to(vector)
 
     return product
 

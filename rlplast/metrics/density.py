@@ -54,8 +54,8 @@ def activation_histogram(activations: Mapping[str, Tensor], *, cells: int = 50) 
     place = ((values - low) / width).nan_to_num(0).long().clamp(0, cells - 1)
     counts = torch.bincount(place, minlength=cells)
     finite = values.isfinite().all()
-    found = (low, high, counts / (len(values) * width))
-    return Density(*(torch.where(finite, own, torch.nan) for own in found))
+    parts = (low, high, counts / (len(values) * width))
+    return Density(*(torch.where(finite, part, torch.nan) for part in parts))
 
 
 @register(

@@ -86,8 +86,8 @@ def trainability(
         lambda block, number: network.initial[block.name],
     ]
     errors = fit_errors(network, outputs, starts, targets, steps, lr, seed)
-    found = student([now - then for now, then in zip(*errors, strict=True)])
-    return Trainability(*found, *map(tuple, errors))
+    interval = student([now - then for now, then in zip(*errors, strict=True)])
+    return Trainability(*interval, *map(tuple, errors))
 
 
 def fit_errors(
@@ -124,22 +124,22 @@ def fit_errors(
 def _tensors(network: Network, value: Callable[[Block], Tensor]) -> dict[str, Tensor]:
     """Return new parameters and buffers by name, with a value of each Block."""
     module = network.module
-    own = dict(module.named_parameters()) | dict(module.named_buffers())
-    names = {id(tensor): name for name, tensor in own.items()}
-    found = {name: tensor.detach().clone() for name, tensor in own.items()}
+    tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+    names = {id(tensor): name for name, tensor in tensors.items()}
+    copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
     for block in network.blocks:
         name = names[id(getattr(block.module, block.spec.tensor))]
-        block.like(found[name]).copy_(value(block))
-    return found
+        block.like(copies[name]).copy_(value(block))
+    return copies
 
 
 def _outputs(
     network: Network, outputs: Callable[[nn.Module], Tensor | None], tensors: dict[str, Tensor]
 ) -> Tensor:
-    found = outputs(WithWeights(network.module, tensors))
-    if found is None:
+    result = outputs(WithWeights(network.module, tensors))
+    if result is None:
         raise ConfigError(f"trainability: network {network.name!r} has no outputs")
-    return found
+    return result
 
 
 def _fitted(
@@ -173,15 +173,15 @@ def _fitted(
         return float(error())
 
 
-def _renewed(own: torch.optim.Optimizer, copies: dict[int, Tensor], lr: float | None) -> Any:
+def _renewed(optimizer: torch.optim.Optimizer, copies: dict[int, Tensor], lr: float | None) -> Any:
     """Return an optimizer like another one, of other parameters and without state."""
-    kind: Any = type(own)
-    base: Any = getattr(own, "base", None)  # of one that wraps another
+    kind: Any = type(optimizer)
+    base: Any = getattr(optimizer, "base", None)  # of one that wraps another
     if base is not None:
         return kind(_renewed(base, copies, lr))
     groups = [
         {**group, "params": [copies[id(p)] for p in group["params"] if id(p) in copies]}
         | ({} if lr is None else {"lr": lr})
-        for group in own.param_groups
+        for group in optimizer.param_groups
     ]
     return kind([group for group in groups if group["params"]])

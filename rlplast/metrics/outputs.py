@@ -31,10 +31,10 @@ def gradient_rows(values: Iterable[Tensor], parameters: Sequence[Tensor]) -> Ten
     """
     rows = []
     for value in values:
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             value, parameters, allow_unused=True, materialize_grads=True, retain_graph=True
         )
-        dense = [g.to_dense() if g.is_sparse else g for g in found]
+        dense = [g.to_dense() if g.is_sparse else g for g in gradients]
         rows.append(torch.cat([at_least_float32(g).flatten() for g in dense]))
     return torch.stack(rows)
 
@@ -121,10 +121,10 @@ def input_jacobians(outputs: Tensor, inputs: Sequence[Tensor]) -> Tensor:
     """
     rows = []
     for column in outputs.flatten(1).unbind(1):
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             column.sum(), inputs, retain_graph=True, allow_unused=True, materialize_grads=True
         )
-        rows.append(torch.cat([g.flatten(1) for g in found], dim=1))
+        rows.append(torch.cat([g.flatten(1) for g in gradients], dim=1))
     return torch.stack(rows, dim=1)
 
 

@@ -75,5 +75,5 @@ def unit_age(ages: Mapping[str, Tensor], maturity: int) -> dict[str, Tensor]:
         [4.0, 1.0]
     """
     every = torch.cat(list(ages.values()))
-    found = {"": every.median(), "/min": every.amin(), "/immature": (every <= maturity).double()}
-    return {f"unit_age{key}": value.double().mean() for key, value in found.items()}
+    values = {"": every.median(), "/min": every.amin(), "/immature": (every <= maturity).double()}
+    return {f"unit_age{key}": value.double().mean() for key, value in values.items()}

@@ -222,17 +222,17 @@ def _measurable(tensors: Mapping[str, Tensor], role: str) -> dict[str, Tensor]:
 
 def _is_memory(name: str, tensors: Mapping[str, Tensor]) -> bool:
     """Say whether a tensor remembers the weights of a layer whose units sleep."""
-    layer, dot, own = name.rpartition(".")
-    return own.startswith("memory_") and f"{layer}{dot}active" in tensors
+    layer, dot, tensor = name.rpartition(".")
+    return tensor.startswith("memory_") and f"{layer}{dot}active" in tensors
 
 
 def _check_match(weights: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> None:
     for name in [*weights, *before]:
         shapes = [list(side[name].shape) if name in side else None for side in (weights, before)]
         if shapes[0] != shapes[1]:
-            found, expected = (f"of shape {s}" if s else "missing" for s in shapes)
+            given, expected = (f"of shape {s}" if s else "missing" for s in shapes)
             raise ConfigError(
-                f"tensor {name!r} is {found} in the file and {expected} in the reference: "
+                f"tensor {name!r} is {given} in the file and {expected} in the reference: "
                 "both must hold the same tensors"
             )
 
@@ -262,8 +262,8 @@ def _total(
     total: dict[str, float | None] = dict.fromkeys(metrics)
 
     def values(metric: str) -> list[float]:
-        found = (row[metric] for row in rows.values())
-        return [math.nan if value is None else value for value in found]
+        entries = (row[metric] for row in rows.values())
+        return [math.nan if value is None else value for value in entries]
 
     for metric in metrics:
         if metric in SUMMED:
