@@ -28,8 +28,8 @@ def join_specs(specs: Sequence[EnvSpec]) -> EnvSpec:
         if problem:
             raise ValueError(f"envs '{first.id}' and '{other.id}' cannot be joined: {problem}")
     shape = (max(s.obs_shape[0] for s in specs), *first.obs_shape[1:])
-    num_actions = max((s.num_actions or 0 for s in specs), default=0) or None
-    action_dim = max((s.action_dim or 0 for s in specs), default=0) or None
+    num_actions = max(s.num_actions or 0 for s in specs) or None
+    action_dim = max(s.action_dim or 0 for s in specs) or None
     ids = "+".join(dict.fromkeys(s.id for s in specs))
     return dataclasses.replace(
         first,

@@ -50,7 +50,7 @@ class RecordedEnv:
         self._checksum = zlib.crc32(rest, zlib.crc32(obs.tobytes(), self._checksum))
 
     def state_dict(self, level: str = "exact") -> State:
-        """Return the state of a `level` of `LEVELS`: its own, its open episode, or nothing of it."""
+        """Return the state of a `level` of `LEVELS`: its own, its open episode, or nothing."""
         if level == "exact":
             return self._env.state_dict()
         untold, episode = "", None
