@@ -133,12 +133,15 @@ class _World(Protocol):
     @property
     def step_frames(self) -> int:
         """Simulator frames that the last `step` used; an episode's end cuts a skip short."""
+        ...
 
     def reset(self) -> np.ndarray:
         """Start an episode and return its first observation."""
+        ...
 
     def render(self) -> np.ndarray:
         """Return the picture as uint8 (height, width, 3) without changing the state."""
+        ...
 
     def load_state_dict(self, state: State) -> None:
         """Continue exactly where `state` was taken."""
@@ -157,12 +160,14 @@ class Env(_World, Protocol):
 
         The two flags are never both true: what terminates at the limit has terminated.
         """
+        ...
 
     def state_dict(self) -> State:
         """Return all that decides the future, as a copy.
 
         It may say ``running: False``: then a resume begins a new episode; ``untold`` says why.
         """
+        ...
 
 
 class Simulator(_World, Protocol):
@@ -170,6 +175,7 @@ class Simulator(_World, Protocol):
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool]:
         """Take an int, or float32 (action_dim,) in [−1, 1]; return as `Env.step` does."""
+        ...
 
     def state_dict(self) -> State:
         """Return all that decides the future, as a copy, but for the generator.
@@ -177,6 +183,7 @@ class Simulator(_World, Protocol):
         Raises:
             CannotContinue: if the state cannot be read; then a resume begins a new episode.
         """
+        ...
 
 
 class EpisodicEnv:

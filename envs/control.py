@@ -32,12 +32,15 @@ class ControlTask(Simulator, Protocol):
 
         None for a task whose actions are integers.
         """
+        ...
 
     def read(self, obs: Any) -> np.ndarray:
         """Return an observation of the environment that the task is made of, as `step` does."""
+        ...
 
     def native(self, action: Any) -> Any:
         """Return an action that `step` takes as that environment takes it."""
+        ...
 
 
 class PlainTask:
