@@ -30,11 +30,11 @@ class _Task:
 
 
 _TASKS = {
-    "CartPole-v1": _Task(4, 2, 500, ("state", "steps_beyond_terminated"), "gravity"),
-    "Acrobot-v1": _Task(6, 3, 500, ("state",)),
-    "MountainCar-v0": _Task(2, 3, 200, ("state",), "gravity"),
-    "Pendulum-v1": _Task(3, None, 200, ("state", "last_u"), "g"),
-    "MountainCarContinuous-v0": _Task(2, None, 999, ("state",)),
+    "gym/CartPole-v1": _Task(4, 2, 500, ("state", "steps_beyond_terminated"), "gravity"),
+    "gym/Acrobot-v1": _Task(6, 3, 500, ("state",)),
+    "gym/MountainCar-v0": _Task(2, 3, 200, ("state",), "gravity"),
+    "gym/Pendulum-v1": _Task(3, None, 200, ("state", "last_u"), "g"),
+    "gym/MountainCarContinuous-v0": _Task(2, None, 999, ("state",)),
 }
 
 
@@ -48,7 +48,6 @@ class GymTask(PlainTask):
         # The task draws from our generator itself, so there is no second stream to seed or save.
         self._task.np_random = rng
         self._state_names = state_names
-        self._not_installed = require("gymnasium.error", "gymnasium").DependencyNotInstalled
         space = self._task.action_space
         self.bounds = (space.low, space.high) if hasattr(space, "low") else None
 
@@ -74,7 +73,7 @@ class GymTask(PlainTask):
         """
         try:
             return self._task.render()
-        except self._not_installed as error:
+        except require("gymnasium.error", "gymnasium").DependencyNotInstalled as error:
             raise MissingPackage(
                 "pictures of gym tasks need pygame: pip install 'rlplast[classic]'"
             ) from error
@@ -98,12 +97,8 @@ class GymTask(PlainTask):
         self._task.close()
 
 
-def _task(env_id: str) -> _Task:
-    return _TASKS[env_id.removeprefix("gym/")]
-
-
 def _options(env_id: str) -> dict[str, Option]:
-    task = _task(env_id)
+    task = _TASKS[env_id]
     constants = () if task.gravity is None else ("gravity",)
     if task.num_actions is None:
         return control_options(task.max_episode_steps, *constants)
@@ -112,7 +107,7 @@ def _options(env_id: str) -> dict[str, Option]:
 
 
 def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
-    task = _task(env_id)
+    task = _TASKS[env_id]
     if task.num_actions is None:
         return control_spec(env_id, task.obs_size, 1, task.max_episode_steps, options)
     limit = options["max_episode_steps"]
@@ -120,7 +115,7 @@ def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
 
 
 def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
-    task = _task(env_id)
+    task = _TASKS[env_id]
     simulator = GymTask(env_id.removeprefix("gym/"), rng, task.state_names)
     if task.gravity is not None:
         simulator.multiply(task.gravity, options["gravity"])
@@ -132,13 +127,13 @@ def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> Epi
 
 
 def _summary(env_id: str) -> str:
-    task = _task(env_id)
+    task = _TASKS[env_id]
     actions = "1 continuous action" if task.num_actions is None else f"{task.num_actions} actions"
     return f"Gymnasium {env_id.removeprefix('gym/')}: {task.obs_size} numbers, {actions}"
 
 
 FAMILY = Family(
-    ids=tuple(f"gym/{name}" for name in _TASKS),
+    ids=tuple(_TASKS),
     options=_options,
     summary=_summary,
     source="Towers et al. 2024, arXiv:2407.17032",

@@ -105,24 +105,19 @@ class EnvGroup:
 
     def step(self, actions: Sequence[int] | np.ndarray) -> GroupStep:
         """Step every environment and restart those whose episode ended."""
-        obs, finals, successes, frames = [], {}, {}, 0
-        reward, terminated, truncated = [], [], []
+        rows, finals, successes, frames = [], {}, {}, 0
         for position, (env, action) in enumerate(zip(self._envs, actions, strict=True)):
-            result = self._call(position, "step", action)
-            obs_next, env_reward, env_terminated, env_truncated = result
+            obs, reward, terminated, truncated = self._call(position, "step", action)
             frames += env.step_frames
-            if env_terminated or env_truncated:
+            if terminated or truncated:
                 border = _border(env)
                 if border and (success := border.success()) is not None:
                     successes[position] = success
-                finals[position] = np.array(obs_next)  # its reset may write into the same array
-                obs_next = self._call(position, "reset")
-            obs.append(obs_next)
-            reward.append(env_reward)
-            terminated.append(env_terminated)
-            truncated.append(env_truncated)
-        stacked = np.stack(obs)
-        return GroupStep(stacked, finals, reward, terminated, truncated, frames, successes)
+                finals[position] = np.array(obs)  # its reset may write into the same array
+                obs = self._call(position, "reset")
+            rows.append((obs, reward, terminated, truncated))
+        obs, reward, terminated, truncated = map(list, zip(*rows, strict=True))
+        return GroupStep(np.stack(obs), finals, reward, terminated, truncated, frames, successes)
 
     def _call(self, position: int, method: str, *arguments: Any) -> Any:
         """Call a method of one environment; say which one it was, if its code fails."""
