@@ -257,11 +257,6 @@ def _import_renderer() -> None:
         importlib.reload(renderer)
 
 
-def _name(env_id: str) -> tuple[str, str]:
-    domain, _, task = env_id.removeprefix("dmc/").partition("-")
-    return domain, task
-
-
 def _options(_: str) -> dict[str, Option]:
     return {
         **control_options(_TASK_LIMIT, "gravity", "friction"),
@@ -290,7 +285,8 @@ def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
 
 
 def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
-    task = DmcTask(*_name(env_id), rng, options["gravity"], options["friction"])
+    domain, name = env_id.removeprefix("dmc/").split("-")
+    task = DmcTask(domain, name, rng, options["gravity"], options["friction"])
     spec = _spec(env_id, options)
     if options["pixels"] is None:
         return task_env(spec, task, rng, options, _TASK_LIMIT)
@@ -301,7 +297,7 @@ def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> Epi
 
 def _summary(env_id: str) -> str:
     obs_size, action_dim = _SIZES[env_id]
-    domain, task = (word.replace("_", " ") for word in _name(env_id))
+    domain, task = env_id.removeprefix("dmc/").replace("_", " ").split("-")
     return f"dm_control {domain}, {task}: {obs_size} numbers, {action_dim} continuous actions"
 
 
