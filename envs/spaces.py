@@ -147,8 +147,8 @@ def _bytes(array: np.ndarray) -> np.ndarray:
 
 def _parts(space: Any, obs: Any) -> Iterator[np.ndarray]:
     """Yield the vectors that an observation of a space consists of, in Gymnasium's order."""
-    # `gymnasium.spaces.flatten` casts to the type of the space, which may be unable to hold the
-    # numbers, and takes what is not of the space.
+    # Gymnasium's `flatten` alone would cast numbers to the type of their space, which may be unable
+    # to hold them, and take what is not of the space.
     kind = type(space).__name__
     if kind == "Box":
         array = _boxed(space.shape, obs)
@@ -163,12 +163,10 @@ def _parts(space: Any, obs: Any) -> Iterator[np.ndarray]:
         yield _whole(obs, space.shape, 0, 2).reshape(-1)
     else:
         one = kind == "Discrete"
-        sizes = np.array([space.n]) if one else space.nvec.reshape(-1)
         obs, shape = (np.reshape(obs, ()), ()) if one else (obs, space.shape)
-        chosen = _whole(obs, shape, space.start, space.n if one else space.nvec) - space.start
-        hot = np.zeros(sizes.sum(), np.float32)
-        hot[np.cumsum(sizes) - sizes + chosen.reshape(-1).astype(np.int64)] = 1
-        yield hot
+        chosen = _whole(obs, shape, space.start, space.n if one else space.nvec)
+        flatten = require("gymnasium.spaces.utils", "gymnasium").flatten
+        yield flatten(space, chosen.astype(space.dtype)).astype(np.float32)
 
 
 def _whole(obs: Any, shape: tuple[int, ...], start: Any, count: Any) -> np.ndarray:
