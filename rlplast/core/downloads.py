@@ -1,12 +1,4 @@
-"""Files that a user downloads: what is published, whether a file is whole, and unpacking it.
-
-- `Download`, `Published`: a published file, and a set of data made of such files.
-- `Finding`: what a check found, with the remedy if something is wrong.
-- `find_download`: what is wrong with a file on disk.
-- `unpack`: a tar, tar.gz, zip or gz, beside it.
-
-Nothing here opens a connection.
-"""
+"""Files that a user downloads: what is published, checks, unpacking; nothing opens a connection."""
 
 import gzip
 import hashlib
@@ -34,15 +26,7 @@ _BROKEN = (EOFError, gzip.BadGzipFile, tarfile.TarError, zipfile.BadZipFile, zli
 
 @dataclass(frozen=True)
 class Download:
-    """A published archive.
-
-    Attributes:
-        name: of the file.
-        url: where it is.
-        size: bytes.
-        md5: as published.
-        unpacked: the file or folder that it becomes, beside it.
-    """
+    """A published archive: size in bytes, md5, and the file or folder that it unpacks to."""
 
     name: str
     url: str
@@ -61,11 +45,9 @@ class Published:
     """A published set of data.
 
     Attributes:
-        title: what it is.
         purpose: the config key it serves.
-        licence: on which terms.
-        page: where it is described, or comes from.
-        downloads: its files, with sizes and checksums; empty where those are not fixed.
+        page: where it is described.
+        downloads: its files; empty where sizes and checksums are not fixed.
     """
 
     title: str
@@ -110,15 +92,14 @@ def find_download(path: Path, download: Download) -> Finding:
 
 
 def unpack(archive: Path, target: str) -> None:
-    """Unpack an archive, so that one file or folder in it appears beside it, whole or not at all.
+    """Unpack an archive: a file or folder of it appears next to it, whole or not at all.
 
     Args:
         archive: a ``.tar``, ``.tar.gz`` or ``.zip``, or one file as ``.gz``.
         target: name of the file or folder.
 
     Raises:
-        DamagedFile: if the archive is cut, has a link or a path that leads elsewhere, or does
-            not have the target.
+        DamagedFile: for an archive that is cut, lacks the target, or has links or paths out of it.
         RlplastError: if the disk is full or not writable.
     """
     try:

@@ -1,8 +1,4 @@
-"""What is imported when it is first used.
-
-- `import_optional`: a library of one of the package's extras, with word of what to install.
-- `callable_package`: a package that is a function too.
-"""
+"""What is imported when it is first used."""
 
 import importlib
 import inspect
@@ -16,11 +12,7 @@ __all__ = ["callable_package", "import_optional"]
 
 
 def import_optional(name: str, extra: str) -> ModuleType:
-    """Import an optional library.
-
-    Args:
-        name: dotted name of a module.
-        extra: the extra of this package that installs it.
+    """Import an optional library, which the package's `extra` installs.
 
     Raises:
         ConfigError: if it is not installed, saying what to install.
@@ -38,7 +30,7 @@ def callable_package(package: str, module: str) -> None:
 
     Args:
         package: such as ``rlplast.study``.
-        module: the name of the module, which is imported at the first call.
+        module: name of the module, which is imported at the first call.
     """
 
     def function() -> Any:

@@ -11,23 +11,21 @@ __all__ = ["adam_corrections", "adam_step"]
 
 
 def adam_corrections(rows: Sequence[tuple[Tensor, Sequence[float]]]) -> Tensor:
-    """Count an update in steps, and return what the biases of Adam's two means are divided by.
-
-    They are stacked, because compiled code then computes them once; left to `adam_step`, it would
-    compute them for every 16 weights, in three quarters of its time.
+    """Count an update in steps, and return Adam's bias corrections.
 
     Args:
-        rows: of each parameter, its number of steps, 0-d, which grows by one, and its betas.
+        rows: of each parameter its number of steps, 0-d, which grows by one, and its betas.
 
     Returns:
         1 − βᵗ of both betas, (parameters, 2).
     """
-    found = []
+    corrections = []
     for step, betas in rows:
         step.add_(1)
         # 1 − βᵗ; subtracting in float32 would leave four digits of it at β = 0.999.
-        found += [-torch.expm1(step * math.log(max(beta, 1e-45))) for beta in betas]
-    return torch.stack(found).view(-1, 2)
+        corrections += [-torch.expm1(step * math.log(max(beta, 1e-45))) for beta in betas]
+    # Left to `adam_step`, compiled code would compute them for every 16 weights.
+    return torch.stack(corrections).view(-1, 2)
 
 
 def adam_step(
@@ -50,7 +48,7 @@ def adam_step(
         constants: betas, eps, weight_decay.
         corrections: its row of `adam_corrections`, (2,).
         lr_per_update: the learning rate, 0-d.
-        decoupled: whether the weight decays beside the gradient (AdamW), not in it (Adam).
+        decoupled: whether the weight decays apart from the gradient (AdamW), not in it (Adam).
     """
     (beta1, beta2), decay = constants["betas"], constants["weight_decay"]
     mean, square = state["exp_avg"], state["exp_avg_sq"]

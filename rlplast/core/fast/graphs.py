@@ -1,10 +1,7 @@
 """Work on a GPU as CUDA graphs: all its kernels are launched as one.
 
-- `graphs_of`: the graphs of a trainer whose config asks for them.
-- `Graphs`: does a piece of work by its key: eagerly at first, then captured, then replayed.
-
-A graph repeats the kernels of its capture on the same memory, and runs no Python. So what the work
-reads of the host, such as a clock, is what it was then. All of it that matters belongs to the key.
+A graph repeats the kernels of its capture on the same memory and runs no Python. So all that the
+work reads of the host, such as a clock, has to be in its key.
 """
 
 import warnings
@@ -28,9 +25,9 @@ def graphs_of(accelerate: str, device: torch.device, key: str) -> "Graphs | None
     """Return the graphs of a trainer whose config says ``accelerate: graph``; else None.
 
     Args:
-        accelerate: what the config says.
+        accelerate: the config's value.
         device: where it trains.
-        key: the config's key.
+        key: the config's key, for messages.
 
     Raises:
         ConfigError: on a device without graphs.
@@ -52,17 +49,17 @@ class _Captured(NamedTuple):
 
 
 class Graphs:
-    """Pieces of work of one device, which are captured once and then replayed.
+    """Pieces of work of one CUDA device: run eagerly at first, then captured by key, then replayed.
 
     Between replays weights and optimizer state may change, but not their addresses. Inputs are
-    copied to where they were at the capture. A key that is too rare to be captured keeps no memory.
-
-    Attributes:
-        reasons: why the work of a key stays eager, by key.
+    copied to where they were at the capture.
 
     Args:
         device: a CUDA device.
         asked: the key of the config that asks for them, for messages.
+
+    Attributes:
+        reasons: why the work of a key stays eager, by key.
     """
 
     def __init__(self, device: torch.device, asked: str) -> None:
@@ -96,7 +93,7 @@ class Graphs:
         return captured.result
 
     def _run_aside(self, work: Callable[[], Any]) -> Any:
-        """Do work in a stream of its own, as a capture needs it of what comes before."""
+        """Do work in a side stream, as has to be done before a capture."""
         now = torch.cuda.current_stream(self._device)
         self._side.wait_stream(now)
         with torch.cuda.stream(self._side):
@@ -105,7 +102,6 @@ class Graphs:
         return result
 
     def _capture(self, key: Hashable, work: Callable[..., Any], inputs: Sequence[Tensor]) -> bool:
-        """Capture the work of a key, if it can be."""
         graph, static = torch.cuda.CUDAGraph(), [i.clone() for i in inputs]
         try:
             # Checkpoints are written by another thread, which must not end the capture.
@@ -113,9 +109,8 @@ class Graphs:
                 result = work(*static)
         except NotCaptured as reason:
             if str(reason) not in self.reasons.values():
-                warnings.warn(
-                    f"{self._asked} = 'graph': {reason}, so updates run eagerly", stacklevel=2
-                )
+                message = f"{self._asked} = 'graph': {reason}, so updates run eagerly"
+                warnings.warn(message, stacklevel=2)
             self.reasons[key] = str(reason)
             return False
         except torch.OutOfMemoryError:

@@ -1,8 +1,4 @@
-"""Big arrays that files can be mapped into: shared with other processes until they are written to.
-
-Several processes that fill an array from one file share the pages of the file; what one of them
-writes to becomes its own copy, and the file stays as it is.
-"""
+"""Big arrays that files are mapped into: processes share the pages until they write to them."""
 
 import ctypes
 import mmap
@@ -38,14 +34,11 @@ def zeros(shape: tuple[int, ...], dtype: np.dtype) -> npt.NDArray:
 
 
 def fill(array: npt.NDArray, rows: slice, path: Path, offset: int) -> None:
-    """Make rows of `array` what a file holds from byte `offset` on.
-
-    Whole pages are mapped if the rows lie in the file as they do in memory, modulo `PAGE`; the
-    rest, and all of it where the system cannot map, is read.
+    """Fill rows of `array` with a file's bytes from `offset` on; whole pages are mapped.
 
     Args:
         array: what `zeros` returned.
-        rows: which rows, without a step.
+        rows: a slice without a step.
         path: the file; it must not change as long as the array is in use.
         offset: where in the file the first of the rows begins.
 
