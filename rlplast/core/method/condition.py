@@ -1,11 +1,6 @@
 """Conditions: hooks that fire when a measured value is above or below a threshold.
 
-A condition is data: which value it reads, its threshold, and how long it rests after a
-firing. What it decides follows from the value, the clock, and the clock of its last firing,
-so the latter is all there is to save.
-
-- `Condition`: the mapping `when` of a hook.
-- `Measured`: what a run measures, to refuse a condition that could never hold.
+What one decides follows from the value, the clock, and the clock of its last firing.
 """
 
 import math
@@ -41,8 +36,8 @@ class Condition:
     """A threshold on a measured value.
 
     Attributes:
-        metric: the name of a plasticity metric, such as ``dormant_ratio``, read for each network
-            on its own; or a key of metrics.jsonl, such as ``train/return``, read for all.
+        metric: the name of a plasticity metric, such as ``dormant_ratio``, read for each network on
+            its own; or a key of metrics.jsonl, such as ``train/return``, read for all.
         threshold: what the value is compared with, strictly.
         above: whether the value has to be above the threshold, else below.
         cooldown: how long it rests after a firing; None for not at all.
@@ -55,16 +50,11 @@ class Condition:
 
     @classmethod
     def parse(cls, config: Any, total: Time, key: str = "when") -> "Condition":
-        """Read a config's `when`, a percentage of `cooldown` resolved against `total`.
-
-        Args:
-            config: a mapping with the keys of `WHEN_KEYS`; None counts as absent.
-            total: what percentages refer to, the run's length.
-            key: what error messages call the condition.
+        """Read a config's `when`, a percentage of `cooldown` resolved against the run's length.
 
         Raises:
-            ConfigError: for an unknown key or metric, a threshold that is missing, double or no
-                finite number, or a cooldown that is no time.
+            ConfigError: for an unknown key or metric, a threshold that is missing, double or not
+                finite, or a cooldown that is no time.
 
         Examples:
             >>> c = Condition.parse({"metric": "train/loss", "above": 2}, Time(100, "updates"))
@@ -116,28 +106,22 @@ class Condition:
         return f"{{metric: {self.metric}, {side}: {self.threshold!r}{rest}}}"
 
     def holds(self, value: float | None) -> bool:
-        """Say whether a value is beyond the threshold; None and NaN never are."""
+        """Whether a value is beyond the threshold; None and NaN never are."""
         if value is None:
             return False
         return value > self.threshold if self.above else value < self.threshold
 
     def rested(self, last: Clock | None, clock: Clock) -> bool:
-        """Say whether the cooldown since the last firing is over; None for no firing yet."""
+        """Whether the cooldown since the last firing is over; None for no firing yet."""
         if last is None or self.cooldown is None:
             return True
         return clock[self.cooldown.unit] - last[self.cooldown.unit] >= self.cooldown.value
 
     def check_found(self, values: Mapping[str, Any], networks: Iterable[str], key: str) -> None:
-        """Check that the value is among all that a run has measured at one moment.
-
-        Args:
-            values: what was measured, by key of metrics.jsonl. Values that are measured another
-                time (no evaluation was due, there is no data to probe with yet) say nothing.
-            networks: names of the networks that the hook fires on.
-            key: what error messages call the condition.
+        """Refuse a value that is not among all that a run has measured at one moment.
 
         Raises:
-            ConfigError: if the like of it was measured and it was not; it would never hold.
+            ConfigError: if values like it are among them: it would never hold.
         """
         where = f"{key}.metric = {self.metric!r}"
         if self.bare:
@@ -163,11 +147,6 @@ class Condition:
 
     def check(self, measured: Measured, networks: Iterable[str], key: str = "when") -> None:
         """Check that a run measures the value.
-
-        Args:
-            measured: what the run measures.
-            networks: names of its networks.
-            key: what error messages call the condition.
 
         Raises:
             ConfigError: saying what to add to the config.

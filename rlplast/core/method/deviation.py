@@ -1,7 +1,4 @@
-"""Deviation: how far a plan moves what a network computes.
-
-- `deviation`: measured on a probe, without leaving a trace.
-"""
+"""Deviation: how far a plan moves what a network computes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,19 +23,12 @@ def deviation(
 ) -> float | None:
     """Return ‖y' − c·y‖/‖c·y‖, the largest over the network's outputs, in evaluation mode.
 
-    y and y' are an output on a probe before and after the plan, c the common factor that fits
-    best. The plan is written for that, and every tensor gets its bits back.
-
-    Args:
-        network: the network.
-        edits: a plan.
-        source: where the probe comes from.
-        size: samples of the probe.
-        number: number of its stream.
+    y and y' are an output on a probe before and after the plan, c the factor that fits best. The
+    plan is written for that, and every tensor gets its bits back.
 
     Returns:
         The deviation; 0 for outputs that stay or become zero, infinity for those that are zero no
-            more. None while there are no data, or if the outputs are not seen.
+        more. None while there are no data, or if the outputs are not seen.
     """
     with preserve_global_rng():
         batch = source.sample(size, number)

@@ -1,9 +1,4 @@
-"""One firing: check, write, treat optimizer state and followers, report.
-
-- `Planned`: what is to be done to one network.
-- `carry_out`: all of it.
-- `check_policy`: whether a firing's policies are known.
-"""
+"""One firing: check, write, treat optimizer state and followers, report."""
 
 import dataclasses
 import math
@@ -33,10 +28,10 @@ _PIECE = 1 << 16  # entries that a CPU widens at a time: new memory costs more t
 
 
 def check_policy(optimizer: str, followers: str, key: str = "hook") -> None:
-    """Check the two policies of a firing.
+    """Refuse unknown policies of a firing.
 
     Raises:
-        ConfigError: naming the nearest allowed policy.
+        ConfigError: with the nearest allowed policy.
     """
     check_choice(f"{key}.optimizer", optimizer, OPTIMIZER_POLICIES)
     check_choice(f"{key}.followers", followers, FOLLOWER_POLICIES)
@@ -60,11 +55,9 @@ class Planned:
     """What a firing is to do to one network.
 
     Attributes:
-        network: the network.
-        edits: the complete plan.
-        followers: the plans for its followers, if they get one of their own.
+        followers: the plans of followers that get one of their own.
         seconds: what planning took.
-        counters: the method's own counters, by name; read and zeroed once the plan is written.
+        counters: the method's own counters, read and zeroed once the plan is written.
         within: the Blocks of the layers to which a firing keeps; None for all of the network.
     """
 
@@ -128,20 +121,20 @@ def carry_out(
 ) -> list[Receipt]:
     """Check plans, write them, treat optimizer state and followers, and report.
 
-    All plans are checked before the first network is written. The device is waited for twice,
-    for all networks together: for the check, and for the numbers of the receipts.
+    All plans are checked before the first network is written. The device is waited for twice: for
+    the check, and for the numbers of the receipts.
 
     Args:
         planned: what to do to each network.
         method: registry name, for the receipts.
-        clock: the run's clock, for the receipts.
+        clock: for the receipts.
         due_count: how many due points this firing stands for.
-        optimizer: ``keep``; ``touched`` zeroes the moments of the entries written and
-            keeps ``step``; ``parameter`` zeroes all state of each tensor written;
-            ``network`` all state of the network's parameters, or of `Planned.within`.
-        followers: ``copy`` makes each follower equal to the network, or where a plan has
-            `Planned.within`, that much of it; buffers included but those of a lifecycle;
-            ``same_edit`` writes the plans made for them; ``leave``.
+        optimizer: ``keep``; ``touched`` zeroes the moments of the entries written; ``parameter``
+            zeroes all state of each tensor written; ``network`` all state of the network, or of
+            `Planned.within`.
+        followers: ``copy`` makes each follower equal to the network, or to `Planned.within` of it,
+            buffers included but those of a lifecycle; ``same_edit`` writes the plans made for them;
+            ``leave``.
 
     Raises:
         BadWeights: if a value is not finite; nothing is written then.

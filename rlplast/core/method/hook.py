@@ -1,7 +1,4 @@
-"""Hook: one method with its schedule, networks, scope and policies, ready to fire.
-
-The hooks of a run together are `rlplast.core.method.hooks.Hooks`.
-"""
+"""Hook: one method with its schedule, networks, scope and policies, ready to fire."""
 
 import math
 import time
@@ -38,9 +35,6 @@ class Hook:
     """One entry of a run's hook list, ready to fire.
 
     Attributes:
-        method: the method with its parameters.
-        schedule: when it fires.
-        networks: the networks it fires on.
         key: name of its random streams and of its entry in checkpoints.
         scope: which layers it edits. Policies keep to the layers that it names.
         optimizer: optimizer policy of each firing.
@@ -51,12 +45,10 @@ class Hook:
         states: the method's own tensors, by network; given where others share them.
         sums: [Σ sfe, Σ log factor, Σ entries, firings] of every-update firings since the last
             flush, by network; on the device, so that they count in a captured update too.
-        fired: how often it has fired and the clock of the last time, by network; not of what is due
-            at every update.
+        fired: by network, how often it has fired between updates, and the clock of the last time.
         select: returns the Blocks that it edits, of a hook without a scope of its own.
         known: the networks in which it acts, or will once their layers train.
-        resting: why it finds nothing to edit in other networks, in which layers are frozen: it acts
-            there as soon as they train.
+        resting: why it finds nothing to edit in other networks, whose layers are frozen as yet.
     """
 
     method: Method
@@ -77,15 +69,7 @@ class Hook:
     resting: dict[str, NothingToEdit] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Allocate the method's state, before anything is compiled or captured.
-
-        Raises:
-            NothingToEdit: if there is nothing to edit in one of the networks; with `skips`, in
-                any of them.
-            BadWeights: if an every-update method meets low precision without a master.
-            ConfigError: if the method reads what this hook has no source of.
-            UnsupportedOptimizer: if the method reads moments of an optimizer without a rule.
-        """
+        """Allocate the method's state, before anything is compiled or captured."""
         self.label = self.label or self.key
         self._check_readings()
         self.edited: dict[str, tuple[Block, ...]] = {}
@@ -100,12 +84,7 @@ class Hook:
         self._awake()
 
     def refresh(self) -> None:
-        """Look anew at networks that have changed: what trains in them, and where state belongs.
-
-        Raises:
-            BadWeights: if an every-update method meets low precision without a master.
-            ConfigError: if the method cannot act on what trains now.
-        """
+        """Look anew at networks that have changed: what trains in them, and where state belongs."""
         changed = [n for n in self.known if self._versions[n.name] != n.version]
         for network in changed:
             self._set_up(network)
@@ -118,7 +97,7 @@ class Hook:
         self.networks = tuple(n for n in self.known if n.name not in self.resting)
 
     def may_thaw(self, network: Network) -> bool:
-        """Say whether layers of a network may train later that are frozen now."""
+        """Whether layers of a network may train later that are frozen now."""
         return not is_trainer(self.source) and len(self.scope.frozen(network)) > 0
 
     def _check_readings(self) -> None:
@@ -253,7 +232,7 @@ class Hook:
         return self.fire(clock, 1, seed, ready)
 
     def has_been_due(self, clock: Clock) -> bool:
-        """Say whether this has fired, or, if it acts at every update, acted by `clock`."""
+        """Whether this has fired, or, if it acts at every update, acted by `clock`."""
         start, inside = self.schedule.start, self.schedule.every_update
         reached = start is None or clock[start.unit] >= start.value
         return bool(self.fired) or (inside and reached and self.schedule.count(clock) > 0)
@@ -290,7 +269,6 @@ class Hook:
         self.refresh()
 
     def _deviation(self, network: Network, edits: Sequence[Edit], clock: Clock) -> float | None:
-        """Return how far a plan moves a network's outputs, if the method wants that measured."""
         if not self.method.measures_deviation or self.source is None:
             return None
         check([(network, edits)])
@@ -347,11 +325,8 @@ class Hook:
     ) -> None:
         """Fire inside an update: no checks, no host synchronisation, sums on the device.
 
-        Args:
-            clock: the clock, which counts the update.
-            seed: the run's seed.
-            activations: of the update's own forward pass, by network. An empty mapping says that
-                a network made no update this time: its hooks rest.
+        Activations are those of the update's own forward pass, by network. An empty mapping says
+        that a network made no update this time: its hooks rest.
         """
         reads = self.method.reads
         for network in self.networks:

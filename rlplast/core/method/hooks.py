@@ -1,7 +1,4 @@
-"""Hooks: all hooks of a run; fires those that are due and returns receipts.
-
-- `Hooks`: parses a config's hook list, and fires what is due as the clock moves.
-"""
+"""Hooks: all hooks of a run; fires those that are due and returns receipts."""
 
 import numbers
 import weakref
@@ -60,8 +57,8 @@ class Hooks:
         batch_size: samples of the probe batch that metrics read.
 
     Raises:
-        ConfigError: for unknown keys, methods, networks or parameters, and for schedules
-            that could never fire.
+        ConfigError: for unknown keys, methods, networks or parameters, and for schedules that could
+            never fire.
     """
 
     def __init__(
@@ -137,8 +134,7 @@ class Hooks:
     def refresh(self, names: Iterable[str] | None = None) -> None:
         """Look at the networks anew, where their layers, memory or what trains has changed.
 
-        All that reads or edits weights does it by itself, but for what is inside updates of our own
-        trainers, which change none of this.
+        All that reads or edits weights outside our own trainers' updates does it by itself.
 
         Args:
             names: of the networks; default: all.
@@ -156,8 +152,7 @@ class Hooks:
     def fire(self, previous: Clock | None, clock: Clock) -> list[Receipt]:
         """Fire the hooks due after `previous` and at or before `clock`, in list order.
 
-        Nothing fires at the end of a run: a reset there could only spoil the final weights. So
-        ``at: 100%`` is refused.
+        Nothing fires at the end of a run: a reset there could only spoil the final weights.
         """
         receipts: list[Receipt] = []
         if not self.scheduled:
@@ -244,7 +239,7 @@ class Hooks:
         """Check that the values of one measurement include those that conditions read.
 
         Raises:
-            ConfigError: if a condition reads a value that is not there, and others like it are.
+            ConfigError: if a condition reads a value that is absent, and others like it are not.
         """
         for hook in self.conditional:
             if hook.schedule.when is not None:
@@ -252,13 +247,9 @@ class Hooks:
                 hook.schedule.when.check_found(values, names, f"{hook.label}.when")
 
     def fired_until(self, state: Mapping[str, Any], clock: Clock) -> Clock | None:
-        """Return the clock up to which a run that ended at `clock` has fired.
+        """Return the clock up to which a shorter run, which ended at `clock`, has fired.
 
         It fired nothing at its end. None if this run has nothing to catch up on.
-
-        Args:
-            state: what `state_dict` returned at the end of the shorter run.
-            clock: the clock there.
         """
         passed = {u: end - 1 for u, end in state.get("ends", {}).items() if clock[u] >= end}
         fired = replace(clock, **passed)
@@ -285,8 +276,6 @@ class Hooks:
         self, clock: Clock, activations: Mapping[str, Activations] | None = None
     ) -> None:
         """Fire the every-update hooks: layers first, hooks in list order, penalties last.
-
-        Methods with a `follow` update their state in the same pass.
 
         Args:
             clock: the clock, which counts the update.
@@ -462,11 +451,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _check_alike(hook: Hook, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
-    """Check that a saved state is of a hook like this one, before anything is copied.
-
-    Raises:
-        DamagedFile: if networks, names or shapes differ.
-    """
+    """Refuse the saved state of a hook with other networks, names or shapes."""
     ours, theirs = (
         {name: {key: list(t.shape) for key, t in ts.items()} for name, ts in states.items()}
         for states in (hook.states, saved)

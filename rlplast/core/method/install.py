@@ -1,13 +1,4 @@
-"""Modules that methods bring: installed when networks are built.
-
-- `hidden_layers`: the layers with hidden units, which such methods look for.
-- `named_layers`: those that a method's parameter `layers` names.
-- `kind_of`: the class of a layer that a method may replace.
-- `as_kind`, `put`: a layer as a module of another class, with the same parameters.
-- `install_methods`: what a run's config lists, before initialisation and optimizers.
-- `install_rows`: the same, and all other layers stay as they are.
-- `replace_layers`: the same by hand, in anybody's model.
-"""
+"""Modules that methods bring: installed when networks are built."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -47,12 +38,12 @@ def install_methods(
 ) -> dict[str, list[str]]:
     """Install what a run's config lists under ``layers``, and under ``hooks`` what has modules.
 
-    Called after the modules are built, before they are initialised and get optimizers, and before
-    anything is compiled or captured. Then linear layers of torch compute by `affine`.
+    Call it before modules are initialised, get optimizers, and are compiled or captured. Then
+    linear layers of torch compute by `affine`.
 
     Args:
         layers: the config's list of layers.
-        hooks: its list of hooks, of which methods without modules are passed over.
+        hooks: its list of hooks.
         networks: name → (module, *followers); followers get the same modules, same draws.
         seed: the run's seed.
 
@@ -60,8 +51,8 @@ def install_methods(
         The paths of the replaced modules by network.
 
     Raises:
-        ConfigError: for unknown keys, methods, networks, parameters or layers; and for an entry
-            that finds nothing to replace in a network it names, or in any.
+        ConfigError: for a wrong entry, and one that finds nothing to replace in a network it names,
+            or in any.
     """
     replaced = install_rows(layers, hooks, networks, seed)
     for model in (m for models in networks.values() for m in models):
@@ -139,11 +130,7 @@ def named_layers(
 ) -> list[str]:
     """Return the paths of the layers that names or globs match, in the model's order.
 
-    Args:
-        model: the model.
-        names: the names or globs.
-        able: whether a module is a layer that may be named.
-        label: what error messages call `names`.
+    Modules for which `able` holds may be named.
 
     Raises:
         NothingToEdit: for a name or glob that matches none.
@@ -165,10 +152,7 @@ def kind_of(layer: nn.Module) -> type[nn.Module]:
 
 
 def as_kind(layer: nn.Module, kind: type[nn.Module]) -> Any:
-    """Return a module of another class that takes over a layer's parameters themselves.
-
-    Containers are copied, so that what is added to the new module stays out of the old one.
-    """
+    """Return a module of another class that takes over a layer's parameters themselves."""
     new: Any = kind.__new__(kind)
     for name, value in vars(layer).items():
         vars(new)[name] = copy.copy(value) if isinstance(value, dict | set) else value
@@ -210,8 +194,8 @@ def replace_layers(
         The paths of the replaced modules.
 
     Raises:
-        ConfigError: for unknown parameters or layers, or a method without modules. Also if there is
-            nothing to replace, or if the model is itself the layer: then no module holds it.
+        ConfigError: for unknown parameters or layers, a method without modules, if there is nothing
+            to replace, or if the model is itself the layer: then no module holds it.
 
     Examples:
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))

@@ -1,9 +1,4 @@
-"""Rows of a config: one parser for the keys hooks, layers and penalties.
-
-- `Row`: one entry, checked.
-- `listed_method`: the method of an entry; `row_implements`: whether it has a function.
-- `parse_row`: from what a config says.
-"""
+"""Rows of a config: one parser for the keys hooks, layers and penalties."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,7 +37,6 @@ class Row:
 
     Attributes:
         label: what messages call it, such as ``hooks[0] (fire)``.
-        method: the method with its parameters.
         networks: the networks it names; all of the run's if it names none.
         named: whether it names networks: then each of them must have something to edit.
         layers: the names and globs of layers that it gives; None if it gives none.
@@ -93,20 +87,13 @@ def listed_method(config: Any) -> type[Method] | None:
 
 
 def row_implements(config: Any, function: str) -> bool:
-    """Say whether an entry's method implements a function; False for a wrong entry."""
+    """Whether an entry's method implements a function; False for a wrong entry."""
     found = listed_method(config)
     return found is not None and implements(found, function)
 
 
 def parse_row(label: str, config: Any, key: str, networks: Mapping[str, Any]) -> Row:
-    """Return an entry of a config's list, checked.
-
-    Args:
-        label: what messages call it, such as ``hooks[0]``.
-        config: the entry.
-        key: the list's key: hooks, layers or penalties.
-        networks: the run's networks by name.
-    """
+    """Return an entry of a config's list `key`, checked."""
     name = method_of(label, config, key)
     label = f"{label} ({name})"
     params = {} if config.get("params") is None else config["params"]

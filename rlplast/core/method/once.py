@@ -1,8 +1,4 @@
-"""A method applied once, to anybody's model and without a schedule.
-
-- `apply`: any method, by its name.
-- `plain`: a function that applies one method, such as `rlplast.fire`.
-"""
+"""A method applied once, to anybody's model and without a schedule."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -111,12 +107,7 @@ def apply(
 def plain(
     kind: type[Method], function: Callable[Concatenate[str, P], Receipt] = apply
 ) -> Callable[P, Receipt]:
-    """Return `apply` for one method; its signature and help have the method's parameters.
-
-    Args:
-        kind: the method.
-        function: `apply`, whose parameters a type checker shows.
-    """
+    """Return `apply` for one method; its signature and help have the method's parameters."""
 
     def alias(*args: P.args, **options: P.kwargs) -> Receipt:
         return function(kind.name, *args, **options)

@@ -1,7 +1,4 @@
-"""Penalties: the terms of a run that are added to losses.
-
-- `Penalties`: all of a run; adds those of a network to its loss.
-"""
+"""Penalties: the terms of a run that are added to losses."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,12 +29,9 @@ class Term:
 
     Attributes:
         key: its place in the config's list, and the name of its network.
-        method: the method.
-        network: the network whose loss it is added to.
         select: returns the trainable Blocks that it reads.
         state: the method's own tensors; its plan, if it has one, changes them.
-        window: the updates that have the term; those after which a hook with ``every: 1 updates``
-            and the row's ``from`` and ``until`` would fire. None for all.
+        window: due at the updates that have the term; None for all.
         started: of a hook's method, whether it has fired; its hook looks after its state.
         blocks: what `select` returned last.
     """
@@ -53,7 +47,6 @@ class Term:
     version: int = -1
 
     def __post_init__(self) -> None:
-        """Find the Blocks, and allocate the method's state."""
         self.refresh()
 
     def refresh(self) -> None:
@@ -65,15 +58,15 @@ class Term:
                 carry(self.state, anew, self.network.module)
 
     def acts(self, clock: Clock | None) -> bool:
-        """Say whether the update that brings the run to `clock` gets something from it."""
+        """Whether the update that brings the run to `clock` gets something from it."""
         return self.has_started() and len(self.blocks) > 0 and self.is_open(clock)
 
     def has_started(self) -> bool:
-        """Say whether this is no term of a hook's method, or its hook has fired."""
+        """Whether this is no term of a hook's method, or its hook has fired."""
         return self.started is None or self.started()
 
     def is_open(self, clock: Clock | None) -> bool:
-        """Say whether the update that brings the run to `clock` has the term.
+        """Whether the update that brings the run to `clock` has the term.
 
         Raises:
             ConfigError: if that depends on the clock and there is none.
@@ -88,19 +81,13 @@ class Term:
         return self.window.crossings(clock.advance(updates=-1), clock) > 0
 
     def has_begun(self, clock: Clock) -> bool:
-        """Say whether `clock` has reached the window's ``from``."""
+        """Whether `clock` has reached the window's ``from``."""
         start = None if self.window is None else self.window.start
         return start is None or clock[start.unit] >= start.value
 
 
 class Penalties:
     """All penalties of a run.
-
-    Attributes:
-        terms: all terms, in the config's order.
-        clock: the clock of a loop of your own, set by `Hooks.step`. A trainer has its own.
-        sum: sum of the terms since the last call of `metrics`, float64 on the networks' device;
-            None without penalties.
 
     Args:
         configs: the config's list of penalties.
@@ -112,11 +99,17 @@ class Penalties:
         horizon: the clock at the run's end; 0 for counters that are not known in advance.
         seed: the run's seed, for the draws of terms and of the probe batch.
 
+    Attributes:
+        terms: all terms, in the config's order.
+        clock: the clock of a loop of your own, set by `Hooks.step`. A trainer has its own.
+        sum: of the terms since the last call of `metrics`, float64 on the networks' device; None
+            without penalties.
+
     Raises:
-        ConfigError: for unknown keys, methods, networks, layers or parameters. Also if there is
-            nothing to penalise in a network that is named, or in any; if weights are in low
-            precision beside fp32 masters, in which the loss has no gradient; and if ``from`` and
-            ``until`` leave no update between them.
+        ConfigError: for unknown keys, methods, networks, layers or parameters; if there is nothing
+            to penalise in a network that is named, or in any; for weights in low precision next to
+            fp32 masters, in which the loss has no gradient; if ``from`` and ``until`` leave no
+            update between them.
     """
 
     def __init__(
@@ -159,8 +152,8 @@ class Penalties:
 
         Args:
             name: the network.
-            loss: the loss of an update, for terms that follow its size.
-            clock: the clock that counts the update: terms whose window it lies outside are absent.
+            loss: of the update, for terms that follow its size.
+            clock: counts the update: terms whose window it lies outside are absent.
         """
         self.last = self.last if clock is None else clock
         own = [t for t in self.terms if t.network.name == name]
@@ -172,11 +165,7 @@ class Penalties:
         return torch.stack(terms).sum() if terms else None
 
     def captured_key(self, clock: Clock) -> Hashable:
-        """Return a key, equal for clocks with the same terms: part of a captured update's.
-
-        Args:
-            clock: the clock that counts the update.
-        """
+        """Return a key, equal for clocks (which count the update) with the same terms."""
         before = clock.advance(updates=-1)
         return tuple((t.method.captured_key(before),) if t.acts(clock) else () for t in self.terms)
 
@@ -184,7 +173,7 @@ class Penalties:
         """Add the term of a hook's method.
 
         Raises:
-            ConfigError: for weights kept in low precision beside fp32 masters.
+            ConfigError: for weights kept in low precision next to fp32 masters.
         """
         _check_gradients(term.key, term.network, term.blocks)
         self.terms.append(term)
@@ -235,13 +224,9 @@ class Penalties:
         return loss + term
 
     def metrics(self, updates: int) -> dict[str, float]:
-        """Return ``train/penalty``, the mean per update of all networks' terms; {} if none.
+        """Return ``train/penalty``, the mean of all terms over the updates since the last call.
 
-        A term counts from its ``from`` on, a hook's from its first firing on. Until then the lines
-        of a run equal those of a run without.
-
-        Args:
-            updates: updates since the last call.
+        A run has none until a term has begun.
         """
         clocks = self._now(), self.last
         begun = (t for t in self.terms if t.has_started() and any(map(t.has_begun, clocks)))

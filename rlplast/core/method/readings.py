@@ -1,10 +1,4 @@
-"""Readings: where the activations, gradients and batches of a `Context` come from.
-
-- `Reader`: base of what computes them, which leaves the networks as they are.
-- `Probe`: what a scheduled firing reads: a batch drawn for it.
-- `Inside`: what a firing inside an update reads: the update's own forward and backward pass.
-- `OwnSource`: a source made of a user's functions, for hand-written loops.
-"""
+"""Readings: where the activations, gradients and batches of a `Context` come from."""
 
 import sys
 from abc import ABC, abstractmethod
@@ -30,12 +24,8 @@ __all__ = ["Inside", "OwnSource", "Probe", "Reader", "output_of"]
 class Reader(ABC):
     """What computes the readings of a `Source`, and leaves its networks as they are.
 
-    All its networks and those that follow them are in evaluation mode meanwhile, but where a loss
-    is read in training mode. Modes, buffers and global generators are then as before
-    (`rlplast.core.network.modes.reading`).
-
-    Attributes:
-        networks: the networks by name.
+    Its networks and their followers are in evaluation mode meanwhile, except where a loss is read
+    in training mode. See `rlplast.core.network.modes.reading`.
     """
 
     networks: Mapping[str, Network]
@@ -58,10 +48,10 @@ class Reader(ABC):
             return self._loss_on(network, batch)
 
     def reading(self, **how: bool) -> AbstractContextManager[None]:
-        """Return a context in which the networks may be called; they are as before afterwards.
+        """Return `rlplast.core.network.modes.reading` of all networks and their followers.
 
         Args:
-            **how: as of `rlplast.core.network.modes.reading`.
+            **how: its options.
         """
         own = self.networks.values()
         modules = [n.module for each in own for n in (each, *each.followers.values())]
@@ -85,15 +75,7 @@ def _eager() -> AbstractContextManager[Any]:
 
 
 class Probe:
-    """What a scheduled firing reads of one network, computed when it is first asked for.
-
-    Args:
-        source: where batches come from.
-        network: the network.
-        size: samples of the probe batch.
-        number: number of the firing's stream.
-        label: what messages call the firing.
-    """
+    """What a scheduled firing reads of one network, computed when it is first asked for."""
 
     def __init__(
         self, source: Source, network: Network, size: int, number: int, label: str
@@ -113,21 +95,13 @@ class Probe:
 
     @cached_property
     def activations(self) -> Activations:
-        """Activations on the probe batch, by name of their units.
-
-        Raises:
-            BadWeights: if they are not finite, naming the weights that are not.
-        """
+        """Activations on the probe batch, by name of their units; refused if not finite."""
         found = self.source.activations(self.network.name, self._batch)
         return self._finite(found, "activations")
 
     @cached_property
     def gradients(self) -> Mapping[str, Tensor]:
-        """Gradients on the probe batch, by Block name, each in the Block's layout.
-
-        Raises:
-            BadWeights: if they are not finite, naming the weights that are not.
-        """
+        """Gradients on the probe batch, by Block name and in its layout; refused if not finite."""
         return self._finite(self.gradients_on(self._batch, train=False), "gradients")
 
     def _finite(self, found: Mapping[str, Tensor], what: str) -> Mapping[str, Tensor]:
@@ -151,11 +125,7 @@ class Probe:
             yield batch
 
     def outputs(self, batch: Any, module: nn.Module | None) -> Tensor:
-        """Return the network's outputs on a batch.
-
-        Raises:
-            ConfigError: if it reads no sample.
-        """
+        """Return the network's outputs on a batch; refused if it reads no sample."""
         found = self.source.outputs(self.network.name, batch, module)
         if found is None:
             raise ConfigError(f"{self.label}: network {self.network.name!r} has no outputs to read")
@@ -176,7 +146,6 @@ class Probe:
 
 
 def _check_loss(loss: Any, label: str) -> None:
-    """Check that gradients of a loss can be taken."""
     wrong = None
     if not isinstance(loss, Tensor):
         wrong = f"a {type(loss).__name__}"
@@ -207,13 +176,7 @@ def _dense(block: Block, gradient: Tensor) -> Tensor:
 
 
 class Inside:
-    """What a method reads inside an update: the update's own forward and backward pass.
-
-    Args:
-        network: the network.
-        activations: as the update returned them.
-        label: what messages call the hook.
-    """
+    """What a method reads inside an update: the update's own forward and backward pass."""
 
     def __init__(self, network: Network, activations: Activations | None, label: str) -> None:
         self.network, self.label = network, label
@@ -241,9 +204,9 @@ class OwnSource(Reader):
 
     Args:
         networks: the networks by name.
-        probe: (size, generator) → a batch; or a batch itself. A batch is what the model is
-            called with: a tensor, a tuple of arguments or a mapping of keyword arguments. By
-            network where they differ.
+        probe: (size, generator) → a batch; or a batch itself. A batch is what the model is called
+            with: a tensor, a tuple of arguments or a mapping of keyword arguments. By network where
+            they differ.
         loss: batch → loss, for methods that read gradients; by network where they differ.
         seed: seed of the draws.
     """
@@ -270,7 +233,7 @@ class OwnSource(Reader):
         """Yield `count` batches, each of a stream of its own.
 
         Raises:
-            ConfigError: without a count: how long a pass is, is not known here.
+            ConfigError: without a count: a probe has no end.
         """
         if count is None:
             raise ConfigError("batches = None: a probe has no end; say how many, such as 4")

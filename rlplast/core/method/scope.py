@@ -1,10 +1,4 @@
-"""Scopes: which layers a firing works on, by name.
-
-A scope names the layers a method edits, and those that return to their initial weights
-beside it (FIRE's DQN recipe). A hook's ``layers`` keeps to some of them. Which tensors inside a
-layer are edited is the method's own affair: `fire` edits weights only, `shrink_perturb` biases
-and norms too.
-"""
+"""Scopes: which layers a firing works on; which of their tensors is the method's own affair."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -20,11 +14,11 @@ __all__ = ["SCOPES", "Scope", "narrowed", "scope"]
 
 @dataclass(frozen=True)
 class Scope:
-    """Two rules on Blocks, and the layers that they are about.
+    """Which Blocks a firing edits and restores.
 
     Attributes:
-        edit: Blocks offered to the method.
-        restore: Blocks set to their initial value θ0 in the same plan.
+        edit: rule of the Blocks offered to the method.
+        restore: rule of the Blocks set to their initial value θ0 in the same plan.
         layers: names and globs of the layers to which a firing keeps; None for all.
     """
 
@@ -45,11 +39,11 @@ class Scope:
         return network.select(lambda b: self.selects(b) and not _is_live(b))
 
     def selects(self, block: Block) -> bool:
-        """Say whether a Block would be edited or restored if it trained."""
+        """Whether a Block would be edited or restored if it trained."""
         return (self.edit(block) or self.restore(block)) and self.reaches(block)
 
     def reaches(self, block: Block) -> bool:
-        """Say whether `layers` names a Block's layer, whatever the rules say of it."""
+        """Whether `layers` names a Block's layer, whatever the rules say of it."""
         return self.layers is None or in_layers(block, self.layers)
 
     def left(self, network: Network) -> tuple[Block, ...]:
@@ -58,7 +52,7 @@ class Scope:
 
 
 def _is_live(block: Block) -> bool:
-    """Say whether training moves a Block; the buffers of a frozen layer are frozen with it."""
+    """Whether training moves a Block; the buffers of a frozen layer are frozen with it."""
     own = list(block.module.parameters(recurse=False))
     buffer = block.role == "buffer" and (not own or any(p.requires_grad for p in own))
     return block.trainable or buffer
@@ -90,7 +84,7 @@ def scope(name: str, key: str = "scope") -> Scope:
     """Return the scope called `name`.
 
     Raises:
-        ConfigError: naming the nearest scope if there is no such one.
+        ConfigError: for an unknown name, with the nearest one.
     """
     check_choice(key, name, SCOPES)
     return SCOPES[name]
@@ -105,12 +99,7 @@ def narrowed(
 ) -> Scope:
     """Return a scope that keeps to some layers; all of it for None.
 
-    Args:
-        found: the scope.
-        layers: names and globs of layers.
-        networks: the networks that a hook is for, by name.
-        label: what messages call the hook.
-        live: whether layers that are frozen now stay out of it: no layer thaws later.
+    With `live` the layers that are frozen now stay out of it: no layer thaws later.
 
     Raises:
         ConfigError: for a name or glob that means no layer in the scope, in any of the networks.

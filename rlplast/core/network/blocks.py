@@ -1,11 +1,7 @@
 """Blocks: the views of a module's tensors that methods may read and edit.
 
 A stacked parameter gives one Block per member, a packed q/k/v projection one per part, a tied
-tensor only one, so that no method has to look twice.
-
-- `Block`, `BlockSpec`: a view with its role; what a module declares about itself.
-- `blocks_of`: all of a module.
-- `unwrap`: the raw module under DDP or compile wrappers.
+tensor only one.
 """
 
 import math
@@ -37,18 +33,17 @@ class BlockSpec:
     Attributes:
         tensor: attribute name of the parameter or buffer in the module.
         role: weight, bias, scale, shift (of a norm layer), embedding, buffer or other.
-        kind: linear, conv, norm, embedding or other: what the layer is; ``lifecycle`` for
-            the buffers of a layer whose units sleep.
-        part: name of the view inside a packed tensor, such as ``q``, or ``q.0`` of the first
-            head; empty if none; ``packed`` for a whole one whose parts are not known.
+        kind: linear, conv, norm, embedding or other: what the layer is; ``lifecycle`` for the
+            buffers of a layer whose units sleep.
+        part: name of the view inside a packed tensor, such as ``q``, or ``q.0`` of the first head;
+            empty if none; ``packed`` for a whole one whose parts are not known.
         member: index of the member of a stacked (ensemble) parameter; None if not stacked.
         index: what selects the view from the tensor.
         fan_in: inputs feeding one output unit of the layer.
         fan_out: outputs fed by one input unit of the layer.
         transposed: whether a weight is stored (d_in, d_out).
         memory: attribute name of the buffer that remembers the rows of sleeping units.
-        head: whether the layer's outputs are the network's; also set by ``is_head = True`` on the
-            layer.
+        head: whether the layer's outputs are the network's; also set by its ``is_head = True``.
         start: what the scale of a norm layer begins with.
     """
 
@@ -83,8 +78,8 @@ class Block:
         module: the module the tensor belongs to.
         copies: low-precision views kept equal to `view` (parameters that have a master).
         aliases: other names of the same tensor (tied weights).
-        memory: the buffer that remembers the rows of sleeping units, laid out as `view`;
-            what `rlplast.core.network.edits.write` writes to `view` it writes there too.
+        memory: the buffer that remembers the rows of sleeping units, laid out as `view`; edits of
+            `view` are written there too.
     """
 
     name: str
@@ -212,10 +207,7 @@ def _specs(module: nn.Module, path: str, around: nn.Module | None) -> list[Block
 
 
 def _all_specs(module: nn.Module, path: str, around: nn.Module | None) -> list[BlockSpec]:
-    """Return `_specs` and, as ``other``, every tensor they say nothing about.
-
-    A layer whose units sleep says in ``memories`` which buffer remembers which parameter.
-    """
+    """Return `_specs` and, as ``other``, every tensor they say nothing about."""
     memories: Mapping[str, str] = getattr(module, "memories", {})
     specs = [replace(s, memory=memories.get(s.tensor, "")) for s in _specs(module, path, around)]
     if getattr(module, "is_head", False):

@@ -1,8 +1,4 @@
-"""Tensors that cannot be edited without editing others, or not entry by entry.
-
-- `check_module`: refuses what is no module of plain, dense tensors.
-- `check_memory`: refuses tensors that share memory.
-"""
+"""Tensors that cannot be edited without editing others, or not entry by entry."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -19,12 +15,7 @@ __all__ = ["check_memory", "check_module"]
 
 
 def check_module(name: str, module: Any, optimizers: Sequence[Any]) -> None:
-    """Refuse a module without weights of its own, and anything else than an optimizer.
-
-    Args:
-        name: of the network.
-        module: what was given as its module.
-        optimizers: what was given as its optimizers.
+    """Refuse a module without dense weights of its own, and anything else than an optimizer.
 
     Raises:
         ConfigError: saying what to pass.
@@ -55,11 +46,6 @@ def check_module(name: str, module: Any, optimizers: Sequence[Any]) -> None:
 def check_memory(name: str, module: nn.Module, blocks: Sequence[Block]) -> None:
     """Refuse weights that are computed from others, and tensors without a memory of their own.
 
-    Args:
-        name: of the network.
-        module: the raw module.
-        blocks: its Blocks.
-
     Raises:
         ConfigError: naming the tensor.
     """
@@ -86,7 +72,7 @@ def check_memory(name: str, module: nn.Module, blocks: Sequence[Block]) -> None:
 
 
 def _is_computed(part: nn.Module) -> bool:
-    """Say whether a module computes one of its tensors from others, in torch's new or old way."""
+    """Whether a module computes one of its tensors from others, in torch's new or old way."""
     kept = [n.removesuffix("_orig") for n in part._parameters if n.endswith("_orig")]
     kept += [
         n[:-2] for n in part._parameters if n.endswith("_g") and n[:-1] + "v" in part._parameters

@@ -1,8 +1,4 @@
-"""Modules that are called without being trained: as before afterwards.
-
-- `reading`: evaluation mode for a while, and everything put back.
-- `in_mode`: the mode alone.
-"""
+"""Modules that are called without being trained: as before afterwards."""
 
 import collections
 import copy
@@ -37,8 +33,8 @@ def reading(*modules: nn.Module, evaluate: bool = True, copies: bool = True) -> 
         *modules: all that are called.
         evaluate: whether they are in evaluation mode; else they keep their modes.
         copies: whether modules compute with copies of their buffers, so that what they return can
-            still be differentiated afterwards. Else the buffers get their values back, as a
-            captured graph needs it, which knows their addresses.
+            be differentiated afterwards. Else the buffers get their values back: a captured graph
+            knows their addresses.
     """
     parts = {id(part): part for module in modules for part in module.modules()}.values()
     kept = [(part, dict(vars(part)), dict(part._buffers)) for part in parts]
@@ -74,9 +70,8 @@ def in_mode(*modules: nn.Module, train: bool) -> Iterator[None]:
 
     Args:
         *modules: the modules. Their own ``train()`` is not called, which may write weights.
-        train: False puts every part into evaluation mode. True leaves a module that is in training
-            mode as it is, with the parts that are frozen in evaluation mode; another one trains
-            as a whole.
+        train: False puts every part into evaluation mode. True leaves a module that trains as it
+            is, frozen parts included; another one trains as a whole.
     """
     changed = [module for module in modules if not (train and module.training)]
     modes = {part: part.training for module in changed for part in module.modules()}

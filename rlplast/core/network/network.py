@@ -1,14 +1,4 @@
-"""Network: the handle on what hooks may read and edit.
-
-A `Network` is a module together with its optimizer, its followers (target networks,
-averages), the initializer that initialised it and its initial weights. It presents every
-tensor as `rlplast.core.network.blocks.Block`s.
-
-- `Network`: the handle.
-- `by_name`: several, or one, as a mapping.
-- `part_of`: a Block's part of a state dict.
-- `torch_default`: the initializers of torch's own layers.
-"""
+"""Network: a module, and what hooks may read and edit of it."""
 
 import math
 from collections import Counter
@@ -48,9 +38,9 @@ _SEED_FACTOR = 6364136223846793005  # Knuth's, for a generator modulo 2^64
 def torch_default(block: Block, generator: torch.Generator) -> Tensor:
     """Draw a Block anew by torch's initializer for its layer, on the CPU in float32.
 
-    Linear and conv: weight and bias U(−1/√fan_in, 1/√fan_in); the packed attention
-    projection: Xavier-uniform over the whole packed matrix, attention biases zero; norm
-    layers 1 and 0 with running statistics at their start; embeddings N(0, 1).
+    Linear and conv: weight and bias U(−1/√fan_in, 1/√fan_in); the packed attention projection:
+    Xavier-uniform over the whole packed matrix, attention biases zero; norm layers 1 and 0 with
+    running statistics at their start; embeddings N(0, 1).
 
     Raises:
         ConfigError: for a tensor whose initializer is unknown, of a layer with a
@@ -89,7 +79,7 @@ def torch_default(block: Block, generator: torch.Generator) -> Tensor:
 
 
 def _starts_as_its_class(block: Block) -> bool:
-    """Say whether a layer draws by torch's initializer: neither its own nor that of a LoRA's B."""
+    """Whether a layer draws by torch's initializer: neither its own nor that of a LoRA's B."""
     reset: Any = getattr(block.module, "reset_parameters", None)
     own = isinstance(block.module, nn.Linear | _ConvNd | nn.Embedding)
     return (not own or reset.__module__.startswith("torch.")) and "lora_B" not in block.path
@@ -141,8 +131,8 @@ class Network:
         name: name of the network in configs and receipts.
         module: the raw module, or one wrapped in DDP or torch.compile.
         optimizer: the optimizer (or several) that trains it; None for inspection only.
-        followers: target networks and averages that follow this network, such as
-            ``{"target": module}``. A bare module gets the name ``target``.
+        followers: target networks and averages that follow this network, such as ``{"target":
+            module}``. A bare module gets the name ``target``.
         init: initializer, which draws a new value for a Block. Default: the module's own
             ``init_block``, else `torch_default`.
         initial: θ0, the weights before training, by Block name or as a state dict. Default: a copy
@@ -153,8 +143,8 @@ class Network:
         units: `UnitSpec`s of its layers. Default: the modules' own ``unit_specs()``, else traced.
 
     Raises:
-        ConfigError: if a trainable parameter is in no optimizer or in two, if two share
-            memory, if a follower is built differently, or if `initial` lacks a tensor.
+        ConfigError: if a trainable parameter is in no optimizer or in two, if two share memory, if
+            a follower is built differently, or if `initial` lacks a tensor.
         BadWeights: if a tensor is on the ``meta`` device.
     """
 
@@ -261,7 +251,7 @@ class Network:
         """View the module's tensors where they are now: after ``.to()``, ``.data =`` and the like.
 
         Blocks stay the same objects. θ0 goes along, to the device and at least the precision of the
-        weights. What trains is looked at anew too. Our own trainers change none of this.
+        weights. Our own trainers need none of this.
 
         Raises:
             ConfigError: if layers came or went, or a parameter trains that no optimizer holds.
@@ -306,7 +296,7 @@ class Network:
         return self.select(lambda b: b.trainable)
 
     def layers(self, blocks: Iterable[Block] | None = None) -> dict[str, dict[str, Block]]:
-        """Group Blocks by layer: ``{layer: {role: block}}``, in registration order."""
+        """Return Blocks by layer and role: ``{layer: {role: block}}``, in registration order."""
         grouped: dict[str, dict[str, Block]] = {}
         for block in self.blocks if blocks is None else blocks:
             grouped.setdefault(block.layer, {})[block.role] = block
@@ -363,11 +353,10 @@ class Network:
     def fresh(self, block: Block, generator: torch.Generator) -> Tensor:
         """Return a new draw of a Block by this network's initializer, not yet rounded.
 
-        Buffers other than a norm layer's running statistics return to θ0. The
-        seed of a layer's own draws moves on, so that these are other ones after a reset. A module
-        may say in ``starts`` where a tensor of its own begins. Where the network has no initializer
-        of its own, what is zero everywhere in θ0, such as a LoRA's B or the last layer of a
-        residual branch, begins at zero again.
+        A module may say in ``starts`` where a tensor of its own begins. Without an initializer of
+        the network's own, what is zero everywhere in θ0, such as a LoRA's B, begins at zero again.
+        Buffers return to θ0, but for running statistics, and for the seed of a layer's draws, which
+        moves on.
         """
         parameter = block.role != "buffer" and block.spec.tensor not in starts_of(block)
         if parameter and self.init is torch_default and not self.initial[block.name].any():
@@ -398,8 +387,8 @@ class Network:
     def followed(self) -> Iterator[tuple[Block, Block]]:
         """Yield each Block with its follower's, for every follower.
 
-        Lifecycle buffers are left out, since a follower has no life of its own; but for those
-        a layer lists in ``followed_buffers``, its mask where followers share it.
+        A follower has no lifecycle of its own: of its buffers only ``followed_buffers`` are among
+        them, such as a mask that it shares.
         """
         for follower in self.followers.values():
             for mine, theirs in zip(self.blocks, follower.blocks, strict=True):

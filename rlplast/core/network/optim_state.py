@@ -1,12 +1,8 @@
 """The optimizer's state of a parameter: found by identity, reset in place.
 
-State is never popped or replaced, so captured graphs, fused optimizers and other
-holders of the tensors stay valid. An optimizer without a row in `RULES` raises.
-
-State is of entries, laid out as the parameter; of a parameter as a whole (`Whole`, such as
-``step``); or of all parameters of an optimizer (`shared`). As new, the first is zero, which
-for SGD is a momentum buffer of zeros: with ``dampening=d`` that is not quite an absent one. The
-first update after it moves by (1 − d)·lr·g where a new optimizer moves by lr·g.
+State is never popped or replaced, so captured graphs, fused optimizers and other holders of the
+tensors stay valid. It is of entries, laid out as the parameter, and zero as new; of a parameter as
+a whole (`Whole`, such as ``step``); or of all parameters of an optimizer (`shared`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -151,7 +147,7 @@ def share(optimizer: Optimizer, **tensors: Tensor) -> None:
 
 
 def shared(optimizer: Optimizer) -> dict[str, Tensor]:
-    """Return the state that all parameters of an optimizer share, by name."""
+    """Return the state that all parameters of an optimizer share."""
     state: Any = optimizer.state
     return state.get(_SHARED, {})
 
@@ -159,10 +155,7 @@ def shared(optimizer: Optimizer) -> dict[str, Tensor]:
 def moments(network: Network, param: Tensor, whole: bool = True) -> dict[str, Tensor]:
     """Return the state tensors of `param` by name; empty before its first update.
 
-    Args:
-        network: the network whose optimizers are asked.
-        param: one of its parameters.
-        whole: whether those of the parameter as a whole are among them; the others have its layout.
+    Without `whole` they are those with the parameter's layout.
 
     Raises:
         UnsupportedOptimizer: for an optimizer, or an entry of its state, without a rule.
@@ -200,10 +193,7 @@ def zero(network: Network, params: Iterable[Tensor]) -> None:
 
 
 def zero_all(network: Network) -> None:
-    """Zero everything the optimizers remember of a network, as a new optimizer would begin.
-
-    Noise goes on where it was: a new optimizer's would be drawn a second time.
-    """
+    """Zero all state of a network, as a new optimizer would begin; noise goes on where it was."""
     zero(network, {id(b.param): b.param for b in network.trainable()}.values())
     for _, name, tensor in _shared(network):
         if name != DRAWN:
@@ -223,11 +213,7 @@ def _shared(network: Network) -> Iterator[tuple[str, str, Tensor]]:
 
 @torch.no_grad()
 def averages(network: Network) -> dict[Block, Tensor]:
-    """Return what evaluations put in place of weights, of optimizers that average them.
-
-    Those have a method ``evaluation_weights``, which returns pairs: (parameter, its value in
-    evaluations).
-    """
+    """Return evaluations' weights, of optimizers with ``evaluation_weights()``."""
     pairs = [p for o in network.optimizers for p in getattr(o, "evaluation_weights", list)()]
     values = {id(param): value for param, value in pairs}
     own = [block for block in network.trainable() if id(block.param) in values]
@@ -235,14 +221,9 @@ def averages(network: Network) -> dict[Block, Tensor]:
 
 
 def allocate(network: Network, blocks: Iterable[Block] | None = None) -> None:
-    """Create the state an optimizer would create at its first update, as new.
+    """Create, as new, the state that optimizers would create at their first update.
 
-    Used before state is loaded, and before an update is captured in a graph. Existing
-    state is left as it is.
-
-    Args:
-        network: the network whose optimizers are prepared.
-        blocks: whose state; default: of every trainable parameter.
+    Existing state stays. The Blocks are every trainable one by default.
     """
     owners = _owners(network)
     for block in network.trainable() if blocks is None else blocks:
@@ -283,8 +264,8 @@ def optimizer_tensors(network: Network) -> dict[str, Tensor]:
 def load_optimizer_tensors(network: Network, tensors: dict[str, Tensor]) -> None:
     """Copy state saved by `optimizer_tensors` in, by name, into the parameters' own layout.
 
-    State of a parameter that had not yet been updated is absent and stays absent; where
-    this optimizer has some already, it is made as new.
+    State of a parameter that had not yet been updated is absent: it stays absent, or is made as
+    new.
 
     Raises:
         DamagedFile: if the saved state of a parameter, or what parameters share, lacks an entry.

@@ -1,9 +1,7 @@
-"""The forward order of a network's layers, for methods that walk along it.
+"""The forward order of a network's layers: declared, of an `nn.Sequential`, or traced.
 
-Declared (`Network(order=...)` or the module's own ``forward_order()``), or read off an
-`nn.Sequential`, or traced. A traced network that branches or reuses a layer is refused:
-its order would be a guess. A declared order may end in a tuple of names: heads side by side,
-all of which read what the layer before them gives.
+A traced network that branches or reuses a layer is refused: its order would be a guess. A declared
+order may end in a tuple of names: heads that all read what the layer before them gives.
 """
 
 from collections.abc import Sequence
@@ -25,12 +23,10 @@ Order = Sequence[str | tuple[str, ...]]
 def forward_order(network: Network) -> list[str]:
     """Return the paths of the modules that hold parameters or normalise, in forward order.
 
-    Heads side by side follow one another at the end; `heads` names them.
-
     Raises:
-        ConfigError: if the order is not declared and tracing finds branches, a reused
-            layer, or code it cannot follow; or if a declared layer does not exist, or heads
-            side by side are declared before another layer.
+        ConfigError: if the order is not declared and tracing finds branches, a reused layer, or
+            code it cannot follow; or if a declared layer does not exist, or heads are not at the
+            end.
     """
     modules = dict(network.module.named_modules())
     declared = _declared(network)
@@ -75,10 +71,7 @@ def last_layers(network: Network) -> frozenset[str]:
 def matrices(network: Network, blocks: Sequence[Block], heads: bool = True) -> list[Block]:
     """Return which Blocks are weights of linear and conv layers, tied ones left out.
 
-    Args:
-        network: the network.
-        blocks: some of its Blocks.
-        heads: whether the weights of `last_layers` are among them.
+    Without `heads` the weights of `last_layers` are left out too.
     """
     key = ("matrices", tuple(blocks), heads)
     if key not in network.cache:

@@ -1,10 +1,4 @@
-"""Networks that a user's function makes: ``package.module:factory``.
-
-- `is_factory`: whether a config's name of a network is one.
-- `factory_of`: the function.
-- `made`, `check_outputs`, `check_again`: what it makes, from a seed.
-- `own_initializer`: the initializer: draws Blocks as the function does.
-"""
+"""Networks that a user's function makes: ``package.module:factory``."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -30,19 +24,15 @@ Factory = Callable[..., Any]
 
 
 def is_factory(name: str) -> bool:
-    """Say whether the name of a network is that of a function, such as ``my_nets:encoder``."""
+    """Whether the name of a network is that of a function, such as ``my_nets:encoder``."""
     return ":" in name
 
 
 def factory_of(key: str, name: str) -> Factory:
-    """Import a function, from the current folder too.
-
-    Args:
-        key: of the config, for errors.
-        name: ``package.module:factory``.
+    """Import the function ``package.module:factory``, from the current folder too.
 
     Raises:
-        ConfigError: if there is no such module, or nothing callable of that name in it.
+        ConfigError: naming `key`, if there is no such module or function.
     """
     module_name, _, function = name.partition(":")
     words = (*module_name.split("."), function)
@@ -74,8 +64,8 @@ def made(
         spaces: its arguments.
 
     Raises:
-        ConfigError: if it raises, returns no module, one without parameters or with lazy ones
-            that it never uses, one that writes into its inputs, or one that fails on `inputs`.
+        ConfigError: if it raises, returns no module, one without parameters or with unused lazy
+            ones, one that writes into its inputs, or one that fails on `inputs`.
     """
     with _seeded(seed):
         try:
@@ -106,7 +96,7 @@ def made(
 
 
 def _materialise(key: str, module: nn.Module, inputs: Sequence[Tensor]) -> None:
-    """Let lazy parts of a module find their shapes; what buffers there are stay as they are."""
+    """Let lazy parts of a module find their shapes; other buffers stay as they are."""
     if not _lazy(module):
         return
     kept = [(buffer, buffer.clone()) for buffer in module.buffers() if not is_lazy(buffer)]
@@ -126,7 +116,6 @@ def _lazy(module: nn.Module) -> list[str]:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Seed the global generators for a block, and put them back after it."""
     with preserve_global_rng():
         torch.manual_seed(seed)
         np.random.seed(seed % 2**32)
@@ -137,17 +126,11 @@ def _seeded(seed: int) -> Iterator[None]:
 def check_outputs(
     key: str, module: nn.Module, inputs: Sequence[Tensor], width: int | None = None
 ) -> int:
-    """Return how many values a module gives for each input.
-
-    Args:
-        key: of the config, for errors.
-        module: the module.
-        inputs: zeros, with which it is called.
-        width: how many they have to be; None for any number from 1.
+    """Return how many values a module gives for each of `inputs`, which are zeros.
 
     Raises:
-        ConfigError: if it returns something else than a vector of so many finite numbers for each,
-            or if they do not depend on its parameters.
+        ConfigError: if it returns something else than a vector of `width` finite numbers for each
+            (None: any number from 1), or if they do not depend on its parameters.
     """
     with reading(module):
         found = module(*inputs)
@@ -210,14 +193,11 @@ def _shapes(inputs: Sequence[Tensor]) -> str:
 
 
 def own_initializer(make: Callable[[int], nn.Module]) -> Init:
-    """Return an initializer that draws Blocks as a new module has them.
+    """Return an initializer that draws Blocks as `make` does, which makes a module from a seed.
 
-    Blocks that are asked for one after the other with one generator are of one new module, so that
-    weights that belong together stay so. What the module does not have, such as an installed
-    layer's, is drawn by `torch_default`.
-
-    Args:
-        make: makes the module from a seed.
+    Blocks drawn one after the other with one generator are of one new module, so that weights that
+    belong together stay so. What it does not have, such as an installed layer's, is drawn by
+    `torch_default`.
     """
     return _Initializer(make)
 

@@ -1,13 +1,4 @@
-"""Activations of somebody else's forward passes, read by forward hooks.
-
-Our own trainers return activations from their update; this is for probes of other people's
-modules, hand-written loops and callbacks.
-
-- `Recorder`: records until `stop`.
-- `record`: the same as a context, around a forward pass.
-- `check_norms`: refuses norms of another dimension than the units', as a pass shows it.
-- `WithWeights`: a module computed with other weights than its own.
-"""
+"""Activations of somebody else's forward passes, read by forward hooks."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,16 +20,12 @@ __all__ = ["Recorder", "WithWeights", "check_norms", "record"]
 class Recorder:
     """Keeps the activations of a network's units during its forward passes.
 
-    Of several passes the samples are joined, so that micro-batches of one update count together.
-    A pass that gradient checkpointing repeats counts once.
-
-    Args:
-        network: the network.
-        training_only: whether only passes count that gradients flow through.
+    Of several passes the samples are joined: micro-batches of one update count together. A pass
+    that gradient checkpointing repeats counts once. With `training_only` only passes count that
+    gradients flow through.
 
     Raises:
         NothingToEdit: if the network has no units with activations.
-        ConfigError: in a pass, as `check_norms` says.
     """
 
     def __init__(self, network: Network, training_only: bool = False) -> None:
@@ -88,10 +75,8 @@ class Recorder:
 def check_norms(network: Network) -> list[Any]:
     """Let each pass refuse a norm that normalises another dimension than the units'.
 
-    Sizes do not tell: of (batch, 5 steps, 5 units) a BatchNorm normalises the steps.
-
-    Returns:
-        The handles of the hooks, to remove them.
+    Sizes do not tell: of (batch, 5 steps, 5 units) a BatchNorm normalises the steps. Returns the
+    handles of the hooks.
     """
     points = {g.point: g.name for g in network.units().groups if g.point is not None}
     handles = []
@@ -122,7 +107,7 @@ def record(network: Network) -> Iterator[dict[str, Tensor]]:
 
     Yields:
         A mapping of group → activations (samples, units, …), for `Hooks.step(activations=...)`. It
-            is filled when the block ends.
+        is filled when the block ends.
     """
     if not torch.compiler.is_compiling():
         network.refresh()
@@ -136,12 +121,7 @@ def record(network: Network) -> Iterator[dict[str, Tensor]]:
 
 
 class WithWeights(nn.Module):
-    """A module computed with other weights and buffers than its own.
-
-    Args:
-        module: the module, which keeps its own.
-        tensors: by the names of its parameters and buffers; what is not given is the module's.
-    """
+    """A module computed with other weights and buffers, by their names, than its own."""
 
     def __init__(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         super().__init__()

@@ -1,8 +1,4 @@
-"""What became of a module since it was looked at: its layers, their memory, what trains.
-
-- `Snapshot`: what to compare with.
-- `view_anew`: Blocks view the tensors that a module has now.
-"""
+"""What became of a module since it was looked at: its layers, their memory, what trains."""
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,13 +16,9 @@ _REMEDY = "make a new optimizer, rlplast.Network and rlplast.Hooks of the module
 
 
 class Snapshot:
-    """The parts of a module, and of each tensor where it lies and whether it trains.
+    """The parts of a module, and of each tensor and master where it lies and whether it trains.
 
     It keeps parts and tensors themselves: no new one can come to lie where an old one was.
-
-    Args:
-        module: the module.
-        masters: of its parameters in low precision, which may move too.
     """
 
     def __init__(self, module: nn.Module, masters: Mapping[Tensor, Tensor]) -> None:
@@ -39,11 +31,11 @@ class Snapshot:
         self.buffers, self.places = buffers, [(*_fact(t), t.device) for t in buffers]
 
     def same_layers(self, other: "Snapshot") -> bool:
-        """Say whether another one has the same parts and parameters, in the same memory."""
+        """Whether another one has the same parts and parameters, in the same memory."""
         return self.facts == other.facts and _are(self.trained, other.trained)
 
     def same_buffers(self, other: "Snapshot") -> bool:
-        """Say whether another one has the same buffers, in the same memory."""
+        """Whether another one has the same buffers, in the same memory."""
         return self.places == other.places and _are(self.buffers, other.buffers)
 
 
@@ -76,7 +68,7 @@ def view_anew(
     masters: Mapping[Tensor, Tensor],
     trained: Iterable[Tensor] | None,
 ) -> None:
-    """Have Blocks view the tensors that a module has now; all are checked before the first changes.
+    """Have Blocks view the tensors that a module has now, once all are checked.
 
     Args:
         name: of the network.
@@ -86,8 +78,8 @@ def view_anew(
         trained: what its optimizers hold; None if it has none.
 
     Raises:
-        ConfigError: for a layer that came, went or has another shape; for a parameter that training
-            moves and no optimizer of the network holds; and for what cannot be edited at all.
+        ConfigError: for a layer that came, went or has another shape, or that trains and no
+            optimizer of the network holds.
     """
     now = {block.name: block for block in blocks_of(module, masters)}
     check_memory(name, module, list(now.values()))

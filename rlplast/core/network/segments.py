@@ -1,9 +1,4 @@
-"""Chains inside a network that branches: where a layer's scale is taken out again.
-
-- `segments`: runs of layers each of which may be scaled without changing what the network computes,
-  up to one factor of its outputs.
-- `mixes_scales`: what gives no c·f(x) for c·x.
-"""
+"""Chains inside a network that branches: where a layer's scale is taken out again."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -41,11 +36,10 @@ _MODULES += (nn.modules.pooling._AdaptiveAvgPoolNd, nn.modules.pooling._Adaptive
 def segments(
     module: nn.Module, passes: Callable[[str], bool]
 ) -> list[tuple[list[str], str | None]]:
-    """Return runs of layers in forward order, in training and in evaluation mode alike.
+    """Return runs of layers in forward order, alike in both modes; none if it cannot be traced.
 
-    There are none if the module cannot be traced.
-
-    What a layer of a run gives goes to the next one alone, through operations that keep its scale.
+    Each layer may be scaled without changing what the network computes, up to one factor of its
+    outputs: what one gives goes to the next one alone, through operations that keep its scale.
     After the last one comes a norm, which takes the scale out, or the network's output.
 
     Args:
@@ -98,16 +92,9 @@ def _segments(
 
 
 def mixes_scales(network: Network, blocks: Sequence[Block]) -> str | None:
-    """Return what in a chain of layers gives no c·f(x) for c·x, behind one that is scaled.
+    """Return what gives no c·f(x) for c·x behind a scaled layer of a chain; None if nothing known.
 
     A network whose order is declared says by its units which activations it has.
-
-    Args:
-        network: the network.
-        blocks: those to be scaled.
-
-    Returns:
-        The name of an activation, layer or operation; None if there is none, as far as is known.
     """
     scaled = {block.path for block in blocks if block.role in ("weight", "scale")}
     for group in network.units().groups:

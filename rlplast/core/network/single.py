@@ -12,15 +12,10 @@ __all__ = ["check_single"]
 
 
 def check_single(keys: str, module: nn.Module, *inputs: Tensor) -> None:
-    """Refuse forward passes of one input if a network cannot do them in training.
-
-    Args:
-        keys: of the config and their values, for the error.
-        module: the network, of which a copy is called.
-        inputs: one input, `[1, ...]` each.
+    """Refuse forward passes of one input, `[1, ...]`, if a network cannot do them in training.
 
     Raises:
-        ConfigError: if it fails.
+        ConfigError: if a copy of it fails, naming `keys`.
     """
     try:
         with torch.no_grad(), preserve_global_rng():

@@ -1,8 +1,6 @@
 """Stacked layers: the members of an ensemble in one batched computation.
 
-Source: twin critics of SAC (Haarnoja et al. 2018) as one network; torch.func.stack_module_state
-stacks parameters the same way. Every member has its own fans: an initializer that sees the stacked
-parameter as a whole would take the members for outputs.
+Source: twin critics of SAC (Haarnoja et al. 2018) as one network; as torch.func.stack_module_state.
 """
 
 import math
@@ -26,19 +24,19 @@ def computed(layer: Any, x: Tensor, member: int | None) -> Tensor:
 class StackedLinear(nn.Module):
     """Several linear layers of one shape, computed together.
 
-    Hooks see one Block per member, named ``[0].fc1.weight``, never the stacked parameter.
-
-    Attributes:
-        weight: shape (members, d_out, d_in).
-        bias: shape (members, d_out), or None.
+    Hooks see one Block per member, named ``[0].fc1.weight``, never the stacked parameter, whose
+    fans would be others.
 
     Args:
         members: how many.
         d_in: inputs of each member.
         d_out: outputs of each member.
         bias: whether there is a bias.
-        generator: where the initial weights are drawn from; default: torch's global one, as
-            in torch's own layers.
+        generator: where the initial weights are drawn from; default: torch's global one.
+
+    Attributes:
+        weight: shape (members, d_out, d_in).
+        bias: shape (members, d_out), or None.
 
     Raises:
         ValueError: if `members`, `d_in` or `d_out` is less than 1.
@@ -84,13 +82,10 @@ class StackedLinear(nn.Module):
         ]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return every member's output.
+        """Return every member's output, (members, batch, d_out).
 
         Args:
             x: shape (members, batch, d_in), or (batch, d_in), which every member gets.
-
-        Returns:
-            Shape (members, batch, d_out).
 
         Raises:
             ValueError: for another number of members or dimensions.
@@ -111,24 +106,21 @@ class StackedLinear(nn.Module):
         return affine(x, weight, self.bias)
 
     def extra_repr(self) -> str:
-        """Return the sizes, for `print`."""
+        """Return the sizes."""
         return f"{self.members}, {self.d_in}, {self.d_out}, bias={self.bias is not None}"
 
 
 class StackedLayerNorm(nn.Module):
-    """Several layer norms over the last dimension, one per member, computed together.
-
-    Source: Ba et al. 2016. Hooks see a scale and a shift Block per member, named
-    ``[0].norm.weight`` and ``[0].norm.bias``.
-
-    Attributes:
-        weight: scales, shape (members, dim).
-        bias: shifts, shape (members, dim).
+    """Several layer norms over the last dimension, one per member (Ba et al. 2016).
 
     Args:
         members: how many.
         dim: units of each member.
         eps: added to the variance.
+
+    Attributes:
+        weight: scales, shape (members, dim).
+        bias: shifts, shape (members, dim).
 
     Raises:
         ValueError: if `members` or `dim` is less than 1.
@@ -152,15 +144,12 @@ class StackedLayerNorm(nn.Module):
         ]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return every member's input normalised, scaled and shifted.
+        """Return the input normalised, scaled and shifted, in its own type.
 
         Half precision is widened to float32 first and rounded once, at the end.
 
         Args:
             x: shape (members, batch, dim).
-
-        Returns:
-            Shape and type of `x`.
 
         Raises:
             ValueError: for another number of members or dimensions.
@@ -179,5 +168,5 @@ class StackedLayerNorm(nn.Module):
         return F.layer_norm(x, (self.dim,), self.weight[index], self.bias[index], self.eps)
 
     def extra_repr(self) -> str:
-        """Return the sizes, for `print`."""
+        """Return the sizes."""
         return f"{self.members}, {self.dim}, eps={self.eps}"

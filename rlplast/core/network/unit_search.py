@@ -1,7 +1,4 @@
-"""Find the units of a network: ask modules that declare theirs, trace the others.
-
-- `find_units`: the map of a module's units.
-"""
+"""Find the units of a network: ask modules that declare theirs, trace the others."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,8 +45,8 @@ def find_units(
         given: the user's own units, instead of declared and traced ones.
 
     Raises:
-        ConfigError: for declared units of a layer that does not exist or is declared twice, and
-            for those of `given` that cannot be edited one by one.
+        ConfigError: for declared units of a layer that does not exist or is declared twice, and for
+            those of `given` that cannot be edited one by one.
     """
     refused: dict[str, str] = {}
     heads: set[str] = set()
@@ -134,15 +131,7 @@ def _own(spec: UnitSpec, by_path: Mapping[str, Sequence[Block]]) -> list[Block]:
 def _search(
     module: nn.Module, prefix: str, refused: dict[str, str], untraced: set[str], heads: set[str]
 ) -> Iterator[Found]:
-    """Yield what modules declare, and what can be traced, the largest parts first.
-
-    Args:
-        module: where to look.
-        prefix: its path in the network.
-        refused: layer → why it has no units; written.
-        untraced: the layers whose module could not be traced; written.
-        heads: the layers that give the network's outputs; written.
-    """
+    """Yield what modules declare or a trace finds; write `refused`, `untraced` and `heads`."""
     declared = getattr(module, "unit_specs", None)
     if declared is not None:
         yield from (_declared(spec, prefix) for spec in declared())
