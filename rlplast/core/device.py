@@ -23,11 +23,7 @@ __all__ = [
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the torch device a config asks for.
-
-    Raises:
-        ConfigError: if it is not there.
-    """
+    """Return the torch device a config asks for, or raise a ConfigError if it is not there."""
     if name == "auto":
         return torch.device("cuda" if uses_gpu(name) else "cpu")
     try:
@@ -101,11 +97,7 @@ def compile_options(device: torch.device) -> dict[str, Any]:
 
 
 def on_device(value: npt.NDArray[Any] | Tensor, device: torch.device) -> Tensor:
-    """Return an array or tensor of the host on a device; on a GPU nothing waits for the copy.
-
-    Raises:
-        NotCaptured: during a capture, for what is not there yet.
-    """
+    """Return an array or tensor of the host on a device; on a GPU nothing waits for the copy."""
     tensor = value if isinstance(value, Tensor) else torch.from_numpy(value)
     if device.type != "cuda" or tensor.is_cuda:
         return tensor.to(device)
@@ -123,10 +115,6 @@ def capturing() -> bool:
 
 
 def refuse_capture(what: str) -> None:
-    """Say that something cannot be part of a CUDA graph.
-
-    Raises:
-        NotCaptured: during a capture.
-    """
+    """Raise NotCaptured during a capture: `what` cannot be part of a CUDA graph."""
     if capturing():
         raise NotCaptured(what)

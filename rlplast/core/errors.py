@@ -47,10 +47,7 @@ class ConfigError(RlplastError, ValueError):
 
 
 class NothingToEdit(ConfigError):
-    """Raised when a method finds nothing to work on in a network.
-
-    A hook or layer without ``networks`` skips that network.
-    """
+    """Raised when a method finds nothing to edit in a network."""
 
 
 class DamagedFile(RlplastError):
@@ -109,22 +106,14 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
 
 
 def check_choice(key: str, value: object, allowed: Iterable[str]) -> None:
-    """Refuse a value that is not one of some names.
-
-    Raises:
-        ConfigError: naming `key` and the nearest name.
-    """
+    """Raise a ConfigError for a value that is not one of some names, with the nearest one."""
     names = list(allowed)
     if not isinstance(value, str) or value not in names:
         raise ConfigError(f"{key} = {shortened(value)}: {did_you_mean(str(value), names)}")
 
 
 def check_known(where: str, keys: Iterable[object], allowed: Iterable[str]) -> None:
-    """Refuse keys other than `allowed`.
-
-    Raises:
-        ConfigError: naming `where`, the first other key and the nearest allowed one.
-    """
+    """Raise a ConfigError for a key that is not one of `allowed`, with the nearest one."""
     names = list(allowed)
     for key in keys:
         if key not in names:

@@ -12,11 +12,7 @@ __all__ = ["callable_package", "import_optional"]
 
 
 def import_optional(name: str, extra: str) -> ModuleType:
-    """Import an optional library, which the package's `extra` installs.
-
-    Raises:
-        ConfigError: if it is not installed, saying what to install.
-    """
+    """Import an optional library, or raise a ConfigError that says which `extra` installs it."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -26,12 +22,7 @@ def import_optional(name: str, extra: str) -> ModuleType:
 
 
 def callable_package(package: str, module: str) -> None:
-    """Let a package be called as a function: `rlplast.study(…)` calls ``study`` of its module api.
-
-    Args:
-        package: such as ``rlplast.study``.
-        module: name of the module, which is imported at the first call.
-    """
+    """Let a package be called: `rlplast.study(…)` calls ``study`` of its module ``api``."""
 
     def function() -> Any:
         return getattr(importlib.import_module(f"{package}.{module}"), package.split(".")[-1])

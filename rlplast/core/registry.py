@@ -94,11 +94,7 @@ def _load() -> None:
 
 
 def load_plugins(group: str) -> None:
-    """Import the installed packages of a group of entry points, each once.
-
-    Raises:
-        ConfigError: naming the one that cannot be loaded.
-    """
+    """Import the installed packages of a group of entry points, each once, or refuse one."""
     try:
         plugins.load(group)
     except plugins.BrokenPlugin as error:
@@ -182,11 +178,7 @@ def get(family: str, name: str, key: str = "") -> Info:
 
 
 def look_up(name: Any, table: Mapping[str, T], wrong: str) -> T:
-    """Return the entry of `name`, which may be anything.
-
-    Raises:
-        ConfigError: if there is none; it begins with `wrong` and gives the nearest name.
-    """
+    """Return the entry of `name`, or raise a ConfigError: `wrong` and the nearest name."""
     if not isinstance(name, str) or name not in table:
         near = did_you_mean(str(name), table)
         remedy = "" if near.startswith("did") else "; your own: `rlplast --import MODULE ...`"
@@ -207,11 +199,7 @@ def rows(family: str | None = None) -> list[Info]:
 
 
 def checked(family: str, name: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return a config's `params` of an entry, checked.
-
-    Raises:
-        ConfigError: for an unknown name, an unknown parameter or a value out of range.
-    """
+    """Return a config's `params` of an entry, or refuse its name, a parameter or a value."""
     info = get(family, name)
     values = {}
     for key, value in (params or {}).items():
@@ -224,5 +212,9 @@ def checked(family: str, name: str, params: Mapping[str, Any] | None = None) -> 
 
 
 def build(family: str, name: str, params: Mapping[str, Any] | None = None) -> Any:
-    """Construct an entry from a config's `params`; raises as `checked` does."""
+    """Construct an entry from a config's `params`.
+
+    Raises:
+        ConfigError: for an unknown name, an unknown parameter or a value out of range.
+    """
     return get(family, name).target(**checked(family, name, params))

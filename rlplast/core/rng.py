@@ -1,9 +1,4 @@
-"""Named random streams, all derived from one seed: no consumer moves the draws of another.
-
-Long-lived ones (`Streams.numpy`: environment, exploration, replay) are saved. Derived ones
-(`torch_stream`, `numpy_stream`: hooks, evaluations, probes) are made anew from (seed, name,
-number). Torch's global generators are the stream ``model``, such as dropout; they are saved too.
-"""
+"""Named random streams, all derived from one seed: no consumer moves the draws of another."""
 
 import hashlib
 import numbers
@@ -29,11 +24,7 @@ __all__ = [
 
 
 def check_seed(seed: Any) -> int:
-    """Return a user's seed as an int.
-
-    Raises:
-        ConfigError: if it is no whole number.
-    """
+    """Return a user's seed as an int, or raise a ConfigError for what is no whole number."""
     if isinstance(seed, bool) or not isinstance(seed, numbers.Integral):
         raise ConfigError(f"seed = {seed!r}: allowed is a whole number, such as 1")
     return int(seed)

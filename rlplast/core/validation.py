@@ -65,12 +65,7 @@ _LARGEST = 1e38  # of a number without another limit: the range of float32
 
 
 def validated(cls: type[T], data: Any, where: str = "") -> T:
-    """Return a config's mapping as a dataclass.
-
-    Args:
-        cls: a `Section`.
-        data: the mapping.
-        where: its key, for messages; empty for the config itself.
+    """Return a config's mapping `where` as a dataclass.
 
     Raises:
         ConfigError: naming a key, its value and what is allowed.
@@ -86,11 +81,7 @@ def check_section(section: Any, where: str) -> None:
 def check_value(key: str, value: Any, hint: Any, default: Any = None) -> Any:
     """Return a value as its type has it: lists become tuples, whole numbers floats.
 
-    Args:
-        key: its name in messages.
-        value: what somebody wrote.
-        hint: its type, ranges included.
-        default: an example for messages.
+    A `default` is an example for messages.
 
     Raises:
         ConfigError: naming key, value and what is allowed.

@@ -22,12 +22,7 @@ EAGER = 3  # times that a key's work runs before its capture: libraries set them
 
 
 def graphs_of(accelerate: str, device: torch.device, key: str) -> "Graphs | None":
-    """Return the graphs of a trainer whose config says ``accelerate: graph``; else None.
-
-    Args:
-        accelerate: the config's value.
-        device: where it trains.
-        key: the config's key, for messages.
+    """Return the graphs of a trainer whose config's `key` says graph; else None.
 
     Raises:
         ConfigError: on a device without graphs.
@@ -73,11 +68,7 @@ class Graphs:
     def __call__(self, key: Hashable, work: Callable[..., Any], *inputs: Tensor) -> Any:
         """Do the work of a key and of the shapes of its inputs.
 
-        Returns:
-            What the work returns. The next work of the key may overwrite it.
-
-        Raises:
-            ConfigError: if its capture fails.
+        The next work of the key may overwrite what it returns.
         """
         key = (key, *(tensor.shape for tensor in inputs))
         if key in self.reasons:

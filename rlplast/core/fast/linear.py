@@ -98,11 +98,7 @@ def compiled_calls() -> dict[str, Any]:
 
 @cache
 def build() -> str | None:
-    """Build and load the operator, in 20 to 30 s the first time on a machine; `affine` needs it.
-
-    Returns:
-        Why PyTorch's own product serves, or None.
-    """
+    """Build the operator of `affine`, once per machine in 20 to 30 s; or return why not."""
     global _operator
     if not torch.backends.cpu.get_cpu_capability().startswith("AVX"):
         return "the CPU has no AVX2"

@@ -17,11 +17,7 @@ _HUGE = 1 << 22  # from here on NumPy asks for huge pages too: random rows are r
 
 
 def zeros(shape: tuple[int, ...], dtype: np.dtype) -> npt.NDArray:
-    """Return an array of zeros that begins with a page; pages are committed when written to.
-
-    Raises:
-        MemoryError: if the system refuses so much.
-    """
+    """Return an array of zeros that begins with a page; pages are committed when written to."""
     size = int(np.prod([dtype.itemsize, *shape], dtype=object))
     try:
         pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -20,12 +20,7 @@ FAMILIES = ("metric", "eval", "train")
 
 @dataclass(frozen=True)
 class Measured:
-    """What a run measures while it trains; log lines always have ``train/`` values.
-
-    Attributes:
-        metrics: names of the plasticity metrics; None if none are measured at all.
-        evaluate: whether the run is evaluated.
-    """
+    """What a run measures; `metrics` is None if it measures no plasticity metrics at all."""
 
     metrics: tuple[str, ...] | None
     evaluate: bool
@@ -118,11 +113,7 @@ class Condition:
         return clock[self.cooldown.unit] - last[self.cooldown.unit] >= self.cooldown.value
 
     def check_found(self, values: Mapping[str, Any], networks: Iterable[str], key: str) -> None:
-        """Refuse a value that is not among all that a run has measured at one moment.
-
-        Raises:
-            ConfigError: if values like it are among them: it would never hold.
-        """
+        """Refuse a value that is not among those measured at one moment, if others like it are."""
         where = f"{key}.metric = {self.metric!r}"
         if self.bare:
             names = list(networks)
@@ -146,11 +137,7 @@ class Condition:
             raise ConfigError(f"{where} is never measured: {did_you_mean(self.metric, found)}")
 
     def check(self, measured: Measured, networks: Iterable[str], key: str = "when") -> None:
-        """Check that a run measures the value.
-
-        Raises:
-            ConfigError: saying what to add to the config.
-        """
+        """Refuse a value that a run does not measure, saying what to add to the config."""
         family, _, rest = ("metric", "/", self.metric) if self.bare else self.metric.partition("/")
         where = f"{key}.metric = {self.metric!r}"
         if family not in FAMILIES:

@@ -28,11 +28,7 @@ _PIECE = 1 << 16  # entries that a CPU widens at a time: new memory costs more t
 
 
 def check_policy(optimizer: str, followers: str, key: str = "hook") -> None:
-    """Refuse unknown policies of a firing.
-
-    Raises:
-        ConfigError: with the nearest allowed policy.
-    """
+    """Refuse unknown policies of a firing."""
     check_choice(f"{key}.optimizer", optimizer, OPTIMIZER_POLICIES)
     check_choice(f"{key}.followers", followers, FOLLOWER_POLICIES)
 

@@ -454,11 +454,7 @@ def _accumulate(sums: Tensor, edits: Sequence[Edit]) -> None:
 
 
 def refuse_low_precision(network: Network, block: Block) -> None:
-    """Refuse a weight in low precision that a method would change a little at every update.
-
-    Raises:
-        BadWeights: if it has no fp32 master.
-    """
+    """Refuse a weight in low precision without a master, where small changes round to nothing."""
     if block.view.dtype in (torch.bfloat16, torch.float16):
         raise BadWeights(
             f"{network.qualified(block)} is {block.view.dtype} without an fp32 master: a change "

@@ -236,11 +236,7 @@ class Hooks:
         return sorted({condition.key(name) for condition, name in pairs if condition is not None})
 
     def check_found(self, values: Mapping[str, float]) -> None:
-        """Check that the values of one measurement include those that conditions read.
-
-        Raises:
-            ConfigError: if a condition reads a value that is absent, and others like it are not.
-        """
+        """Check that the values of one measurement include those that conditions read."""
         for hook in self.conditional:
             if hook.schedule.when is not None:
                 names = [n.name for n in hook.networks]

@@ -16,10 +16,7 @@ __all__ = ["hook_terms", "inside_updates", "tick"]
 
 
 def inside_updates(networks: Iterable[Network], terms: Iterable[Term] = ()) -> list[Hook]:
-    """Return a hook for every method that has a plan under ``layers`` or ``penalties``.
-
-    A method with one of `terms` shares its state.
-    """
+    """Return a hook, which shares the state of `terms`, per method that plans in every update."""
     states = {(term.method, term.network): term.state for term in terms}
     rows = [(m, n) for n in networks for m in n.installed if m.key == "layers"]
     hooks = [

@@ -160,11 +160,7 @@ def as_kind(layer: nn.Module, kind: type[nn.Module]) -> Any:
 
 
 def put(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
-    """Put `new` wherever `old` is: a module used twice has two places.
-
-    Raises:
-        ConfigError: if the model is itself the layer.
-    """
+    """Put `new` wherever `old` is; a model that is itself the layer is refused."""
     if model is old:
         raise ConfigError(
             f"the model is itself the layer to replace, a {type(old).__name__}: put it into an "

@@ -50,12 +50,7 @@ class Row:
 
 
 def method_of(label: str, config: Any, key: str) -> str:
-    """Return the name of the method that an entry lists, its keys checked.
-
-    Raises:
-        ConfigError: for what is no mapping, unknown keys, and a method that is unknown or belongs
-            under another key.
-    """
+    """Return the name of the method that an entry lists; wrong entries and keys are refused."""
     if not isinstance(config, Mapping):
         raise ConfigError(f"{label} = {shortened(config)}: allowed is a mapping with a method")
     if "method" in config:

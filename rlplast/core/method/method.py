@@ -107,10 +107,7 @@ class Method:
         raise NotImplementedError
 
     def follow(self, context: Context, state: State) -> list[Edit]:
-        """Return edits of the method's own state, planned inside every update without waiting.
-
-        An example is a moving average that `plan` copies at its schedule.
-        """
+        """Return edits of the method's own state, planned in every update, as a moving average."""
         return []
 
     def captured_key(self, clock: Clock) -> Hashable:

@@ -66,11 +66,7 @@ class Term:
         return self.started is None or self.started()
 
     def is_open(self, clock: Clock | None) -> bool:
-        """Whether the update that brings the run to `clock` has the term.
-
-        Raises:
-            ConfigError: if that depends on the clock and there is none.
-        """
+        """Whether the update that brings the run to `clock` has the term."""
         if self.window is None:
             return True
         if clock is None:
@@ -170,11 +166,7 @@ class Penalties:
         return tuple((t.method.captured_key(before),) if t.acts(clock) else () for t in self.terms)
 
     def include(self, term: Term) -> None:
-        """Add the term of a hook's method.
-
-        Raises:
-            ConfigError: for weights kept in low precision next to fp32 masters.
-        """
+        """Add the term of a hook's method; low precision next to fp32 masters is refused."""
         _check_gradients(term.key, term.network, term.blocks)
         self.terms.append(term)
         if self.sum is None:
@@ -224,10 +216,7 @@ class Penalties:
         return loss + term
 
     def metrics(self, updates: int) -> dict[str, float]:
-        """Return ``train/penalty``, the mean of all terms over the updates since the last call.
-
-        A run has none until a term has begun.
-        """
+        """Return ``train/penalty``, the mean of all terms over the last `updates`, once one counts."""
         clocks = self._now(), self.last
         begun = (t for t in self.terms if t.has_started() and any(map(t.has_begun, clocks)))
         if self.sum is None or updates == 0 or not any(begun):

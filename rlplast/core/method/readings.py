@@ -230,11 +230,7 @@ class OwnSource(Reader):
         }
 
     def batches(self, count: int | None, size: int, number: int) -> Iterator[Any]:
-        """Yield `count` batches, each of a stream of its own.
-
-        Raises:
-            ConfigError: without a count: a probe has no end.
-        """
+        """Yield `count` batches, each of a stream of its own; a pass over all data is refused."""
         if count is None:
             raise ConfigError("batches = None: a probe has no end; say how many, such as 4")
         return (self.sample(size, derive_seed(number, i)) for i in range(count))
@@ -251,11 +247,7 @@ class OwnSource(Reader):
         return self.loss_of(network, "a method")(self._own(batch, network))
 
     def loss_of(self, network: str, reader: str) -> Callable[[Any], Tensor]:
-        """Return the function that gives a network's loss.
-
-        Raises:
-            ConfigError: if there is none, naming what reads gradients.
-        """
+        """Return the function that gives a network's loss; without one `reader` is refused."""
         found = self._loss.get(network) if isinstance(self._loss, Mapping) else self._loss
         if found is None:
             raise ConfigError(
@@ -280,11 +272,7 @@ def _call(module: nn.Module, batch: Any) -> Any:
 
 
 def output_of(returned: Any, network: str) -> Tensor:
-    """Return the tensor among what a model returns: itself, or the mapping's ``logits``.
-
-    Raises:
-        ConfigError: if there is none.
-    """
+    """Return the tensor among what a model returns, itself or ``logits``, or refuse it."""
     found = returned.get("logits") if isinstance(returned, Mapping) else returned
     if not isinstance(found, Tensor):
         raise ConfigError(

@@ -187,7 +187,7 @@ class Schedule:
     def crossings(self, previous: Clock | None, clock: Clock) -> int:
         """Return how many due points lie after `previous` and at or before `clock`.
 
-        Zero if `is_open` is false at `clock`.
+        There are none if `is_open` is false at `clock`.
         """
         return (self.count(clock) - self.count(previous)) if self.is_open(clock) else 0
 
@@ -271,11 +271,7 @@ class Schedule:
         return [start]
 
     def check_units(self, counted: Iterable[str], key: str) -> None:
-        """Refuse units that a run does not count.
-
-        Raises:
-            ConfigError: naming the unit and those that are counted.
-        """
+        """Refuse units that a run does not count."""
         counted = set(counted)
         for unit in self.units() - counted:
             raise ConfigError(f"{key} counts {unit}: this run counts {', '.join(sorted(counted))}")
@@ -310,10 +306,7 @@ def next_due(
 
 
 def hook_identity(config: Mapping[str, Any], schedule: Schedule) -> str:
-    """Return the name of a hook's random streams and of its state in checkpoints.
-
-    It has the method and the schedule, not the place in the list: another row changes no draw.
-    """
+    """Return the name of a hook's random streams and state: method and schedule, not its place."""
     texts = {k: config[k] for k in KEYS if config.get(k) is not None}
     texts |= {} if schedule.when is None else {"when": schedule.when}  # however it was written
     return " ".join([config["method"], *(f"{k}={text}" for k, text in texts.items())])

@@ -81,11 +81,7 @@ SCOPES: dict[str, Scope] = {
 
 
 def scope(name: str, key: str = "scope") -> Scope:
-    """Return the scope called `name`.
-
-    Raises:
-        ConfigError: for an unknown name, with the nearest one.
-    """
+    """Return the scope called `name`; an unknown one is refused."""
     check_choice(key, name, SCOPES)
     return SCOPES[name]
 

@@ -15,11 +15,7 @@ __all__ = ["check_memory", "check_module"]
 
 
 def check_module(name: str, module: Any, optimizers: Sequence[Any]) -> None:
-    """Refuse a module without dense weights of its own, and anything else than an optimizer.
-
-    Raises:
-        ConfigError: saying what to pass.
-    """
+    """Refuse a module without dense weights of its own, and anything else than an optimizer."""
     if not isinstance(module, nn.Module):
         raise ConfigError(f"{name} is a {type(module).__name__}: allowed is a torch.nn.Module")
     for optimizer in optimizers:
@@ -44,11 +40,7 @@ def check_module(name: str, module: Any, optimizers: Sequence[Any]) -> None:
 
 
 def check_memory(name: str, module: nn.Module, blocks: Sequence[Block]) -> None:
-    """Refuse weights that are computed from others, and tensors without a memory of their own.
-
-    Raises:
-        ConfigError: naming the tensor.
-    """
+    """Refuse weights that are computed from others, and tensors without a memory of their own."""
     for path, part in module.named_modules():
         if _is_computed(part):
             raise ConfigError(

@@ -32,9 +32,9 @@ def reading(*modules: nn.Module, evaluate: bool = True, copies: bool = True) -> 
     Args:
         *modules: all that are called.
         evaluate: whether they are in evaluation mode; else they keep their modes.
-        copies: whether modules compute with copies of their buffers, so that what they return can
-            be differentiated afterwards. Else the buffers get their values back: a captured graph
-            knows their addresses.
+        copies: whether they compute with copies of their buffers, so that what they return can be
+            differentiated; else buffers get their values back, whose addresses a captured graph
+            knows.
     """
     parts = {id(part): part for module in modules for part in module.modules()}.values()
     kept = [(part, dict(vars(part)), dict(part._buffers)) for part in parts]

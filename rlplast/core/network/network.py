@@ -229,11 +229,7 @@ class Network:
         return initial
 
     def check_optimizers(self) -> None:
-        """Check that each trainable parameter is in one optimizer, if there is any optimizer.
-
-        Raises:
-            ConfigError: naming the parameter.
-        """
+        """Refuse a trainable parameter that is not in exactly one optimizer, if there is any."""
         if not self.optimizers:
             return
         groups = [g for o in self.optimizers for g in o.param_groups]
@@ -309,10 +305,7 @@ class Network:
         return self.cache["units"]
 
     def units_of(self, blocks: Sequence[Block]) -> tuple[UnitGroup, ...]:
-        """Return the groups of units with activations whose incoming weight is one of `blocks`.
-
-        Units of which a part is frozen are left out. There may be none.
-        """
+        """Return the groups with activations, none frozen, whose incoming weight is in `blocks`."""
         key = ("units", *map(id, blocks))
         if key not in self.cache:
             whole = self._with_activations(blocks)

@@ -45,11 +45,7 @@ _SHARED = "shared"  # key of an optimizer's state, among its parameters
 
 @dataclass(frozen=True)
 class Whole:
-    """A state tensor of a parameter as a whole, which has a shape of its own.
-
-    Attributes:
-        new: (parameter, options of its group) → what a new optimizer begins with.
-    """
+    """A state tensor of a parameter as a whole; `new` is (parameter, its group's options) → it."""
 
     new: Callable[[Tensor, Mapping[str, Any]], Tensor]
 
@@ -115,10 +111,7 @@ def about_keep(optimizer: Optimizer) -> str:
 
 
 def weights_in(optimizer: Optimizer) -> list[str]:
-    """Return what an optimizer without a rule keeps that is much like the weights themselves.
-
-    Such are z of schedule-free ones, slow weights of Lookahead, averages. Waits for the device.
-    """
+    """Return which state without a rule is much like the weights, such as averages; it waits."""
     if type(optimizer) in RULES:
         return []
     # By entry ⟨value, weights⟩, ‖value‖², ‖weights‖²; each less its mean, so that scales near 1 and
@@ -153,9 +146,9 @@ def shared(optimizer: Optimizer) -> dict[str, Tensor]:
 
 
 def moments(network: Network, param: Tensor, whole: bool = True) -> dict[str, Tensor]:
-    """Return the state tensors of `param` by name; empty before its first update.
+    """Return the state tensors of `param` by name; without `whole` those with its layout alone.
 
-    Without `whole` they are those with the parameter's layout.
+    It is empty before the first update.
 
     Raises:
         UnsupportedOptimizer: for an optimizer, or an entry of its state, without a rule.
@@ -221,10 +214,7 @@ def averages(network: Network) -> dict[Block, Tensor]:
 
 
 def allocate(network: Network, blocks: Iterable[Block] | None = None) -> None:
-    """Create, as new, the state that optimizers would create at their first update.
-
-    Existing state stays. The Blocks are every trainable one by default.
-    """
+    """Create, as new, what optimizers lack of their state; by default of all that trains."""
     owners = _owners(network)
     for block in network.trainable() if blocks is None else blocks:
         if id(block.param) not in owners:
@@ -252,10 +242,7 @@ def _entries(network: Network) -> Iterator[tuple[str, Block, str, Tensor]]:
 
 
 def optimizer_tensors(network: Network) -> dict[str, Tensor]:
-    """Return all state by ``<block>:<entry>``, such as ``q.fc.weight:exp_avg``.
-
-    What the parameters of an optimizer share is called ``q.optimizer0:<entry>``.
-    """
+    """Return all state: ``q.fc.weight:exp_avg``; of what parameters share ``q.optimizer0:<name>``."""
     entries = {key: view for key, _, _, view in _entries(network)}
     return entries | {key: tensor for key, _, tensor in _shared(network)}
 

@@ -69,10 +69,7 @@ def last_layers(network: Network) -> frozenset[str]:
 
 
 def matrices(network: Network, blocks: Sequence[Block], heads: bool = True) -> list[Block]:
-    """Return which Blocks are weights of linear and conv layers, tied ones left out.
-
-    Without `heads` the weights of `last_layers` are left out too.
-    """
+    """Return the untied weights of linear and conv layers, and of `last_layers` if `heads`."""
     key = ("matrices", tuple(blocks), heads)
     if key not in network.cache:
         kept = frozenset() if heads else last_layers(network)
@@ -82,11 +79,7 @@ def matrices(network: Network, blocks: Sequence[Block], heads: bool = True) -> l
 
 
 def check_matrices(network: Network, blocks: Sequence[Block], heads: bool, method: str) -> None:
-    """Refuse a scope without a weight of a linear or conv layer; no Blocks at all are allowed.
-
-    Raises:
-        NothingToEdit: naming the method and the network.
-    """
+    """Refuse a scope without a weight of a linear or conv layer; no Blocks at all are allowed."""
     if blocks and not matrices(network, blocks, heads):
         raise NothingToEdit(
             f"{method} finds no linear or conv weight in its scope of network {network.name!r}"

@@ -29,11 +29,7 @@ def is_factory(name: str) -> bool:
 
 
 def factory_of(key: str, name: str) -> Factory:
-    """Import the function ``package.module:factory``, from the current folder too.
-
-    Raises:
-        ConfigError: naming `key`, if there is no such module or function.
-    """
+    """Import the function ``package.module:factory``, from the current folder too, or refuse it."""
     module_name, _, function = name.partition(":")
     words = (*module_name.split("."), function)
     if not all(word.isidentifier() for word in words):
@@ -54,7 +50,10 @@ def factory_of(key: str, name: str) -> Factory:
 def made(
     key: str, factory: Factory, seed: int, inputs: Sequence[Tensor], **spaces: Any
 ) -> nn.Module:
-    """Return what a function makes; the global generators stay as they are.
+    """Return what a function makes of `spaces`; the global generators stay as they are.
+
+    Refused is one that raises, or returns no module, one without parameters or with unused lazy
+    ones, one that writes into its inputs, or one that fails on `inputs`.
 
     Args:
         key: of the config, for errors.
@@ -62,10 +61,6 @@ def made(
         seed: of the global generators of PyTorch, NumPy and Python while it runs, in [0, 2^63).
         inputs: zeros, with which the module is called, and lazy parts of it find their shapes.
         spaces: its arguments.
-
-    Raises:
-        ConfigError: if it raises, returns no module, one without parameters or with unused lazy
-            ones, one that writes into its inputs, or one that fails on `inputs`.
     """
     with _seeded(seed):
         try:
@@ -128,9 +123,8 @@ def check_outputs(
 ) -> int:
     """Return how many values a module gives for each of `inputs`, which are zeros.
 
-    Raises:
-        ConfigError: if it returns something else than a vector of `width` finite numbers for each
-            (None: any number from 1), or if they do not depend on its parameters.
+    Anything is refused but a vector of `width` finite numbers for each (None: any number from 1),
+    which depend on the module's parameters.
     """
     with reading(module):
         found = module(*inputs)
@@ -154,11 +148,7 @@ def check_outputs(
 
 
 def check_again(key: str, one: nn.Module, other: nn.Module) -> None:
-    """Check that a function makes new and equal modules of equal seeds.
-
-    Raises:
-        ConfigError: if two modules share a tensor, or differ.
-    """
+    """Refuse two modules of equal seeds that share a tensor, or differ."""
     first, second = _tensors(one), _tensors(other)
     known = {id(tensor) for tensor in first.values()}
     shared = [name for name, tensor in second.items() if id(tensor) in known]
@@ -195,9 +185,8 @@ def _shapes(inputs: Sequence[Tensor]) -> str:
 def own_initializer(make: Callable[[int], nn.Module]) -> Init:
     """Return an initializer that draws Blocks as `make` does, which makes a module from a seed.
 
-    Blocks drawn one after the other with one generator are of one new module, so that weights that
-    belong together stay so. What it does not have, such as an installed layer's, is drawn by
-    `torch_default`.
+    Blocks drawn one after the other with one generator are of one new module, and so belong
+    together. What it does not have, such as an installed layer's, is drawn by `torch_default`.
     """
     return _Initializer(make)
 

@@ -16,10 +16,7 @@ _REMEDY = "make a new optimizer, rlplast.Network and rlplast.Hooks of the module
 
 
 class Snapshot:
-    """The parts of a module, and of each tensor and master where it lies and whether it trains.
-
-    It keeps parts and tensors themselves: no new one can come to lie where an old one was.
-    """
+    """The parts of a module, and where each tensor and master lies and whether it trains."""
 
     def __init__(self, module: nn.Module, masters: Mapping[Tensor, Tensor]) -> None:
         parts = _parts(module)
@@ -70,16 +67,8 @@ def view_anew(
 ) -> None:
     """Have Blocks view the tensors that a module has now, once all are checked.
 
-    Args:
-        name: of the network.
-        module: its module.
-        blocks: its Blocks.
-        masters: as of the Network.
-        trained: what its optimizers hold; None if it has none.
-
-    Raises:
-        ConfigError: for a layer that came, went or has another shape, or that trains and no
-            optimizer of the network holds.
+    Refused are layers that came, went or have another shape, and parameters that train and are not
+    among what optimizers hold (`trained`; None without one).
     """
     now = {block.name: block for block in blocks_of(module, masters)}
     check_memory(name, module, list(now.values()))

@@ -40,14 +40,8 @@ def segments(
 
     Each layer may be scaled without changing what the network computes, up to one factor of its
     outputs: what one gives goes to the next one alone, through operations that keep its scale.
-    After the last one comes a norm, which takes the scale out, or the network's output.
-
-    Args:
-        module: the raw module.
-        passes: whether a layer of a path gives c·y for c·x once its bias is scaled too.
-
-    Returns:
-        The paths of each run, and of the norm after it; None for the output.
+    After the last one comes a norm, which takes the scale out, or the network's output (None).
+    `passes` says whether a layer gives c·y for c·x once its bias is scaled too.
     """
     training, evaluation = in_both_modes(module, lambda: _segments(module, passes))
     return [run for run in training if run in evaluation]
@@ -92,10 +86,7 @@ def _segments(
 
 
 def mixes_scales(network: Network, blocks: Sequence[Block]) -> str | None:
-    """Return what gives no c·f(x) for c·x behind a scaled layer of a chain; None if nothing known.
-
-    A network whose order is declared says by its units which activations it has.
-    """
+    """Return what gives no c·f(x) for c·x behind a scaled layer of a chain; None if nothing does."""
     scaled = {block.path for block in blocks if block.role in ("weight", "scale")}
     for group in network.units().groups:
         if group.point and group.point.path in scaled and group.nonlinearity not in _ACTIVATIONS:

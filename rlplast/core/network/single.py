@@ -12,11 +12,7 @@ __all__ = ["check_single"]
 
 
 def check_single(keys: str, module: nn.Module, *inputs: Tensor) -> None:
-    """Refuse forward passes of one input, `[1, ...]`, if a network cannot do them in training.
-
-    Raises:
-        ConfigError: if a copy of it fails, naming `keys`.
-    """
+    """Refuse a network of which a copy fails, in training, on one input, `[1, ...]`."""
     try:
         with torch.no_grad(), preserve_global_rng():
             copy.deepcopy(module).train()(*inputs)

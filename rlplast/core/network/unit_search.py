@@ -37,12 +37,7 @@ JOINED = "joined"  # attribute of layers: the method that gives each output twic
 def find_units(
     module: nn.Module, blocks: Sequence[Block], given: Sequence[UnitSpec] | None = None
 ) -> UnitMap:
-    """Return the units of a module.
-
-    Args:
-        module: the raw module.
-        blocks: its Blocks.
-        given: the user's own units, instead of declared and traced ones.
+    """Return the units of a module: declared, traced, or `given` by the user.
 
     Raises:
         ConfigError: for declared units of a layer that does not exist or is declared twice, and for

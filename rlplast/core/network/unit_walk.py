@@ -40,10 +40,7 @@ class ReaderSearch:
         self.before: str | None = None  # a layer that reads what no nonlinearity was applied to
 
     def follow(self, node: torch.fx.Node, before: list[Step] | None) -> None:
-        """Walk on from a node that holds the units.
-
-        `before` is what was applied since the anchor; None past the nonlinearity.
-        """
+        """Walk on from a node; `before` has the steps since the anchor, None past the nonlinearity."""
         for user in node.users:
             if self.problem is None and not asks_shape(user):
                 self._pass(node, user, before)
