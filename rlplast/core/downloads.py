@@ -9,8 +9,6 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
@@ -105,8 +103,12 @@ def unpack(archive: Path, target: str) -> None:
     try:
         with tempfile.TemporaryDirectory(".tmp", f".{target}.", archive.parent) as temporary:
             inner = Path(temporary)
-            with _reading(archive):
+            try:
                 _extract(archive, inner, target)
+            except _BROKEN as error:
+                raise DamagedFile(
+                    f"{archive} cannot be read ({error}): download it again"
+                ) from error
             if not (inner / target).exists():
                 raise DamagedFile(f"{archive} holds no {target}: download it again")
             os.sync()  # at once, for a set may be 100 000 files
@@ -115,14 +117,6 @@ def unpack(archive: Path, target: str) -> None:
         raise RlplastError(
             f"{archive} could not be unpacked ({error}): free space or fix permissions"
         ) from error
-
-
-@contextmanager
-def _reading(archive: Path) -> Iterator[None]:
-    try:
-        yield
-    except _BROKEN as error:
-        raise DamagedFile(f"{archive} cannot be read ({error}): download it again") from error
 
 
 def _extract(archive: Path, folder: Path, target: str) -> None:

@@ -191,7 +191,10 @@ def _remedy(error: Any, place: _Place) -> str:
     unit = _unit_of(place)
     if unit is not None:
         return f" has no unit: say {str(Time(value, unit))!r}"
-    return f": allowed is {_words(place.hint)}{_example(place)}"
+    default = place.default
+    plain = isinstance(default, str | int | float) and not isinstance(default, bool)
+    example = f", such as {default!r}" if plain and default else ""
+    return f": allowed is {_words(place.hint)}{example}"
 
 
 def _unit_of(place: _Place) -> str | None:
@@ -202,11 +205,6 @@ def _unit_of(place: _Place) -> str | None:
         with suppress(ConfigError):
             return Time.parse(example[0]).unit
     return None
-
-
-def _example(place: _Place) -> str:
-    plain = isinstance(place.default, str | int | float) and not isinstance(place.default, bool)
-    return f", such as {place.default!r}" if plain and place.default else ""
 
 
 @cache

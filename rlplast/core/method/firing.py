@@ -22,8 +22,6 @@ __all__ = ["FOLLOWER_POLICIES", "OPTIMIZER_POLICIES", "Planned", "carry_out", "c
 
 OPTIMIZER_POLICIES = ("keep", "touched", "parameter", "network")
 FOLLOWER_POLICIES = ("copy", "same_edit", "leave")
-
-
 _PIECE = 1 << 16  # entries that a CPU widens at a time: new memory costs more than the sum
 
 
@@ -86,15 +84,12 @@ def _zero_moments(p: Planned, policy: str) -> None:
             if not isinstance(edit.target, Block):
                 continue
             for moment in moments(network, edit.target.param, whole=False).values():
-                _zero_touched(edit.target.like(moment), edit)
-
-
-def _zero_touched(view: Tensor, edit: Edit) -> None:
-    if isinstance(edit, Assign):
-        zero = view.new_zeros(()).expand(edit.value.shape)
-        write([dataclasses.replace(edit, target=view, value=zero)])
-    else:
-        view.zero_()
+                view = edit.target.like(moment)
+                if isinstance(edit, Assign):
+                    zeros = view.new_zeros(()).expand(edit.value.shape)
+                    write([dataclasses.replace(edit, target=view, value=zeros)])
+                else:
+                    view.zero_()
 
 
 def _read(numbers: Sequence[Tensor]) -> Iterator[float]:
@@ -152,6 +147,7 @@ def carry_out(
         entries, sfe, moved, dfi_before, dfi_after, before, after, counts = (
             [next(numbers) for _ in tensors] for tensors in lists
         )
+        moved, whole = sum(moved), sum(before)
         receipts.append(
             Receipt(
                 method=method,
@@ -160,10 +156,10 @@ def carry_out(
                 crossings=due_count,
                 entries_touched=unmasked(one.edits) + round(sum(entries)),
                 sfe=sum(sfe, 0.0),
-                sfe_normalized=_share(sum(moved), sum(before)),
+                sfe_normalized=(moved / whole if whole else math.inf) if moved else 0.0,
                 dfi_before=sum(dfi_before) if dfi_before else None,
                 dfi_after=sum(dfi_after) if dfi_after else None,
-                norm_before=math.sqrt(sum(before)),
+                norm_before=math.sqrt(whole),
                 norm_after=math.sqrt(sum(after)),
                 optimizer_policy=optimizer,
                 followers=dict.fromkeys(one.network.followers, followers),
@@ -219,9 +215,3 @@ def _write(p: Planned, optimizer: str, followers: str) -> list[list[Tensor]]:
         [_squares(b.view) for b in p.network.trainable()],
         counts,
     ]
-
-
-def _share(moved: float, whole: float) -> float:
-    if not moved:
-        return 0.0
-    return moved / whole if whole else math.inf

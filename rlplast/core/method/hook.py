@@ -76,11 +76,10 @@ class Hook:
         self.restored: dict[str, tuple[Block, ...]] = {}
         self._versions: dict[str, int] = {}
         missing = {n.name: error for n in self.networks if (error := self._set_up(n)) is not None}
-        found = [n for n in self.networks if n.name not in missing or self.may_thaw(n)]
-        if len(found) < len(self.networks) and (not self.skips or not found):
-            known = {n.name for n in found}  # the first other one is the most important network
+        self.known = tuple(n for n in self.networks if n.name not in missing or self.may_thaw(n))
+        if len(self.known) < len(self.networks) and (not self.skips or not self.known):
+            known = {n.name for n in self.known}  # the first other network is the most important
             raise next(error for name, error in missing.items() if name not in known)
-        self.known = tuple(found)
         self._awake()
 
     def refresh(self) -> None:
@@ -102,21 +101,18 @@ class Hook:
 
     def _check_readings(self) -> None:
         reads, inside = self.method.reads, self.schedule.every_update
-        if inside and "batches" in reads and self.method.key != "penalties":  # its term reads
-            raise ConfigError(
-                f"{self.label} reads batches of data, which an update has no time for: allowed are "
-                "schedules such as at: 50%, every: 1000 updates, on: phase_start"
-            )
-        if inside and self.method.key == "hooks" and implements(self.method, "term"):
-            raise ConfigError(
-                f"{self.label} adds a term to the updates between its firings: allowed are "
-                "schedules such as every: 10000 updates, on: phase_start"
-            )
-        if inside and self.follows:
-            raise ConfigError(
-                f"{self.label} follows every update by itself, and fires less often: allowed are "
-                "schedules such as every: 10000 updates, on: phase_start"
-            )
+        adds = self.method.key == "hooks" and implements(self.method, "term")
+        for why, refused in (
+            # The term of a penalty reads batches, its plan does not.
+            ("reads batches of data", "batches" in reads and self.method.key != "penalties"),
+            ("adds a term to the updates between its firings", adds),
+            ("follows every update by itself", self.follows),
+        ):
+            if inside and refused:
+                raise ConfigError(
+                    f"{self.label} {why}, and cannot fire at every update: allowed are schedules "
+                    "such as at: 50%, every: 10000 updates, on: phase_start"
+                )
         needed = [what for what in reads if what != "moments"]
         if self.method.measures_deviation and self.source is None:
             raise ConfigError(
@@ -132,8 +128,8 @@ class Hook:
     def _set_up(self, network: Network) -> NothingToEdit | None:
         """Find what is edited in a network, and the method's state for it; or why there is none."""
         self._versions[network.name] = network.version
-        found = self.scope.edited(network) if self.select is None else self.select()
-        self.edited[network.name] = found
+        edited = self.scope.edited(network) if self.select is None else self.select()
+        self.edited[network.name] = edited
         self.restored[network.name] = self.scope.restored(network)
         self.resting.pop(network.name, None)
         try:
@@ -185,10 +181,6 @@ class Hook:
                     "step of both; allowed are 'touched' and 'keep', or layers that name both, "
                     f"such as {block.path!r}"
                 )
-
-    def _within(self, network: Network) -> tuple[Block, ...] | None:
-        """Return the Blocks of the layers that policies keep to; None for all of the network."""
-        return None if self.scope.layers is None else network.select(self.scope.reaches)
 
     @property
     def follows(self) -> bool:
@@ -245,7 +237,9 @@ class Hook:
         self, clock: Clock, due_count: int, seed: int, networks: Iterable[Network] | None = None
     ) -> list[Receipt]:
         """Plan and apply one firing on each network; see `rlplast.core.method.firing.carry_out`."""
-        self._look()
+        for network in self.known:
+            network.refresh()
+        self.refresh()
         if self.resting and (not self.skips or not self.networks):
             raise next(iter(self.resting.values()))
         chosen = tuple(self.networks if networks is None else networks)
@@ -260,13 +254,8 @@ class Hook:
             followers=self.followers,
         )
         self.fired |= {n.name: (self._fired(n)[0] + 1, clock) for n in chosen}
-        scoped = [replace(r, layers=self.scope.layers, hook=self.key) for r in receipts]
-        return [replace(r, deviation=d) for r, d in zip(scoped, moved, strict=True)]
-
-    def _look(self) -> None:
-        for network in self.known:
-            network.refresh()
-        self.refresh()
+        about = {"layers": self.scope.layers, "hook": self.key}
+        return [replace(r, deviation=d, **about) for r, d in zip(receipts, moved, strict=True)]
 
     def _deviation(self, network: Network, edits: Sequence[Edit], clock: Clock) -> float | None:
         if not self.method.measures_deviation or self.source is None:
@@ -317,7 +306,7 @@ class Hook:
             plan = self.plan(network, follower, theirs)
             plans.append((follower, [e for e in plan if isinstance(e.target, Block)]))
         seconds = time.perf_counter() - started
-        within = self._within(network)
+        within = None if self.scope.layers is None else network.select(self.scope.reaches)
         return Planned(network, edits, plans, seconds, self.counters(network), within)
 
     def after_update(
@@ -332,12 +321,12 @@ class Hook:
         for network in self.networks:
             context = self._context(network, clock, seed, 1, inside=True)
             if reads:
-                own = None if activations is None else activations.get(network.name)
-                if "activations" in reads and own is not None:
-                    if isinstance(own, Mapping) and not own:
+                values = None if activations is None else activations.get(network.name)
+                if "activations" in reads and values is not None:
+                    if isinstance(values, Mapping) and not values:
                         continue
-                    self._check_activations(context, own)
-                context = replace(context, readings=Inside(network, own, self.label))
+                    self._check_activations(context, values)
+                context = replace(context, readings=Inside(network, values, self.label))
             edits = self.plan(network, network, context)
             _accumulate(self.sums[network.name], edits)
             write(edits)
@@ -358,8 +347,8 @@ class Hook:
                 "rlplast.record does"
             )
         for group in context.units:
-            found = activations[group.name]
-            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            value = activations[group.name]
+            shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             if isinstance(shape, str) or len(shape) < 2 or shape[1] != group.size:
                 raise ConfigError(
                     f"{where} have {shape} for {group.name}: allowed is a tensor (samples, "

@@ -10,7 +10,7 @@ from rlplast.core.method.condition import Measured
 from rlplast.core.method.context import Source, is_trainer
 from rlplast.core.method.firing import check_policy
 from rlplast.core.method.hook import Hook
-from rlplast.core.method.listing import Row, parse_row
+from rlplast.core.method.listing import parse_row
 from rlplast.core.method.method import Method
 from rlplast.core.method.schedule import KEYS, Schedule, hook_identity, unique
 from rlplast.core.method.scope import narrowed, scope
@@ -37,7 +37,10 @@ def hook_of(label: str, config: Mapping[str, Any], about: HookList, seen: Iterab
     timing = {key: config.get(key) for key in KEYS}
     schedule = Schedule.parse(timing, about.total, row.label, about.horizon)
     schedule.check_units(schedule.units() if about.units is None else about.units, row.label)
-    _check_once(row, schedule)
+    if row.method.fires_once and len(schedule.at) != 1:
+        raise ConfigError(
+            f"{row.label} fires once in a run: allowed is one moment, such as at: 50%"
+        )
     if schedule.when is not None and about.measured is not None:
         schedule.when.check(about.measured, about.networks, f"{row.label}.when")
     optimizer, followers = _policies(row.label, config, row.method, schedule.every_update)
@@ -55,13 +58,6 @@ def hook_of(label: str, config: Mapping[str, Any], about: HookList, seen: Iterab
         skips=not row.named,
         source=about.source,
     )
-
-
-def _check_once(row: Row, schedule: Schedule) -> None:
-    if row.method.fires_once and len(schedule.at) != 1:
-        raise ConfigError(
-            f"{row.label} fires once in a run: allowed is one moment, such as at: 50%"
-        )
 
 
 def _policies(

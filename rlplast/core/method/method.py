@@ -15,10 +15,9 @@ from rlplast.core.network.edits import Edit
 from rlplast.core.network.network import Network
 from rlplast.core.registry import LISTS, register
 
-__all__ = ["FUNCTIONS", "Method", "State", "carry", "implements", "method", "readable"]
+__all__ = ["Method", "State", "carry", "implements", "method", "readable"]
 
 State = dict[str, Tensor]
-FUNCTIONS = ("install", "setup", "plan", "term")
 _NEEDS = {"hooks": "plan", "layers": "install", "penalties": "term"}
 
 
@@ -179,8 +178,8 @@ def method(name: str, *, source: str, key: str | None = None) -> Callable[[Any],
     """
 
     def add(cls: Any) -> Any:
-        own = next((k for k in ("penalties", "hooks") if implements(cls, _NEEDS[k])), "layers")
-        cls.name, cls.key = name, key or own
+        default = next((k for k in ("penalties", "hooks") if implements(cls, _NEEDS[k])), "layers")
+        cls.name, cls.key = name, key or default
         if cls.key not in _NEEDS:
             raise ConfigError(f"method {name!r}: key {key!r}: {did_you_mean(cls.key, _NEEDS)}")
         if not implements(cls, _NEEDS[cls.key]):
@@ -201,10 +200,12 @@ def carry(state: State, anew: State, module: nn.Module) -> None:
 
     Values stay, on the device and in the type of `anew`; its tensors of the module are taken.
     """
-    own = {id(t) for t in (*module.parameters(), *module.buffers())}
+    of_module = {id(t) for t in (*module.parameters(), *module.buffers())}
     for name in state.keys() - anew.keys():
         del state[name]
     for name, tensor in anew.items():
         held = state.get(name)
-        keeps = held is not None and held.shape == tensor.shape and id(tensor) not in own
-        state[name] = held.to(tensor.device, tensor.dtype) if keeps and held is not None else tensor
+        if held is None or held.shape != tensor.shape or id(tensor) in of_module:
+            state[name] = tensor
+        else:
+            state[name] = held.to(tensor.device, tensor.dtype)

@@ -216,7 +216,7 @@ class Penalties:
         return loss + term
 
     def metrics(self, updates: int) -> dict[str, float]:
-        """Return ``train/penalty``, the mean of all terms over the last `updates`, once one counts."""
+        """Return ``train/penalty``, the mean of all terms per update, once one of them counts."""
         clocks = self._now(), self.last
         begun = (t for t in self.terms if t.has_started() and any(map(t.has_begun, clocks)))
         if self.sum is None or updates == 0 or not any(begun):

@@ -81,14 +81,8 @@ def torch_default(block: Block, generator: torch.Generator) -> Tensor:
 def _starts_as_its_class(block: Block) -> bool:
     """Whether a layer draws by torch's initializer: neither its own nor that of a LoRA's B."""
     reset: Any = getattr(block.module, "reset_parameters", None)
-    own = isinstance(block.module, nn.Linear | _ConvNd | nn.Embedding)
-    return (not own or reset.__module__.startswith("torch.")) and "lora_B" not in block.path
-
-
-def _given(given: Mapping[str, Tensor], block: Block) -> Tensor | None:
-    """Return a Block's value by its own name, or by one of its tensor's as in a state dict."""
-    names = [name for name in (block.name, *block.aliases) if name in given]
-    return given[names[0]] if names else part_of(given, block)
+    known = isinstance(block.module, nn.Linear | _ConvNd | nn.Embedding)
+    return (not known or reset.__module__.startswith("torch.")) and "lora_B" not in block.path
 
 
 def part_of(tensors: Mapping[str, Tensor], block: Block) -> Tensor | None:
@@ -98,11 +92,8 @@ def part_of(tensors: Mapping[str, Tensor], block: Block) -> Tensor | None:
 
 
 def _frozen_in(group: UnitGroup) -> list[str]:
-    return [part.block.name for part in group.parts if _is_frozen(part.block)]
-
-
-def _is_frozen(block: Block) -> bool:
-    return block.role != "buffer" and not block.trainable
+    blocks = [part.block for part in group.parts]
+    return [b.name for b in blocks if b.role != "buffer" and not b.trainable]
 
 
 def starts_of(block: Block) -> Mapping[str, float]:
@@ -216,13 +207,14 @@ class Network:
             return {b.name: b.view.clone() for b in self.blocks}
         initial = {}
         for block in self.blocks:
-            value = _given(given, block)
+            names = [name for name in (block.name, *block.aliases) if name in given]
+            value = given[names[0]] if names else part_of(given, block)
             if value is None and block.kind == "lifecycle":  # θ0 of before the layer was swapped
                 value = block.view
             if value is None or value.shape != block.view.shape:
-                found = "absent" if value is None else f"of shape {tuple(value.shape)}"
+                state = "absent" if value is None else f"of shape {tuple(value.shape)}"
                 raise ConfigError(
-                    f"initial value of {self.name}.{block.name} is {found}: "
+                    f"initial value of {self.name}.{block.name} is {state}: "
                     f"needed is shape {tuple(block.view.shape)}"
                 )
             initial[block.name] = value.detach().clone()  # a state dict moves with its module
@@ -291,13 +283,6 @@ class Network:
         """Return the Blocks of parameters that require a gradient."""
         return self.select(lambda b: b.trainable)
 
-    def layers(self, blocks: Iterable[Block] | None = None) -> dict[str, dict[str, Block]]:
-        """Return Blocks by layer and role: ``{layer: {role: block}}``, in registration order."""
-        grouped: dict[str, dict[str, Block]] = {}
-        for block in self.blocks if blocks is None else blocks:
-            grouped.setdefault(block.layer, {})[block.role] = block
-        return grouped
-
     def units(self) -> UnitMap:
         """Return which entries belong to which hidden unit; found once."""
         if "units" not in self.cache:
@@ -318,8 +303,8 @@ class Network:
         Raises:
             NothingToEdit: if there are none, with what is known of why.
         """
-        found = self.units_of(blocks)
-        if not found:
+        groups = self.units_of(blocks)
+        if not groups:
             frozen = [name for g in self._with_activations(blocks) for name in _frozen_in(g)]
             reasons = [f"{name or 'it'}: {why}" for name, why in self.units().refused.items()]
             reasons += [f"{name} is frozen" for name in dict.fromkeys(frozen)]
@@ -327,7 +312,7 @@ class Network:
                 f"network {self.name!r} has no hidden units in scope"
                 + (f" ({'; '.join(reasons)})" if reasons else "")
             )
-        return found
+        return groups
 
     def _with_activations(self, blocks: Sequence[Block]) -> list[UnitGroup]:
         chosen = {id(b) for b in blocks}
@@ -337,11 +322,11 @@ class Network:
     @property
     def installed(self) -> tuple[Any, ...]:
         """The methods whose modules are in the module, whole or part of what they were put into."""
-        found: list[Any] = []
+        methods: list[Any] = []
         for each in (m for part in self.module.modules() for m in vars(part).get(INSTALLED, ())):
-            if each not in found:
-                found.append(each)
-        return tuple(found)
+            if each not in methods:
+                methods.append(each)
+        return tuple(methods)
 
     def fresh(self, block: Block, generator: torch.Generator) -> Tensor:
         """Return a new draw of a Block by this network's initializer, not yet rounded.
@@ -408,9 +393,9 @@ def by_name(networks: Any) -> dict[str, Network]:
         )
     for key, network in networks.items():
         if getattr(network, "name", None) != key:
-            found = getattr(network, "name", type(network).__name__)
+            name = getattr(network, "name", type(network).__name__)
             raise ConfigError(
-                f"networks[{key!r}] is {found!r}: allowed is a Network of that name, made by "
+                f"networks[{key!r}] is {name!r}: allowed is a Network of that name, made by "
                 f"rlplast.Network({key!r}, …)"
             )
     owners: dict[int, tuple[str, str]] = {}

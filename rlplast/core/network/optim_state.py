@@ -242,7 +242,7 @@ def _entries(network: Network) -> Iterator[tuple[str, Block, str, Tensor]]:
 
 
 def optimizer_tensors(network: Network) -> dict[str, Tensor]:
-    """Return all state: ``q.fc.weight:exp_avg``; of what parameters share ``q.optimizer0:<name>``."""
+    """Return all state: ``q.fc.weight:exp_avg``, and ``q.optimizer0:<name>`` of what is shared."""
     entries = {key: view for key, _, _, view in _entries(network)}
     return entries | {key: tensor for key, _, tensor in _shared(network)}
 

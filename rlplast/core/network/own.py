@@ -1,8 +1,7 @@
 """Networks that a user's function makes: ``package.module:factory``."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,10 +40,10 @@ def factory_of(key: str, name: str) -> Factory:
         raise ConfigError(
             f"{key} = {name!r}: {error}; install the module, or put it into the current folder"
         ) from error
-    found = getattr(module, function, None)
-    if not callable(found):
+    factory = getattr(module, function, None)
+    if not callable(factory):
         raise ConfigError(f"{key} = {name!r}: {module_name} has no function {function}")
-    return found
+    return factory
 
 
 def made(
@@ -62,7 +61,10 @@ def made(
         inputs: zeros, with which the module is called, and lazy parts of it find their shapes.
         spaces: its arguments.
     """
-    with _seeded(seed):
+    with preserve_global_rng():
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
         try:
             module = factory(**spaces)
             if not isinstance(module, nn.Module):
@@ -76,9 +78,10 @@ def made(
         except ConfigError:
             raise
         except Exception as error:  # a user's function may raise anything
+            shapes = " and ".join(str(tuple(each.shape)) for each in inputs)
             raise ConfigError(
                 f"{key}: the function, called with {spaces}, or its module, called with zeros of "
-                f"shape {_shapes(inputs)}, raised {type(error).__name__}: {error}"
+                f"shape {shapes}, raised {type(error).__name__}: {error}"
             ) from error
     if before != [each._version for each in inputs]:
         raise ConfigError(
@@ -109,15 +112,6 @@ def _lazy(module: nn.Module) -> list[str]:
     return [name for name, tensor in named if is_lazy(tensor)]
 
 
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    with preserve_global_rng():
-        torch.manual_seed(seed)
-        np.random.seed(seed % 2**32)
-        random.seed(seed)
-        yield
-
-
 def check_outputs(
     key: str, module: nn.Module, inputs: Sequence[Tensor], width: int | None = None
 ) -> int:
@@ -127,24 +121,26 @@ def check_outputs(
     which depend on the module's parameters.
     """
     with reading(module):
-        found = module(*inputs)
+        outputs = module(*inputs)
     count = len(inputs[0])
-    vectors = isinstance(found, Tensor) and found.ndim == 2 and len(found) == count
-    if not vectors or found.shape[1] != (width or max(1, found.shape[1])):
-        what = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    vectors = isinstance(outputs, Tensor) and outputs.ndim == 2 and len(outputs) == count
+    if not vectors or outputs.shape[1] != (width or max(1, outputs.shape[1])):
+        what = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         expected = f"({count}, {'any number' if width is None else width})"
         raise ConfigError(
             f"{key}: of {count} inputs the module returned {what}: allowed is a tensor of "
             f"shape {expected}"
         )
-    if not found.is_floating_point() or not found.requires_grad:
-        what = str(found.dtype) if found.requires_grad else f"{found.dtype} without a gradient"
+    if not outputs.is_floating_point() or not outputs.requires_grad:
+        what = (
+            str(outputs.dtype) if outputs.requires_grad else f"{outputs.dtype} without a gradient"
+        )
         raise ConfigError(
             f"{key}: the module returned {what}: allowed are floats that depend on its parameters"
         )
-    if not _is_planned(found) and not bool(found.isfinite().all()):
+    if not _is_planned(outputs) and not bool(outputs.isfinite().all()):
         raise ConfigError(f"{key}: of zeros the module returned values that are not finite")
-    return found.shape[1]
+    return outputs.shape[1]
 
 
 def check_again(key: str, one: nn.Module, other: nn.Module) -> None:
@@ -178,10 +174,6 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
     return dict([*module.named_parameters(), *module.named_buffers()])
 
 
-def _shapes(inputs: Sequence[Tensor]) -> str:
-    return " and ".join(str(tuple(each.shape)) for each in inputs)
-
-
 def own_initializer(make: Callable[[int], nn.Module]) -> Init:
     """Return an initializer that draws Blocks as `make` does, which makes a module from a seed.
 
@@ -204,8 +196,8 @@ class _Initializer:
             self._generator, self._given = generator, set()
             self._tensors = dict(self._make(seed).state_dict())
         self._given.add(block.name)
-        found = part_of(self._tensors, block)
-        return torch_default(block, generator) if found is None else found.float()
+        value = part_of(self._tensors, block)
+        return torch_default(block, generator) if value is None else value.float()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_Initializer":
         return _Initializer(self._make)  # a generator cannot be copied

@@ -20,15 +20,8 @@ _KEEPS_SCALE |= _POOLS | {f"adaptive_{name}" for name in _POOLS}
 _KEEPS_SCALE |= {"float", "double", "to", "clone", "unflatten", "neg", "abs"}
 _BY_A_NUMBER = (operator.mul, operator.truediv, torch.mul, torch.div)
 _ACTIVATIONS = ("linear", "relu", "leaky_relu", "prelu", "identity")
-_MODULES = (
-    nn.ReLU,
-    nn.LeakyReLU,
-    nn.PReLU,
-    nn.Identity,
-    nn.Unflatten,
-    nn.Flatten,
-    nn.modules.dropout._DropoutNd,
-)
+_MODULES = (nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.Identity, nn.Unflatten, nn.Flatten)
+_MODULES += (nn.modules.dropout._DropoutNd,)
 _MODULES += (nn.modules.pooling._MaxPoolNd, nn.modules.pooling._AvgPoolNd)
 _MODULES += (nn.modules.pooling._AdaptiveAvgPoolNd, nn.modules.pooling._AdaptiveMaxPoolNd)
 
@@ -86,7 +79,7 @@ def _segments(
 
 
 def mixes_scales(network: Network, blocks: Sequence[Block]) -> str | None:
-    """Return what gives no c·f(x) for c·x behind a scaled layer of a chain; None if nothing does."""
+    """Return what gives no c·f(x) for c·x behind a scaled layer of a chain, if anything does."""
     scaled = {block.path for block in blocks if block.role in ("weight", "scale")}
     for group in network.units().groups:
         if group.point and group.point.path in scaled and group.nonlinearity not in _ACTIVATIONS:
@@ -100,10 +93,10 @@ def mixes_scales(network: Network, blocks: Sequence[Block]) -> str | None:
     behind: set[torch.fx.Node] = set()
     for node in graph.nodes:
         path = str(node.target) if node.op == "call_module" else None
-        follows = not behind.isdisjoint(node.all_input_nodes) and not asks_shape(node)
-        if path in scaled or (follows and path in known):
+        reads = not behind.isdisjoint(node.all_input_nodes) and not asks_shape(node)
+        if path in scaled or (reads and path in known):
             behind.add(node)
-        elif follows and node.op != "output" and not (path and is_norm(modules[path])):
+        elif reads and node.op != "output" and not (path and is_norm(modules[path])):
             if not _keeps_scale(node, modules):
                 return f"{network.name}.{path}" if path else str(node.name)
             behind.add(node)
@@ -111,9 +104,7 @@ def mixes_scales(network: Network, blocks: Sequence[Block]) -> str | None:
 
 
 def _end(
-    node: torch.fx.Node,
-    modules: dict[str, nn.Module],
-    layer: Callable[[torch.fx.Node], bool],
+    node: torch.fx.Node, modules: dict[str, nn.Module], layer: Callable[[torch.fx.Node], bool]
 ) -> torch.fx.Node | None:
     """Return the layer or output that alone reads a node's output up to its scale, else None."""
     while True:

@@ -32,7 +32,6 @@ class StackedLinear(nn.Module):
         d_in: inputs of each member.
         d_out: outputs of each member.
         bias: whether there is a bias.
-        generator: where the initial weights are drawn from; default: torch's global one.
 
     Attributes:
         weight: shape (members, d_out, d_in).
@@ -51,7 +50,6 @@ class StackedLinear(nn.Module):
         d_in: int,
         d_out: int,
         bias: bool = True,
-        generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         for name, value in (("members", members), ("d_in", d_in), ("d_out", d_out)):
@@ -59,17 +57,10 @@ class StackedLinear(nn.Module):
                 raise ValueError(f"StackedLinear {name} = {value}: allowed is at least 1")
         build()
         self.members, self.d_in, self.d_out = members, d_in, d_out
-        self.weight = nn.Parameter(torch.empty(members, d_out, d_in))
-        self.bias = nn.Parameter(torch.empty(members, d_out)) if bias else None
-        self.reset_parameters(generator)
-
-    @torch.no_grad()
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw every member by the initializer of `torch.nn.Linear`: U(−1/√d_in, 1/√d_in)."""
-        bound = 1 / math.sqrt(self.d_in)
-        self.weight.uniform_(-bound, bound, generator=generator)
-        if self.bias is not None:
-            self.bias.uniform_(-bound, bound, generator=generator)
+        bound = 1 / math.sqrt(d_in)  # as of torch.nn.Linear
+        self.weight = nn.Parameter(torch.empty(members, d_out, d_in).uniform_(-bound, bound))
+        start = torch.empty(members, d_out).uniform_(-bound, bound) if bias else None
+        self.bias = None if start is None else nn.Parameter(start)
 
     def block_specs(self) -> list[BlockSpec]:
         """Return one weight and one bias Block per member, with the fans of the member."""

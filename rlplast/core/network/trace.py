@@ -25,15 +25,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-UNTRACEABLE = (
-    TraceError,
-    TypeError,
-    RuntimeError,
-    AttributeError,
-    AssertionError,
-    ValueError,
-    LookupError,
-)
+UNTRACEABLE = (TraceError, TypeError, RuntimeError, AttributeError)
+UNTRACEABLE += (AssertionError, ValueError, LookupError)
 _SHAPE_METHODS = ("size", "dim", "numel", "stride")
 _SHAPE_ATTRIBUTES = ("shape", "ndim", "dtype", "device")
 _COUNTING = (operator.getitem, operator.mul, operator.add, operator.sub, operator.floordiv)
@@ -81,8 +74,8 @@ def is_matrix(module: nn.Module) -> bool:
     declared = getattr(module, "block_specs", None)
     if declared is not None:
         return any(spec.kind in ("linear", "conv") for spec in declared())
-    own = isinstance(module, nn.Linear | _ConvNd | nn.MultiheadAttention)
-    return own or (type(module).__name__ == "Conv1D" and hasattr(module, "nf"))
+    known = isinstance(module, nn.Linear | _ConvNd | nn.MultiheadAttention)
+    return known or (type(module).__name__ == "Conv1D" and hasattr(module, "nf"))
 
 
 def is_norm(module: nn.Module) -> bool:

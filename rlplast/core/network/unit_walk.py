@@ -40,7 +40,7 @@ class ReaderSearch:
         self.before: str | None = None  # a layer that reads what no nonlinearity was applied to
 
     def follow(self, node: torch.fx.Node, before: list[Step] | None) -> None:
-        """Walk on from a node; `before` has the steps since the anchor, None past the nonlinearity."""
+        """Walk on from a node; `before`: the steps since the anchor, None past the nonlinearity."""
         for user in node.users:
             if self.problem is None and not asks_shape(user):
                 self._pass(node, user, before)
@@ -170,51 +170,16 @@ def _norm_fits(norm: nn.Module, size: int, space: int, left: int) -> bool:
     return True
 
 
-_NONLINEAR = {
-    F.relu,
-    F.relu_,
-    F.relu6,
-    F.gelu,
-    F.silu,
-    F.elu,
-    F.selu,
-    F.celu,
-    F.leaky_relu,
-    F.mish,
-    F.softplus,
-    F.tanh,
-    F.sigmoid,
-    F.hardswish,
-    F.hardtanh,
-    torch.relu,
-    torch.relu_,
-    torch.tanh,
-    torch.sigmoid,
-    torch.sin,
-    torch.selu,
-}
+_NONLINEAR = {F.relu, F.relu_, F.relu6, F.gelu, F.silu, F.elu, F.selu, F.celu, F.leaky_relu, F.mish}
+_NONLINEAR |= {F.softplus, F.tanh, F.sigmoid, F.hardswish, F.hardtanh, torch.relu, torch.relu_}
+_NONLINEAR |= {torch.tanh, torch.sigmoid, torch.sin, torch.selu}
 _NONLINEAR_METHODS = ("relu", "relu_", "tanh", "tanh_", "sigmoid", "sigmoid_", "sin")
 _DROPPING_MODULES = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 _DROPPING = {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, torch.dropout}
-_POOLING_MODULES = (
-    nn.MaxPool1d,
-    nn.MaxPool2d,
-    nn.AvgPool1d,
-    nn.AvgPool2d,
-    nn.AdaptiveAvgPool1d,
-    nn.AdaptiveAvgPool2d,
-    nn.AdaptiveMaxPool2d,
-)
-_POOLING = {
-    F.max_pool1d,
-    F.max_pool2d,
-    torch.max_pool2d,
-    F.avg_pool1d,
-    F.avg_pool2d,
-    F.adaptive_avg_pool1d,
-    F.adaptive_avg_pool2d,
-    F.adaptive_max_pool2d,
-}
+_POOLING_MODULES = (nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d)
+_POOLING_MODULES += (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
+_POOLING = {F.max_pool1d, F.max_pool2d, torch.max_pool2d, F.avg_pool1d, F.avg_pool2d}
+_POOLING |= {F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_max_pool2d}
 _PASSING_METHODS = ("contiguous", "float", "clone")
 _ADDING = {torch.add, operator.add, operator.iadd}
 
@@ -224,9 +189,8 @@ def _adds(node: torch.fx.Node) -> bool:
 
 
 def _drops(node: torch.fx.Node, module: nn.Module | None) -> bool:
-    return isinstance(module, _DROPPING_MODULES) or (
-        node.op == "call_function" and node.target in _DROPPING
-    )
+    called = node.op == "call_function" and node.target in _DROPPING
+    return called or isinstance(module, _DROPPING_MODULES)
 
 
 def _is_nonlinearity(node: torch.fx.Node, module: nn.Module | None) -> bool:
@@ -316,10 +280,10 @@ def _module_steps(module: nn.Module, left: int) -> list[Step] | None:
 
 def alone(module: nn.Module) -> nn.Module:
     """Return a copy of an activation that writes nothing in place, nor draws: it takes the mean."""
-    found = copy.copy(module)
-    if hasattr(found, "inplace"):
-        vars(found)["inplace"] = False
-    return found.eval()
+    copied = copy.copy(module)
+    if hasattr(copied, "inplace"):
+        vars(copied)["inplace"] = False
+    return copied.eval()
 
 
 def _flattens(name: str, args: Sequence[Any], options: Mapping[str, Any]) -> bool:
