@@ -90,9 +90,9 @@ class Hooks:
         self.clock: Clock | None = None
         self.counted: set[str] = set()  # units that `step` was called with
         self.watches = True  # whether `step` warns of optimizers that are not the networks'
-        own = None
+        made = None
         if source is None and probe is not None:
-            source = own = OwnSource(networks, probe, loss, seed)
+            source = made = OwnSource(networks, probe, loss, seed)
         self.networks, self.source = networks, source
         if penalties is not None and not isinstance(penalties, Penalties):
             settings = {"total": self.total, "units": units, "horizon": self.horizon, "seed": seed}
@@ -106,12 +106,18 @@ class Hooks:
             hook = hook_of(f"hooks[{i}]", config, about, seen)
             seen.add(hook.key)
             self.hooks.append(hook)
-            self._include_terms(self.hooks[-1])
-        if own:
-            _check_losses(self.hooks, own)
+            for term in hook_terms(hook):
+                if penalties is None:
+                    raise ConfigError(
+                        f"{hook.label} adds a term to the loss: pass penalties=[] to "
+                        "rlplast.Hooks, and add its `penalty()` to each loss"
+                    )
+                penalties.include(term)
+        if made:
+            _check_losses(self.hooks, made)
         self._measure = None if metrics is None else measurer()(metrics, batch_size, self.hooks)
-        if self._measure is not None and (own or source is None):
-            self.source = own or OwnSource(networks, None, loss, seed)
+        if self._measure is not None and (made or source is None):
+            self.source = made or OwnSource(networks, None, loss, seed)
             self._measure.check(self.source)
         self.conditional = [h for h in self.hooks if h.schedule.when is not None]
         plain = [h for h in self.hooks if h.schedule.when is None]
@@ -121,15 +127,6 @@ class Hooks:
         # Penalties come last: they remember the weights at the end of an update.
         self.inside = sorted(inside, key=lambda h: h.method.key == "penalties")
         _check_evaluation(self.hooks)
-
-    def _include_terms(self, hook: Hook) -> None:
-        for term in hook_terms(hook):
-            if self.penalties is None:
-                raise ConfigError(
-                    f"{hook.label} adds a term to the loss: pass penalties=[] to "
-                    "rlplast.Hooks, and add its `penalty()` to each loss"
-                )
-            self.penalties.include(term)
 
     def refresh(self, names: Iterable[str] | None = None) -> None:
         """Look at the networks anew, where their layers, memory or what trains has changed.
@@ -207,8 +204,8 @@ class Hooks:
             raise ConfigError(f"penalty({network!r}): {did_you_mean(network, self.networks)}")
         names = list(self.networks) if network is None else [network]
         clock = (self.clock or Clock()).advance(updates=1)
-        found = [self.penalties.of(n, loss, clock=clock) for n in names] if self.penalties else []
-        terms = [term for term in found if term is not None]
+        sums = [self.penalties.of(n, loss, clock=clock) for n in names] if self.penalties else []
+        terms = [term for term in sums if term is not None]
         device = self.networks[names[0]].blocks[0].param.device
         return torch.stack(terms).sum() if terms else torch.zeros((), device=device)
 
@@ -293,13 +290,13 @@ class Hooks:
     def evaluation(self) -> dict[Block, Tensor]:
         """Return the weights that evaluations use instead, from optimizers and methods."""
         self.refresh()
-        found: dict[Block, Tensor] = {}
+        weights: dict[Block, Tensor] = {}
         for network in self.networks.values():
-            found.update(averages(network))
+            weights |= averages(network)
         for hook in self.hooks:
             for network in hook.networks:
-                found.update(hook.method.evaluation(network, hook.states[network.name]))
-        return found
+                weights |= hook.method.evaluation(network, hook.states[network.name])
+        return weights
 
     def evaluating(self) -> AbstractContextManager[None]:
         """Return a context in which the networks have the weights that evaluations use.
@@ -453,9 +450,9 @@ def _check_alike(hook: Hook, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
         for states in (hook.states, saved)
     )
     thaws = {network.name for network in hook.known if hook.may_thaw(network)}
-    known = {  # without what is of layers that are frozen here, and were not there
-        name: {k: shape for k, shape in found.items() if name not in thaws or k in ours[name]}
-        for name, found in theirs.items()
+    known = {  # without what is of layers that are frozen here, and trained when it was saved
+        name: {k: shape for k, shape in shapes.items() if name not in thaws or k in ours[name]}
+        for name, shapes in theirs.items()
         if name in ours or name not in thaws
     }
     if ours != known:
@@ -475,12 +472,12 @@ def _check_losses(hooks: Iterable[Hook], source: OwnSource) -> None:
 
 def _check_evaluation(hooks: Iterable[Hook]) -> None:
     """Refuse two hooks that name the weights that evaluations of one network use."""
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     for hook in hooks:
         for network in hook.networks if implements(hook.method, "evaluation") else ():
-            if network.name in found:
+            if network.name in labels:
                 raise ConfigError(
-                    f"{hook.label} and {found[network.name]} both name the weights that "
+                    f"{hook.label} and {labels[network.name]} both name the weights that "
                     f"evaluations of network {network.name!r} use: leave one of them out"
                 )
-            found[network.name] = hook.label
+            labels[network.name] = hook.label

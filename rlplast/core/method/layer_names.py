@@ -29,13 +29,14 @@ def _names(block: Block) -> set[str]:
     return {block.layer, block.path, *(alias.rpartition(".")[0] for alias in block.aliases)}
 
 
-def in_layers(block: Block, globs: Iterable[str]) -> bool:
-    """Whether one of `globs` means a Block's layer.
+def in_layers(block: Block, globs: Iterable[str] | None) -> bool:
+    """Whether one of `globs` means a Block's layer; None means all.
 
     A member of a stacked layer is ``[0].fc1``, and ``fc1`` is all of them. A part of a packed
     projection is ``attn.c_attn.q``, and ``attn.c_attn`` is all of it.
     """
-    return any(stands_for(glob, name) for glob in globs for name in _names(block))
+    names = _names(block)
+    return globs is None or any(stands_for(glob, name) for glob in globs for name in names)
 
 
 def check_layers(

@@ -126,11 +126,11 @@ class Penalties:
         self.seed = seed
         self.terms = [term for network in networks.values() for term in _installed(network)]
         for i, config in enumerate(configs):
-            found = _parse(f"penalties[{i}]", config, networks, thaws=not is_trainer(self.source))
+            terms = _parse(f"penalties[{i}]", config, networks, thaws=not is_trainer(self.source))
             window = _window(f"penalties[{i}]", config, total, units, horizon)
-            for term in found:
+            for term in terms:
                 term.window = window
-            self.terms += found
+            self.terms += terms
         for term in self.terms:
             if term.method.reads and self.source is None:
                 raise ConfigError(
@@ -152,13 +152,13 @@ class Penalties:
             clock: counts the update: terms whose window it lies outside are absent.
         """
         self.last = self.last if clock is None else clock
-        own = [t for t in self.terms if t.network.name == name]
-        if own and not is_trainer(self.source) and not torch.compiler.is_compiling():
-            own[0].network.refresh()
-            for term in own:
+        terms = [t for t in self.terms if t.network.name == name]
+        if terms and not is_trainer(self.source) and not torch.compiler.is_compiling():
+            terms[0].network.refresh()
+            for term in terms:
                 term.refresh()
-        terms = [t.method.term(self._context(t, loss), t.state) for t in own if t.acts(clock)]
-        return torch.stack(terms).sum() if terms else None
+        values = [t.method.term(self._context(t, loss), t.state) for t in terms if t.acts(clock)]
+        return torch.stack(values).sum() if values else None
 
     def captured_key(self, clock: Clock) -> Hashable:
         """Return a key, equal for clocks (which count the update) with the same terms."""
@@ -229,8 +229,8 @@ class Penalties:
         """Return the sum not yet read by `metrics`, and the methods' own tensors."""
         if self.sum is None or not any(t.has_started() for t in self.terms):
             return {}
-        own = {t.key: t.state for t in self.terms if t.state and t.started is None}
-        return {"sum": self.sum} | own
+        states = {t.key: t.state for t in self.terms if t.state and t.started is None}
+        return {"sum": self.sum} | states
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; the saved run may have had no penalties."""
@@ -245,34 +245,30 @@ class Penalties:
 
 def _installed(network: Network) -> list[Term]:
     """Return the terms of methods whose modules the network has."""
-    found = [
+    terms = [
         Term(f"installed[{i}]/{network.name}", method, network, _select(network, method, None))
         for i, method in enumerate(network.installed)
         if implements(method, "term")
     ]
-    return [term for term in found if term.blocks]
+    return [term for term in terms if term.blocks]
 
 
 def _parse(label: str, config: Any, networks: Mapping[str, Network], thaws: bool) -> list[Term]:
     """Return the terms of a row; where layers may thaw later, those that wait for it too."""
     row = parse_row(label, config, "penalties", networks)
-    found: dict[str, tuple[Block, ...]] = {}
+    chosen: dict[str, tuple[Block, ...]] = {}
     able: dict[str, tuple[Block, ...]] = {}
     for name in row.networks:
         every = networks[name].select(lambda b: b.role != "buffer" and row.method.covers(b))
         able[name] = tuple(b for b in every if b.trainable or thaws)
-        found[name] = tuple(b for b in able[name] if _is_in(b, row.layers))
+        chosen[name] = tuple(b for b in able[name] if in_layers(b, row.layers))
     check_layers(row.label, row.layers or (), able, "that it penalises")
-    for name, blocks in found.items():
-        if not blocks and (row.named or not any(found.values())):
+    for name, blocks in chosen.items():
+        if not blocks and (row.named or not any(chosen.values())):
             raise NothingToEdit(f"{row.label} finds nothing to penalise in network {name!r}")
         _check_gradients(row.label, networks[name], blocks)
-    return [
-        Term(f"{label}/{name}", row.method, networks[name], select)
-        for name, blocks in found.items()
-        if blocks
-        for select in [_select(networks[name], row.method, row.layers)]
-    ]
+    selects = {n: _select(networks[n], row.method, row.layers) for n in chosen if chosen[n]}
+    return [Term(f"{label}/{n}", row.method, networks[n], s) for n, s in selects.items()]
 
 
 def _check_gradients(label: str, network: Network, blocks: Sequence[Block]) -> None:
@@ -313,8 +309,4 @@ def _select(
     network: Network, method: Method, globs: Sequence[str] | None
 ) -> Callable[[], tuple[Block, ...]]:
     """Return a function that finds what a method's term reads, of what trains by then."""
-    return lambda: tuple(b for b in network.trainable() if method.covers(b) and _is_in(b, globs))
-
-
-def _is_in(block: Block, globs: Sequence[str] | None) -> bool:
-    return globs is None or in_layers(block, globs)
+    return lambda: tuple(b for b in network.trainable() if method.covers(b) and in_layers(b, globs))

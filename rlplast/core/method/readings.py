@@ -4,6 +4,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -53,8 +54,8 @@ class Reader(ABC):
         Args:
             **how: its options.
         """
-        own = self.networks.values()
-        modules = [n.module for each in own for n in (each, *each.followers.values())]
+        networks = self.networks.values()
+        modules = [n.module for each in networks for n in (each, *each.followers.values())]
         return reading(*modules, **how)
 
     @abstractmethod
@@ -74,14 +75,18 @@ def _eager() -> AbstractContextManager[Any]:
     return torch.compiler.set_stance("force_eager")
 
 
+@dataclass(eq=False)
 class Probe:
-    """What a scheduled firing reads of one network, computed when it is first asked for."""
+    """What a scheduled firing reads of one network, computed when it is first asked for.
 
-    def __init__(
-        self, source: Source, network: Network, size: int, number: int, label: str
-    ) -> None:
-        self.source, self.network, self.size = source, network, size
-        self.number, self.label = number, label
+    `size` counts the samples of the probe batch, `number` names the firing's stream.
+    """
+
+    source: Source
+    network: Network
+    size: int
+    number: int
+    label: str
 
     @cached_property
     def _batch(self) -> Any:
@@ -96,23 +101,23 @@ class Probe:
     @cached_property
     def activations(self) -> Activations:
         """Activations on the probe batch, by name of their units; refused if not finite."""
-        found = self.source.activations(self.network.name, self._batch)
-        return self._finite(found, "activations")
+        activations = self.source.activations(self.network.name, self._batch)
+        return self._finite(activations, "activations")
 
     @cached_property
     def gradients(self) -> Mapping[str, Tensor]:
         """Gradients on the probe batch, by Block name and in its layout; refused if not finite."""
         return self._finite(self.gradients_on(self._batch, train=False), "gradients")
 
-    def _finite(self, found: Mapping[str, Tensor], what: str) -> Mapping[str, Tensor]:
-        if found and not bool(torch.stack([t.isfinite().all() for t in found.values()]).all()):
+    def _finite(self, read: Mapping[str, Tensor], what: str) -> Mapping[str, Tensor]:
+        if read and not bool(torch.stack([t.isfinite().all() for t in read.values()]).all()):
             every = [b for b in self.network.blocks if not bool(b.view.isfinite().all())]
             names = ", ".join(map(self.network.qualified, every))
             raise BadWeights(
                 f"{self.label} reads {what} of network {self.network.name!r} that are not "
                 f"finite, from {names or 'finite weights: look at its inputs'}; nothing was written"
             )
-        return found
+        return read
 
     def batches(self, count: int | None, size: int) -> Iterator[Any]:
         """Yield batches of the training data."""
@@ -126,10 +131,10 @@ class Probe:
 
     def outputs(self, batch: Any, module: nn.Module | None) -> Tensor:
         """Return the network's outputs on a batch; refused if it reads no sample."""
-        found = self.source.outputs(self.network.name, batch, module)
-        if found is None:
+        outputs = self.source.outputs(self.network.name, batch, module)
+        if outputs is None:
             raise ConfigError(f"{self.label}: network {self.network.name!r} has no outputs to read")
-        return found
+        return outputs
 
     def gradients_on(self, batch: Any, train: bool) -> Mapping[str, Tensor]:
         """Return gradients of the loss on a batch; nothing else moves."""
@@ -146,28 +151,28 @@ class Probe:
 
 
 def _check_loss(loss: Any, label: str) -> None:
-    wrong = None
     if not isinstance(loss, Tensor):
         wrong = f"a {type(loss).__name__}"
     elif loss.numel() != 1:
         wrong = f"a tensor of shape {tuple(loss.shape)}"
     elif not loss.requires_grad:
         wrong = "a tensor without gradient"
-    if wrong is not None:
-        raise ConfigError(
-            f"{label} reads gradients of a loss that is {wrong}: allowed is a scalar tensor that "
-            "is computed from the network's outputs"
-        )
+    else:
+        return
+    raise ConfigError(
+        f"{label} reads gradients of a loss that is {wrong}: allowed is a scalar tensor that "
+        "is computed from the network's outputs"
+    )
 
 
 def _gradients(network: Network, loss: Tensor) -> dict[str, Tensor]:
     # Of a parameter with a master, the one that computes.
     parameters = {b: b.module.get_parameter(b.spec.tensor) for b in network.trainable()}
     held = list({id(p): p for p in parameters.values()}.values())
-    found = torch.autograd.grad(loss, held, allow_unused=True)
-    by_id = {id(p): g for p, g in zip(held, found, strict=True)}
-    every = {b: by_id[id(p)] for b, p in parameters.items()}
-    return {b.name: _dense(b, gradient) for b, gradient in every.items() if gradient is not None}
+    gradients = torch.autograd.grad(loss, held, allow_unused=True)
+    by_id = {id(p): g for p, g in zip(held, gradients, strict=True)}
+    pairs = [(b, by_id[id(p)]) for b, p in parameters.items()]
+    return {b.name: _dense(b, gradient) for b, gradient in pairs if gradient is not None}
 
 
 def _dense(block: Block, gradient: Tensor) -> Tensor:
@@ -236,27 +241,27 @@ class OwnSource(Reader):
         return (self.sample(size, derive_seed(number, i)) for i in range(count))
 
     def _activations_on(self, network: str, batch: Any) -> Activations:
-        with record(self.networks[network]) as found:
-            _call(self.networks[network].module, self._own(batch, network))
-        return found
+        with record(self.networks[network]) as activations:
+            _call(self.networks[network].module, self._batch_of(batch, network))
+        return activations
 
     def _outputs_on(self, network: str, batch: Any, module: nn.Module) -> Tensor | None:
-        return output_of(_call(module, self._own(batch, network)), network)
+        return output_of(_call(module, self._batch_of(batch, network)), network)
 
     def _loss_on(self, network: str, batch: Any) -> Tensor:
-        return self.loss_of(network, "a method")(self._own(batch, network))
+        return self.loss_of(network, "a method")(self._batch_of(batch, network))
 
     def loss_of(self, network: str, reader: str) -> Callable[[Any], Tensor]:
         """Return the function that gives a network's loss; without one `reader` is refused."""
-        found = self._loss.get(network) if isinstance(self._loss, Mapping) else self._loss
-        if found is None:
+        loss = self._loss.get(network) if isinstance(self._loss, Mapping) else self._loss
+        if loss is None:
             raise ConfigError(
                 f"{reader} reads gradients of network {network!r}, whose loss is not known: pass "
                 "loss=, a function of a batch of the probe"
             )
-        return found
+        return loss
 
-    def _own(self, batch: Mapping[str, Any], network: str) -> Any:
+    def _batch_of(self, batch: Mapping[str, Any], network: str) -> Any:
         if network not in batch and "" not in batch:
             raise ConfigError(
                 f"probe = a mapping of {list(batch)}: network {network!r} has none; give each "
@@ -273,10 +278,10 @@ def _call(module: nn.Module, batch: Any) -> Any:
 
 def output_of(returned: Any, network: str) -> Tensor:
     """Return the tensor among what a model returns, itself or ``logits``, or refuse it."""
-    found = returned.get("logits") if isinstance(returned, Mapping) else returned
-    if not isinstance(found, Tensor):
+    output = returned.get("logits") if isinstance(returned, Mapping) else returned
+    if not isinstance(output, Tensor):
         raise ConfigError(
             f"network {network!r} returns a {type(returned).__name__}: to read its outputs, "
             "allowed is a tensor, or a mapping with the key 'logits'"
         )
-    return found
+    return output

@@ -44,7 +44,7 @@ class Scope:
 
     def reaches(self, block: Block) -> bool:
         """Whether `layers` names a Block's layer, whatever the rules say of it."""
-        return self.layers is None or in_layers(block, self.layers)
+        return in_layers(block, self.layers)
 
     def left(self, network: Network) -> tuple[Block, ...]:
         """Return the Blocks that training moves and `layers` does not name."""
@@ -53,8 +53,9 @@ class Scope:
 
 def _is_live(block: Block) -> bool:
     """Whether training moves a Block; the buffers of a frozen layer are frozen with it."""
-    own = list(block.module.parameters(recurse=False))
-    buffer = block.role == "buffer" and (not own or any(p.requires_grad for p in own))
+    parameters = list(block.module.parameters(recurse=False))
+    trains = not parameters or any(p.requires_grad for p in parameters)
+    buffer = block.role == "buffer" and trains
     return block.trainable or buffer
 
 

@@ -4,10 +4,9 @@ Outside training, `write` alone writes weights (`swapped` for a while); `optim_s
 state of optimizers.
 """
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -171,23 +170,15 @@ def _stays_finite(edit: Edit) -> Tensor:
     return value.isfinite().all()
 
 
-def _with_memories(edits: Sequence[Edit]) -> list[Edit]:
-    """Add to each edit of a Block that has a memory the same edit of its memory."""
-    every = []
-    for edit in edits:
-        every.append(edit)
-        if isinstance(edit.target, Block) and edit.target.memory is not None:
-            every.append(dataclasses.replace(edit, target=edit.target.memory))
-    return every
-
-
 @torch.no_grad()
 def write(edits: Sequence[Edit]) -> None:
     """Write edits in place, grouped, without host synchronisation.
 
     Low-precision copies of a master follow it; so does the memory of a layer whose units sleep.
     """
-    edits = _with_memories(edits)
+    blocks = [(edit, edit.target) for edit in edits if isinstance(edit.target, Block)]
+    memories = [replace(edit, target=b.memory) for edit, b in blocks if b.memory is not None]
+    edits = [*edits, *memories]
     scales = [e for e in edits if isinstance(e, Scale)]
     assigns = [e for e in edits if isinstance(e, Assign)]
     if scales:
@@ -207,17 +198,16 @@ def write(edits: Sequence[Edit]) -> None:
             view.copy_(value)
         else:
             view.index_copy_(edit.dim, edit.rows, value)
-    for edit in edits:
-        if isinstance(edit.target, Block):
-            for low in edit.target.copies:
-                low.copy_(edit.target.view)
+    for _, block in blocks:
+        for low in block.copies:
+            low.copy_(block.view)
 
 
 @contextmanager
 def swapped(values: Mapping[Block, Tensor]) -> Iterator[None]:
     """Put other values into Blocks for a while, in place, and then their own, bit for bit."""
     pairs = [(view, value) for b, value in values.items() for view in (b.view, *b.copies)]
-    own = [view.clone() for view, _ in pairs]
+    kept = [view.clone() for view, _ in pairs]
     try:
         with torch.no_grad():
             for view, value in pairs:
@@ -225,5 +215,5 @@ def swapped(values: Mapping[Block, Tensor]) -> Iterator[None]:
         yield
     finally:
         with torch.no_grad():
-            for (view, _), value in zip(pairs, own, strict=True):
+            for (view, _), value in zip(pairs, kept, strict=True):
                 view.copy_(value)
