@@ -71,10 +71,8 @@ def _driver() -> str | None:
 def set_up(device: torch.device, matmul: str = "highest", deterministic: bool = False) -> None:
     """Let torch compute as a config says, in this process.
 
-    Args:
-        device: of the run.
-        matmul: highest, or high for TF32 in matrix products and convolutions of a GPU.
-        deterministic: whether a GPU uses slower kernels whose results repeat bit for bit.
+    `matmul` is highest, or high for TF32 in products and convolutions of a GPU. If `deterministic`,
+    a GPU uses slower kernels whose results repeat bit for bit.
     """
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = matmul == "high"
     torch.backends.cudnn.deterministic = True

@@ -40,13 +40,7 @@ class Download:
 
 @dataclass(frozen=True)
 class Published:
-    """A published set of data.
-
-    Attributes:
-        purpose: the config key it serves.
-        page: where it is described.
-        downloads: its files; empty where sizes and checksums are not fixed.
-    """
+    """A published set of data: the config key it serves, and its files if their sizes are fixed."""
 
     title: str
     purpose: str
@@ -92,9 +86,7 @@ def find_download(path: Path, download: Download) -> Finding:
 def unpack(archive: Path, target: str) -> None:
     """Unpack an archive: a file or folder of it appears next to it, whole or not at all.
 
-    Args:
-        archive: a ``.tar``, ``.tar.gz`` or ``.zip``, or one file as ``.gz``.
-        target: name of the file or folder.
+    It is a ``.tar``, ``.tar.gz`` or ``.zip``, or one file as ``.gz``.
 
     Raises:
         DamagedFile: for an archive that is cut, lacks the target, or has links or paths out of it.

@@ -13,9 +13,7 @@ _NORMAL = 1.959963984540054  # standard deviations: where 95% of a normal distri
 def interval_of_mean(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95% interval of the mean: Wilson's if each value is 0 or 1, else Student's.
 
-    Returns:
-        The ends; None for fewer than `FEWEST` values, and for other equal ones, which show no
-        spread.
+    There is none of fewer than `FEWEST` values, nor of other equal ones, which show no spread.
 
     Examples:
         >>> [round(end, 3) for end in interval_of_mean([1.0] * 10)]
@@ -40,13 +38,7 @@ def student(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def wilson(share: float, count: float, quantile: float = _NORMAL) -> tuple[float, float]:
-    """Return the ends of Wilson's interval (1927) of a share of `count` values, within 0 and 1.
-
-    Args:
-        share: of successes, from 0 to 1.
-        count: number of values.
-        quantile: half its width in standard errors.
-    """
+    """Return Wilson's interval (1927) of a share of `count` values; `quantile` is in standard errors."""
     square = quantile**2
     middle = (share + square / (2 * count)) / (1 + square / count)
     half = quantile * math.sqrt(share * (1 - share) / count + square / (4 * count**2))

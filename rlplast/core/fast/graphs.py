@@ -1,7 +1,6 @@
 """Work on a GPU as CUDA graphs: all its kernels are launched as one.
 
-A graph repeats the kernels of its capture on the same memory and runs no Python. So all that the
-work reads of the host, such as a clock, has to be in its key.
+A graph runs no Python: all that the work reads of the host, such as a clock, is in its key.
 """
 
 import warnings
@@ -47,11 +46,7 @@ class Graphs:
     """Pieces of work of one CUDA device: run eagerly at first, then captured by key, then replayed.
 
     Between replays weights and optimizer state may change, but not their addresses. Inputs are
-    copied to where they were at the capture.
-
-    Args:
-        device: a CUDA device.
-        asked: the key of the config that asks for them, for messages.
+    copied to where they were at the capture. `asked` is the config's key, for messages.
 
     Attributes:
         reasons: why the work of a key stays eager, by key.

@@ -32,11 +32,8 @@ def zeros(shape: tuple[int, ...], dtype: np.dtype) -> npt.NDArray:
 def fill(array: npt.NDArray, rows: slice, path: Path, offset: int) -> None:
     """Fill rows of `array` with a file's bytes from `offset` on; whole pages are mapped.
 
-    Args:
-        array: what `zeros` returned.
-        rows: a slice without a step.
-        path: the file; it must not change as long as the array is in use.
-        offset: where in the file the first of the rows begins.
+    The array is one of `zeros`, the rows have no step, and the file must not change as long as the
+    array is in use.
 
     Raises:
         OSError: if the file cannot be read or is too short.

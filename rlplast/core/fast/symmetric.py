@@ -9,7 +9,7 @@ HALVED = 256  # columns from which a product in parts is faster than whole
 
 
 def symmetric_product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return A·B where that is symmetric: XᵀX, or polynomials of one symmetric matrix.
+    """Return A·B, (..., n, n), where that is symmetric: XᵀX, or polynomials of a symmetric matrix.
 
     Large products need 5/8 to 3/4 of the multiplications. While gradients are recorded, it is an
     ordinary product.
@@ -18,9 +18,6 @@ def symmetric_product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor
         a: shape (..., n, k).
         b: shape (..., k, n).
         out: where to write it; default: new memory.
-
-    Returns:
-        Shape (..., n, n).
     """
     n = a.shape[-2]
     if n < HALVED or torch.is_grad_enabled():

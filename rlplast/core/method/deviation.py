@@ -23,12 +23,9 @@ def deviation(
 ) -> float | None:
     """Return ‖y' − c·y‖/‖c·y‖, the largest over the network's outputs, in evaluation mode.
 
-    y and y' are an output on a probe before and after the plan, c the factor that fits best. The
-    plan is written for that, and every tensor gets its bits back.
-
-    Returns:
-        The deviation; 0 for outputs that stay or become zero, infinity for those that are zero no
-        more. None while there are no data, or if the outputs are not seen.
+    y and y' are an output on a probe before and after the plan, c the factor that fits best. Every
+    tensor gets its bits back. It is 0 for outputs that stay or become zero, infinity for those that
+    are zero no more; None while there are no data, or if the outputs are not seen.
     """
     with preserve_global_rng():
         batch = source.sample(size, number)

@@ -117,8 +117,8 @@ def carry_out(
 
     Args:
         planned: what to do to each network.
-        method: registry name, for the receipts.
-        clock: for the receipts.
+        method: registry name.
+        clock: the run's clock.
         due_count: how many due points this firing stands for.
         optimizer: ``keep``; ``touched`` zeroes the moments of the entries written; ``parameter``
             zeroes all state of each tensor written; ``network`` all state of the network, or of

@@ -37,9 +37,6 @@ class Hook:
     Attributes:
         key: name of its random streams and of its entry in checkpoints.
         scope: which layers it edits. Policies keep to the layers that it names.
-        optimizer: optimizer policy of each firing.
-        followers: follower policy of each firing.
-        label: what messages call it.
         skips: whether networks in which there is nothing to edit are left out.
         source: where a scheduled firing's probe comes from.
         states: the method's own tensors, by network; given where others share them.

@@ -36,19 +36,11 @@ def install_methods(
     networks: Mapping[str, Sequence[nn.Module]],
     seed: int,
 ) -> dict[str, list[str]]:
-    """Install what a run's config lists under ``layers``, and under ``hooks`` what has modules.
+    """Install the modules of methods under ``layers`` and ``hooks``; return their paths by network.
 
     Call it before modules are initialised, get optimizers, and are compiled or captured. Then
-    linear layers of torch compute by `affine`.
-
-    Args:
-        layers: the config's list of layers.
-        hooks: its list of hooks.
-        networks: name → (module, *followers); followers get the same modules, same draws.
-        seed: the run's seed.
-
-    Returns:
-        The paths of the replaced modules by network.
+    linear layers of torch compute by `affine`. Networks come with their followers, which get the
+    same modules with the same draws.
 
     Raises:
         ConfigError: for a wrong entry, and one that finds nothing to replace in a network it names,

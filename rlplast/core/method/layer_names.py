@@ -42,14 +42,7 @@ def in_layers(block: Block, globs: Iterable[str] | None) -> bool:
 def check_layers(
     label: str, globs: Iterable[str], blocks: Mapping[str, Sequence[Block]], what: str
 ) -> None:
-    """Refuse a name or glob that means no layer in any of several networks.
-
-    Args:
-        label: what messages call the entry.
-        globs: the names and globs.
-        blocks: those to choose from, by network.
-        what: how messages go on after "matches no layer".
-    """
+    """Refuse a name or glob that means no layer in any network; `what` ends the message."""
     every = [block for own in blocks.values() for block in own]
     for glob in globs:
         if any(in_layers(block, [glob]) for block in every):

@@ -37,7 +37,7 @@ class Row:
 
     Attributes:
         label: what messages call it, such as ``hooks[0] (fire)``.
-        networks: the networks it names; all of the run's if it names none.
+        networks: those it names, else all of the run.
         named: whether it names networks: then each of them must have something to edit.
         layers: the names and globs of layers that it gives; None if it gives none.
     """

@@ -205,14 +205,13 @@ class Inside:
 
 
 class OwnSource(Reader):
-    """A source made of a user's functions.
+    """A source made of a user's functions, each one for all networks or a mapping by network.
 
     Args:
         networks: the networks by name.
-        probe: (size, generator) → a batch; or a batch itself. A batch is what the model is called
-            with: a tensor, a tuple of arguments or a mapping of keyword arguments. By network where
-            they differ.
-        loss: batch → loss, for methods that read gradients; by network where they differ.
+        probe: (size, generator) → a batch, or a batch: what the model is called with, which is a
+            tensor, a tuple of arguments or a mapping of keyword arguments.
+        loss: batch → loss, for methods that read gradients.
         seed: seed of the draws.
     """
 

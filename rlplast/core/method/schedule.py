@@ -51,14 +51,13 @@ class Schedule:
         key: str = "schedule",
         horizon: Clock | None = None,
     ) -> "Schedule":
-        """Read a schedule's keys from a config, percentages resolved against `total`.
+        """Read a schedule's keys from a config; None counts as absent, percentages are of `total`.
 
         Args:
-            config: a mapping with the keys of `KEYS`; None counts as absent.
-            total: what percentages refer to, the run's length.
+            config: a mapping with the keys of `KEYS`.
+            total: the run's length.
             key: what error messages call the schedule.
-            horizon: the clock at the run's end, 0 where it is not known in advance; default: the
-                total alone.
+            horizon: the clock at the run's end, 0 where it is not known; default: the total alone.
 
         Raises:
             ConfigError: for an unknown key, a missing or double rule, a point at or past the end, a

@@ -243,11 +243,8 @@ def blocks_of(
 ) -> tuple[Block, ...]:
     """Return a module's Blocks, in registration order, each tensor's view once.
 
-    A tensor without entries has none.
-
-    Args:
-        module: the module; wrappers are taken off.
-        masters: parameter → its fp32 master, for parameters kept in low precision.
+    A tensor without entries has none. Wrappers are taken off. `masters` has the fp32 masters of
+    parameters in low precision.
 
     Raises:
         BadWeights: if a tensor is on the ``meta`` device.

@@ -68,10 +68,12 @@ def reading(*modules: nn.Module, evaluate: bool = True, copies: bool = True) -> 
 def in_mode(*modules: nn.Module, train: bool) -> Iterator[None]:
     """Put modules into training or evaluation mode, and every part of them back as it was.
 
+    Their own ``train()`` is not called, which may write weights. A module that trains already keeps
+    its parts that are frozen in evaluation mode.
+
     Args:
-        *modules: the modules. Their own ``train()`` is not called, which may write weights.
-        train: False puts every part into evaluation mode. True leaves a module that trains as it
-            is, frozen parts included; another one trains as a whole.
+        *modules: the modules.
+        train: the mode.
     """
     changed = [module for module in modules if not (train and module.training)]
     modes = {part: part.training for module in changed for part in module.modules()}

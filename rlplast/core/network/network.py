@@ -38,13 +38,12 @@ _SEED_FACTOR = 6364136223846793005  # Knuth's, for a generator modulo 2^64
 def torch_default(block: Block, generator: torch.Generator) -> Tensor:
     """Draw a Block anew by torch's initializer for its layer, on the CPU in float32.
 
-    Linear and conv: weight and bias U(−1/√fan_in, 1/√fan_in); the packed attention projection:
-    Xavier-uniform over the whole packed matrix, attention biases zero; norm layers 1 and 0 with
-    running statistics at their start; embeddings N(0, 1).
+    Linear and conv: U(−1/√fan_in, 1/√fan_in); the packed attention projection: Xavier-uniform over
+    the whole packed matrix, attention biases zero; norm layers 1 and 0 with running statistics at
+    their start; embeddings N(0, 1).
 
     Raises:
-        ConfigError: for a tensor whose initializer is unknown, of a layer with a
-            ``reset_parameters`` of its own too; give the network an `init`.
+        ConfigError: for a tensor whose initializer is not known.
     """
     shape = block.view.shape
     if block.role == "buffer":

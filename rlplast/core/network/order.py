@@ -24,9 +24,8 @@ def forward_order(network: Network) -> list[str]:
     """Return the paths of the modules that hold parameters or normalise, in forward order.
 
     Raises:
-        ConfigError: if the order is not declared and tracing finds branches, a reused layer, or
-            code it cannot follow; or if a declared layer does not exist, or heads are not at the
-            end.
+        ConfigError: for an order that is not declared and not a traceable chain of layers used
+            once; or if a declared layer does not exist, or heads are not at the end.
     """
     modules = dict(network.module.named_modules())
     declared = _declared(network)

@@ -51,15 +51,12 @@ def made(
 ) -> nn.Module:
     """Return what a function makes of `spaces`; the global generators stay as they are.
 
-    Refused is one that raises, or returns no module, one without parameters or with unused lazy
-    ones, one that writes into its inputs, or one that fails on `inputs`.
+    They have the `seed` meanwhile, in [0, 2^63). The module is called with `inputs`, which are
+    zeros.
 
-    Args:
-        key: of the config, for errors.
-        factory: the function.
-        seed: of the global generators of PyTorch, NumPy and Python while it runs, in [0, 2^63).
-        inputs: zeros, with which the module is called, and lazy parts of it find their shapes.
-        spaces: its arguments.
+    Raises:
+        ConfigError: if it raises, returns no module, one without parameters or with unused lazy
+            ones, one that writes into its inputs, or one that fails on `inputs`.
     """
     with preserve_global_rng():
         torch.manual_seed(seed)

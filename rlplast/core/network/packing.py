@@ -37,19 +37,12 @@ def packed_rows(name: str, rows: int, columns: int, around: Any = None) -> dict[
     """Return the parts of a layer, ``{"q": rows, …}``, empty if it is not packed.
 
     Where heads lie one after the other, the parts are those of each head: ``q.0``, ``k.0``,
-    ``v.0``, ``q.1`` and so on. A packed layer with unknown parts has one, `UNKNOWN`.
-
-    Args:
-        name: the layer's own, such as ``c_attn``.
-        rows: outputs.
-        columns: inputs.
-        around: the module that holds the layer; None if that is not known.
+    ``v.0``, ``q.1`` and so on. A packed layer with unknown parts has one, `UNKNOWN`. `around` is
+    the module that holds the layer; None if that is not known.
 
     Examples:
         >>> packed_rows("qkv", 6, 2)
         {'q': slice(0, 2, None), 'k': slice(2, 4, None), 'v': slice(4, 6, None)}
-        >>> packed_rows("qkv_proj", 4, 2)
-        {'packed': slice(0, 4, None)}
     """
     if name not in PACKED_NAMES:
         return {}

@@ -23,9 +23,6 @@ class Recorder:
     Of several passes the samples are joined: micro-batches of one update count together. A pass
     that gradient checkpointing repeats counts once. With `training_only` only passes count that
     gradients flow through.
-
-    Raises:
-        NothingToEdit: if the network has no units with activations.
     """
 
     def __init__(self, network: Network, training_only: bool = False) -> None:

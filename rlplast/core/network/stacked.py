@@ -24,14 +24,7 @@ def computed(layer: Any, x: Tensor, member: int | None) -> Tensor:
 class StackedLinear(nn.Module):
     """Several linear layers of one shape, computed together.
 
-    Hooks see one Block per member, named ``[0].fc1.weight``, never the stacked parameter, whose
-    fans would be others.
-
-    Args:
-        members: how many.
-        d_in: inputs of each member.
-        d_out: outputs of each member.
-        bias: whether there is a bias.
+    Hooks see one Block per member, named ``[0].fc1.weight``, never the stacked parameter.
 
     Attributes:
         weight: shape (members, d_out, d_in).
@@ -77,9 +70,6 @@ class StackedLinear(nn.Module):
 
         Args:
             x: shape (members, batch, d_in), or (batch, d_in), which every member gets.
-
-        Raises:
-            ValueError: for another number of members or dimensions.
         """
         if x.ndim not in (2, 3) or (x.ndim == 3 and x.shape[0] != self.members):
             raise ValueError(
@@ -103,11 +93,6 @@ class StackedLinear(nn.Module):
 
 class StackedLayerNorm(nn.Module):
     """Several layer norms over the last dimension, one per member (Ba et al. 2016).
-
-    Args:
-        members: how many.
-        dim: units of each member.
-        eps: added to the variance.
 
     Attributes:
         weight: scales, shape (members, dim).
@@ -135,15 +120,9 @@ class StackedLayerNorm(nn.Module):
         ]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the input normalised, scaled and shifted, in its own type.
+        """Return the input, (members, batch, dim), normalised, scaled and shifted, in its own type.
 
         Half precision is widened to float32 first and rounded once, at the end.
-
-        Args:
-            x: shape (members, batch, dim).
-
-        Raises:
-            ValueError: for another number of members or dimensions.
         """
         if x.ndim != 3 or x.shape[0] != self.members:
             raise ValueError(

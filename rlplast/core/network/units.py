@@ -107,10 +107,9 @@ class ActivationPoint:
 
     Attributes:
         path: path of the layer or norm whose output is taken.
-        steps: what the module does to that output, up to and with the nonlinearity; dropout and
-            flattening are left out.
-        units: number of units of a conv, whose flattened channels a norm in between may have put
-            next to each other; 0 for linear layers, whose units are the last dimension.
+        steps: what the module does to that output, up to and with the nonlinearity.
+        units: number of units of a conv, whose flattened channels may lie next to each other; 0 for
+            linear layers, whose units are the last dimension.
         members: how many a stacked layer has: the first dimension of its output; 0 for others.
         between: what else, such as dropout or pooling, lies between the layer and its readers.
         norms: paths of the norm layers in between, in forward order.
