@@ -38,7 +38,7 @@ def student(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def wilson(share: float, count: float, quantile: float = _NORMAL) -> tuple[float, float]:
-    """Return Wilson's interval (1927) of a share of `count` values; `quantile` is in standard errors."""
+    """Return Wilson's interval (1927) of a share of `count` values, for a normal quantile."""
     square = quantile**2
     middle = (share + square / (2 * count)) / (1 + square / count)
     half = quantile * math.sqrt(share * (1 - share) / count + square / (4 * count**2))
