@@ -132,9 +132,9 @@ class Condition:
             return
         family, *rest = self.metric.split("/")
         like = {"eval": "eval/", "metric": "/".join(["metric", *rest[:2]])}.get(family)
-        found = [k for k in values if like is not None and k.startswith(like)]
-        if found and self.metric not in values:
-            raise ConfigError(f"{where} is never measured: {did_you_mean(self.metric, found)}")
+        alike = [k for k in values if like is not None and k.startswith(like)]
+        if alike and self.metric not in values:
+            raise ConfigError(f"{where} is never measured: {did_you_mean(self.metric, alike)}")
 
     def check(self, measured: Measured, networks: Iterable[str], key: str = "when") -> None:
         """Refuse a value that a run does not measure, saying what to add to the config."""

@@ -102,8 +102,8 @@ class Context:
         owner = self.owner or self.network
         names = {b.name: b for b in self.network.blocks}
         chosen = {b.name for b in self.blocks}
-        own = owner.units_in(owner.select(lambda b: b.name in chosen))
-        return tuple(group.of(names) for group in own)
+        groups = owner.units_in(owner.select(lambda b: b.name in chosen))
+        return tuple(group.of(names) for group in groups)
 
     @property
     def activations(self) -> Activations:
@@ -124,8 +124,8 @@ class Context:
         State of a tensor as a whole, such as ``step``, is left out. Empty before the first update.
         """
         self._check("moments")
-        found = moments(self.network, block.param, whole=False)
-        return {name: block.like(t) for name, t in found.items()}
+        state = moments(self.network, block.param, whole=False)
+        return {name: block.like(t) for name, t in state.items()}
 
     def batches(self, count: int | None = None, size: int = 256) -> Iterator[Any]:
         """Yield `count` batches of the training data or replay, of the firing's own stream.

@@ -78,9 +78,9 @@ def _install(
     replaced: dict[str, list[str]] = {}
     missing: NothingToEdit | None = None
     for name in row.networks:
-        own = derive_seed(seed, "layers", row.method.name, name)
+        network_seed = derive_seed(seed, "layers", row.method.name, name)
         try:
-            paths = [_into(unwrap(m), row.method, own) for m in networks[name]]
+            paths = [_into(unwrap(m), row.method, network_seed) for m in networks[name]]
             replaced[name] = paths[0]
         except NothingToEdit as error:
             if row.named:
@@ -107,14 +107,14 @@ def hidden_layers(model: nn.Module, method: str) -> dict[str, list[UnitGroup]]:
         NothingToEdit: if there is none, saying why.
     """
     units = find_units(model, blocks_of(model))
-    found: dict[str, list[UnitGroup]] = {}
+    layers: dict[str, list[UnitGroup]] = {}
     for group in units.groups:
         if group.point is not None:
-            found.setdefault(group.weight.block.path, []).append(group)
-    if not found:
+            layers.setdefault(group.weight.block.path, []).append(group)
+    if not layers:
         reasons = "; ".join(f"{name}: {why}" for name, why in units.refused.items())
         raise NothingToEdit(f"{method} finds no layer with hidden units ({reasons})")
-    return found
+    return layers
 
 
 def named_layers(
@@ -190,10 +190,10 @@ def replace_layers(
         >>> replace_layers(net, life=[10, 20], recovery=[2, 4])
         ['0']
     """
-    found: Method = build("methods", method, params)
-    if not implements(found, "install"):
+    chosen: Method = build("methods", method, params)
+    if not implements(chosen, "install"):
         raise ConfigError(
             f"replace_layers: {method!r} brings no modules: it belongs under the key "
-            f"{found.key!r} of a config; for here see `rlplast list layers`"
+            f"{chosen.key!r} of a config; for here see `rlplast list layers`"
         )
-    return _into(unwrap(model), found, derive_seed(seed, "layers", method, "model"))
+    return _into(unwrap(model), chosen, derive_seed(seed, "layers", method, "model"))

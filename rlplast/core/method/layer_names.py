@@ -43,7 +43,7 @@ def check_layers(
     label: str, globs: Iterable[str], blocks: Mapping[str, Sequence[Block]], what: str
 ) -> None:
     """Refuse a name or glob that means no layer in any network; `what` ends the message."""
-    every = [block for own in blocks.values() for block in own]
+    every = [block for of_network in blocks.values() for block in of_network]
     for glob in globs:
         if any(in_layers(block, [glob]) for block in every):
             continue

@@ -56,9 +56,9 @@ def method_of(label: str, config: Any, key: str) -> str:
     if "method" in config:
         _check_elsewhere(label, config["method"])
         info = get("methods", config["method"], f"{label}.method")
-        found = cast(type[Method], info.target).key
-        if found != key:  # checked first: the other keys may be right in the other list
-            raise ConfigError(f"{label}.method = {config['method']!r}: {_ADVICE[found]}")
+        right = cast(type[Method], info.target).key
+        if right != key:  # checked first: the other keys may be right in the other list
+            raise ConfigError(f"{label}.method = {config['method']!r}: {_ADVICE[right]}")
     check_known(label, config, ROW_KEYS[key])
     if "method" not in config:
         raise ConfigError(f"{label} has no 'method': name one, see `rlplast list {LISTS[key]}`")
@@ -83,8 +83,8 @@ def listed_method(config: Any) -> type[Method] | None:
 
 def row_implements(config: Any, function: str) -> bool:
     """Whether an entry's method implements a function; False for a wrong entry."""
-    found = listed_method(config)
-    return found is not None and implements(found, function)
+    kind = listed_method(config)
+    return kind is not None and implements(kind, function)
 
 
 def parse_row(label: str, config: Any, key: str, networks: Mapping[str, Any]) -> Row:

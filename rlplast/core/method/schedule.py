@@ -293,15 +293,16 @@ def next_due(
     which knows more; unknown ends are 0, and their units come last.
     """
     plain = [(name, schedule) for name, schedule in schedules if not schedule.every_update]
-    found = [(name, due) for name, own in plain if (due := own.ahead(now, end)) is not None]
-    several = len({due.unit for _, due in found}) > 1
+    ahead = [(name, time) for name, s in plain if (time := s.ahead(now, end)) is not None]
+    several = len({time.unit for _, time in ahead}) > 1
     ends = lengths() if several and lengths is not None else asdict(end)
 
-    def share(own: tuple[str, Time]) -> tuple[float, float]:
-        last = ends.get(own[1].unit, 0)
-        return (own[1].value / last if last else math.inf), own[1].value
+    def share(row: tuple[str, Time]) -> tuple[float, float]:
+        time = row[1]
+        last = ends.get(time.unit, 0)
+        return (time.value / last if last else math.inf), time.value
 
-    return min(found, key=share, default=None)
+    return min(ahead, key=share, default=None)
 
 
 def hook_identity(config: Mapping[str, Any], schedule: Schedule) -> str:

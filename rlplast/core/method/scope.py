@@ -88,7 +88,7 @@ def scope(name: str, key: str = "scope") -> Scope:
 
 
 def narrowed(
-    found: Scope,
+    whole: Scope,
     layers: tuple[str, ...] | None,
     networks: Mapping[str, Network],
     label: str,
@@ -102,10 +102,10 @@ def narrowed(
         ConfigError: for a name or glob that means no layer in the scope, in any of the networks.
     """
     if layers is None:
-        return found
+        return whole
     able = {
-        key: n.select(lambda b: found.selects(b) and (_is_live(b) or not live))
+        key: n.select(lambda b: whole.selects(b) and (_is_live(b) or not live))
         for key, n in networks.items()
     }
     check_layers(label, layers, able, "in the hook's scope")
-    return replace(found, layers=layers)
+    return replace(whole, layers=layers)

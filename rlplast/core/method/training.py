@@ -26,10 +26,10 @@ def watch(
     def stepping(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if optimizer in others or any(optimizer in n.optimizers for n in networks.values()):
             return
-        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
         for network in networks.values():
-            if network.optimizers and any(id(block.param) in held for block in network.blocks):
-                if not any(_are_one(own, optimizer) for own in network.optimizers):
+            if network.optimizers and any(id(block.param) in trained for block in network.blocks):
+                if not any(_are_one(held, optimizer) for held in network.optimizers):
                     found(optimizer, network)
                     return
         others.add(optimizer)

@@ -174,21 +174,21 @@ def _attention_specs(module: nn.MultiheadAttention) -> list[BlockSpec]:
 
 def _specs(module: nn.Module, path: str, around: nn.Module | None) -> list[BlockSpec]:
     """Return what is known of a module's own tensors; absent ones are dropped later."""
-    own = path.rpartition(".")[2]
+    name = path.rpartition(".")[2]
     declared = getattr(module, "block_specs", None)
     if declared is not None:
         return list(declared())
     if type(module).__name__ == "Conv1D" and hasattr(module, "nf"):
         # Transformers' x·W + b with W (d_in, d_out), as in its GPT-2.
         d_in, d_out = module.get_parameter("weight").shape
-        parts = packed_rows(own, d_out, d_in, around)
+        parts = packed_rows(name, d_out, d_in, around)
         return _layer_specs("linear", d_in, d_out, parts, transposed=True)
     if isinstance(module, nn.Linear):
         d_in, d_out = module.in_features, module.out_features
-        return _layer_specs("linear", d_in, d_out, packed_rows(own, d_out, d_in, around))
+        return _layer_specs("linear", d_in, d_out, packed_rows(name, d_out, d_in, around))
     if isinstance(module, _ConvNd) and not isinstance(module, _ConvTransposeNd):
         d_in, d_out = (c // module.groups for c in (module.in_channels, module.out_channels))
-        area, parts = math.prod(module.kernel_size), packed_rows(own, d_out, d_in, around)
+        area, parts = math.prod(module.kernel_size), packed_rows(name, d_out, d_in, around)
         return _layer_specs("conv", d_in * area, d_out * area, parts if module.groups == 1 else {})
     if isinstance(module, NORMS):
         return [
@@ -250,7 +250,7 @@ def blocks_of(
         BadWeights: if a tensor is on the ``meta`` device.
     """
     masters = masters or {}
-    found: dict[tuple[int, str], Block] = {}
+    blocks: dict[tuple[int, str], Block] = {}
     aliases: dict[tuple[int, str], list[str]] = {}
     modules = dict(unwrap(module).named_modules())
     for path, layer in modules.items():
@@ -265,13 +265,13 @@ def blocks_of(
             if tensor.is_meta:
                 raise BadWeights(f"{name} is on the meta device: load or initialise it first")
             key = (id(tensor), repr(spec.index))
-            if key in found:
+            if key in blocks:
                 aliases.setdefault(key, []).append(name)
                 continue
             owner = masters.get(tensor, tensor)
             copies = () if owner is tensor else (_part(tensor.detach(), spec),)
             remembered = layer._buffers.get(spec.memory)
-            found[key] = Block(
+            blocks[key] = Block(
                 name=name,
                 layer=name.rpartition(".")[0],
                 path=path,
@@ -282,4 +282,4 @@ def blocks_of(
                 copies=copies,
                 memory=None if remembered is None else _part(remembered.detach(), spec),
             )
-    return tuple(replace(b, aliases=tuple(aliases.get(key, ()))) for key, b in found.items())
+    return tuple(replace(b, aliases=tuple(aliases.get(key, ()))) for key, b in blocks.items())

@@ -95,8 +95,8 @@ def _overlap(tensors: Mapping[str, Tensor]) -> tuple[str, str] | None:
         start = int(tensor.storage_offset()) * size
         key = (tensor.untyped_storage().data_ptr(), tensor.device)
         spans.setdefault(key, []).append((start, start + (last + 1) * size, name))
-    for own in spans.values():
-        for (begin, end, one), (start, stop, other) in itertools.combinations(own, 2):
+    for within in spans.values():
+        for (begin, end, one), (start, stop, other) in itertools.combinations(within, 2):
             if start < end and begin < stop and _bytes(tensors[one]) & _bytes(tensors[other]):
                 return one, other
     return None

@@ -38,25 +38,25 @@ def reading(*modules: nn.Module, evaluate: bool = True, copies: bool = True) -> 
     """
     parts = {id(part): part for module in modules for part in module.modules()}.values()
     kept = [(part, dict(vars(part)), dict(part._buffers)) for part in parts]
-    buffers = {id(b): b for _, _, own in kept for b in own.values() if b is not None}
+    buffers = {id(b): b for _, _, held in kept for b in held.values() if b is not None}
     copied = {key: buffer.detach().clone() for key, buffer in buffers.items()}
-    for part, _, own in kept if copies else ():
-        part._buffers.update({n: None if b is None else copied[id(b)] for n, b in own.items()})
+    for part, _, held in kept if copies else ():
+        part._buffers.update({n: None if b is None else copied[id(b)] for n, b in held.items()})
         vars(part)[BORROWED] = True  # which goes with what is put back
     tensors = [t for part in parts for t in (*part._parameters.values(), *part._buffers.values())]
     memo: dict[int, Any] = {id(x): x for x in (*parts, *tensors)}  # which stay what they are
     for part in parts:
         if not type(part).__module__.startswith(_STATELESS):
-            own = {
+            states = {
                 k: v for k, v in vars(part).items() if isinstance(v, _STATES) and k not in _COMMON
             }
-            vars(part).update({k: copy.deepcopy(v, memo) for k, v in own.items()})
+            vars(part).update({k: copy.deepcopy(v, memo) for k, v in states.items()})
     try:
         with preserve_global_rng(), in_mode(*modules if evaluate else (), train=False):
             yield
     finally:
-        for part, attributes, own in kept:
-            for store, before in ((vars(part), attributes), (part._buffers, own)):
+        for part, attributes, held in kept:
+            for store, before in ((vars(part), attributes), (part._buffers, held)):
                 store.clear()
                 store.update(before)
         with torch.no_grad():

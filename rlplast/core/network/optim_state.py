@@ -153,7 +153,7 @@ def moments(network: Network, param: Tensor, whole: bool = True) -> dict[str, Te
     Raises:
         UnsupportedOptimizer: for an optimizer, or an entry of its state, without a rule.
     """
-    found: dict[str, Tensor] = {}
+    state: dict[str, Tensor] = {}
     for optimizer in network.optimizers:
         rule = _rule(optimizer)
         for name, value in optimizer.state.get(param, {}).items():
@@ -165,8 +165,8 @@ def moments(network: Network, param: Tensor, whole: bool = True) -> dict[str, Te
                     f"known are {', '.join(sorted(rule))} as tensors"
                 )
             if whole or _whole(rule, name) is None:
-                found[name] = value
-    return found
+                state[name] = value
+    return state
 
 
 @torch.no_grad()
@@ -209,8 +209,8 @@ def averages(network: Network) -> dict[Block, Tensor]:
     """Return evaluations' weights, of optimizers with ``evaluation_weights()``."""
     pairs = [p for o in network.optimizers for p in getattr(o, "evaluation_weights", list)()]
     values = {id(param): value for param, value in pairs}
-    own = [block for block in network.trainable() if id(block.param) in values]
-    return {block: block.like(values[id(block.param)]) for block in own}
+    blocks = [block for block in network.trainable() if id(block.param) in values]
+    return {block: block.like(values[id(block.param)]) for block in blocks}
 
 
 def allocate(network: Network, blocks: Iterable[Block] | None = None) -> None:

@@ -86,8 +86,10 @@ def check_matrices(network: Network, blocks: Sequence[Block], heads: bool, metho
 
 
 def _declared(network: Network) -> Order | None:
-    own = getattr(network.module, "forward_order", None)
-    return network.order if network.order is not None else own() if own is not None else None
+    if network.order is not None:
+        return network.order
+    declare = getattr(network.module, "forward_order", None)
+    return None if declare is None else declare()
 
 
 def _counts(module: nn.Module) -> bool:

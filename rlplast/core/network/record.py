@@ -38,9 +38,9 @@ class Recorder:
             points.setdefault(group.point, []).append(group)  # type: ignore[arg-type]
         self._handles = [
             network.module.get_submodule(point.path).register_forward_hook(
-                partial(self._keep, point, [g.name for g in own])
+                partial(self._keep, point, [g.name for g in at_point])
             )
-            for point, own in points.items()
+            for point, at_point in points.items()
         ] + check_norms(network)
 
     def _keep(
@@ -59,9 +59,9 @@ class Recorder:
 
     def take(self) -> Mapping[str, Tensor]:
         """Return what was recorded since the last call, (samples, units, …) by group."""
-        found, self._found = self._found, {}
+        taken, self._found = self._found, {}
         self._forward.clear()
-        return {name: v[0] if len(v) == 1 else torch.cat(v) for name, v in found.items()}
+        return {name: v[0] if len(v) == 1 else torch.cat(v) for name, v in taken.items()}
 
     def stop(self) -> None:
         """Take the hooks off the module."""
@@ -109,10 +109,10 @@ def record(network: Network) -> Iterator[dict[str, Tensor]]:
     if not torch.compiler.is_compiling():
         network.refresh()
     recorder = Recorder(network)
-    found: dict[str, Tensor] = {}
+    activations: dict[str, Tensor] = {}
     try:
-        yield found
-        found.update(recorder.take())
+        yield activations
+        activations.update(recorder.take())
     finally:
         recorder.stop()
 
@@ -127,5 +127,5 @@ class WithWeights(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the module does with the other weights; it may write into copies alone."""
         buffers = dict(self.module.named_buffers())
-        own = {n: t.clone() if n in buffers else t for n, t in self.tensors.items()}
-        return functional_call(self.module, own, args, kwargs)
+        tensors = {n: t.clone() if n in buffers else t for n, t in self.tensors.items()}
+        return functional_call(self.module, tensors, args, kwargs)

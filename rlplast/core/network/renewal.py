@@ -46,11 +46,11 @@ def _are(some: Sequence[Any], others: Sequence[Any]) -> bool:
 
 def _parts(module: nn.Module) -> list[nn.Module]:
     """Return a module and all below it; quicker than ``modules()``, for every update."""
-    found, ahead = [], [module]
+    parts, ahead = [], [module]
     while ahead:
-        found.append(ahead.pop())
-        ahead += [child for child in found[-1]._modules.values() if child is not None]
-    return found
+        parts.append(ahead.pop())
+        ahead += [child for child in parts[-1]._modules.values() if child is not None]
+    return parts
 
 
 def _buffers(part: nn.Module) -> list[Tensor]:

@@ -61,8 +61,8 @@ class UnitSpec:
 
 def activated(layer: nn.Module, z: Tensor, nonlinearity: Step) -> Tensor:
     """Return nonlinearity(z), or what a method has put in its place for this layer."""
-    own = getattr(layer, NONLINEARITY, None)
-    return nonlinearity(z) if own is None else own(z)
+    replaced = getattr(layer, NONLINEARITY, None)
+    return nonlinearity(z) if replaced is None else replaced(z)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +83,8 @@ class Part:
 
     def __str__(self) -> str:
         """Return the entries of unit i, such as ``fc2.weight[:, 4i:4i+4]``."""
-        own = "i" if self.repeat == 1 else f"{self.repeat}i:{self.repeat}i+{self.repeat}"
-        return f"{self.block.name}[{':, ' * self.dim}{own}]"
+        entries = "i" if self.repeat == 1 else f"{self.repeat}i:{self.repeat}i+{self.repeat}"
+        return f"{self.block.name}[{':, ' * self.dim}{entries}]"
 
     def along(self, per_unit: Tensor) -> Tensor:
         """Return a value per index along `dim` from a value per unit."""
