@@ -11,8 +11,6 @@ def batch_slices(count: int, size: int) -> list[slice]:
     The last one holds the rest. A rest of one joins the batch before it: BatchNorm needs two.
 
     Examples:
-        >>> [part.stop - part.start for part in batch_slices(8, 3)]
-        [3, 3, 2]
         >>> [part.stop - part.start for part in batch_slices(7, 3)]
         [3, 4]
     """

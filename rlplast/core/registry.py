@@ -187,11 +187,7 @@ def look_up(name: Any, table: Mapping[str, T], wrong: str) -> T:
 
 
 def rows(family: str | None = None) -> list[Info]:
-    """Return the registry's rows, of one family or of all, sorted by name.
-
-    Raises:
-        ConfigError: if the family is unknown.
-    """
+    """Return the registry's rows, of one family or of all, sorted by name."""
     if family is not None:
         check_choice("family", family, _TABLE)
     families = FAMILIES if family is None else (family,)

@@ -74,11 +74,7 @@ def continued_seed(seed: int, continuation: int) -> int:
 
 
 class Streams:
-    """The long-lived streams of one run, by name.
-
-    Args:
-        seed: the run's seed; also seeds torch's global generators.
-        continuation: of the branch that the run goes on from, from 1; each has its own streams.
+    """The long-lived streams of one run, by name; each continuation of a branch has its own.
 
     Attributes:
         seed: `continued_seed`, from which all draws of learning derive, those of hooks too.

@@ -65,11 +65,7 @@ _LARGEST = 1e38  # of a number without another limit: the range of float32
 
 
 def validated(cls: type[T], data: Any, where: str = "") -> T:
-    """Return a config's mapping `where` as a dataclass.
-
-    Raises:
-        ConfigError: naming a key, its value and what is allowed.
-    """
+    """Return a config's mapping `where` as a dataclass, or refuse a key or value by name."""
     return _parsed(cls, data, where, None)
 
 
@@ -79,12 +75,9 @@ def check_section(section: Any, where: str) -> None:
 
 
 def check_value(key: str, value: Any, hint: Any, default: Any = None) -> Any:
-    """Return a value as its type has it: lists become tuples, whole numbers floats.
+    """Return a value as its type has it (lists become tuples, whole numbers floats), or refuse it.
 
     A `default` is an example for messages.
-
-    Raises:
-        ConfigError: naming key, value and what is allowed.
     """
     parsed = _parsed(hint, value, key, default)
     if isinstance(parsed, float) and abs(parsed) > _LARGEST:

@@ -21,11 +21,7 @@ EAGER = 3  # times that a key's work runs before its capture: libraries set them
 
 
 def graphs_of(accelerate: str, device: torch.device, key: str) -> "Graphs | None":
-    """Return the graphs of a trainer whose config's `key` says graph; else None.
-
-    Raises:
-        ConfigError: on a device without graphs.
-    """
+    """Return the graphs of a trainer if its config's `key` says graph; a CPU is refused."""
     if accelerate != "graph":
         return None
     if device.type != "cuda":
@@ -61,10 +57,7 @@ class Graphs:
         self._pool = torch.cuda.graph_pool_handle()  # graphs never run at once, so they share it
 
     def __call__(self, key: Hashable, work: Callable[..., Any], *inputs: Tensor) -> Any:
-        """Do the work of a key and of the shapes of its inputs.
-
-        The next work of the key may overwrite what it returns.
-        """
+        """Do the work of a key and of its inputs' shapes; its next run may overwrite the result."""
         key = (key, *(tensor.shape for tensor in inputs))
         if key in self.reasons:
             return work(*inputs)

@@ -26,15 +26,12 @@ _operator: Any = None  # a global: torch.compile sees which one it is
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return x Wᵀ + b; gradients of every order, and all transforms of `torch.func`.
+    """Return x Wᵀ + b, (..., d_out); gradients of every order, and all transforms of `torch.func`.
 
     Args:
         x: shape (..., d_in); or (members, batch, d_in), of a stack.
         weight: shape (d_out, d_in), or (members, d_out, d_in).
         bias: shape (d_out,), or (members, d_out); or None.
-
-    Returns:
-        Shape (..., d_out), or (members, batch, d_out).
     """
     if _operator is None or not weight.is_cpu or _leaves_rlplast():
         return F.linear(x, weight, bias) if weight.ndim < 3 else _stacked(x, weight, bias)

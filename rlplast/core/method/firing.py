@@ -50,7 +50,6 @@ class Planned:
 
     Attributes:
         followers: the plans of followers that get one of their own.
-        seconds: what planning took.
         counters: the method's own counters, read and zeroed once the plan is written.
         within: the Blocks of the layers to which a firing keeps; None for all of the network.
     """

@@ -353,11 +353,7 @@ class Hook:
                 )
 
     def flush(self, clock: Clock) -> list[Receipt]:
-        """Return one receipt per network for the updates since the last flush.
-
-        Raises:
-            BadWeights: if weights have left the range of their type.
-        """
+        """Return one receipt per network for the updates since the last flush."""
         receipts = []
         for network in self.networks:
             sums, counters = self.sums[network.name], self.counters(network)

@@ -101,11 +101,7 @@ def _into(module: nn.Module, method: Method, seed: int) -> list[str]:
 
 
 def hidden_layers(model: nn.Module, method: str) -> dict[str, list[UnitGroup]]:
-    """Return the layers with hidden units by path; of a stacked one a group per member.
-
-    Raises:
-        NothingToEdit: if there is none, saying why.
-    """
+    """Return the layers with hidden units by path, a stacked one's by member; or refuse a model."""
     units = find_units(model, blocks_of(model))
     layers: dict[str, list[UnitGroup]] = {}
     for group in units.groups:
@@ -122,10 +118,7 @@ def named_layers(
 ) -> list[str]:
     """Return the paths of the layers that names or globs match, in the model's order.
 
-    Modules for which `able` holds may be named.
-
-    Raises:
-        NothingToEdit: for a name or glob that matches none.
+    Modules for which `able` holds may be named; a name or glob that matches none is refused.
     """
     layers = [path for path, module in model.named_modules() if able(module)]
     chosen: set[str] = set()

@@ -25,8 +25,7 @@ __all__ = ["Inside", "OwnSource", "Probe", "Reader", "output_of"]
 class Reader(ABC):
     """What computes the readings of a `Source`, and leaves its networks as they are.
 
-    Its networks and their followers are in evaluation mode meanwhile, except where a loss is read
-    in training mode. See `rlplast.core.network.modes.reading`.
+    They and their followers are in evaluation mode meanwhile, but for a loss of training mode.
     """
 
     networks: Mapping[str, Network]
@@ -49,11 +48,7 @@ class Reader(ABC):
             return self._loss_on(network, batch)
 
     def reading(self, **how: bool) -> AbstractContextManager[None]:
-        """Return `rlplast.core.network.modes.reading` of all networks and their followers.
-
-        Args:
-            **how: its options.
-        """
+        """Return `rlplast.core.network.modes.reading` of all networks and their followers."""
         networks = self.networks.values()
         modules = [n.module for each in networks for n in (each, *each.followers.values())]
         return reading(*modules, **how)

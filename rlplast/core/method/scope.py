@@ -14,12 +14,9 @@ __all__ = ["SCOPES", "Scope", "narrowed", "scope"]
 
 @dataclass(frozen=True)
 class Scope:
-    """Which Blocks a firing edits and restores.
+    """Rules of the Blocks that a firing offers to the method, and of those that it sets to θ0.
 
-    Attributes:
-        edit: rule of the Blocks offered to the method.
-        restore: rule of the Blocks set to their initial value θ0 in the same plan.
-        layers: names and globs of the layers to which a firing keeps; None for all.
+    `layers` has names and globs of the layers to which it keeps; None for all.
     """
 
     edit: Callable[[Block], bool]
@@ -94,12 +91,9 @@ def narrowed(
     label: str,
     live: bool = True,
 ) -> Scope:
-    """Return a scope that keeps to some layers; all of it for None.
+    """Return a scope that keeps to `layers`; all of it for None. Each has to be in some network.
 
     With `live` the layers that are frozen now stay out of it: no layer thaws later.
-
-    Raises:
-        ConfigError: for a name or glob that means no layer in the scope, in any of the networks.
     """
     if layers is None:
         return whole

@@ -70,10 +70,6 @@ def in_mode(*modules: nn.Module, train: bool) -> Iterator[None]:
 
     Their own ``train()`` is not called, which may write weights. A module that trains already keeps
     its parts that are frozen in evaluation mode.
-
-    Args:
-        *modules: the modules.
-        train: the mode.
     """
     changed = [module for module in modules if not (train and module.training)]
     modes = {part: part.training for module in changed for part in module.modules()}

@@ -375,14 +375,9 @@ class Network:
 
 
 def by_name(networks: Any) -> dict[str, Network]:
-    """Return networks by their names.
+    """Return one `Network`, or a mapping of them, by their own names.
 
-    Args:
-        networks: one `Network`, or a mapping of them by name.
-
-    Raises:
-        ConfigError: for anything else, a name that is not the Network's own, or two that share a
-            parameter which trains.
+    Anything else is refused, and so are two that share a parameter which trains.
     """
     networks = {networks.name: networks} if isinstance(networks, Network) else networks
     if not isinstance(networks, Mapping):

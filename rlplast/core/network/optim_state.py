@@ -148,10 +148,7 @@ def shared(optimizer: Optimizer) -> dict[str, Tensor]:
 def moments(network: Network, param: Tensor, whole: bool = True) -> dict[str, Tensor]:
     """Return the state tensors of `param` by name; without `whole` those with its layout alone.
 
-    It is empty before the first update.
-
-    Raises:
-        UnsupportedOptimizer: for an optimizer, or an entry of its state, without a rule.
+    It is empty before the first update. Optimizers and entries without a rule are refused.
     """
     state: dict[str, Tensor] = {}
     for optimizer in network.optimizers:
@@ -251,11 +248,8 @@ def optimizer_tensors(network: Network) -> dict[str, Tensor]:
 def load_optimizer_tensors(network: Network, tensors: dict[str, Tensor]) -> None:
     """Copy state saved by `optimizer_tensors` in, by name, into the parameters' own layout.
 
-    State of a parameter that had not yet been updated is absent: it stays absent, or is made as
-    new.
-
-    Raises:
-        DamagedFile: if the saved state of a parameter, or what parameters share, lacks an entry.
+    State of a parameter that had not been updated stays absent, or is made as new. A DamagedFile is
+    raised where other state lacks an entry.
     """
     saved = {key.rpartition(":")[0] for key in tensors}
     updated = {b for b in network.trainable() if network.qualified(b) in saved}

@@ -22,16 +22,11 @@ def computed(layer: Any, x: Tensor, member: int | None) -> Tensor:
 
 
 class StackedLinear(nn.Module):
-    """Several linear layers of one shape, computed together.
-
-    Hooks see one Block per member, named ``[0].fc1.weight``, never the stacked parameter.
+    """Several linear layers of one shape, computed together; hooks see a Block per member.
 
     Attributes:
         weight: shape (members, d_out, d_in).
         bias: shape (members, d_out), or None.
-
-    Raises:
-        ValueError: if `members`, `d_in` or `d_out` is less than 1.
     """
 
     weight: nn.Parameter
@@ -66,11 +61,7 @@ class StackedLinear(nn.Module):
         ]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return every member's output, (members, batch, d_out).
-
-        Args:
-            x: shape (members, batch, d_in), or (batch, d_in), which every member gets.
-        """
+        """Return (members, batch, d_out), of (members, batch, d_in) or (batch, d_in) for all."""
         if x.ndim not in (2, 3) or (x.ndim == 3 and x.shape[0] != self.members):
             raise ValueError(
                 f"StackedLinear got input of shape {tuple(x.shape)}: allowed is "
@@ -97,9 +88,6 @@ class StackedLayerNorm(nn.Module):
     Attributes:
         weight: scales, shape (members, dim).
         bias: shifts, shape (members, dim).
-
-    Raises:
-        ValueError: if `members` or `dim` is less than 1.
     """
 
     def __init__(self, members: int, dim: int, eps: float = 1e-6) -> None:

@@ -39,9 +39,8 @@ def find_units(
 ) -> UnitMap:
     """Return the units of a module: declared, traced, or `given` by the user.
 
-    Raises:
-        ConfigError: for declared units of a layer that does not exist or is declared twice, and for
-            those of `given` that cannot be edited one by one.
+    Refused are declared units of a layer that does not exist or is declared twice, and given ones
+    that cannot be edited one by one.
     """
     refused: dict[str, str] = {}
     heads: set[str] = set()
