@@ -101,10 +101,8 @@ class Hooks:
         terms = () if penalties is None else penalties.terms
         self.hooks = inside_updates(networks.values(), terms)
         about = HookList(networks, self.total, self.horizon, units, measured, source)
-        seen: set[str] = set()
         for i, config in enumerate(configs):
-            hook = hook_of(f"hooks[{i}]", config, about, seen)
-            seen.add(hook.key)
+            hook = hook_of(f"hooks[{i}]", config, about, [h.key for h in self.hooks])
             self.hooks.append(hook)
             for term in hook_terms(hook):
                 if penalties is None:

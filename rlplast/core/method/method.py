@@ -106,7 +106,7 @@ class Method:
         raise NotImplementedError
 
     def follow(self, context: Context, state: State) -> list[Edit]:
-        """Return edits of the method's own state, planned in every update, as a moving average."""
+        """Return edits of the method's own state, planned in every update; it waits for no device."""
         return []
 
     def captured_key(self, clock: Clock) -> Hashable:
