@@ -87,10 +87,7 @@ class Time:
         if isinstance(text, Time):
             return text
         quoted = shortened(text)
-        try:
-            words = str(text).strip()
-        except ValueError:  # Python writes no whole number of thousands of digits
-            words = ""
+        words = text.strip() if isinstance(text, str) else ""  # a bare number has no unit
         if words.startswith("phase "):
             words = f"{words[6:]} phase"
         match = _NUMBER.match(words)

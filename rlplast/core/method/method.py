@@ -106,7 +106,7 @@ class Method:
         raise NotImplementedError
 
     def follow(self, context: Context, state: State) -> list[Edit]:
-        """Return edits of the method's own state, planned in every update; it waits for no device."""
+        """Return edits of the method's own state, planned in every update without waiting."""
         return []
 
     def captured_key(self, clock: Clock) -> Hashable:
