@@ -100,7 +100,7 @@ def on_device(value: npt.NDArray[Any] | Tensor, device: torch.device) -> Tensor:
     if device.type != "cuda" or tensor.is_cuda:
         return tensor.to(device)
     refuse_capture("something is copied from the host")  # a replay would copy the same memory
-    return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.pin_memory().to(device, non_blocking=True)  # kept until the copy is done
 
 
 class NotCaptured(RlplastError):

@@ -23,6 +23,7 @@ class Snapshot:
         parameters = [p for part in parts for p in part._parameters.values() if p is not None]
         buffers = [b for part in parts for b in _buffers(part)]
         tensors = [*parameters, *masters.values()]
+        # Themselves: no new one can come to lie where an old one was.
         self.trained: list[Any] = [*parts, *tensors]
         self.facts = [_fact(t) for t in tensors]
         self.buffers, self.places = buffers, [(*_fact(t), t.device) for t in buffers]
