@@ -83,6 +83,7 @@ _BUILT_IN = (
     "rlplast.optimizers.trac",
     "rlplast.optimizers.upgd",
 )
+_MEASURER = "rlplast.metrics.probe"  # which imports most of core
 
 
 @functools.cache
@@ -103,7 +104,7 @@ def load_plugins(group: str) -> None:
 
 def measurer() -> Any:
     """Return the class that measures metrics: `rlplast.metrics.probe.RunMetrics`."""
-    return importlib.import_module("rlplast.metrics.probe").RunMetrics
+    return importlib.import_module(_MEASURER).RunMetrics
 
 
 def _family(family: str) -> dict[str, Info]:
