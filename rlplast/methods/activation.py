@@ -172,23 +172,13 @@ class Activation(Method):
     alpha: Annotated[float, Field(ge=0, le=1)] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse an α without effect.
-
-        Raises:
-            ConfigError: for one of ``rational``.
-        """
         if self.kind == "rational" and self.alpha is not None:
             raise ConfigError(
                 f"activation.alpha = {self.alpha}: rational has no alpha; allowed is null"
             )
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
-        """Replace the nonlinearities in place; return the paths of their layers.
-
-        Raises:
-            NothingToEdit: if there is none.
-            ConfigError: for one that cannot be replaced, or is by a method already.
-        """
+        """Replace the nonlinearities in place; return the paths of their layers."""
         groups = replaceable(model, self.name)
         for path, group in groups.items():
             new = self._made(model.get_submodule(path), group)

@@ -33,7 +33,6 @@ class IntervalDrop(nn.Module):
         self.method, self.seed = method, seed
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return max(x, 0) or min(x, 0) of each entry; where nothing is drawn now, the mean."""
         p, updates = self.method.p, self.method.seen(self)
         if updates is None:
             return x * torch.where(x > 0, p, 1 - p).to(x.dtype)
@@ -60,12 +59,7 @@ class Aid(Dropping):
     p: Annotated[float, Field(ge=0.5, le=1)] = 0.9
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
-        """Replace the nonlinearities in place; return the paths of their layers.
-
-        Raises:
-            NothingToEdit: if there is none.
-            ConfigError: for one that cannot be replaced, or is by a method already.
-        """
+        """Replace the nonlinearities in place; return the paths of their layers."""
         groups = replaceable(model, self.name)
         for path, group in groups.items():
             new = IntervalDrop(self, derive_seed(seed, path))

@@ -68,12 +68,7 @@ class CChain(Method):
         return block.kind != "other"
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Return the weights as they are, twice; with `beta` a ring of losses, −1 where empty.
-
-        Raises:
-            ConfigError: if some layers are left out.
-            BadWeights: for weights in low precision.
-        """
+        """Return the weights as they are, twice; with `beta` a ring of losses, −1 where empty."""
         if len(blocks) < sum(self.covers(b) for b in network.trainable()):
             raise ConfigError(
                 "c_chain compares outputs, which all layers make: leave `layers` out of its row"

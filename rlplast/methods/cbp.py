@@ -87,16 +87,11 @@ class Cbp(Method):
     bias_transfer: bool = False
 
     def __post_init__(self) -> None:
-        """Read gradients where they count."""
         if self.utility == "gxd":
             object.__setattr__(self, "reads", (*self.reads, "gradients"))
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Return running means, ages and fractions of each layer.
-
-        Raises:
-            NothingToEdit: if there are no hidden units.
-        """
+        """Return running means, ages and fractions of each layer."""
         groups = network.units_in(blocks)
         device = blocks[0].view.device
         state = counters(groups, device)
@@ -230,10 +225,7 @@ def _outgoing_size(group: UnitGroup) -> Tensor:
 
 
 def _transfer(context: Context, masks: dict[str, Tensor], means: dict[str, Tensor]) -> list[Edit]:
-    """Return edits that add what replaced units gave on average to the biases downstream.
-
-    A unit downstream that is itself replaced keeps its bias of 0.
-    """
+    """Return edits that add what replaced units gave on average to the biases downstream."""
     biases = biases_of(context.network)
     groups = context.units
     anew = {g.incoming[1].block.name: masks[g.name] for g in groups if len(g.incoming) > 1}

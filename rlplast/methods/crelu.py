@@ -28,7 +28,6 @@ class BothSigns:
         self.dim = dim
 
     def __call__(self, layer: nn.Module, args: Any, z: Tensor) -> Tensor:
-        """Return cat[z, −z]."""
         return torch.cat([z, -z], self.dim)
 
 
@@ -52,12 +51,7 @@ class CReLU(Method):
     width: Literal["halve", "double"] = "halve"
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
-        """Change every layer with hidden units; return their paths.
-
-        Raises:
-            NothingToEdit: if there is none.
-            ConfigError: for a layer without ReLU, or one that cannot be resized.
-        """
+        """Change every layer with hidden units; return their paths."""
         joins = find_joins(model, self.name, self.width == "halve")
         for join in joins:
             if join.nonlinearity != "relu":

@@ -72,11 +72,7 @@ class Dash(Method):
     mode: Literal["train", "eval"] = "train"
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Keep no state; refuse a scope without neurons.
-
-        Raises:
-            NothingToEdit: if there are none.
-        """
+        """Keep no state; refuse a scope without neurons."""
         if not any(_has_neurons(block) for block in blocks):
             raise NothingToEdit(f"dash finds no linear or conv layer in network {network.name!r}")
         return {}

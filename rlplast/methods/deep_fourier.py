@@ -28,7 +28,6 @@ class Fourier:
         self.dim = dim
 
     def __call__(self, z: Tensor) -> Tensor:
-        """Return cat[sin z, cos z]."""
         return torch.cat([z.sin(), z.cos()], self.dim)
 
 
@@ -44,7 +43,6 @@ class FourierFeatures(nn.Module):
         self.features = Fourier(dim)
 
     def forward(self, z: Tensor) -> Tensor:
-        """Return cat[sin z, cos z]."""
         return self.features(z)
 
 
@@ -62,12 +60,7 @@ class DeepFourier(Method):
     """
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
-        """Change every layer with hidden units; return their paths.
-
-        Raises:
-            NothingToEdit: if there is none.
-            ConfigError: for a layer whose nonlinearity cannot be replaced, or that has no half.
-        """
+        """Change every layer with hidden units; return their paths."""
         joins = find_joins(model, self.name, halves=True)
         for join in joins:
             if join.point.nonlinearity is None:

@@ -70,11 +70,7 @@ class Distill(Method):
         return block.kind != "other"
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Return room for the past self, and when the last firing was, on the CPU.
-
-        Raises:
-            NothingToEdit: if the network has no layer, or none that the reset edits.
-        """
+        """Return room for the past self, and when the last firing was, on the CPU."""
         if blocks and not any(self.covers(b) for b in network.trainable()):
             raise NothingToEdit(f"distill finds no outputs of network {network.name!r}")
         self._reset.setup(network, blocks)
@@ -82,11 +78,7 @@ class Distill(Method):
         return room(network) | {"fired": torch.full((), _NEVER, dtype=torch.int64)}
 
     def plan(self, context: Context, state: State) -> list[Edit]:
-        """Plan to remember the network, and the reset.
-
-        Raises:
-            BadWeights: if the network is not finite, and so nothing to imitate.
-        """
+        """Plan to remember the network, and the reset."""
         edits = remember(self.name, context.network, state)
         edits.append(Assign(state["fired"], torch.tensor(context.clock.updates)))
         return edits + self._reset.plan(context, {})

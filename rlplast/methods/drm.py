@@ -50,11 +50,7 @@ class Drm(Method):
     probe: Annotated[int, Field(ge=1, le=1_000_000)] = 256
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Keep no state.
-
-        Raises:
-            NothingToEdit: if there are no hidden units in scope.
-        """
+        """Keep no state."""
         if blocks:
             network.units_in(blocks)
         return {}

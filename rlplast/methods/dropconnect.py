@@ -39,7 +39,6 @@ class DropConnectLinear(_Connected, Linear):  # pyright: ignore[reportIncompatib
     """A linear layer that drops entries of its weight."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return x W'ᵀ + b."""
         return self.product(input, self.connected(), self.bias)
 
 
@@ -47,7 +46,6 @@ class DropConnectConv2d(_Connected, nn.Conv2d):  # pyright: ignore[reportIncompa
     """A conv that drops entries of its kernels, the same at every place."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the convolution with W' and b."""
         return self._conv_forward(input, self.connected(), self.bias)
 
 

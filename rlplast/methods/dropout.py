@@ -32,7 +32,6 @@ class InputDrop:
         self.method, self.seed = method, seed
 
     def __call__(self, layer: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the layer's input, dropped if the layer drops now."""
         updates = self.method.seen(layer)
         if updates is None:
             return args

@@ -86,12 +86,7 @@ class Dropping(Method):
     layers: tuple[str, ...] | None = None
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
-        """Let every layer of `places` drop; return their paths.
-
-        Raises:
-            NothingToEdit: if there is none.
-            ConfigError: for a layer that cannot drop, or drops by this method already.
-        """
+        """Let every layer of `places` drop; return their paths."""
         found = self.places(model)
         layers = {path: model.get_submodule(path) for path in found}
         for path, layer in layers.items():

@@ -100,12 +100,7 @@ def _largest(slices: Tensor) -> Tensor:
 
 
 def _float32_steps(iterations: int, polynomial: str) -> int:
-    """Return how many iterations, the last, may run in float32.
-
-    Rounding in the null directions of a low-rank matrix grows by 1.5 (``quintic``: 2) per
-    iteration. It is in proportion to ‖X‖, which is 1 at first: in a short run it stays small for
-    longer than where X has converged.
-    """
+    """Return how many iterations, the last, may run in float32."""
     short, late = (5, 4) if polynomial == "quintic" else (10, 7)
     return min(iterations, short if iterations <= short else late)
 
@@ -164,12 +159,7 @@ class Fire(Method):
     include_tied: bool = False
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> dict[str, Tensor]:
-        """Keep no state; refuse a scope without a weight to orthogonalise.
-
-        Raises:
-            NothingToEdit: if there is none.
-            ConfigError: for a packed projection whose parts are not known.
-        """
+        """Keep no state; refuse a scope without a weight to orthogonalise."""
         for block in blocks:
             if block.spec.part == UNKNOWN:
                 raise ConfigError(

@@ -44,11 +44,7 @@ class HareTortoise(Method):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.999
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Return the slow copy, float32 at least, and how many updates it has followed.
-
-        Raises:
-            NothingToEdit: if there is nothing to average.
-        """
+        """Return the slow copy, float32 at least, and how many updates it has followed."""
         averaged = [block for block in blocks if _is_averaged(block)]
         if blocks and not averaged:
             raise NothingToEdit(f"hare_tortoise finds no weights in network {network.name!r}")

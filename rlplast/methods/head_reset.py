@@ -52,11 +52,7 @@ class HeadReset(Method):
         return self.init == "stored"
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> dict[str, Tensor]:
-        """Keep no state; refuse a network that has no such head.
-
-        Raises:
-            ConfigError: if there are fewer linear layers than asked for, or none.
-        """
+        """Keep no state; refuse a network that has no such head."""
         if blocks:
             head_blocks(network, blocks, self.layers)
         return {}
@@ -81,18 +77,7 @@ class HeadReset(Method):
 def head_blocks(
     network: Network, blocks: Sequence[Block], layers: int | None, method: str = "head_reset"
 ) -> list[Block]:
-    """Return the Blocks of the head; of every member in a stacked network.
-
-    Args:
-        network: the network.
-        blocks: those to choose from.
-        layers: how many linear layers, as in `HeadReset`.
-        method: what messages call the method.
-
-    Raises:
-        ConfigError: if there are fewer linear layers than asked for.
-        NothingToEdit: if there is none.
-    """
+    """Return the Blocks of the head; of every member in a stacked network."""
     place = {path: i for i, (path, _) in enumerate(network.module.named_modules())}
     last = last_layers(network)
     by_member: dict[int | None, dict[str, list[Block]]] = {}

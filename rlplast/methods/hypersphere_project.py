@@ -40,11 +40,7 @@ class HypersphereProject(Method):
     include_head: bool = True
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Keep no state; refuse a scope without a weight to project.
-
-        Raises:
-            NothingToEdit: if there is none.
-        """
+        """Keep no state; refuse a scope without a weight to project."""
         check_matrices(network, blocks, self.include_head, self.name)
         return {}
 

@@ -56,12 +56,7 @@ class Infer(Method):
         return block.kind != "other"
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Keep no state: directions are hashes of the seed.
-
-        Raises:
-            ConfigError: if some layers are left out, or there is no linear head.
-            BadWeights: for weights in low precision.
-        """
+        """Keep no state: directions are hashes of the seed."""
         check_whole(self.name, network, blocks, sum(map(self.covers, network.trainable())))
         head_layers(network, self.name)
         return {}

@@ -70,12 +70,7 @@ class L2ER(Method):
         return block.kind != "other"
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Keep no state.
-
-        Raises:
-            ConfigError: if some layers are left out, or there is no linear head.
-            BadWeights: for weights in low precision.
-        """
+        """Keep no state."""
         check_whole(self.name, network, blocks, sum(map(self.covers, network.trainable())))
         readers(network, self.name)
         return {}

@@ -35,12 +35,7 @@ class LayerNorm(Method):
     eps: PositiveFloat = 1e-5
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
-        """Normalise every layer with hidden units in place; return their paths.
-
-        Raises:
-            NothingToEdit: if there is none, or a norm follows each of them already.
-            ConfigError: for a layer that cannot be normalised, or is by a method already.
-        """
+        """Normalise every layer with hidden units in place; return their paths."""
         paths = normalise(model, self.name, affine=self.affine, eps=self.eps, bias=True)
         if not paths:
             raise NothingToEdit(

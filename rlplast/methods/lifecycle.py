@@ -85,13 +85,7 @@ class Lifecycle(Method):
     clear_moments: bool = False
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
-        """Replace the chosen layers of `model` in place; return their paths.
-
-        Raises:
-            NothingToEdit: if no layer is chosen, or a name or glob matches none.
-            ConfigError: for a module that cannot be replaced, a layer that is tied or a lifecycle
-                layer already, or a model that is itself the layer.
-        """
+        """Replace the chosen layers of `model` in place; return their paths."""
         modules = dict(model.named_modules())
         if kind_of(model) in SWAPS or isinstance(model, LifecycleUnits):
             raise ConfigError(

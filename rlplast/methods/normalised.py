@@ -22,7 +22,6 @@ class _Normalized(nn.Module):
     norm: nn.Module
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the normalised output of the layer."""
         return self.norm(super().forward(x))
 
 
@@ -46,7 +45,6 @@ class _StackedPlainNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the normalised input."""
         wide = x if x.dtype == torch.float64 else x.float()
         return nn.functional.layer_norm(wide, x.shape[-1:], eps=self.eps).to(x.dtype)
 

@@ -53,12 +53,7 @@ class NormalizeProject(Method):
     include_head: bool = False
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
-        """Normalise every layer with hidden units in place; return their paths.
-
-        Raises:
-            NothingToEdit: if there is none.
-            ConfigError: for a layer that cannot be normalised, or is by a method already.
-        """
+        """Normalise every layer with hidden units in place; return their paths."""
         affine = self.scale_offset != "drop"
         return normalise(model, self.name, affine=affine, eps=EPS, bias=False)
 
@@ -74,11 +69,7 @@ class NormalizeProject(Method):
         return self.coef * torch.stack([t.float().square().sum() for t in offsets]).sum()
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Return the initial norms of the weights, and of each norm layer's scale and shift.
-
-        Raises:
-            BadWeights: for weights in low precision without a master.
-        """
+        """Return the initial norms of the weights, and of each norm layer's scale and shift."""
         weights, pairs = self._projected(network)
         for block in (*weights, *(b for pair in pairs for b in pair)):
             refuse_low_precision(network, block)

@@ -62,11 +62,7 @@ class Persistent(Method):
         return block.role in ("weight", "bias") and block.kind in ("linear", "conv")
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Return room for Θ/‖Θ‖^norm_power of every layer, (solutions, its entries), zeros.
-
-        Raises:
-            NothingToEdit: if the network has no such layer.
-        """
+        """Return room for Θ/‖Θ‖^norm_power of every layer, (solutions, its entries), zeros."""
         layers = self._layers(blocks)
         if blocks and not layers:
             raise NothingToEdit(
@@ -82,11 +78,7 @@ class Persistent(Method):
         return state
 
     def plan(self, context: Context, state: State) -> list[Edit]:
-        """Plan to remember the layers as they are, and to put all in scope back to θ0.
-
-        Raises:
-            BadWeights: if a layer to remember is not finite.
-        """
+        """Plan to remember the layers as they are, and to put all in scope back to θ0."""
         found = state["found"]
         place = (found % self.solutions)[None]
         layers = self._layers(context.blocks)

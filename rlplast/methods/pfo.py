@@ -56,21 +56,12 @@ class PFO(Method):
     batch: Annotated[int, Field(ge=1, le=1_000_000)] = 64
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Return room for the network as it was.
-
-        Raises:
-            NothingToEdit: if no layer in scope has hidden units.
-            ConfigError: if `layers` is last, and there is no linear head.
-        """
+        """Return room for the network as it was."""
         self._points(network, network.units_in(blocks))
         return room(network)
 
     def plan(self, context: Context, state: State) -> list[Edit]:
-        """Plan to remember the network.
-
-        Raises:
-            BadWeights: if it is not finite.
-        """
+        """Plan to remember the network."""
         return remember(self.name, context.network, state)
 
     def term(self, context: Context, state: State) -> Tensor:

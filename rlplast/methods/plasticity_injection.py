@@ -53,7 +53,6 @@ class _Remembering(nn.Module):
     beside: tuple[str, ...]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what the layer computes."""
         self.features.x = x
         return super().forward(x)
 
@@ -90,7 +89,6 @@ class Injected(nn.Module):
     beside: tuple[str, ...]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return f(x), and after the injection f_old(x) + (f(x) − f_new(x))."""
         y = super().forward(x)
         x = x if self.features is None else self.features.take()
         change = y - self._frozen(self.new, x)  # exactly 0 at the injection
@@ -137,12 +135,7 @@ class PlasticityInjection(Method):
     layers: PositiveInt | None = None
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
-        """Replace the head's first and last layer in place; return their paths.
-
-        Raises:
-            NothingToEdit: if there is no linear layer.
-            ConfigError: for a head that is tied, injected already, or of another kind of layer.
-        """
+        """Replace the head's first and last layer in place; return their paths."""
         network = Network("model", model)
         head = head_blocks(network, network.blocks, self.layers, self.name)
         paths = list(dict.fromkeys(b.path for b in head))
@@ -177,12 +170,7 @@ class PlasticityInjection(Method):
         )
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Keep no state: it is in the module's buffers.
-
-        Raises:
-            NothingToEdit: if nothing was installed in this network, or its head is frozen or out
-                of scope.
-        """
+        """Keep no state: it is in the module's buffers."""
         able, injected = {b.name for b in blocks}, _injected(network)
         for live in (path for _, layer in injected for path in layer.paths):
             for block in (b for b in _weights(network, live) if b.name not in able):
@@ -199,11 +187,7 @@ class PlasticityInjection(Method):
         return {}
 
     def plan(self, context: Context, state: State) -> list[Edit]:
-        """Plan the injection.
-
-        Raises:
-            ConfigError: if the head has been injected before.
-        """
+        """Plan the injection."""
         network, generator = context.network, context.stream()
         named = {b.name: b for b in network.blocks}
         edits: list[Edit] = []

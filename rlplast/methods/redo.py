@@ -86,16 +86,11 @@ class Redo(Method):
     score: Literal["activation", "gxd"] = "activation"
 
     def __post_init__(self) -> None:
-        """Read gradients in place of activations where they count."""
         if self.score == "gxd":
             object.__setattr__(self, "reads", ("gradients",))
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Return a counter per layer.
-
-        Raises:
-            NothingToEdit: if there are no hidden units.
-        """
+        """Return a counter per layer."""
         groups = network.units_in(blocks)
         return counters(groups, blocks[0].view.device)
 

@@ -74,11 +74,7 @@ class Regrama(Method):
     overlap: Literal["zero", "redraw"] = "zero"
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Return a counter per layer, and at how many updates it fired last.
-
-        Raises:
-            NothingToEdit: if there are no hidden units.
-        """
+        """Return a counter per layer, and at how many updates it fired last."""
         groups = network.units_in(blocks)
         device = blocks[0].view.device
         fired = torch.zeros((), dtype=torch.int64, device=device)

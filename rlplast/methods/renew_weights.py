@@ -57,16 +57,11 @@ class RenewWeights(Method):
     probe: Annotated[int, Field(ge=1, le=1_000_000)] = 256
 
     def __post_init__(self) -> None:
-        """Read no gradients where they do not count."""
         if self.utility == "magnitude":
             object.__setattr__(self, "reads", ())
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Return no state.
-
-        Raises:
-            NothingToEdit: if no tensor of a layer is in scope.
-        """
+        """Return no state."""
         if not any(map(_renewed, blocks)):
             raise NothingToEdit(
                 f"renew_weights finds no weight, bias or norm tensor of a layer in network "

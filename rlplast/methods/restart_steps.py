@@ -38,11 +38,7 @@ class RestartSteps(Method):
     def check_layers(
         self, network: Network, blocks: Sequence[Block], left: Sequence[Block]
     ) -> None:
-        """Refuse layers that leave a part of a tensor, whose parts share a count.
-
-        Raises:
-            ConfigError: naming the part.
-        """
+        """Refuse layers that leave a part of a tensor, whose parts share a count."""
         counted = {id(block.param): block for block in blocks}
         for block in (b for b in left if id(b.param) in counted):
             raise ConfigError(

@@ -58,12 +58,7 @@ class RigL(Method):
     distribution: Literal["erk", "uniform"] = "erk"
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
-        """Change no module; return the paths of the layers whose weights are sparse.
-
-        Raises:
-            NothingToEdit: if the model has no weight of a linear or conv layer.
-            ConfigError: if it is sparse by this method already.
-        """
+        """Change no module; return the paths of the layers whose weights are sparse."""
         weights = [b for b in blocks_of(model) if b.role == "weight" and not b.aliases]
         paths = list(dict.fromkeys(b.path for b in weights if b.kind in ("linear", "conv")))
         if not paths:

@@ -49,12 +49,7 @@ class ScaleWeights(Method):
             check_followed(network, blocks, left, self.name)
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Keep no state; refuse a scope without a weight, or a network without a forward order.
-
-        Raises:
-            NothingToEdit: if there is no weight.
-            ConfigError: if `proportional` and the network has no forward order.
-        """
+        """Keep no state; refuse a scope without a weight, or a network without a forward order."""
         if self.proportional and blocks:
             chains_of(network, blocks, self.name, "set proportional: false")
         elif blocks and not _weights(blocks):

@@ -47,11 +47,6 @@ class ShrinkPerturb(Method):
     running_stats: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse half of the two-coefficient form.
-
-        Raises:
-            ConfigError: if only one of `shrink` and `noise` is given.
-        """
         if (self.shrink is None) != (self.noise is None):
             raise ConfigError("shrink_perturb: shrink and noise are given together or not at all")
 

@@ -77,12 +77,7 @@ class SIGReg(Method):
         return block.kind != "other"
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Keep no state: directions are hashes of the seed and the update.
-
-        Raises:
-            ConfigError: if some layers are left out, or there is no linear head.
-            BadWeights: for weights in low precision.
-        """
+        """Keep no state: directions are hashes of the seed and the update."""
         check_whole(self.name, network, blocks, sum(map(self.covers, network.trainable())))
         self._places(network)
         return {}

@@ -72,12 +72,7 @@ class Snr(Method):
     eps: NonNegativeFloat | None = None
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Return ages, thresholds and histograms of each layer.
-
-        Raises:
-            NothingToEdit: if there are no hidden units.
-            ConfigError: for a nonlinearity that is never silent, without `eps`.
-        """
+        """Return ages, thresholds and histograms of each layer."""
         groups = network.units_in(blocks)
         device = blocks[0].view.device
         state = counters(groups, device)

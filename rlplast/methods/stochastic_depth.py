@@ -31,7 +31,6 @@ class BranchDrop:
         self.method, self.p, self.seed = method, p, seed
 
     def __call__(self, layer: nn.Module, args: Any, added: Tensor) -> Tensor:
-        """Return what is added: m·f where the layer drops now, else (1 − p)·f."""
         updates = self.method.seen(layer)
         if updates is None:
             return added * (1 - self.p)

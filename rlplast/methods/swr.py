@@ -79,11 +79,6 @@ class Swr(Method):
     approximate: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what the ``printed`` rule does not know.
-
-        Raises:
-            ConfigError: for `rescale_running_stats` or `approximate` with the ``printed`` rule.
-        """
         if self.rescale_running_stats and self.rule != "exact":
             raise ConfigError(
                 f"swr.rescale_running_stats with rule = {self.rule!r}: its C is not the scale of "

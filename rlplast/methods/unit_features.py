@@ -23,7 +23,6 @@ class UnitInput:
     """Scales each sample of a layer's input to length 1; a forward pre-hook."""
 
     def __call__(self, layer: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the layer's input, scaled."""
         return _unit(args[0]), *args[1:]
 
 
@@ -46,12 +45,7 @@ class UnitFeatures(Method):
     """
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
-        """Let every head scale its input; return their paths.
-
-        Raises:
-            NothingToEdit: if the network's last layers are not known.
-            ConfigError: for a head of another class, or one that scales its input already.
-        """
+        """Let every head scale its input; return their paths."""
         last = last_layers(Network("model", model))
         heads = {path: layer for path, layer in model.named_modules() if path in last}
         if not heads:

@@ -41,11 +41,7 @@ class WeightClip(Method):
     include_head: bool = True
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Keep no state; refuse a scope without a weight to clip.
-
-        Raises:
-            NothingToEdit: if there is none.
-        """
+        """Keep no state; refuse a scope without a weight to clip."""
         check_matrices(network, blocks, self.include_head, self.name)
         return {}
 

@@ -95,12 +95,7 @@ def adam_o(
     betas: Betas = (0.9, 0.999),
     eps: PositiveFloat = 1e-8,
 ) -> Optimizer:
-    """AdamW beside a pull of linear and conv weights towards isometries.
-
-    A conv's weight is the matrix (C_out, C_in·kh·kw), a packed projection one matrix, and each
-    member of a stacked layer one. Embeddings and what is tied to them, biases and norm layers are
-    not pulled. Of a module that is not known all tensors of two dimensions or more are.
-    """
+    """AdamW beside a pull of linear and conv weights towards isometries."""
     weights = Network("model", module).select(
         lambda b: b.role == "weight" and b.kind in ("linear", "conv")
     )

@@ -136,14 +136,7 @@ def muon(
     betas: Betas = (0.9, 0.999),
     eps: PositiveFloat = 1e-8,
 ) -> list[Optimizer]:
-    """Muon on the matrices of hidden linear layers, AdamW on the rest, with one learning rate.
-
-    The rest are biases, norms, embeddings, kernels of convolutions, weights of stacked critics, and
-    the layers whose outputs are the network's: those with ``is_head``, else those that
-    ``forward_order()`` ends in, or a trace finds, else the linear layer registered last. Muon's
-    moves are scaled to the size of AdamW's. PyTorch computes them in bfloat16, which is slow on a
-    CPU without instructions for it: 17 ms for matrices of 100 × 64 and 100 × 100 (AMD EPYC Zen 3).
-    """
+    """Muon on the matrices of hidden linear layers, AdamW on the rest, with one learning rate."""
     hidden = _hidden_matrices(module)
     matrices = split(groups, lambda p: p in hidden)
     rest = split(groups, lambda p: p not in hidden)

@@ -101,12 +101,7 @@ def muon_fire(
     betas: Betas = (0.9, 0.95),
     eps: PositiveFloat = 1e-10,
 ) -> list[Optimizer]:
-    """Muon as in FIRE's code, at `ratio` times the rate; AdamW on the head, biases and norms.
-
-    Muon has the tensors of two dimensions or more, except those of the head. AdamW has the head
-    and the tensors of one dimension. `head` names its layers, by names or globs; without it they
-    are the network's output layers.
-    """
+    """Muon as in FIRE's code, at `ratio` times the rate; AdamW on the head, biases and norms."""
     own = _of_head(Network("model", module), head)
     matrices = split(groups, lambda p: p.ndim >= 2 and p not in own)
     rest = split(groups, lambda p: p.ndim < 2 or p in own)
