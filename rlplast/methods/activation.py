@@ -1,9 +1,4 @@
-"""Activation: other nonlinearities in hidden layers.
-
-Source: Abbas et al. 2023 (leaky ReLU); Clevert et al. 2016 (ELU); Lillo & Cheney 2026,
-arXiv:2509.22562 (Smooth-Leaky); He et al. 2015 and Rohani et al. 2025, arXiv:2505.09486 (PReLU);
-Molina et al. 2020 and Delfosse et al. 2024 (rational functions).
-"""
+"""Other nonlinearities in hidden layers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,11 +26,7 @@ DENOMINATOR = (0.0, 3.978945, 0.0, 0.301635)
 
 
 class SmoothLeaky(nn.Module):
-    """αx + (1 − α)·x·sigmoid(5x/3): leaky ReLU without a kink.
-
-    Args:
-        alpha: α, the slope far below 0.
-    """
+    """αx + (1 − α)·x·sigmoid(5x/3): leaky ReLU without a kink (arXiv:2509.22562)."""
 
     acts_alone = True
 
@@ -51,12 +42,14 @@ class SmoothLeaky(nn.Module):
 class Rational(nn.Module):
     """Σ aⱼxʲ / (1 + |Σ bₖxᵏ|), j = 0…5, k = 1…4, whose coefficients train: a safe Padé unit.
 
+    Source: Molina et al. 2020; Delfosse et al. 2024.
+
     Attributes:
         numerator: a, (6,), or (members, 6).
         denominator: b, (4,), or (members, 4).
 
     Args:
-        like: a layer's weight, on whose device and in whose precision they are.
+        like: a layer's weight, for device and precision.
         members: of a stacked layer, whose outputs are (members, …); 0 for others.
     """
 
@@ -102,17 +95,18 @@ class Rational(nn.Module):
 
 
 class PReLU(nn.PReLU):
-    """x above 0, else ax, with a slope a per unit, of a conv per channel, that trains.
+    """x above 0, else ax, with a trainable slope a per unit, or per channel of a conv.
 
-    Torch's own takes the second dimension for the units'; here they are where the layer's are.
+    Source: He et al. 2015; Rohani et al. 2025, arXiv:2505.09486. Torch's own takes the second
+    dimension for the units'; here they are where the layer's are.
 
     Attributes:
         weight: a, (units,), or (members, units).
 
     Args:
-        like: the layer's weight, on whose device and in whose precision the slopes are.
+        like: the layer's weight, for device and precision.
         group: the layer's units.
-        alpha: what slopes begin with.
+        alpha: initial slope.
     """
 
     acts_alone = True
@@ -152,20 +146,16 @@ class PReLU(nn.PReLU):
 class Activation(Method):
     """Replace the nonlinearity of every hidden layer.
 
-    A nonlinearity that is a module of its own (``nn.ReLU``) is replaced, and so are those of this
-    library's networks; a function in somebody's ``forward``, and a module used in several places,
-    are refused by name. Layers without hidden units keep theirs: the sums of a ResNet's stream.
-    Weights, biases, norm layers, heads and optimizer state are untouched; followers get the same.
-    The coefficients of ``rational``, one set per layer and member, and the slopes of ``prelu``, one
-    per unit, are parameters: they train, decay, and go back to where they began with a reset. A
-    slope belongs to its unit: methods that reset units reset it too.
+    It is a module of its own (``nn.ReLU``), or that of one of this library's networks; others are
+    refused by name. Coefficients of ``rational``, one set per layer and member, and slopes of
+    ``prelu``, one per unit, train, decay and return to their start with a reset.
 
     Attributes:
         kind: ``leaky_relu``: αx below 0. ``smooth_leaky``: αx + (1 − α)·x·sigmoid(5x/3). ``elu``:
             α(eˣ − 1) below 0. ``prelu``: ax below 0, a slope per unit that learns. ``rational``: a
             quotient of polynomials of degrees 5 and 4 that learns, and begins as leaky ReLU.
-        alpha: α, and where each a begins; None: 0.01 of leaky_relu, 0.1 of smooth_leaky, 1 of elu,
-            0.25 of prelu. rational has none.
+        alpha: α, or the initial a; None: 0.01 of leaky_relu, 0.1 of smooth_leaky, 1 of elu, 0.25 of
+            prelu. rational has none.
     """
 
     kind: Kind = "leaky_relu"

@@ -1,7 +1,4 @@
-"""AID: a nonlinearity that drops positive and negative inputs at different rates.
-
-Source: Park et al. 2025 (arXiv:2502.01342), activation by interval-wise dropout.
-"""
+"""AID, activation by interval-wise dropout: Park et al. 2025 (arXiv:2502.01342)."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -19,12 +16,7 @@ __all__ = ["Aid"]
 
 
 class IntervalDrop(nn.Module):
-    """Positive inputs stay for a share p of entries, negative ones for the others.
-
-    Args:
-        method: the method, whose p it is.
-        seed: of the draws.
-    """
+    """Positive inputs stay for a share p of entries, negative ones for the others."""
 
     acts_alone = True
 
@@ -45,12 +37,9 @@ class IntervalDrop(nn.Module):
 class Aid(Dropping):
     """Replace nonlinearities by dropout whose rate depends on the sign of the input: AID.
 
-    In training each entry is max(x, 0) with probability `p` and min(x, 0) otherwise; elsewhere its
-    mean: p·x above 0, (1 − p)·x below. With p = 1 it is ReLU, with p = ½ a linear network. It
-    drops in training mode where gradients are recorded, as `dropout` does: target networks,
-    acting, evaluation and probes have the mean, and all passes of one update with gradients draw
-    alike (ours). Nonlinearities are replaced where `activation` replaces them. Weights, biases,
-    norm layers, heads and optimizer state are untouched; followers get the same.
+    In training each entry is max(x, 0) with probability `p` and min(x, 0) otherwise. Where
+    `dropout` would drop nothing it is the mean: p·x above 0, (1 − p)·x below. With p = 1 it is
+    ReLU, with p = ½ a linear network.
 
     Attributes:
         p: how often an entry is max(x, 0).

@@ -1,8 +1,4 @@
-"""C-CHAIN: keep an update from moving the outputs where it does not train.
-
-Source: Tang et al. 2025 (arXiv:2506.00592), continual churn approximated reduction; the code of
-its double DQN.
-"""
+"""C-CHAIN, continual churn approximated reduction: Tang et al. 2025 (arXiv:2506.00592)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,21 +30,16 @@ class CChain(Method):
     """Keep an update from changing the outputs on data it does not train on: C-CHAIN.
 
     λ · mean (f_θ(x) − f_θ'(x))² over a batch x of its own and all outputs; θ' are the weights one
-    update before, and get no gradient. Outputs are a DQN's action values, the critics' values of
-    the batch's actions (summed over critics), the actor's means before tanh, a PPO's logits or
-    means and values, a classifier's logits, a GPT's logits after the last token; a temperature has
-    none. Both are computed in evaluation mode with the buffers of now. Weights, biases, norm
-    layers, heads and tied weights count alike, since all make the outputs; so `layers` is refused.
-    Entries that a hook has written since the last update have their new value in θ' too, so that
-    nothing pulls an edit back. The optimizer's state and target networks are left alone. Before the
-    second update, and right after an edit of all weights, the term is 0.
+    update before, and get no gradient. Entries that a hook has written since then have their new
+    value in θ' too, so that nothing pulls an edit back. Before the second update, and right after
+    an edit of all weights, the term is 0.
 
     λ is `coef`. With `beta` it is so for 10 000 updates; then β · mean |loss| / (mean (term/λ) +
     1e-8), over the last 50 000 updates.
 
     Attributes:
         coef: strength λ, while `beta` does not set it.
-        beta: the size of the term beside that of the loss; null for a fixed strength.
+        beta: size of the term relative to the loss; None for a fixed strength.
         batch: samples of the batch.
     """
 

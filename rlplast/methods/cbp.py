@@ -1,7 +1,4 @@
-"""Continual backprop: a small share of the least useful units starts anew, all the time.
-
-Source: Dohare et al. 2024 (Nature 632), Algorithm 1; details of loss-of-plasticity's `gnt.py`.
-"""
+"""Continual backprop: Dohare et al. 2024 (Nature 632), details of loss-of-plasticity's `gnt.py`."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -56,10 +53,9 @@ class Cbp(Method):
 
     A unit's utility is a decaying mean of |h|·mean|w_out| (`utility`). Of the units older than
     `maturity` updates, `replacement_rate` are replaced per update, fractions accumulate. Incoming
-    weights are drawn anew, the bias and outgoing weights become 0, norm entries 1 and 0, and the
-    optimizer forgets these entries (``step``, which a tensor shares, is kept). Output layers,
-    residual streams and tied weights have no such units. List it with ``every: 1 updates``: with
-    other schedules a firing counts as one update.
+    weights are drawn anew, bias and outgoing weights become 0, norm entries 1 and 0, and the
+    optimizer forgets these entries (``step``, which a tensor shares, is kept). List it with
+    ``every: 1 updates``: with other schedules a firing counts as one update.
 
     Attributes:
         replacement_rate: share of the mature units of a layer replaced per update.
@@ -67,8 +63,8 @@ class Cbp(Method):
         decay: of the running means.
         utility: what a unit is worth; the paper's Algorithm 1 has contribution. ``gxd`` reads
             gradients: what the loss loses, to first order, with the unit (arXiv:2605.06834).
-        accumulate: whether fractions of a unit add up; else they are chances, as in the class
-            of the code.
+        accumulate: whether fractions of a unit add up; else they are chances, as in the code's
+            class.
         init: how new weights are drawn: uniform as Kaiming's, or as torch does; convs always as
             torch does (code).
         bias_transfer: whether the mean activation of a replaced unit goes into the biases

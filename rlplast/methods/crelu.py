@@ -1,7 +1,4 @@
-"""CReLU: every unit gives its positive and its negative part.
-
-Source: Shang et al. 2016; Abbas et al. 2023 for plasticity.
-"""
+"""CReLU: Shang et al. 2016; Abbas et al. 2023 for plasticity."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,11 +15,7 @@ __all__ = ["CReLU"]
 
 
 class BothSigns:
-    """Makes z into cat[z, −z]; a forward hook.
-
-    Args:
-        dim: the dimension of the units.
-    """
+    """A forward hook: z becomes cat[z, −z] on dimension `dim`."""
 
     def __init__(self, dim: int) -> None:
         self.dim = dim
@@ -36,16 +29,13 @@ class BothSigns:
 class CReLU(Method):
     """Pass on the positive and the negative part of every hidden unit: CReLU.
 
-    What a layer with hidden units gives to the ReLU after it (after a norm in between, if there is
-    one before the ReLU) becomes cat[z, −z], on the last axis, or on the channels of a conv. So no
-    unit is silent for all inputs. All hidden layers must have a ReLU; others are refused by name.
-    Heads, residual streams, norm layers, optimizer state are untouched; followers get the same.
-    Units of such layers have no columns of their own: methods that act on units find none there.
+    What a layer with hidden units gives to its ReLU (after a norm in between) becomes cat[z, −z],
+    on the last axis, or on the channels of a conv. Hidden layers without a ReLU are refused by
+    name. Units of such layers have no columns of their own: methods that act on units find none.
 
     Attributes:
         width: ``halve``: each layer keeps the first half of its rows, so that nothing else
-            changes its size; ``double``: the layers that read it get twice the inputs, with new
-            weights.
+            changes its size; ``double``: its readers get twice the inputs, with new weights.
     """
 
     width: Literal["halve", "double"] = "halve"

@@ -1,7 +1,4 @@
-"""DASH: shrink weights that point away from where the loss falls.
-
-Source: Shin et al. 2024, Algorithm 1.
-"""
+"""DASH, direction-aware shrinking: Shin et al. 2024, Algorithm 1."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,9 +22,8 @@ __all__ = ["Dash", "dash", "shrink_factors"]
 def shrink_factors(weight: Tensor, direction: Tensor, coef: float) -> Tensor:
     """Return each neuron's factor, max(cos(direction, weight), coef), shaped to broadcast.
 
-    A neuron is a row of a linear weight, a kernel of a conv weight, or a whole bias. Lengths below
-    1e-8 count as 1e-8, as in torch's cosine similarity: rounding noise in place of a gradient of 0
-    has no direction.
+    A neuron is a row of a linear weight, a kernel of a conv weight, or a whole bias. Lengths are
+    at least 1e-8, as in torch's cosine similarity: rounding noise has no direction.
 
     Args:
         weight: (d_out, d_in), (c_out, c_in, …) or (d_out,).
@@ -48,16 +44,14 @@ class Dash(Method):
 
     Over batches of all data, without a step, G ← (1 − alpha)·G − alpha·∂L/∂W; then each neuron is
     multiplied by max(cos(G, W), coef). A neuron is a row of a linear layer, a kernel of a conv
-    over its pixels, or a layer's bias as a whole. Norm layers, embeddings and what is tied to them
-    are untouched; heads are shrunk too. The optimizer's state is zeroed and followers become
-    copies unless the hook says otherwise; with ``same_edit`` they are measured against the
-    network's own G. Made for the start of a phase; gradients are of the loss without penalties.
+    over its pixels, or a layer's bias as a whole. L has no penalties. With followers ``same_edit``
+    they are measured against the network's own G.
 
     Attributes:
         alpha: weight of the newest batch in G.
         coef: λ, the least factor.
-        batches: how many batches G is made of; null for one pass over the data (a whole replay;
-            as many rows as a phase of a GPT trains on).
+        batches: how many batches G is made of; None for one pass over the data (a whole replay; as
+            many rows as a phase of a GPT trains on).
         batch: samples of a batch.
         mode: of the network meanwhile: train (official code, and FIRE's in a warm start), or eval
             (FIRE's else). Running statistics do not move.

@@ -1,7 +1,4 @@
-"""Deep Fourier features: sine and cosine of every unit.
-
-Source: Lewandowski et al. 2024.
-"""
+"""Deep Fourier features: Lewandowski et al. 2024."""
 
 from dataclasses import dataclass
 
@@ -18,11 +15,7 @@ __all__ = ["DeepFourier"]
 
 
 class Fourier:
-    """Makes z into cat[sin z, cos z].
-
-    Args:
-        dim: the dimension of the units.
-    """
+    """z becomes cat[sin z, cos z] on dimension `dim`."""
 
     def __init__(self, dim: int) -> None:
         self.dim = dim
@@ -32,11 +25,7 @@ class Fourier:
 
 
 class FourierFeatures(nn.Module):
-    """Deep Fourier features in place of a nonlinearity.
-
-    Args:
-        dim: the dimension of the units.
-    """
+    """Deep Fourier features in place of a nonlinearity, on dimension `dim`."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -51,12 +40,10 @@ class FourierFeatures(nn.Module):
 class DeepFourier(Method):
     """Replace every nonlinearity by cat[sin z, cos z] of half as many units.
 
-    Each layer with hidden units keeps the first half of its rows, so that what reads it keeps its
-    size. A nonlinearity that is a module of its own (``nn.ReLU``) is replaced, and so are those of
-    this library's networks; a function in somebody's ``forward``, a module used in several
-    places, and a layer with a norm before its nonlinearity are refused by name. Heads, residual
-    streams, optimizer state are untouched; followers get the same. Units of such layers have no
-    columns of their own: methods that act on units find none there.
+    Each layer with hidden units keeps the first half of its rows, so that its readers keep their
+    size. A nonlinearity is a module of its own (``nn.ReLU``), or that of one of this library's
+    networks; others, and a norm before one, are refused by name. Units of such layers have no
+    columns of their own: methods that act on units find none.
     """
 
     def install(self, model: nn.Module, seed: int) -> list[str]:

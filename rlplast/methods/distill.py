@@ -1,7 +1,4 @@
-"""Distill: reset a network, and let it imitate its past self for some updates.
-
-Source: Igl et al. 2021 (arXiv:2006.05826), iterated relearning (ITER).
-"""
+"""Distill, iterated relearning (ITER): Igl et al. 2021 (arXiv:2006.05826)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,15 +29,9 @@ _NEVER = -1  # for the updates at the last firing
 class Distill(Method):
     """Reset a network, and pull its outputs to those of its past self for some updates: ITER.
 
-    A firing remembers the network as it is, then resets it. In the `updates` updates after it the
-    loss has the term coef · w · mean (f(x) − f_past(x))² over a batch x of its own, where w falls
-    from 1 to 0 in a straight line. Later updates have no term and no cost.
-
-    Outputs are a DQN's action values, the critics' values of the batch's actions (summed over
-    critics), the actor's means before tanh, a classifier's logits, a GPT's logits after the last
-    token; both in evaluation mode, the past self with its own buffers. A temperature has none and
-    is left alone. A firing during a distillation starts a new one. The optimizer's state is zeroed
-    and followers become copies unless the hook says otherwise.
+    A firing remembers the network, then resets it. In the `updates` updates after it the loss has
+    the term coef · w · mean (f(x) − f_past(x))² over a batch x of its own, where w falls from 1 to
+    0 in a straight line. A firing during a distillation starts a new one.
 
     Attributes:
         reset: the method that resets, with the defaults of its parameters.

@@ -1,7 +1,4 @@
-"""DrM's perturbation: shrink and perturb, the more the more units are dormant.
-
-Source: Xu et al. 2024 (arXiv:2310.19668), DrM, and its code, utils.perturb and agents/drm.py.
-"""
+"""DrM's perturbation: Xu et al. 2024 (arXiv:2310.19668), utils.perturb and agents/drm.py."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,10 +27,7 @@ class Drm(Method):
 
     θ ← α·θ + (1 − α)·fresh, with α = 1 − `rate`·β cut to the range `keep`, and β the share of
     dormant units among all hidden units in scope (of each member of an ensemble its own) on a
-    probe batch. Weights, biases, norm layers' scale and shift, embeddings and heads are all
-    edited, a tied tensor once; BatchNorm's running statistics are not. A network without hidden
-    units is left alone. The optimizer's state is zeroed and followers become copies unless the
-    hook says otherwise.
+    probe batch. All trainable tensors are edited, BatchNorm's running statistics are not.
 
     Attributes:
         rate: k, how fast α falls with β.

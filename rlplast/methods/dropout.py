@@ -1,10 +1,4 @@
-"""Dropout of hidden units.
-
-Source: Srivastava et al. 2014.
-
-- `Dropout`: the method.
-- `InputDrop`: what its layers do to their input.
-"""
+"""Dropout of hidden units: Srivastava et al. 2014."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -21,12 +15,7 @@ __all__ = ["Dropout", "UnitDropout"]
 
 
 class InputDrop:
-    """Drops entries of a layer's input; a forward pre-hook.
-
-    Args:
-        method: the method, whose rate it is.
-        seed: of the draws.
-    """
+    """A forward pre-hook that drops entries of a layer's input."""
 
     def __init__(self, method: "UnitDropout", seed: int) -> None:
         self.method, self.seed = method, seed
@@ -66,12 +55,9 @@ class Dropout(UnitDropout):
     """Set hidden units to 0 at random in training: dropout.
 
     Each layer that reads hidden units reads a share `p` of its inputs, chosen for each sample
-    alone, as 0 and the others divided by 1 − p: after the nonlinearity, norms and pooling, of a
-    conv by entry. Layers that read the same units drop the same ones. It drops in training mode
-    where gradients are recorded. So target networks, averages, acting, double DQN's choice of
-    actions, evaluation and probes drop nothing, and all forward passes of one update with
-    gradients draw alike (ours). Weights, biases, norm layers, heads, optimizer state and followers
-    are untouched; residual streams and attention heads are not dropped.
+    alone, as 0 and the others divided by 1 − p. Layers that read the same units drop the same
+    ones. It drops in training mode where gradients are recorded, so not in target networks,
+    acting and evaluation; all such forward passes of one update draw alike (ours).
 
     Attributes:
         p: the share.

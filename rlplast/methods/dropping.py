@@ -1,12 +1,7 @@
-"""What layers that drop at random share: whose inputs, by which draws, counted by what.
+"""What layers that drop at random share.
 
-A mask is a hash of the layer's seed, of how many updates it has seen, and of the entry. So it
-moves no other stream, waits for no host, and a resumed run draws what it would have drawn. How
-many updates there were is a buffer of the layer and the state of the method at once.
-
-- `Dropping`: the functions that methods that drop share.
-- `readers`: the layers that read hidden units.
-- `stays`, `dropped`: which entries stay; a tensor with some of its entries dropped.
+A mask is a hash of the layer's seed, its number of updates (a buffer of the layer, and the
+method's state), and the entry: it moves no stream and waits for no host.
 """
 
 import itertools
@@ -31,11 +26,7 @@ __all__ = ["Dropping", "dropped", "readers", "stays"]
 
 
 def readers(model: nn.Module, method: str) -> dict[str, str]:
-    """Return the paths of the layers that read hidden units → the layer whose units they read.
-
-    Raises:
-        NothingToEdit: if there is none, saying why.
-    """
+    """Return the paths of the layers that read hidden units → the layer whose units they read."""
     return {
         part.block.path: path
         for path, groups in hidden_layers(model, method).items()
@@ -102,11 +93,7 @@ class Dropping(Method):
         return list(found)
 
     def places(self, model: nn.Module) -> dict[str, str]:
-        """Return the paths of the layers that drop → the name of their draws.
-
-        Raises:
-            NothingToEdit: if there is none, saying why.
-        """
+        """Return the paths of the layers that drop → the name of their draws."""
         if self.layers is None:
             return readers(model, self.name)
         paths = named_layers(model, self.layers, is_matrix, f"{self.name}.layers")
@@ -122,11 +109,7 @@ class Dropping(Method):
         return layer._buffers[self._counter] if on else None
 
     def check_layer(self, path: str, layer: nn.Module) -> None:
-        """Refuse a layer that cannot drop.
-
-        Raises:
-            ConfigError: naming it.
-        """
+        """Raise a `ConfigError` for a layer that cannot drop; default: none."""
 
     def drop_in(self, model: nn.Module, path: str, seed: int) -> nn.Module:
         """Let a layer drop, in place; return it, or what is now in its place."""

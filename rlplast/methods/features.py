@@ -1,13 +1,4 @@
-"""What layers read or give on a batch, with its gradient, for terms that act on features.
-
-- `Reading`: a module that keeps what some of its layers read, or give.
-- `head_layers`: the layers that give a network's outputs, whose input are its last features.
-- `read_by_heads`: the hidden units that each of them reads.
-- `readers`: those layers, and the layers that read hidden units.
-- `at_start`: the tensors of a network at θ0.
-- `members`: how many networks a stack of them has.
-- `check_whole`: refuses a row's `layers`, and weights in low precision.
-"""
+"""What layers read or give on a batch, with its gradient, for terms that act on features."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -43,8 +34,8 @@ class Reading(nn.Module):
         outputs: whether to keep what they give.
 
     Attributes:
-        found: a layer with its input, in the order of the pass; what several read, once, also if
-            each scales it for itself. With `outputs` a layer with its output.
+        found: (layer, input) in the order of the pass, an input that several read once, also if
+            each scales it for itself; with `outputs` (layer, output).
     """
 
     def __init__(
@@ -88,12 +79,8 @@ class Reading(nn.Module):
 def head_layers(network: Network, method: str) -> list[nn.Module]:
     """Return the layers that give a network's outputs; else the linear layer registered last.
 
-    Args:
-        network: the network.
-        method: what messages say.
-
     Raises:
-        ConfigError: if there is none, or one is no linear layer.
+        ConfigError: if there is none, or one is no linear layer; it names `method`.
     """
     modules = dict(network.module.named_modules())
     paths = [path for path in modules if path in last_layers(network)]
@@ -117,16 +104,7 @@ def head_layers(network: Network, method: str) -> list[nn.Module]:
 def read_by_heads(
     network: Network, groups: Sequence[UnitGroup], method: str
 ) -> dict[nn.Module, list[UnitGroup]]:
-    """Return each layer of `head_layers` with those of some hidden units that it reads.
-
-    Args:
-        network: the network.
-        groups: the units.
-        method: what messages say.
-
-    Raises:
-        ConfigError: as `head_layers` does.
-    """
+    """Return each layer of `head_layers` with those of some hidden units that it reads."""
     modules = dict(network.module.named_modules())
     return {
         head: [g for g in groups if any(modules[p.block.path] is head for p in g.outgoing)]
@@ -135,15 +113,7 @@ def read_by_heads(
 
 
 def readers(network: Network, method: str) -> list[nn.Module]:
-    """Return the layers that read hidden units, and those of `head_layers`.
-
-    Args:
-        network: the network.
-        method: what messages say.
-
-    Raises:
-        ConfigError: as `head_layers` does.
-    """
+    """Return the layers that read hidden units, and those of `head_layers`."""
     groups = (group for group in network.units().groups if group.point is not None)
     paths = dict.fromkeys(part.block.path for group in groups for part in group.outgoing)
     found = [network.module.get_submodule(path) for path in paths]

@@ -1,7 +1,4 @@
-"""FIRE: replace weights by the nearest orthogonal matrix, suitably scaled.
-
-Source: FIRE paper, Sec. 4, Algorithm 1 and Appendix A.2.
-"""
+"""FIRE: Sec. 4, Algorithm 1 and Appendix A.2."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,12 +32,8 @@ def orthogonalise(slices: Tensor, iterations: int = 10, polynomial: str = "cubic
 
     From X0 = W/‖W‖ each singular value σ goes to 1.5σ − 0.5σ³ (``cubic``, Algorithm 1) or
     2σ − 1.5σ³ + 0.5σ⁵ (``quintic``, Appendix A.2) per iteration; ``exact`` sets all to 1.
-    Matrices higher than wide are handled as their transpose. For matrices far from square, the
-    polynomial is applied to the eigenvalues of the small Gram matrix, which costs two products
-    with W for any number of iterations. On a CPU, weights below float64 are iterated in float32:
-    in short runs always, in long runs at the end. All else is in float64. Up to 20 iterations, X is
-    within 1e-5 of float64 in spectral norm (measured: 3.4e-6). In longer runs rounding grows in the
-    null directions of low-rank matrices, in float64 too.
+    Up to 20 iterations, X is within 1e-5 of float64 in spectral norm (measured: 3.4e-6). In longer
+    runs rounding grows in the null directions of low-rank matrices, in float64 too.
 
     Args:
         slices: finite, non-zero matrices, shape (batch, d_out, d_in) or (d_out, d_in).
@@ -100,7 +93,7 @@ def _largest(slices: Tensor) -> Tensor:
 
 
 def _float32_steps(iterations: int, polynomial: str) -> int:
-    """Return how many iterations, the last, may run in float32."""
+    """Return how many iterations, the last, may run in float32: in short runs all of them."""
     short, late = (5, 4) if polynomial == "quintic" else (10, 7)
     return min(iterations, short if iterations <= short else late)
 
@@ -140,13 +133,10 @@ def _weight(slices: Tensor, shape: torch.Size, groups: int) -> Tensor:
 class Fire(Method):
     """Replace each weight matrix by the nearest orthogonal one, scaled by √(d_out/d_in).
 
-    Linear weights as one matrix, convs slice by slice with √(C_out/C_in)/(kh·kw), grouped
-    convs per group. Of a packed projection query, key and value are a matrix each, also where
-    they are stored head by head; one whose parts are not known is refused. Biases, norm layers,
-    embeddings and layers of other kinds (recurrent, transposed convs) are untouched; heads are
-    edited; a tied tensor only with `include_tied`, and then once. The optimizer's state is zeroed
-    and followers become copies unless the hook says otherwise. How close to orthogonal the result
-    is depends on `iterations`: the receipt says (`dfi_after`).
+    Linear weights as one matrix, convs slice by slice with √(C_out/C_in)/(kh·kw), grouped convs
+    per group; of a packed projection query, key and value are a matrix each. Heads are edited,
+    tied tensors only with `include_tied`, and then once. The receipt says how close to orthogonal
+    the result is (`dfi_after`).
 
     Attributes:
         iterations: Newton–Schulz steps (paper: 5 for GPT; official code elsewhere: 10).

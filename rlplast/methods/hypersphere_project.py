@@ -1,7 +1,4 @@
-"""Hypersphere projection: every unit's incoming weights keep length 1.
-
-Source: SimbaV2 (Lee et al. 2025, arXiv:2502.15280), Section 4; its code, `simbaV2_update.py`.
-"""
+"""Hypersphere projection: SimbaV2 (arXiv:2502.15280), Section 4; its code, `simbaV2_update.py`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,10 +23,9 @@ _SHORTEST = 1e-8  # of the official code
 class HypersphereProject(Method):
     """Scale each row of every weight matrix to length 1.
 
-    A row is what one output unit reads: of a conv, the kernels of one output channel. Biases,
-    norm layers, embeddings and tied tensors are untouched; a row of zeros stays. Made to run
-    after every update. Optimizer state is kept and followers are left unless the hook says
-    otherwise. Without normalised features the network's function changes.
+    A row is what one output unit reads: of a conv, the kernels of one output channel; a row of
+    zeros stays. Made to run after every update. Without normalised features the network's function
+    changes.
 
     Attributes:
         include_head: whether output layers are projected; SimbaV2 projects them.

@@ -1,7 +1,4 @@
-"""InFeR: keep some directions of the last features where they were at initialisation.
-
-Source: Lyle et al. 2022 (arXiv:2204.09560), initial feature regularization.
-"""
+"""InFeR, initial feature regularization: Lyle et al. 2022 (arXiv:2204.09560)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,11 +28,7 @@ class Infer(Method):
     coef · Σᵢ mean (⟨wᵢ, φ_θ(x)⟩ − β⟨wᵢ, φ_θ0(x)⟩)² over a batch x of its own. φ is what the layer
     reads that gives the network's outputs (of a GPT at every token); the w are `heads` fixed
     vectors, U(±1/√d) in each entry. Both are computed in evaluation mode, at θ0 with the buffers
-    of then. Members of an ensemble have the same w, and their terms are added. All layers below
-    the head get a gradient: weights, biases, norm layers, embeddings; so `layers` is refused. The
-    head itself gets none; a tied one does as an embedding. A temperature has no term. The
-    optimizer's state and target networks are left alone. θ0 is the run's, also after a hook has
-    drawn weights anew.
+    of then. θ0 is the run's, also after a hook has drawn weights anew.
 
     Attributes:
         coef: strength of the term.
@@ -82,7 +75,6 @@ class Infer(Method):
         return self.coef * torch.stack(terms).sum()
 
     def _directions(self, context: Context, place: int, features: Tensor) -> Tensor:
-        """Return the w for the features that the head number `place` reads, (heads, width)."""
         width, device = features.shape[-1], features.device
         unit = torch.arange(self.heads, device=device).unsqueeze(1)
         entry, zero = torch.arange(width, device=device), torch.zeros_like(unit)

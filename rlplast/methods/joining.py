@@ -1,9 +1,4 @@
-"""Layers that give their readers two entries per output: cat[f(z), g(z)] on the unit axis.
-
-- `Join`: such a layer to be.
-- `find_joins`: those of a model, checked before anything is changed.
-- `halve`, `widen`: half the rows of a layer; twice the columns of one that reads it.
-"""
+"""Layers that give their readers two entries per output: cat[f(z), g(z)] on the unit axis."""
 
 import math
 from collections.abc import Sequence
@@ -115,7 +110,7 @@ def _sizes(layer: nn.Module) -> tuple[str, str]:
 
 
 def mark(join: Join, method: str) -> None:
-    """Say that no unit of a layer has columns of its own any more."""
+    """Note that no unit of a layer has columns of its own any more."""
     vars(join.layer)[JOINED] = method
 
 

@@ -1,7 +1,4 @@
-"""L2-ER: weight decay, and hidden features of high effective rank.
-
-Source: Prakash et al. 2026 (arXiv:2509.22335), and their code lop-jax.
-"""
+"""L2-ER: Prakash et al. 2026 (arXiv:2509.22335), and their code lop-jax."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,11 +44,8 @@ class L2ER(Method):
 
     coef/2 · ‖θ‖² + rank_coef · meanₗ (m − exp H(σₗ/Σσₗ)). σₗ are the singular values of features l
     on a batch of its own, a row per sample and m of them at most: what layers read that read
-    hidden units (after the nonlinearity, norms and pooling), and what the head reads. All of a
-    conv's pixels, or of a transformer's tokens, are one row. Members of an ensemble count each.
-    Every trainable tensor of layers decays: weights, biases, norm layers, embeddings, heads; a
-    tied one once. So `layers` is refused, and a temperature has no term. Features are computed in
-    evaluation mode. The optimizer's state and target networks are left alone.
+    hidden units, and what the head reads. All of a conv's pixels, or of a transformer's tokens,
+    are one row. Members of an ensemble count each. Features are computed in evaluation mode.
 
     Attributes:
         coef: strength λ of the decay.

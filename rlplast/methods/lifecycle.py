@@ -1,9 +1,4 @@
-"""Lifecycle: units of hidden layers fall asleep and wake up again as they were.
-
-Source: the lifecycle paper (Yang), Sec. 3 and Algorithm 1.
-
-- `Lifecycle`: the method with its parameters; see docs/methods/lifecycle.md.
-"""
+"""Lifecycle: the lifecycle paper (Yang), Sec. 3 and Algorithm 1."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -51,11 +46,8 @@ class Lifecycle(Method):
 
     A unit (an output of a linear layer, a channel of a conv, a head of an attention) computes
     for `life` ticks, is masked for `recovery` ticks, and returns with the weight and bias it
-    had, growing to full strength over `warmup` ticks. Weight rows and biases are remembered;
-    norm layers, output layers and embeddings are left alone; a tied layer is refused. The
-    optimizer's state is kept, unless `clear_moments`. Followers (target, average) get the same
-    layers, never tick, and compute unmasked unless `target_mask` is ``online``. Other hooks'
-    edits of a weight reach its memory too.
+    had, growing to full strength over `warmup` ticks. Followers (target, average) get the same
+    layers, never tick, and compute unmasked unless `target_mask` is ``online``.
 
     Attributes:
         life: range of a life, in ticks; each unit draws L_max from it once (ours).

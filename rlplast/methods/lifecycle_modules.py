@@ -1,10 +1,6 @@
-"""Layers whose units live, sleep and wake: linear, conv, stacked linear, attention.
+"""Layers whose units live, sleep and wake; `rlplast.methods.lifecycle_tick` has the algorithm.
 
-Source: the lifecycle paper, Sec. 3.2 and Algorithm 1, for linear layers. Conv channels,
-stacked members and attention heads are ours, by the same algorithm.
-
-Each is made from a layer that exists, whose parameters it takes over, or with that layer's own
-arguments. `rlplast.methods.lifecycle_tick` has the algorithm.
+Conv channels, stacked members and attention heads are ours.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,15 +36,12 @@ Rule = Any
 
 
 def draw_durations(rule: Rule, seed: Tensor, revivals: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw L_max and R_max of every unit for the life after so many revivals.
+    """Draw L_max and R_max of every unit for the life after so many revivals, int64.
 
     Args:
         rule: the method, for its ranges.
         seed: shape () or (members,).
         revivals: shape (units,) or (members, units).
-
-    Returns:
-        Two int64 tensors of the shape of `revivals`.
     """
     seeds = seed.unsqueeze(-1)
     units = torch.arange(revivals.shape[-1], device=revivals.device)
@@ -75,8 +68,7 @@ class LifecycleUnits(nn.Module):
         seed: what its draws come from; one per member of a stacked layer.
         memories: parameter name → name of the buffer that remembers its rows.
         lifecycle: the method with its parameters.
-        follows: whether the layer belongs to a follower (target, average) of a
-            `rlplast.Network`, which sets it; such a layer never ticks.
+        follows: whether it is a follower's layer, which never ticks; the `rlplast.Network` sets it.
 
     Args:
         *args: those of the layer.
@@ -249,8 +241,7 @@ class StackedLifecycleLinear(LifecycleUnits, StackedLinear):
 class LifecycleMultiheadAttention(LifecycleUnits, nn.MultiheadAttention):
     """Attention whose heads live and sleep: each head's output times its d, before out_proj.
 
-    The rows of a head in the query, key and value projections belong to it. Its columns of
-    out_proj are the next layer's.
+    The rows of a head in the query, key and value projections belong to it.
     """
 
     def unit_shape(self) -> tuple[int, ...]:
@@ -282,11 +273,7 @@ class LifecycleMultiheadAttention(LifecycleUnits, nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return what `torch.nn.MultiheadAttention` returns, heads masked.
-
-        A head's d multiplies the columns of out_proj that read it, which is the same as
-        multiplying its output, for every kind of mask and bias that torch knows.
-        """
+        """Return what `torch.nn.MultiheadAttention` returns, heads masked."""
         swap = self.batch_first and query.ndim == 3
         if swap:  # equal inputs stay one tensor: torch then projects them at once
             given = {id(t): t.transpose(0, 1) for t in (query, key, value)}

@@ -1,14 +1,4 @@
-"""One tick of a lifecycle layer, as a plan.
-
-Source: the lifecycle paper, Algorithm 1, steps A to D. Pure: reads a layer's buffers and
-weights, returns edits, writes nothing; without branches on values and without waiting for
-the device.
-
-One thing is done more often than in Algorithm 1: the rows of sleeping units are written back
-from their memory at every tick, not only at revival. A sleeping row is read by nobody but an
-unmasked evaluation, so the network computes the same; and whoever reads a weight after a tick
-finds the effective one.
-"""
+"""One tick of a lifecycle layer, as a plan: Algorithm 1, A to D, without branches on values."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -48,13 +38,7 @@ _NAMES = tuple(Units.__dataclass_fields__)
 
 
 def advance(units: Units, rule: Rule, seed: Tensor) -> tuple[Units, Tensor, Tensor]:
-    """Return the counters one tick later, and which units fell asleep and which woke up.
-
-    Args:
-        units: the counters before.
-        rule: the method with its parameters.
-        seed: the layer's seed, for `redraw`.
-    """
+    """Return the counters one tick later, and which units fell asleep and which woke up."""
     scale, awake = units.scale, units.active == 1
     if rule.warmup:  # (A) min(1, ·) leaves those at full strength where they are
         scale = (scale + 1 / rule.warmup).clamp(max=1)
@@ -140,11 +124,7 @@ def tick(place: InstalledLayer, context: Context) -> list[Edit]:
 
 @dataclass(frozen=True, eq=False)
 class _Drawn:
-    """New rows of a parameter: U(±√(6/fan_in)) for He, U(±√(6/(fan_in + fan_out))) for Xavier.
-
-    Biases are 0. A row's draw depends on its member's seed, the parameter, how often its unit has
-    woken up, and its place.
-    """
+    """New rows of a parameter: U(±√(6/fan_in)) for He, U(±√(6/(fan_in + fan_out))) for Xavier."""
 
     layer: LifecycleUnits
     parameter: str

@@ -1,7 +1,4 @@
-"""Layers whose output is normalised before the nonlinearity.
-
-- `normalise`: gives a LayerNorm to every layer with hidden units.
-"""
+"""Layers whose output is normalised before the nonlinearity."""
 
 from typing import Any
 
@@ -93,7 +90,6 @@ def normalise(model: nn.Module, method: str, *, affine: bool, eps: float, bias: 
 
 
 def _norm(layer: Any, affine: bool, eps: float) -> nn.Module:
-    """Return the LayerNorm of a layer's output."""
     device, dtype = layer.weight.device, layer.weight.dtype
     if isinstance(layer, StackedLinear):
         stacked = layer.members, layer.d_out

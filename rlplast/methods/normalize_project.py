@@ -1,7 +1,4 @@
-"""Normalise and project: LayerNorm before nonlinearities, weights at their initial norms.
-
-Source: Lyle et al. 2024 (NaP).
-"""
+"""Normalise and project (NaP): Lyle et al. 2024."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,9 +31,7 @@ class NormalizeProject(Method):
     Layers with hidden units get a LayerNorm at their output, unless a norm layer follows already,
     and lose the bias it makes redundant. After every update each weight matrix of linear and conv
     layers is scaled back to its initial norm (a conv's whole tensor, a stacked layer's per
-    member); matrices of norm 0 stay. Embeddings and tied weights are untouched. Optimizer state is
-    kept and followers are left. The learning rate no longer falls by growing weights: give it a
-    schedule.
+    member). The learning rate no longer falls by growing weights: give it a schedule.
 
     Attributes:
         scale_offset: the norms' scale γ and shift β: ``drop`` none; ``project``

@@ -1,9 +1,4 @@
-"""A network as it was, kept in a method's state, for terms that compare with it.
-
-- `room`: state for it.
-- `remember`: edits that keep the network as it is.
-- `past_self`: the network as it was when it was kept.
-"""
+"""A network as it was, kept in a method's state, for terms that compare with it."""
 
 from collections.abc import Mapping
 

@@ -1,7 +1,4 @@
-"""Persistent: start again from θ0, away from the solutions found before.
-
-Source: Min 2020, Persistent Neurons (arXiv:2007.01419), equations 2, 4 and 5.
-"""
+"""Persistent Neurons: Min 2020 (arXiv:2007.01419), equations 2, 4 and 5."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,14 +27,10 @@ class Persistent(Method):
     """Restart from θ0, and push every layer away from the solutions found before.
 
     A firing ends one iteration and begins the next. From the first firing on the loss has the term
-    coef · Σ_k Σ_l |⟨Θ_k^l, θ^l⟩|/‖Θ_k^l‖ over the remembered solutions Θ_k. Before it training
-    is plain, as the paper's iteration 0.
-
-    A layer is the weight and the bias of a linear or conv layer, one after the other. Norm layers,
-    embeddings and what is tied to one, and single numbers are not penalised (ours); they return to
-    θ0 like all in scope, running statistics too. A member of a stacked critic is compared with
-    the same member. A layer that is 0 in Θ_k adds nothing. The optimizer's state is zeroed and
-    followers become copies unless the hook says otherwise.
+    coef · Σ_k Σ_l |⟨Θ_k^l, θ^l⟩|/‖Θ_k^l‖ over the remembered solutions Θ_k. A layer is the weight
+    and the bias of a linear or conv layer, one after the other; all else returns to θ0 and is not
+    penalised (ours). A member of a stacked critic is compared with the same member. A layer that
+    is 0 in Θ_k adds nothing.
 
     Attributes:
         coef: strength λ.

@@ -1,7 +1,4 @@
-"""Plasticity injection: a fresh head on top of a frozen one, without changing any output.
-
-Source: Nikishin et al. 2023, Sec. 3.
-"""
+"""Plasticity injection: Nikishin et al. 2023, Sec. 3."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -68,7 +65,7 @@ class _RememberingStacked(_Remembering, StackedLinear):
 
 
 class Injected(nn.Module):
-    """The last layer of a head, with two frozen copies of the whole head beside it.
+    """The last layer of a head: f_old(x) + (f(x) − f_new(x)) after the injection, f(x) before it.
 
     Attributes:
         old: the head as it was at the injection; buffers.
@@ -119,13 +116,12 @@ _SWAPS: dict[type[nn.Module], tuple[type[nn.Module], type[nn.Module]]] = {
 class PlasticityInjection(Method):
     """Freeze the head and learn changes with a fresh one: f_old(x) + (f_new(x) − f_new0(x)).
 
-    Until it fires the network computes as without it. Then the head is drawn anew and trains on.
-    The old head and a copy of the draw are kept as frozen buffers, so that no output changes at
-    that moment. Layers below the head train on. The optimizer forgets the head's entries and keeps
-    all else, followers become copies. A second injection is refused, and so is a tied head.
+    Until it fires the network computes as without it. Then the head is drawn anew and trains on,
+    beside frozen copies of the old head and of the draw, so that no output changes at that moment.
+    Layers below the head train on. A second injection is refused, and so is a tied head.
 
     Attributes:
-        layers: how many linear layers the head has, counted from the last; null for all of them
+        layers: how many linear layers the head has, counted from the last; None for all of them
             in a network with convs, else one. Heads side by side are injected each, and have one.
     """
 
@@ -254,12 +250,10 @@ def _injected(network: Network) -> list[tuple[str, Injected]]:
 
 
 def _weights(network: Network, path: str) -> list[Block]:
-    """Return the weights and biases of a layer of the head."""
     return [b for b in network.blocks if b.path == path and b.role in ("weight", "bias")]
 
 
 def _copy_name(block: Block, path: str, kind: str, index: int) -> str:
-    """Return the name of the frozen copy of a Block."""
     stacked = block.name.startswith("[")  # chains beside one another have their own names
     prefix = f"[{block.spec.member}]." if stacked else ""
     return f"{prefix}{path}.{kind}.{index}.{block.spec.tensor}"

@@ -1,8 +1,4 @@
-"""Nonlinearities of hidden layers that methods replace.
-
-- `replaceable`: the layers whose nonlinearity can be replaced, checked before anything is changed.
-- `replace_nonlinearity`: puts another one in its place.
-"""
+"""Nonlinearities of hidden layers that methods replace."""
 
 from torch import nn
 
@@ -16,16 +12,10 @@ _REPLACED = "replaced_by"  # attribute of nonlinearities: the method that put th
 
 
 def replaceable(model: nn.Module, method: str) -> dict[str, UnitGroup]:
-    """Return the layers with hidden units and a nonlinearity → their units.
-
-    Of a stacked layer they are those of the first member.
-
-    Args:
-        model: the model.
-        method: what messages say.
+    """Return the layers with hidden units and a nonlinearity → their units, of the first member.
 
     Raises:
-        NothingToEdit: if there is none.
+        NothingToEdit: if there is none; it names `method`.
         ConfigError: for one that cannot be replaced, or is by a method already.
     """
     groups = {path: own[0] for path, own in hidden_layers(model, method).items()}
@@ -57,14 +47,7 @@ def _check(model: nn.Module, path: str, group: UnitGroup, method: str) -> None:
 
 
 def replace_nonlinearity(model: nn.Module, group: UnitGroup, new: nn.Module, method: str) -> None:
-    """Put a nonlinearity in the place of a layer's.
-
-    Args:
-        model: the model.
-        group: as `replaceable` returned it.
-        new: the nonlinearity.
-        method: whose it is.
-    """
+    """Put a nonlinearity in the place of a layer's; `group` is as `replaceable` returned it."""
     vars(new)[_REPLACED] = method
     place = _place(group)
     if place:

@@ -1,11 +1,4 @@
-"""What methods share that multiply layers, so that outputs keep their proportion.
-
-- `Layer`, `Order`: the places of a network's forward order, and what is multiplied there.
-- `chains_of`: the order of a network that is a chain, or that says in which order its layers come.
-- `blocks_by_member`, `chain_of`, `order_of`: its steps, for pieces of a network.
-- `check_followed`: refuses layers that those after them could not follow.
-- `rescaled`: the edits of one chain, from a factor per weight.
-"""
+"""What methods share that multiply layers, so that outputs keep their proportion."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -88,7 +81,7 @@ def blocks_by_member(
     """Return the Blocks with a place in the order: by member, by layer, by role.
 
     Raises:
-        ConfigError: for a tied tensor; it names `method`, which asks.
+        ConfigError: for a tied tensor; it names `method`.
     """
     found: dict[int | None, dict[str, dict[str, Block]]] = {}
     for block in blocks:
@@ -167,8 +160,7 @@ def check_followed(
 ) -> None:
     """Refuse to leave out a bias of which the input is scaled.
 
-    A network that branches is scaled in pieces that end where the scale is taken out: there a layer
-    that is left out ends no piece, and `rlplast.methods.swr` says so.
+    A network that branches has no forward order, and `rlplast.methods.swr` checks it.
 
     Args:
         network: the network.

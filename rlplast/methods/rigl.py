@@ -1,8 +1,4 @@
-"""RigL: sparse training in which weights are dropped by size and grown by gradient.
-
-Source: Evci et al. 2020, Algorithm 1; google-research/rigl, `sparse_optimizers_base.py` and
-`sparse_utils.py`.
-"""
+"""RigL: Evci et al. 2020, Algorithm 1; google-research/rigl, `sparse_optimizers_base.py`."""
 
 import math
 from collections.abc import Sequence
@@ -35,9 +31,8 @@ class RigL(Method):
     After every update the weights of linear and conv layers, heads included, are 0 outside a mask,
     and so is what the optimizer remembers of them. Every `every` updates a layer gives up its
     smallest weights and takes as many others, where the gradient of the loss is largest; these
-    begin at 0. The number of a layer's weights stays. Biases, norm layers, embeddings and tied
-    tensors stay dense. Followers are left: they follow the sparse weights. The first update is of
-    dense weights; and what a hook writes outside the mask lives until the next update is made.
+    begin at 0. The first update is of dense weights; and what a hook writes outside the mask lives
+    until the next update is made.
 
     Attributes:
         sparsity: the share of all weights of the network that are 0.

@@ -1,7 +1,4 @@
-"""Shrink and Perturb: move every weight part of the way back to initialisation.
-
-Source: Ash & Adams 2020; one-coefficient form of Lee et al. 2024.
-"""
+"""Shrink and Perturb: Ash & Adams 2020; one-coefficient form of Lee et al. 2024."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -25,9 +22,7 @@ __all__ = ["ShrinkPerturb", "shrink_perturb"]
 class ShrinkPerturb(Method):
     """Move every weight part of the way back to initialisation: (1 − coef)·θ + coef·θ0.
 
-    Weights, biases, norm layers' scale and shift and embeddings are all edited, a tied
-    tensor once; BatchNorm's running statistics only with `running_stats`. The optimizer's
-    state is zeroed and followers become copies unless the hook says otherwise.
+    All trainable tensors are edited; BatchNorm's running statistics only with `running_stats`.
 
     Attributes:
         coef: share of the initial value in the result.

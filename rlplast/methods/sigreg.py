@@ -1,7 +1,6 @@
-"""SIGReg: last features that look like an isotropic Gaussian along random directions.
+"""SIGReg: Saheb et al. 2026 (arXiv:2602.19373), code of its PQN and PPO (IsoGaussian-DRL).
 
-Source: Saheb et al. 2026 (arXiv:2602.19373), and the code of its PQN and PPO (IsoGaussian-DRL);
-Balestriero & LeCun 2025 (LeJEPA); Epps & Pulley 1983 for the statistic.
+LeJEPA: Balestriero & LeCun 2025; the statistic: Epps & Pulley 1983.
 """
 
 from collections.abc import Sequence
@@ -52,13 +51,9 @@ class SIGReg(Method):
     coef · mean |φ(t) − exp(−t²/2)|² on a batch of its own, over `slices` random unit directions,
     drawn anew for each update, and 8 points t in [−5, 5]. φ is the empirical characteristic
     function of the features along a direction. Features are what the last hidden layer gives right
-    before the nonlinearity (after a norm in between); where the network's outputs are of no hidden
-    units, as behind a residual stream, what the head reads. All of a conv's pixels are one sample,
-    and each of a transformer's tokens. They are computed in evaluation mode. What heads read
-    together counts once. Members of an ensemble have the same directions, and their terms are
-    added. All layers up to the features get a gradient: weights, biases, norm layers, embeddings;
-    so `layers` is refused. The head gets none; a tied one does as an embedding. A temperature has
-    no term. The optimizer's state and target networks are left alone.
+    before the nonlinearity (after a norm in between), else, as behind a residual stream, what the
+    head reads. All of a conv's pixels are one sample, and each of a transformer's tokens. What
+    heads read together counts once. Features are computed in evaluation mode.
 
     Attributes:
         coef: strength of the term.
@@ -107,7 +102,6 @@ class SIGReg(Method):
         return points, [head for head, own in read.items() if not own]
 
     def _directions(self, context: Context, place: int, features: Tensor) -> Tensor:
-        """Return unit vectors for the features number `place`, (slices, width)."""
         device = features.device
         unit = torch.arange(self.slices, device=device).unsqueeze(1)
         entry = torch.arange(features.shape[-1], device=device)

@@ -1,7 +1,4 @@
-"""SNR: a unit that is silent for much longer than is usual for it starts anew.
-
-Source: Farias & Jozefiak 2024, Algorithm 1; details of their SelfNormalizedResets' `snr.py`.
-"""
+"""SNR, self-normalized resets: Farias & Jozefiak 2024, Algorithm 1; details of their `snr.py`."""
 
 import math
 from collections.abc import Sequence
@@ -42,21 +39,21 @@ class Snr(Method):
     weights drawn anew, bias and outgoing weights 0, norm entries 1 and 0, and the optimizer
     forgets these entries (``step``, which a tensor shares, is kept). Every `refresh` updates τ
     becomes the `percentile` of the unit's own gaps between firings, or grows by `expansion` if that
-    would not lower it. Output layers, residual streams and tied weights have no such units. List
-    it with ``every: 1 updates``: with other schedules a firing counts as one update.
+    would not lower it. List it with ``every: 1 updates``: with other schedules a firing counts as
+    one update.
 
     A layer's histogram has units · (tau_max + 2) 32-bit numbers: 41 MB for 512 units.
 
     Attributes:
         percentile: 1 − η, where η is how improbable a silence must be.
-        tau_init: first threshold, in samples; null for `tau_max`.
+        tau_init: first threshold, in samples; None for `tau_max`.
         tau_max: largest threshold, in samples.
-        tau_min: least threshold, in samples; null for the batch size.
+        tau_min: least threshold, in samples; None for the batch size.
         refresh: updates between two refreshments of the thresholds (the paper's code counts 16
             tasks; there are none here).
         expansion: factor by which a threshold grows.
         empty: a unit without gaps: keep its threshold, or, as the official code, take the least.
-        eps: a unit fires where |h| is larger; null for h > 0, which only ReLUs have.
+        eps: a unit fires where |h| is larger; None for h > 0, which only ReLUs have.
     """
 
     reads: ClassVar[tuple[str, ...]] = ("activations", "moments")

@@ -1,7 +1,4 @@
-"""Stochastic depth: residual blocks that are left out at random.
-
-Source: Huang et al. 2016.
-"""
+"""Stochastic depth: Huang et al. 2016."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -19,13 +16,7 @@ _DROP_PATHS = ("drop_path", "drop_path1", "drop_path2")  # timm's places for it
 
 
 class BranchDrop:
-    """Drops what a branch adds, for some samples; a forward hook.
-
-    Args:
-        method: the method.
-        p: the share of samples.
-        seed: of the draws.
-    """
+    """A forward hook: m·f of what a branch adds where it drops now, else (1 − p)·f."""
 
     def __init__(self, method: "StochasticDepth", p: float, seed: int) -> None:
         self.method, self.p, self.seed = method, p, seed
@@ -45,12 +36,10 @@ class StochasticDepth(Dropping):
     """Leave out residual blocks at random in training: stochastic depth.
 
     Block l of L, counted from 1, adds nothing for a share p_l of the samples, and its whole branch
-    for the others; elsewhere it adds (1 − p_l) times its branch, which is the mean. The identity
-    path, with a downsampling on it, stays. The two branches of a transformer's block draw apart,
-    and so do members of an ensemble. Blocks are those a network names in ``residual_branches()``
-    (SimBa, ResNet-18, ViT, GPT), or timm's ``drop_path``; a network without any is refused. It
-    drops in training mode where gradients are recorded, as `dropout` does. Weights, norm layers,
-    heads and optimizer state are untouched, followers compute the mean.
+    for the others; where `dropout` would drop nothing it adds (1 − p_l) times its branch, which is
+    the mean. The two branches of a transformer's block draw apart, and so do members of an
+    ensemble. Blocks are those a network names in ``residual_branches()`` (SimBa, ResNet-18, ViT,
+    GPT), or timm's ``drop_path``; a network without any is refused.
 
     Attributes:
         p: the share of the last block.
@@ -61,11 +50,7 @@ class StochasticDepth(Dropping):
     mode: Literal["linear", "uniform"] = "linear"
 
     def places(self, model: nn.Module) -> dict[str, str]:
-        """Return the layers whose outputs blocks add to their stream.
-
-        Raises:
-            NothingToEdit: if there is none.
-        """
+        """Return the layers whose outputs blocks add to their stream."""
         found = {path: path for block in _branches(model) for path in block}
         if not found:
             raise NothingToEdit(

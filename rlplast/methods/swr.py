@@ -1,7 +1,4 @@
-"""Soft Weight Rescaling: pull each layer's norm back without changing what the net computes.
-
-Source: SWR paper, Algorithm 1 and Theorems 1-3.
-"""
+"""Soft Weight Rescaling: SWR paper, Algorithm 1 and Theorems 1-3."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,10 +42,9 @@ class Swr(Method):
     """Scale each layer so that its norm drifts back towards its initial value.
 
     c_l = (λ n_l + (1 − λ)‖W_l‖)/‖W_l‖, W_l ← c_l W_l, b_l ← C b_l, in forward order, where C
-    is the product of the factors so far. Made to run after every update. Weights, biases,
-    norm layers' scale and shift are edited, heads too; layers of zero norm are left alone.
-    A tied tensor is refused: it has two places in the order. Embeddings are untouched.
-    Optimizer state is kept and followers are left unless the hook says otherwise.
+    is the product of the factors so far. Made to run after every update. Norm layers and heads are
+    scaled too; layers of zero norm are left alone; a tied tensor, with two places in the order, is
+    refused.
 
     A network that branches has no such order. There (ours) layers whose scale a norm takes out,
     or that lead to the outputs, are chains of their own; of query and key, and of value and

@@ -1,7 +1,4 @@
-"""Unit features: what the head reads has length 1.
-
-Source: Hussing et al. 2024 (arXiv:2403.05996), output feature normalization (OFN).
-"""
+"""Unit features, output feature normalization (OFN): Hussing et al. 2024 (arXiv:2403.05996)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -40,8 +37,7 @@ class UnitFeatures(Method):
 
     The network's last linear layers read φ/‖φ‖ for φ, of each sample, and of each member of a
     stacked critic, alone. A φ of zeros stays 0 and gets its gradient unscaled; there is no ε.
-    Activations for metrics and for methods are those before the scaling. Weights, biases, other
-    layers and optimizer state are untouched; followers get the same.
+    Activations for metrics and for methods are those before the scaling.
     """
 
     def install(self, model: nn.Module, seed: int) -> list[str]:

@@ -1,8 +1,4 @@
-"""AdamO: AdamW beside a pull of every weight matrix towards an isometry.
-
-- `AdamO`: the optimizer.
-- `isometry_gradient`: the pull.
-"""
+"""AdamO: AdamW beside a pull of every weight matrix towards an isometry."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,8 +1,4 @@
-"""The section ``optimizer:`` of a run's config, and the learning rate.
-
-- `OptimizerConfig`: the section.
-- `lr_at`: the learning rate as a pure function of the place in a phase.
-"""
+"""The section ``optimizer:`` of a run's config, and the learning rate."""
 
 import math
 from dataclasses import dataclass, field
@@ -99,14 +95,7 @@ class OptimizerConfig(Section):
             )
 
     def refuse_first_phase(self, why: str) -> None:
-        """Refuse an optimizer of the first phase.
-
-        Args:
-            why: why the run has none.
-
-        Raises:
-            ConfigError: if there is one.
-        """
+        """Raise a `ConfigError` that says why, if there is an optimizer of the first phase."""
         if self.first_phase is not None:
             raise ConfigError(
                 f"optimizer.first_phase = {self.first_phase!r}: {why}; allowed is null"
@@ -123,12 +112,7 @@ class OptimizerConfig(Section):
         return self.name in ("adam", "adamw", "rmsprop", "sgd")
 
     def own_params(self) -> dict[str, Any]:
-        """Return the optimizer's own parameters, checked; keys it does not have are left out.
-
-        Raises:
-            ConfigError: if the optimizer or one of `params` is unknown, out of range, or a key of
-                the section too.
-        """
+        """Return the optimizer's own parameters, checked; keys it does not have are left out."""
         known = get("optimizers", self.name).params
         shared = {"betas": self.betas, "eps": self.eps, "momentum": self.momentum}
         given = {k: v for k, v in shared.items() if k in known and v is not None}

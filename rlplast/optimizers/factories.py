@@ -1,8 +1,4 @@
-"""The optimizers a config can name, and how to add one.
-
-- `optimizer`: registers a factory, and what hooks must know of its state.
-- `split`: the parameters that one of several optimizers has.
-"""
+"""The optimizers a config can name, and how to add one."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -35,9 +31,8 @@ def optimizer(
     """Register the decorated factory under a name for ``optimizer: {name: …}`` of a config.
 
     The factory gets a module, its parameter groups (each with its weight decay) and a learning
-    rate. Its keyword-only arguments are the optimizer's parameters; their types
-    have their ranges. It returns a torch optimizer,
-    or a list of optimizers that share the parameters.
+    rate. Its keyword-only arguments are the optimizer's parameters; their types have their ranges.
+    It returns a torch optimizer, or a list of optimizers that share the parameters.
 
     Args:
         name: the name that configs use.

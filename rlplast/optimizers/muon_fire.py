@@ -1,7 +1,4 @@
-"""Muon as FIRE's official code has it: for convolutions and tokens too, at a rate of its own.
-
-- `FireMuon`: the optimizer of tensors with two dimensions or more.
-"""
+"""Muon as FIRE's official code has it: for convolutions and tokens too, at a rate of its own."""
 
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase

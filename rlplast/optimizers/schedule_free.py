@@ -1,7 +1,4 @@
-"""Schedule-free AdamW: no schedule, but an average of the weights, which evaluations use.
-
-- `ScheduleFree`: the optimizer.
-"""
+"""Schedule-free AdamW: no schedule, but an average of the weights, which evaluations use."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,10 +22,8 @@ class ScheduleFree(Optimizer):
     Gradients are taken at y, which the module holds; z makes the steps and x is their average:
     y = (1 − β₁)z + β₁x. With c = w/Σw, w the square of the largest learning rate so far, and
     u = g/(√v̂ + ε) + λy: x ← (1 − c)x + cz after z ← z − lr·u. Evaluations use x, see
-    `rlplast.core.method.hooks.Hooks.evaluating`.
-
-    State is v, its ``step``, and ``ahead`` = z − y (ours). So an edit of a weight moves x and z
-    with it and is never undone, and ``ahead`` = 0 says that both are where the weight is.
+    `rlplast.core.method.hooks.Hooks.evaluating`. State is v, its ``step``, and ``ahead`` = z − y
+    (ours): an edit of a weight moves x and z too.
 
     Args:
         params: parameters, or groups of them.

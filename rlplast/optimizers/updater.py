@@ -1,8 +1,4 @@
-"""The optimizers of a module, and what an update does with them: clip, step, set the rate.
-
-- `Updater`: those of one module.
-- `minimise_together`: one update of several modules, whose gradients are clipped together.
-"""
+"""The optimizers of a module, and what an update does with them: clip, step, set the rate."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -1,7 +1,4 @@
-"""Utility-based perturbed gradient descent: useful weights move and are perturbed less.
-
-- `UPGD`: the optimizer.
-"""
+"""Utility-based perturbed gradient descent: useful weights move and are perturbed less."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,11 +20,7 @@ class UPGD(Optimizer):
 
     A weight θ with gradient g has the utility u ← βu + (1 − β)(−g·θ), û = u/(1 − β^t), and η is
     the largest û of all weights. Then θ ← (1 − lr·λ)θ − lr·(g + ξ)(1 − σ(û/η)), ξ ~ N(0, s²). Where
-    η ≤ 0 every weight moves at ½ (ours; the formula would turn the order of utilities round, or
-    give nan). Weights without a gradient stay, and η leaves them out.
-
-    Noise is of a stream of its own: of `seed` and how many updates there were, drawn on the
-    device of the first parameter.
+    η ≤ 0 every weight moves at ½ (ours). Weights without a gradient stay, and η leaves them out.
 
     Args:
         params: parameters, or groups of them.
@@ -35,7 +28,7 @@ class UPGD(Optimizer):
         beta: β, in [0, 1).
         sigma: s.
         weight_decay: λ, decoupled.
-        seed: of the noise.
+        seed: of the noise, with how many updates there were.
     """
 
     def __init__(
