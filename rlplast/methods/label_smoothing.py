@@ -1,4 +1,4 @@
-"""Label smoothing, a key of supervised configs: Szegedy et al. 2016 (arXiv:1512.00567), section 7."""
+"""Label smoothing, a key of classifiers: Szegedy et al. 2016 (arXiv:1512.00567), section 7."""
 
 from typing import Annotated
 
