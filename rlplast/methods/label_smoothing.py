@@ -11,11 +11,7 @@ from rlplast.core.registry import register
 __all__ = ["label_smoothing"]
 
 
-@register(
-    "regularisers",
-    "label_smoothing",
-    source="Szegedy et al. 2016, section 7",
-)
+@register("regularisers", "label_smoothing", source="Szegedy et al. 2016, section 7")
 def label_smoothing(
     logits: Tensor, labels: Tensor, *, label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
 ) -> Tensor:

@@ -15,12 +15,7 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Edit
 from rlplast.core.network.network import Network
 from rlplast.core.network.units import UnitGroup
-from rlplast.methods.recycling import (
-    counters,
-    mean_over_samples,
-    replacement_cost,
-    start_anew,
-)
+from rlplast.methods.recycling import counters, mean_over_samples, replacement_cost, start_anew
 
 __all__ = ["Redo", "dormant", "redo"]
 

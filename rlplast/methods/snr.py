@@ -17,13 +17,7 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
 from rlplast.core.network.units import Part, UnitGroup
-from rlplast.methods.recycling import (
-    counters,
-    largest_size,
-    recycle,
-    reset_counts,
-    uniform_rows,
-)
+from rlplast.methods.recycling import counters, largest_size, recycle, reset_counts, uniform_rows
 
 __all__ = ["Snr"]
 
@@ -123,10 +117,7 @@ class Snr(Method):
         bins = age_now.where(ended & (age_now <= self.tau_max), self.tau_max + 1)
         rows = bins + torch.arange(group.size, device=h.device) * (self.tau_max + 2)
         counted = gaps[rows] + ended
-        edits: list[Edit] = [
-            Assign(age, age_now.where(~ended, 0)),
-            Assign(drawn, drawn + reset),
-        ]
+        edits: list[Edit] = [Assign(age, age_now.where(~ended, 0)), Assign(drawn, drawn + reset)]
         if not self.captured_key(context.clock):
             edits.append(Assign(gaps, counted.to(gaps.dtype), rows=rows))
         else:

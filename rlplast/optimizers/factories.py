@@ -23,10 +23,7 @@ NewtonSteps = Annotated[int, Field(ge=1, le=99)]
 
 
 def optimizer(
-    name: str,
-    *,
-    source: str,
-    state: Mapping[type[Optimizer], StateRule] | None = None,
+    name: str, *, source: str, state: Mapping[type[Optimizer], StateRule] | None = None
 ) -> Callable[[Any], Any]:
     """Register the decorated factory under a name for ``optimizer: {name: …}`` of a config.
 
@@ -98,10 +95,7 @@ def sgd(
     return SGD(groups, lr=lr, momentum=momentum, nesterov=nesterov, fused=True)
 
 
-@optimizer(
-    "rmsprop",
-    source="torch.optim.RMSprop",
-)
+@optimizer("rmsprop", source="torch.optim.RMSprop")
 def rmsprop(
     module: nn.Module,
     groups: Groups,
