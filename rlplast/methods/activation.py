@@ -39,7 +39,23 @@ class SmoothLeaky(nn.Module):
         return x * (self.alpha + (1 - self.alpha) * torch.sigmoid(SHARPNESS * x))
 
 
-class Rational(nn.Module):
+class _Trained(nn.Module):
+    """A nonlinearity with parameters, each with a row per member of a stacked layer."""
+
+    acts_alone = True
+    members: int
+
+    def block_specs(self) -> list[BlockSpec]:
+        if not self.members:
+            return [BlockSpec(name, "other", "other") for name in self._parameters]
+        return [
+            BlockSpec(name, "other", "other", member=i, index=(i,))
+            for i in range(self.members)
+            for name in self._parameters
+        ]
+
+
+class Rational(_Trained):
     """Σ aⱼxʲ / (1 + |Σ bₖxᵏ|), j = 0…5, k = 1…4, whose coefficients train: a safe Padé unit.
 
     Source: Molina et al. 2020; Delfosse et al. 2024.
@@ -53,7 +69,6 @@ class Rational(nn.Module):
         members: of a stacked layer, whose outputs are (members, …); 0 for others.
     """
 
-    acts_alone = True
     starts: ClassVar[Mapping[str, Sequence[float]]] = {
         "numerator": NUMERATOR,
         "denominator": DENOMINATOR,
@@ -66,16 +81,6 @@ class Rational(nn.Module):
             value = like.new_tensor(start)
             value = value.expand(members, -1).clone() if members else value
             self.register_parameter(name, nn.Parameter(value, like.requires_grad))
-
-    def block_specs(self) -> list[BlockSpec]:
-        """Return two Blocks, or two per member."""
-        if not self.members:
-            return [BlockSpec(name, "other", "other") for name in self.starts]
-        return [
-            BlockSpec(name, "other", "other", member=i, index=(i,))
-            for i in range(self.members)
-            for name in self.starts
-        ]
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the nonlinearity of each entry, computed in at least float32."""
@@ -94,7 +99,7 @@ class Rational(nn.Module):
         return [v.view(-1, *(1,) * (ndim - 1)) for v in values] if self.members else values
 
 
-class PReLU(nn.PReLU):
+class PReLU(_Trained, nn.PReLU):
     """x above 0, else ax, with a trainable slope a per unit, or per channel of a conv.
 
     Source: He et al. 2015; Rohani et al. 2025, arXiv:2505.09486. Torch's own takes the second
@@ -109,7 +114,6 @@ class PReLU(nn.PReLU):
         alpha: initial slope.
     """
 
-    acts_alone = True
     per_unit = True
 
     def __init__(self, like: Tensor, group: UnitGroup, alpha: float) -> None:
@@ -119,14 +123,6 @@ class PReLU(nn.PReLU):
         self.starts = {"weight": alpha}
         shape = (self.members, group.size) if self.members else (group.size,)
         self.weight = nn.Parameter(like.new_full(shape, alpha), like.requires_grad)
-
-    def block_specs(self) -> list[BlockSpec]:
-        """Return one Block, or one per member."""
-        if not self.members:
-            return [BlockSpec("weight", "other", "other")]
-        return [
-            BlockSpec("weight", "other", "other", member=i, index=(i,)) for i in range(self.members)
-        ]
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the nonlinearity of each entry, in the precision of the input."""

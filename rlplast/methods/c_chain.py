@@ -11,12 +11,12 @@ from torch import Tensor
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Context
 from rlplast.core.method.hook import refuse_low_precision
-from rlplast.core.method.method import Method, State, method
+from rlplast.core.method.method import State, method
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
 from rlplast.core.network.record import WithWeights
-from rlplast.methods.features import members
+from rlplast.methods.features import OutputTerm, members
 
 __all__ = ["CChain"]
 
@@ -26,7 +26,7 @@ WINDOW = 50_000  # updates whose losses `beta` reads
 
 @method("c_chain", source="Tang et al. 2025, C-CHAIN; code of its double DQN")
 @dataclass(frozen=True)
-class CChain(Method):
+class CChain(OutputTerm):
     """Keep an update from changing the outputs on data it does not train on: C-CHAIN.
 
     λ · mean (f_θ(x) − f_θ'(x))² over a batch x of its own and all outputs; θ' are the weights one
@@ -43,8 +43,6 @@ class CChain(Method):
         batch: samples of the batch.
     """
 
-    reads = ("batches",)
-
     coef: NonNegativeFloat = 50.0
     beta: NonNegativeFloat | None = None
     batch: Annotated[int, Field(ge=1, le=1_000_000)] = 32
@@ -53,10 +51,6 @@ class CChain(Method):
     def reads_loss(self) -> bool:
         """Whether `beta` sets the strength."""
         return self.beta is not None
-
-    def covers(self, block: Block) -> bool:
-        """Return whether a Block is of a layer; a network of none (a temperature) has no term."""
-        return block.kind != "other"
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         """Return the weights as they are, twice; with `beta` a ring of losses, −1 where empty."""

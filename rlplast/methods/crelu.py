@@ -1,6 +1,7 @@
 """CReLU: Shang et al. 2016; Abbas et al. 2023 for plasticity."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -14,14 +15,8 @@ from rlplast.methods.joining import find_joins, halve, mark, widen
 __all__ = ["CReLU"]
 
 
-class BothSigns:
-    """A forward hook: z becomes cat[z, −z] on dimension `dim`."""
-
-    def __init__(self, dim: int) -> None:
-        self.dim = dim
-
-    def __call__(self, layer: nn.Module, args: Any, z: Tensor) -> Tensor:
-        return torch.cat([z, -z], self.dim)
+def _both_signs(dim: int, layer: nn.Module, args: Any, z: Tensor) -> Tensor:
+    return torch.cat([z, -z], dim)
 
 
 @method("crelu", key="layers", source="Shang et al. 2016; Abbas et al. 2023")
@@ -49,7 +44,9 @@ class CReLU(Method):
                     f"crelu: {join.path} has the nonlinearity {join.nonlinearity}: allowed is relu"
                 )
         for join in joins:
-            model.get_submodule(join.point.path).register_forward_hook(BothSigns(join.dim))
+            model.get_submodule(join.point.path).register_forward_hook(
+                partial(_both_signs, join.dim)
+            )
             mark(join, self.name)
             if self.width == "halve":
                 halve(join.layer)

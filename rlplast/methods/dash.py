@@ -15,6 +15,7 @@ from rlplast.core.method.once import plain
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
+from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["Dash", "dash", "shrink_factors"]
 
@@ -30,7 +31,7 @@ def shrink_factors(weight: Tensor, direction: Tensor, coef: float) -> Tensor:
         direction: of the same shape: where the loss falls.
         coef: the least factor.
     """
-    weight, direction = _wide(weight), _wide(direction)
+    weight, direction = at_least_float32(weight), at_least_float32(direction)
     dims = tuple(range(min(weight.ndim - 1, 2), weight.ndim))
     product = (weight * direction).sum(dims, keepdim=True)
     lengths = [torch.linalg.vector_norm(v, dim=dims, keepdim=True) for v in (weight, direction)]
@@ -74,19 +75,16 @@ class Dash(Method):
     def plan(self, context: Context, state: State) -> list[Edit]:
         """Plan the shrinking of every neuron in scope."""
         blocks = [block for block in context.blocks if _has_neurons(block)]
-        ema = {b.name: torch.zeros_like(_wide(b.view)) for b in blocks}
+        ema = {b.name: torch.zeros_like(at_least_float32(b.view)) for b in blocks}
         for batch in context.batches(self.batches, self.batch):
-            found = context.gradients_on(batch, train=self.mode == "train")
+            gradients = context.gradients_on(batch, train=self.mode == "train")
             for name, mean in ema.items():
                 mean.mul_(1 - self.alpha)
-                if name in found:  # else the loss does not depend on it
-                    mean.sub_(found[name].to(mean), alpha=self.alpha)
+                if name in gradients:  # else the loss does not depend on it
+                    mean.sub_(gradients[name].to(mean), alpha=self.alpha)
         factors = [shrink_factors(b.view, ema[b.name], self.coef) for b in blocks]
-        return [Assign(b, _wide(b.view) * f) for b, f in zip(blocks, factors, strict=True)]
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+        rows = zip(blocks, factors, strict=True)
+        return [Assign(b, at_least_float32(b.view) * factor) for b, factor in rows]
 
 
 def _has_neurons(block: Block) -> bool:

@@ -1,6 +1,7 @@
 """Deep Fourier features: Lewandowski et al. 2024."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -14,14 +15,8 @@ from rlplast.methods.joining import find_joins, halve, mark
 __all__ = ["DeepFourier"]
 
 
-class Fourier:
-    """z becomes cat[sin z, cos z] on dimension `dim`."""
-
-    def __init__(self, dim: int) -> None:
-        self.dim = dim
-
-    def __call__(self, z: Tensor) -> Tensor:
-        return torch.cat([z.sin(), z.cos()], self.dim)
+def _fourier(dim: int, z: Tensor) -> Tensor:
+    return torch.cat([z.sin(), z.cos()], dim)
 
 
 class FourierFeatures(nn.Module):
@@ -29,10 +24,10 @@ class FourierFeatures(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.features = Fourier(dim)
+        self.dim = dim
 
     def forward(self, z: Tensor) -> Tensor:
-        return self.features(z)
+        return _fourier(self.dim, z)
 
 
 @method("deep_fourier", key="layers", source="Lewandowski et al. 2024")
@@ -63,5 +58,5 @@ class DeepFourier(Method):
                 old = model.get_submodule(join.point.nonlinearity)
                 put(model, old, FourierFeatures(join.dim))
             else:
-                vars(join.layer)[NONLINEARITY] = Fourier(join.dim)
+                vars(join.layer)[NONLINEARITY] = partial(_fourier, join.dim)
         return [join.path for join in joins]

@@ -16,7 +16,7 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
 from rlplast.core.registry import build
-from rlplast.methods.features import members
+from rlplast.methods.features import OutputTerm, members
 from rlplast.methods.past import past_self, remember, room
 
 __all__ = ["Distill"]
@@ -26,7 +26,7 @@ _NEVER = -1  # for the updates at the last firing
 
 @method("distill", source="Igl et al. 2021, ITER (arXiv:2006.05826)", key="hooks")
 @dataclass(frozen=True)
-class Distill(Method):
+class Distill(OutputTerm):
     """Reset a network, and pull its outputs to those of its past self for some updates: ITER.
 
     A firing remembers the network, then resets it. In the `updates` updates after it the loss has
@@ -39,8 +39,6 @@ class Distill(Method):
         updates: how long the term lasts.
         batch: samples of the batch.
     """
-
-    reads = ("batches",)
 
     reset: Literal["full_reset", "head_reset", "shrink_perturb", "fire"] = "full_reset"
     coef: NonNegativeFloat = 1.0
@@ -55,10 +53,6 @@ class Distill(Method):
     def uses_initial(self) -> bool:
         """Whether the reset reads θ0."""
         return self._reset.uses_initial
-
-    def covers(self, block: Block) -> bool:
-        """Return whether a Block is of a layer; a network of none (a temperature) has no term."""
-        return block.kind != "other"
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         """Return room for the past self, and when the last firing was, on the CPU."""

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.hook import refuse_low_precision
+from rlplast.core.method.method import Method
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
 from rlplast.core.network.order import last_layers
@@ -15,14 +16,39 @@ from rlplast.core.network.stacked import StackedLinear
 from rlplast.core.network.units import UnitGroup
 
 __all__ = [
+    "OutputTerm",
     "Reading",
     "at_start",
-    "check_whole",
     "head_layers",
     "members",
     "read_by_heads",
     "readers",
 ]
+
+
+class OutputTerm(Method):
+    """A penalty of what all layers make: outputs or features on a batch of its own."""
+
+    reads = ("batches",)
+
+    def covers(self, block: Block) -> bool:
+        """Return whether a Block is of a layer; a network of none (a temperature) has no term."""
+        return block.kind != "other"
+
+    def check_whole(self, network: Network, blocks: Sequence[Block]) -> None:
+        """Refuse a row that leaves layers out, since all make features; and low precision.
+
+        Raises:
+            ConfigError: if some are left out.
+            BadWeights: for weights in low precision.
+        """
+        if len(blocks) < sum(map(self.covers, network.trainable())):
+            raise ConfigError(
+                f"{self.name} acts on features of network {network.name!r}, which all layers make: "
+                "leave `layers` out of its row"
+            )
+        for block in blocks:
+            refuse_low_precision(network, block)
 
 
 class Reading(nn.Module):
@@ -141,25 +167,3 @@ def at_start(network: Network) -> dict[str, Tensor]:
 def members(blocks: Sequence[Block]) -> int:
     """Return how many networks Blocks are of: those of a stack, or 1; shared ones do not count."""
     return max(1, len({b.spec.member for b in blocks if b.spec.member is not None}))
-
-
-def check_whole(method: str, network: Network, blocks: Sequence[Block], able: int) -> None:
-    """Refuse a row that leaves layers out, since all make features; and low precision.
-
-    Args:
-        method: what the message says.
-        network: the network.
-        blocks: those of the row.
-        able: how many there are without `layers`.
-
-    Raises:
-        ConfigError: if some are left out.
-        BadWeights: for weights in low precision.
-    """
-    if len(blocks) < able:
-        raise ConfigError(
-            f"{method} acts on features of network {network.name!r}, which all layers make: leave "
-            "`layers` out of its row"
-        )
-    for block in blocks:
-        refuse_low_precision(network, block)

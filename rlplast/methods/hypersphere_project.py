@@ -12,6 +12,7 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
 from rlplast.core.network.order import check_matrices, matrices
+from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["HypersphereProject"]
 
@@ -44,8 +45,7 @@ class HypersphereProject(Method):
         """Plan the unit rows of every weight; branch-free, without waiting."""
         edits: list[Edit] = []
         for block in matrices(context.network, context.blocks, self.include_head):
-            wide = torch.promote_types(block.view.dtype, torch.float32)
-            rows = block.view.flatten(1).to(wide)
+            rows = at_least_float32(block.view).flatten(1)
             length = torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=_SHORTEST)
             edits.append(Assign(block, (rows / length).view(block.view.shape)))
         return edits

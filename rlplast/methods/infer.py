@@ -9,12 +9,12 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
 from rlplast.core.method.context import Context
-from rlplast.core.method.method import Method, State, method
+from rlplast.core.method.method import State, method
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
 from rlplast.core.network.record import WithWeights
 from rlplast.methods.draws import symmetric
-from rlplast.methods.features import Reading, at_start, check_whole, head_layers
+from rlplast.methods.features import OutputTerm, Reading, at_start, head_layers
 from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["Infer"]
@@ -22,7 +22,7 @@ __all__ = ["Infer"]
 
 @method("infer", source="Lyle et al. 2022, InFeR (arXiv:2204.09560)")
 @dataclass(frozen=True)
-class Infer(Method):
+class Infer(OutputTerm):
     """Keep random directions of the last features where they were at initialisation: InFeR.
 
     coef · Σᵢ mean (⟨wᵢ, φ_θ(x)⟩ − β⟨wᵢ, φ_θ0(x)⟩)² over a batch x of its own. φ is what the layer
@@ -37,20 +37,14 @@ class Infer(Method):
         batch: samples of the batch.
     """
 
-    reads = ("batches",)
-
     coef: NonNegativeFloat = 0.1
     beta: NonNegativeFloat = 1.0
     heads: Annotated[int, Field(ge=1, le=1_000_000)] = 10
     batch: Annotated[int, Field(ge=1, le=1_000_000)] = 32
 
-    def covers(self, block: Block) -> bool:
-        """Return whether a Block is of a layer; a network of none (a temperature) has no term."""
-        return block.kind != "other"
-
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         """Keep no state: directions are hashes of the seed."""
-        check_whole(self.name, network, blocks, sum(map(self.covers, network.trainable())))
+        self.check_whole(network, blocks)
         head_layers(network, self.name)
         return {}
 

@@ -25,23 +25,14 @@ _SIZES = ("out_features", "in_features"), ("out_channels", "in_channels"), ("d_o
 
 @dataclass(frozen=True)
 class Join:
-    """A layer whose readers are to read two entries per output.
-
-    Attributes:
-        path: of the layer.
-        layer: the layer.
-        readers: the layers that read it, by path.
-        point: where its nonlinearity is.
-        nonlinearity: its name.
-        dim: the dimension of the units: channels, also when flattened, or the last.
-    """
+    """A layer whose readers are to read two entries per output."""
 
     path: str
     layer: nn.Module
-    readers: dict[str, nn.Module]
-    point: ActivationPoint
+    readers: dict[str, nn.Module]  # by path
+    point: ActivationPoint  # where its nonlinearity is
     nonlinearity: str
-    dim: int
+    dim: int  # of the units: channels, also when flattened, or the last
 
 
 def find_joins(model: nn.Module, method: str, halves: bool) -> list[Join]:

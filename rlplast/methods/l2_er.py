@@ -9,10 +9,10 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
 from rlplast.core.method.context import Context
-from rlplast.core.method.method import Method, State, method
+from rlplast.core.method.method import State, method
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
-from rlplast.methods.features import Reading, check_whole, readers
+from rlplast.methods.features import OutputTerm, Reading, readers
 from rlplast.methods.l2 import sum_of_squares
 from rlplast.metrics.ranks import at_least_float32
 
@@ -39,7 +39,7 @@ def lost_rank(features: Tensor) -> Tensor:
 
 @method("l2_er", source="Prakash et al. 2026, L2-ER (arXiv:2509.22335); lop-jax")
 @dataclass(frozen=True)
-class L2ER(Method):
+class L2ER(OutputTerm):
     """Pull weights towards 0, and hidden features towards full effective rank: L2-ER.
 
     coef/2 · ‖θ‖² + rank_coef · meanₗ (m − exp H(σₗ/Σσₗ)). σₗ are the singular values of features l
@@ -53,19 +53,13 @@ class L2ER(Method):
         batch: samples of the batch.
     """
 
-    reads = ("batches",)
-
     coef: NonNegativeFloat = 1e-4
     rank_coef: NonNegativeFloat = 1e-2
     batch: Annotated[int, Field(ge=2, le=1_000_000)] = 100
 
-    def covers(self, block: Block) -> bool:
-        """Return whether a Block is of a layer; a network of none (a temperature) has no term."""
-        return block.kind != "other"
-
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         """Keep no state."""
-        check_whole(self.name, network, blocks, sum(map(self.covers, network.trainable())))
+        self.check_whole(network, blocks)
         readers(network, self.name)
         return {}
 

@@ -57,19 +57,6 @@ class LifecycleUnits(nn.Module):
     All buffers are in the state dict. `scale` and the memories are float32 at least: in half
     precision a scale would stop growing, and a memory of an fp32 master would be rounded.
 
-    Attributes:
-        active: 1 where a unit is awake, 0 where it sleeps; int64, shape `unit_shape`.
-        scale: its share of full strength while it warms up, in (0, 1].
-        life: ticks left of its life.
-        recovery: ticks left of its sleep.
-        life_max: ticks of a whole life.
-        recovery_max: ticks of a whole sleep.
-        revivals: how often it has woken up.
-        seed: what its draws come from; one per member of a stacked layer.
-        memories: parameter name → name of the buffer that remembers its rows.
-        lifecycle: the method with its parameters.
-        follows: whether it is a follower's layer, which never ticks; the `rlplast.Network` sets it.
-
     Args:
         *args: those of the layer.
         lifecycle: the method with its parameters.
@@ -77,16 +64,17 @@ class LifecycleUnits(nn.Module):
         **kwargs: those of the layer.
     """
 
-    active: Tensor
-    scale: Tensor
-    life: Tensor
-    recovery: Tensor
-    life_max: Tensor
-    recovery_max: Tensor
-    revivals: Tensor
-    seed: Tensor
-    memories: dict[str, str]
-    follows: bool
+    # Per unit, of shape `unit_shape`, int64 but for the scale:
+    active: Tensor  # 1 where it is awake, 0 where it sleeps
+    scale: Tensor  # its share of full strength while it warms up, in (0, 1]
+    life: Tensor  # ticks left of its life
+    recovery: Tensor  # ticks left of its sleep
+    life_max: Tensor  # ticks of a whole life
+    recovery_max: Tensor  # ticks of a whole sleep
+    revivals: Tensor  # how often it has woken up
+    seed: Tensor  # what draws come from; one per member of a stacked layer
+    memories: dict[str, str]  # parameter → the buffer that remembers its rows
+    follows: bool  # whether it is a follower's, which never ticks; the `rlplast.Network` sets it
 
     def __init__(self, *args: Any, lifecycle: Rule, seed: int = 0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -69,19 +69,13 @@ def advance(units: Units, rule: Rule, seed: Tensor) -> tuple[Units, Tensor, Tens
 
 @dataclass(frozen=True, eq=False)
 class InstalledLayer:
-    """A layer in its network.
-
-    Attributes:
-        layer: the layer.
-        followers: the modules at the same place in the network's followers.
-        held: parameter → the tensor the optimizer holds of it: itself, or its fp32 master.
-        parts: member of a stacked layer (0 for others), and the entries that belong to its units:
-            rows of the layer, columns of what reads it.
-    """
+    """A layer in its network."""
 
     layer: LifecycleUnits
-    followers: tuple[nn.Module, ...]
-    held: Callable[[Tensor], Tensor]
+    followers: tuple[nn.Module, ...]  # the modules at its place in the network's followers
+    held: Callable[[Tensor], Tensor]  # parameter → what the optimizer holds: it, or a fp32 master
+    # Member of a stacked layer (0 for others), and the entries that belong to its units: rows of
+    # the layer, columns of what reads it.
     parts: tuple[tuple[int, Part], ...]
 
 

@@ -17,6 +17,7 @@ from rlplast.core.network.edits import Edit, Scale
 from rlplast.core.network.network import Network
 from rlplast.core.network.order import matrices
 from rlplast.methods.normalised import normalise
+from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["NormalizeProject"]
 
@@ -109,8 +110,7 @@ class NormalizeProject(Method):
 
 
 def _norm_of(tensors: Sequence[Tensor]) -> Tensor:
-    wide = torch.promote_types(tensors[0].dtype, torch.float32)
-    return torch.linalg.vector_norm(torch.cat([t.reshape(-1).to(wide) for t in tensors]))
+    return torch.linalg.vector_norm(torch.cat([at_least_float32(t).reshape(-1) for t in tensors]))
 
 
 def _factor(initial: Tensor, norm: Tensor) -> Tensor:

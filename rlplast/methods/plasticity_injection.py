@@ -39,24 +39,17 @@ class _Features:
 
 
 class _Remembering(nn.Module):
-    """The first layer of a head with several layers: it stores its input.
-
-    Attributes:
-        features: where it stores that.
-        beside: paths of the frozen layers with the same input: their columns go with those here.
-    """
+    """The first layer of a head with several layers: it stores its input."""
 
     features: _Features
-    beside: tuple[str, ...]
+    beside: tuple[str, ...]  # paths of the frozen layers with the same input
 
     def forward(self, x: Tensor) -> Tensor:
         self.features.x = x
         return super().forward(x)
 
 
-class _RememberingLinear(  # pyright: ignore[reportIncompatibleMethodOverride]
-    _Remembering, Linear
-):
+class _RememberingLinear(_Remembering, Linear):  # pyright: ignore[reportIncompatibleMethodOverride]
     pass
 
 
@@ -65,25 +58,15 @@ class _RememberingStacked(_Remembering, StackedLinear):
 
 
 class Injected(nn.Module):
-    """The last layer of a head: f_old(x) + (f(x) − f_new(x)) after the injection, f(x) before it.
+    """The last layer of a head: f(x); after the injection f_old(x) + (f(x) − f_new(x))."""
 
-    Attributes:
-        old: the head as it was at the injection; buffers.
-        new: the fresh head as it was at the injection; buffers.
-        gate: whether it has been injected, 0 or 1.
-        features: where the first layer stores its input; None if this layer is the first.
-        steps: the nonlinearity after each layer of the head but the last.
-        paths: of the head's layers, in their network.
-        beside: of the frozen layers with the same input, if this layer is the first.
-    """
-
-    old: nn.ModuleList
-    new: nn.ModuleList
-    gate: Tensor
-    features: _Features | None
-    steps: tuple[Callable[[Tensor], Tensor], ...]
-    paths: tuple[str, ...]
-    beside: tuple[str, ...]
+    old: nn.ModuleList  # the head as it was at the injection; buffers
+    new: nn.ModuleList  # the fresh head as it was then; buffers
+    gate: Tensor  # whether it has been injected, 0 or 1
+    features: _Features | None  # None if this layer is the head's first
+    steps: tuple[Callable[[Tensor], Tensor], ...]  # after each layer of the head but the last
+    paths: tuple[str, ...]  # of the head's layers, in their network
+    beside: tuple[str, ...]  # of the frozen layers with the same input, if this one is the first
 
     def forward(self, x: Tensor) -> Tensor:
         y = super().forward(x)

@@ -12,6 +12,7 @@ from rlplast.core.network.edits import Edit, Scale
 from rlplast.core.network.network import Network
 from rlplast.core.network.order import forward_order, heads
 from rlplast.core.network.segments import mixes_scales
+from rlplast.metrics.ranks import at_least_float32
 
 __all__ = [
     "NORMALISED_INPUT",
@@ -33,46 +34,29 @@ NORMALISED_INPUT = "normalised_input"  # attribute of layers that normalise what
 
 @dataclass(frozen=True)
 class Layer:
-    """One place in the forward order.
+    """One place in the forward order."""
 
-    Attributes:
-        weight: W, a norm layer's scale; None if there is none to edit.
-        bias: b, a norm layer's shift; None if there is none to edit.
-        statistics: a BatchNorm's running mean and variance.
-        is_norm: whether the layer normalises, with parameters or without, or what it reads.
-        precedes_norm: whether a norm layer comes later.
-        beside: whether it reads the same as the layer before it here: heads side by side.
-    """
-
-    weight: Block | None
-    bias: Block | None
-    statistics: tuple[Block, ...]
-    is_norm: bool
-    precedes_norm: bool
-    beside: bool
+    weight: Block | None  # W, a norm layer's scale; None if there is none to edit
+    bias: Block | None  # b, a norm layer's shift; None if there is none to edit
+    statistics: tuple[Block, ...]  # a BatchNorm's running mean and variance
+    is_norm: bool  # whether it normalises, with parameters or without, or what it reads
+    precedes_norm: bool  # whether a norm layer comes later
+    beside: bool  # whether it reads the same as the layer before it here: heads side by side
 
 
 @dataclass(frozen=True)
 class Order:
-    """The forward order of one network.
+    """The forward order of one network."""
 
-    Attributes:
-        chains: layers in forward order; one chain per member of a stacked network.
-        weights: every W, chain by chain.
-        classifier: per W, 1 if it belongs to the fully-connected classifier, else 0.
-        pairs: indices of two W each whose product alone matters, (pairs, 2); None if there is none.
-    """
-
-    chains: list[list[Layer]]
-    weights: list[Block]
-    classifier: Tensor
-    pairs: Tensor | None = None
+    chains: list[list[Layer]]  # one per member of a stacked network
+    weights: list[Block]  # every W, chain by chain
+    classifier: Tensor  # per W, 1 if it belongs to the fully-connected classifier, else 0
+    pairs: Tensor | None = None  # indices of two W each whose product alone matters, (pairs, 2)
 
 
 def norms_of(tensors: Sequence[Tensor]) -> Tensor:
     """Return Frobenius norms, in at least float32 (bf16 would round them to three digits)."""
-    wide = [t.to(torch.promote_types(t.dtype, torch.float32)) for t in tensors]
-    return torch.stack(torch._foreach_norm(wide))
+    return torch.stack(torch._foreach_norm([at_least_float32(t) for t in tensors]))
 
 
 def blocks_by_member(

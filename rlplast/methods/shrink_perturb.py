@@ -13,6 +13,7 @@ from rlplast.core.method.method import Method, method
 from rlplast.core.method.once import plain
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
+from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["ShrinkPerturb", "shrink_perturb"]
 
@@ -64,7 +65,7 @@ class ShrinkPerturb(Method):
                 start = context.network.fresh(block, generator)
             else:
                 start = context.network.initial[block.name]
-            now = block.view if block.view.dtype == torch.float64 else block.view.float()
+            now = at_least_float32(block.view)
             if self.shrink is not None and self.noise is not None:
                 value = self.shrink * now + self.noise * start.to(now)
             else:

@@ -12,12 +12,12 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 
 from rlplast.core.method.context import Context
-from rlplast.core.method.method import Method, State, method
+from rlplast.core.method.method import State, method
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
 from rlplast.core.network.units import ActivationPoint
 from rlplast.methods.draws import normal
-from rlplast.methods.features import Reading, check_whole, read_by_heads
+from rlplast.methods.features import OutputTerm, Reading, read_by_heads
 from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["SIGReg", "distance_to_normal"]
@@ -45,7 +45,7 @@ def distance_to_normal(features: Tensor, directions: Tensor) -> Tensor:
 
 @method("sigreg", source="Saheb et al. 2026, SIGReg (arXiv:2602.19373); IsoGaussian-DRL")
 @dataclass(frozen=True)
-class SIGReg(Method):
+class SIGReg(OutputTerm):
     """Pull the last features towards an isotropic Gaussian: sketched, SIGReg.
 
     coef · mean |φ(t) − exp(−t²/2)|² on a batch of its own, over `slices` random unit directions,
@@ -61,19 +61,13 @@ class SIGReg(Method):
         batch: samples of the batch.
     """
 
-    reads = ("batches",)
-
     coef: NonNegativeFloat = 0.2
     slices: Annotated[int, Field(ge=1, le=1_000_000)] = 16
     batch: Annotated[int, Field(ge=1, le=1_000_000)] = 128
 
-    def covers(self, block: Block) -> bool:
-        """Return whether a Block is of a layer; a network of none (a temperature) has no term."""
-        return block.kind != "other"
-
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         """Keep no state: directions are hashes of the seed and the update."""
-        check_whole(self.name, network, blocks, sum(map(self.covers, network.trainable())))
+        self.check_whole(network, blocks)
         self._places(network)
         return {}
 
