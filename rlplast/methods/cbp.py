@@ -105,9 +105,9 @@ class Cbp(Method):
         masks: dict[str, Tensor] = {}
         means: dict[str, Tensor] = {}
         for tag, group in enumerate(context.units):
-            chosen, mean, own = self._choose(context, state, group, tag)
+            chosen, mean, books = self._choose(context, state, group, tag)
             masks[group.name], means[group.name] = chosen, mean
-            edits += own + reset_counts(state, group, chosen)
+            edits += books + reset_counts(state, group, chosen)
         draw = self._draw(context, state)
         # Layer by layer, as the code: a weight between two units that start anew is drawn.
         edits += recycle(context, masks, draw, outgoing_first=True, moments=True)
@@ -188,8 +188,8 @@ class Cbp(Method):
         def draw(group: UnitGroup, part: object, mask: Tensor) -> Tensor:
             spec = group.weight.block.spec
             kaiming = self.init == "kaiming" and spec.kind == "linear"
-            own = 1.0 if group.nonlinearity == "selu" else gain(group.nonlinearity)  # gnt.py
-            factor = own * math.sqrt(3) if kaiming else 1.0
+            scale = 1.0 if group.nonlinearity == "selu" else gain(group.nonlinearity)  # gnt.py
+            factor = scale * math.sqrt(3) if kaiming else 1.0
             bound = factor / math.sqrt(spec.fan_in)
             tag = _ROW + tags[group.name]
             number = state[f"drawn/{group.name}"]

@@ -66,9 +66,8 @@ class Drm(Method):
         """Return α of each member of an ensemble; under None that of what all share."""
         masks: dict[int | None, list[Tensor]] = {None: []}
         for group in context.units:
-            found = dormant(context.activations[group.name], self.threshold)
-            members = {None, group.weight.block.spec.member}
-            for member in members:
-                masks.setdefault(member, []).append(found)
-        shares = {member: torch.cat(found).double().mean() for member, found in masks.items()}
+            mask = dormant(context.activations[group.name], self.threshold)
+            for member in {None, group.weight.block.spec.member}:
+                masks.setdefault(member, []).append(mask)
+        shares = {member: torch.cat(parts).double().mean() for member, parts in masks.items()}
         return {m: (1 - self.rate * share).clamp(*self.keep) for m, share in shares.items()}

@@ -1,6 +1,7 @@
 """Dropout of hidden units: Srivastava et al. 2014."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -12,19 +13,6 @@ from rlplast.core.validation import Names
 from rlplast.methods.dropping import Dropping, dropped
 
 __all__ = ["Dropout", "UnitDropout"]
-
-
-class InputDrop:
-    """A forward pre-hook that drops entries of a layer's input."""
-
-    def __init__(self, method: "UnitDropout", seed: int) -> None:
-        self.method, self.seed = method, seed
-
-    def __call__(self, layer: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        updates = self.method.seen(layer)
-        if updates is None:
-            return args
-        return dropped(args[0], self.method.rate(updates), updates, self.seed), *args[1:]
 
 
 class UnitDropout(Dropping):
@@ -45,8 +33,17 @@ class UnitDropout(Dropping):
     def drop_in(self, model: nn.Module, path: str, seed: int) -> nn.Module:
         """Let a layer drop its input."""
         layer = model.get_submodule(path)
-        layer.register_forward_pre_hook(InputDrop(self, seed))
+        layer.register_forward_pre_hook(partial(_drop_input, self, seed))
         return layer
+
+
+def _drop_input(
+    method: UnitDropout, seed: int, layer: nn.Module, args: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    updates = method.seen(layer)
+    if updates is None:
+        return args
+    return dropped(args[0], method.rate(updates), updates, seed), *args[1:]
 
 
 @method("dropout", key="layers", source="Srivastava et al. 2014")

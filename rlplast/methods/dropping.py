@@ -78,19 +78,19 @@ class Dropping(Method):
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
         """Let every layer of `places` drop; return their paths."""
-        found = self.places(model)
-        layers = {path: model.get_submodule(path) for path in found}
+        names = self.places(model)
+        layers = {path: model.get_submodule(path) for path in names}
         for path, layer in layers.items():
             if hasattr(layer, self._counter):
                 raise ConfigError(f"{self.name}: {path} drops by it already")
             self.check_layer(path, layer)
         for path in layers:
-            own = model.get_submodule(path).parameters()
-            device = next(itertools.chain(own, model.parameters())).device
-            new = self.drop_in(model, path, derive_seed(seed, found[path]))
+            parameters = model.get_submodule(path).parameters()
+            device = next(itertools.chain(parameters, model.parameters())).device
+            new = self.drop_in(model, path, derive_seed(seed, names[path]))
             zero = torch.zeros((), dtype=torch.int64, device=device)
             new.register_buffer(self._counter, zero, persistent=False)  # the state has it
-        return list(found)
+        return list(names)
 
     def places(self, model: nn.Module) -> dict[str, str]:
         """Return the paths of the layers that drop → the name of their draws."""

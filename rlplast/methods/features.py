@@ -142,8 +142,8 @@ def readers(network: Network, method: str) -> list[nn.Module]:
     """Return the layers that read hidden units, and those of `head_layers`."""
     groups = (group for group in network.units().groups if group.point is not None)
     paths = dict.fromkeys(part.block.path for group in groups for part in group.outgoing)
-    found = [network.module.get_submodule(path) for path in paths]
-    return list(dict.fromkeys(found + head_layers(network, method)))
+    layers = [network.module.get_submodule(path) for path in paths]
+    return list(dict.fromkeys(layers + head_layers(network, method)))
 
 
 def at_start(network: Network) -> dict[str, Tensor]:
@@ -151,17 +151,17 @@ def at_start(network: Network) -> dict[str, Tensor]:
 
     Stacked and packed tensors are put together anew at each call, others are θ0 itself.
     """
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for block in network.blocks:
         name, start = ".".join(p for p in (block.path, block.spec.tensor) if p), network.initial
         if not block.spec.index:
             value = start[block.name]
-            found[name] = value.mT if block.spec.transposed else value
+            tensors[name] = value.mT if block.spec.transposed else value
             continue
-        if name not in found:
-            found[name] = torch.empty_like(block.param, requires_grad=False)
-        block.like(found[name]).copy_(start[block.name])
-    return found
+        if name not in tensors:
+            tensors[name] = torch.empty_like(block.param, requires_grad=False)
+        block.like(tensors[name]).copy_(start[block.name])
+    return tensors
 
 
 def members(blocks: Sequence[Block]) -> int:

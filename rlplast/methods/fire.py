@@ -51,8 +51,8 @@ def _orthogonalised(slices: Tensor, iterations: int, polynomial: str) -> tuple[T
     with torch.autocast("cpu", enabled=False):
         if slices.ndim == 2 or min(slices.shape[-2:]) < HALVED:
             return _in_one_go(slices, iterations, polynomial)
-        found = [_in_one_go(one, iterations, polynomial) for one in slices]  # bits of each alone
-        x, grams = zip(*found, strict=True)
+        pairs = [_in_one_go(one, iterations, polynomial) for one in slices]  # bits of each alone
+        x, grams = zip(*pairs, strict=True)
         return torch.stack(x), torch.stack(grams)
 
 
@@ -190,12 +190,12 @@ class Fire(Method):
 
 def _matrices(blocks: Sequence[Block]) -> list[_Matrix]:
     """Return which Blocks are one matrix: the heads of a part that is stored head by head."""
-    found: dict[tuple[str, str, int | None], _Matrix] = {}
+    matrices: dict[tuple[str, str, int | None], _Matrix] = {}
     for block in blocks:
         part = block.spec.part.partition(".")[0]
         key = block.path, part or block.spec.tensor, block.spec.member
-        found.setdefault(key, []).append(block)
-    return list(found.values())
+        matrices.setdefault(key, []).append(block)
+    return list(matrices.values())
 
 
 def _whole(matrix: _Matrix) -> Tensor:

@@ -47,7 +47,7 @@ def find_joins(model: nn.Module, method: str, halves: bool) -> list[Join]:
         NothingToEdit: if there is none.
         ConfigError: for a layer that cannot be resized, naming it.
     """
-    joins = [_join(model, path, own) for path, own in hidden_layers(model, method).items()]
+    joins = [_join(model, path, groups) for path, groups in hidden_layers(model, method).items()]
     joins = [join for join in joins if join.nonlinearity != "linear"]
     if not joins:
         raise NothingToEdit(f"{method} finds no layer with a nonlinearity")

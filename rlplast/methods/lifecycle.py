@@ -90,8 +90,8 @@ class Lifecycle(Method):
                 raise ConfigError(f"lifecycle: {path} is a lifecycle layer already")
             _refuse_tied(model, path)
         for path in paths:
-            own = derive_seed(seed, path)
-            put(model, modules[path], SWAPS[kind_of(modules[path])].of(modules[path], self, own))
+            old = modules[path]
+            put(model, old, SWAPS[kind_of(old)].of(old, self, derive_seed(seed, path)))
         _avoid_fast_paths(model)
         return paths
 
@@ -108,13 +108,16 @@ class Lifecycle(Method):
         if not any(_is_unit_layer(module) for module in model.modules()):
             raise NothingToEdit("lifecycle finds no linear, conv or attention layer")
         units = find_units(model, blocks_of(model))
-        found = dict.fromkeys(group.weight.block.path for group in units.groups)
         # A head is rows of three projections: of linear layers, which have no mask for it, or of
         # torch's attention, which gets one.
         heads = {g.weight.block.path for g in units.groups if g.point is None}
-        attention = nn.MultiheadAttention
-        able = [p for p in found if p not in heads or isinstance(model.get_submodule(p), attention)]
-        paths = [path for path in able if _is_unit_layer(model.get_submodule(path))]
+        layers = {p: model.get_submodule(p) for p in (g.weight.block.path for g in units.groups)}
+        paths = [
+            path
+            for path, layer in layers.items()
+            if _is_unit_layer(layer)
+            and (path not in heads or isinstance(layer, nn.MultiheadAttention))
+        ]
         if not paths:
             reasons = "; ".join(f"{name}: {why}" for name, why in units.refused.items())
             raise NothingToEdit(
@@ -148,8 +151,11 @@ def _place(network: Network, path: str, layer: LifecycleUnits) -> InstalledLayer
     # Of each parameter of a module, the master that stands for it.
     masters = {id(b.module._parameters.get(b.spec.tensor)): b.param for b in network.blocks}
     size = layer.unit_shape()[-1]
-    own = [b for b in network.blocks if b.path == path and b.role in ("weight", "bias")]
-    parts = [Part(b, 0, b.view.shape[0] // size) for b in own]
+    parts = [
+        Part(b, 0, b.view.shape[0] // size)
+        for b in network.blocks
+        if b.path == path and b.role in ("weight", "bias")
+    ]
     groups = network.units().groups if layer.lifecycle.clear_moments else ()
     outgoing = [p for g in groups if g.weight.block.path == path for p in g.outgoing]
     parts += [p for p in outgoing if p.block.role != "buffer"]  # not those of frozen copies
@@ -167,13 +173,13 @@ def _is_unit_layer(module: nn.Module) -> bool:
 
 def _refuse_tied(model: nn.Module, path: str) -> None:
     layer = model.get_submodule(path)
-    own = {id(p): name for name, p in layer.named_parameters(recurse=False)}
+    names = {id(p): name for name, p in layer.named_parameters(recurse=False)}
     for other, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
-            if module is not layer and id(parameter) in own:
+            if module is not layer and id(parameter) in names:
                 raise ConfigError(
-                    f"lifecycle: {path}.{own[id(parameter)]} is tied to {other}.{name}, whose rows "
-                    "would sleep with it: leave it out by naming layers"
+                    f"lifecycle: {path}.{names[id(parameter)]} is tied to {other}.{name}, whose "
+                    "rows would sleep with it: leave it out by naming layers"
                 )
 
 

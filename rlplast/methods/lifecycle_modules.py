@@ -56,12 +56,6 @@ class LifecycleUnits(nn.Module):
 
     All buffers are in the state dict. `scale` and the memories are float32 at least: in half
     precision a scale would stop growing, and a memory of an fp32 master would be rounded.
-
-    Args:
-        *args: those of the layer.
-        lifecycle: the method with its parameters.
-        seed: seed of the layer's draws.
-        **kwargs: those of the layer.
     """
 
     # Per unit, of shape `unit_shape`, int64 but for the scale:
@@ -76,10 +70,6 @@ class LifecycleUnits(nn.Module):
     memories: dict[str, str]  # parameter → the buffer that remembers its rows
     follows: bool  # whether it is a follower's, which never ticks; the `rlplast.Network` sets it
 
-    def __init__(self, *args: Any, lifecycle: Rule, seed: int = 0, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._begin(lifecycle, seed)
-
     @classmethod
     def of(cls, layer: nn.Module, lifecycle: Rule, seed: int) -> Self:
         """Return a layer with the parameters of `layer` themselves, all units awake."""
@@ -90,9 +80,9 @@ class LifecycleUnits(nn.Module):
     def _begin(self, lifecycle: Rule, seed: int) -> None:
         self.lifecycle, self.follows = lifecycle, False
         vars(self)[INSTALLED] = [lifecycle]  # also of a layer that nobody installed
-        found = [n for n in self.remembered() if self._parameters.get(n) is not None]
-        self.memories = {name: f"memory_{name}" for name in found}
-        first, shape = self.get_parameter(found[0]), self.unit_shape()
+        names = [n for n in self.remembered() if self._parameters.get(n) is not None]
+        self.memories = {name: f"memory_{name}" for name in names}
+        first, shape = self.get_parameter(names[0]), self.unit_shape()
         wide = torch.promote_types(first.dtype, torch.float32)
 
         def counts(value: int) -> Tensor:
@@ -109,8 +99,8 @@ class LifecycleUnits(nn.Module):
         self.register_buffer("life", life.clone())
         self.register_buffer("recovery", counts(0))
         for name, memory in self.memories.items():
-            own = self.get_parameter(name).detach()
-            self.register_buffer(memory, own.to(wide, copy=True))
+            value = self.get_parameter(name).detach()
+            self.register_buffer(memory, value.to(wide, copy=True))
 
     @property
     def followed_buffers(self) -> tuple[str, ...]:

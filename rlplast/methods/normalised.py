@@ -70,7 +70,7 @@ def normalise(model: nn.Module, method: str, *, affine: bool, eps: float, bias: 
         ConfigError: for a layer that is normalised like this already, or of another class.
     """
     groups = hidden_layers(model, method)
-    layers = {p: model.get_submodule(p) for p, own in groups.items() if not own[0].norms}
+    layers = {p: model.get_submodule(p) for p, units in groups.items() if not units[0].norms}
     for path in groups:
         if isinstance(model.get_submodule(path), _Normalized):
             raise ConfigError(f"{method}: {path} is normalised already")

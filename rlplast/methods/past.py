@@ -42,5 +42,5 @@ def past_self(network: Network, state: Mapping[str, Tensor]) -> WithWeights:
 def _tensors(network: Network) -> dict[str, Tensor]:
     """Return a network's parameters and saved buffers by name, detached; tied ones once."""
     module, saved = network.module, network.module.state_dict().keys()
-    found = [*module.named_parameters(), *module.named_buffers()]
-    return {name: tensor.detach() for name, tensor in found if name in saved}
+    named = [*module.named_parameters(), *module.named_buffers()]
+    return {name: tensor.detach() for name, tensor in named if name in saved}

@@ -62,9 +62,9 @@ class Persistent(Method):
                 f"persistent finds no linear or conv layer in network {network.name!r}"
             )
         state = {}
-        for name, own in layers.items():
-            entries = sum(block.view.numel() for block in own)
-            state[_PAST + name] = at_least_float32(own[0].view).new_zeros(self.solutions, entries)
+        for name, layer in layers.items():
+            entries = sum(block.view.numel() for block in layer)
+            state[_PAST + name] = at_least_float32(layer[0].view).new_zeros(self.solutions, entries)
         device = blocks[0].view.device if blocks else None
         state["found"] = torch.zeros((), dtype=torch.int64, device=device)
         state["layer"] = torch.zeros(1, dtype=torch.int64, device=device)
@@ -72,26 +72,26 @@ class Persistent(Method):
 
     def plan(self, context: Context, state: State) -> list[Edit]:
         """Plan to remember the layers as they are, and to put all in scope back to θ0."""
-        found = state["found"]
-        place = (found % self.solutions)[None]
+        fired = state["found"]
+        place = (fired % self.solutions)[None]
         layers = self._layers(context.blocks)
         edits: list[Edit] = []
-        for name, own in layers.items():
-            direction = self._direction(own)
+        for name, layer in layers.items():
+            direction = self._direction(layer)
             if not direction.isfinite().all():
-                names = ", ".join(context.network.qualified(block) for block in own)
+                names = ", ".join(context.network.qualified(block) for block in layer)
                 raise BadWeights(f"persistent: {names}: not finite, hence no solution to remember")
             edits.append(Assign(state[_PAST + name], direction[None], rows=place))
         drawn = torch.randint(max(1, len(layers)), (1,), generator=context.stream())
-        edits += [Assign(found, found + 1), Assign(state["layer"], drawn.to(found.device))]
+        edits += [Assign(fired, fired + 1), Assign(state["layer"], drawn.to(fired.device))]
         initial = context.network.initial
         return edits + [Assign(block, initial[block.name]) for block in context.blocks]
 
     def term(self, context: Context, state: State) -> Tensor:
         """Return coef times the sum over remembered solutions and layers."""
         products = []
-        for name, own in self._layers(context.blocks).items():
-            flat = torch.cat([at_least_float32(block.live()).flatten() for block in own])
+        for name, layer in self._layers(context.blocks).items():
+            flat = torch.cat([at_least_float32(block.live()).flatten() for block in layer])
             products.append((state[_PAST + name] @ flat).abs().sum())
         by_layer = torch.stack(products)
         chosen = by_layer if self.layers == "all" else by_layer.index_select(0, state["layer"])

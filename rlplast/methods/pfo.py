@@ -71,7 +71,7 @@ class PFO(Method):
         for (layer, after), (_, before) in zip(now.found, then.found, strict=True):
             moved = at_least_float32(after) - at_least_float32(before)
             squares.setdefault(counts[layer], []).append(moved.square().flatten())
-        means = [max(1, count) * torch.cat(found).mean() for count, found in squares.items()]
+        means = [max(1, count) * torch.cat(parts).mean() for count, parts in squares.items()]
         return self.coef * torch.stack(means).sum()
 
     def _points(self, network: Network, groups: Sequence[UnitGroup]) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -75,8 +74,8 @@ def largest_size(tensor: Tensor) -> Tensor:
 def largest(scores: Tensor, count: int) -> Tensor:
     """Return where the `count` largest scores are, in their shape; of equal ones the first."""
     order = scores.flatten().sort(descending=True, stable=True).indices
-    found = torch.zeros_like(order, dtype=torch.bool)
-    return found.index_fill(0, order[:count], True).view(scores.shape)
+    mask = torch.zeros_like(order, dtype=torch.bool)
+    return mask.index_fill(0, order[:count], True).view(scores.shape)
 
 
 def replacement_cost(
@@ -107,9 +106,8 @@ def replacement_cost(
             continue
         view, bias = blocks[part.block.name].view, biases.get(part.block.layer)
         wide = torch.promote_types(view.dtype, torch.float32)
-        slope, shift = gradient.to(wide), None
-        if reference is not None and bias is not None:
-            shift = context.gradients.get(bias.name)
+        slope = gradient.to(wide)
+        shift = None if bias is None else context.gradients.get(bias.name)
         if reference is not None and shift is not None:
             rows = shift.to(wide).view(-1, *(1,) * (view.ndim - 1))
             slope = slope - part.spread(reference.to(wide)) * rows
@@ -223,10 +221,10 @@ def recycle(
                 new = new.masked_fill(between.view(1, -1, *(1,) * (new.ndim - 2)), 0)
             edits += write_rows(block, rows[block.name], new.__getitem__)
         for part in group.outgoing:
-            block, zero = part.block, part.block.view.new_zeros(())
-            nothing: Callable[[Any], Tensor] = partial(_columns_of, zero.expand_as(block.view))
-            but = rows.get(block.name)
-            edits += write_rows(block, columns[block.name], nothing, part.dim, but)
+            block, but = part.block, rows.get(part.block.name)
+            zeros = block.view.new_zeros(()).expand_as(block.view)
+            mask_of = columns[block.name]
+            edits += write_rows(block, mask_of, lambda i, z=zeros: z[:, i], part.dim, but)
         for part in group.parts if moments else ():
             edits += clear_moments(context, part, mask) if part.block.trainable else []
     return edits
@@ -264,10 +262,6 @@ def _drawn(network: Network, group: UnitGroup, init: str, generator: torch.Gener
     bound = factor * math.sqrt(3 / block.spec.fan_in)
     value = torch.empty(block.view.shape).uniform_(-bound, bound, generator=generator)
     return value.to(block.view.device)
-
-
-def _columns_of(tensor: Tensor, index: Any) -> Tensor:
-    return tensor[:, index]
 
 
 def _as_new(part: Part) -> Tensor:

@@ -18,32 +18,29 @@ def replaceable(model: nn.Module, method: str) -> dict[str, UnitGroup]:
         NothingToEdit: if there is none; it names `method`.
         ConfigError: for one that cannot be replaced, or is by a method already.
     """
-    groups = {path: own[0] for path, own in hidden_layers(model, method).items()}
-    found = {path: group for path, group in groups.items() if group.nonlinearity != "linear"}
-    for path, group in found.items():
-        _check(model, path, group, method)
-    if not found:
+    groups = {path: units[0] for path, units in hidden_layers(model, method).items()}
+    groups = {path: group for path, group in groups.items() if group.nonlinearity != "linear"}
+    for path, group in groups.items():
+        place = _place(group)
+        if place is None:
+            raise ConfigError(
+                f"{method}: {path} has the nonlinearity {group.nonlinearity} as a function, or as "
+                "a module that others use: give it a module of its own, such as nn.ReLU()"
+            )
+        layer = model.get_submodule(path)
+        now = model.get_submodule(place) if place else getattr(layer, NONLINEARITY, None)
+        if hasattr(now, _REPLACED):
+            raise ConfigError(
+                f"{method}: the nonlinearity of {path} is replaced by {vars(now)[_REPLACED]} "
+                "already"
+            )
+    if not groups:
         raise NothingToEdit(f"{method} finds no layer with a nonlinearity")
-    return found
+    return groups
 
 
 def _place(group: UnitGroup) -> str | None:
     return None if group.point is None else group.point.nonlinearity
-
-
-def _check(model: nn.Module, path: str, group: UnitGroup, method: str) -> None:
-    place = _place(group)
-    if place is None:
-        raise ConfigError(
-            f"{method}: {path} has the nonlinearity {group.nonlinearity} as a function, or as a "
-            "module that others use: give it a module of its own, such as nn.ReLU()"
-        )
-    layer = model.get_submodule(path)
-    now = model.get_submodule(place) if place else getattr(layer, NONLINEARITY, None)
-    if hasattr(now, _REPLACED):
-        raise ConfigError(
-            f"{method}: the nonlinearity of {path} is replaced by {vars(now)[_REPLACED]} already"
-        )
 
 
 def replace_nonlinearity(model: nn.Module, group: UnitGroup, new: nn.Module, method: str) -> None:

@@ -67,7 +67,7 @@ def blocks_by_member(
     Raises:
         ConfigError: for a tied tensor; it names `method`.
     """
-    found: dict[int | None, dict[str, dict[str, Block]]] = {}
+    by_member: dict[int | None, dict[str, dict[str, Block]]] = {}
     for block in blocks:
         if block.aliases:
             raise ConfigError(
@@ -76,8 +76,10 @@ def blocks_by_member(
             )
         if block.kind in ("linear", "conv", "norm"):
             role = block.spec.tensor if block.role == "buffer" else block.role
-            found.setdefault(block.spec.member, {}).setdefault(place_of(block), {})[role] = block
-    return found
+            by_member.setdefault(block.spec.member, {}).setdefault(place_of(block), {})[role] = (
+                block
+            )
+    return by_member
 
 
 def chains_of(network: Network, blocks: Sequence[Block], method: str, remedy: str | None) -> Order:
@@ -94,7 +96,7 @@ def chains_of(network: Network, blocks: Sequence[Block], method: str, remedy: st
         ConfigError: if the network has no such order, or a Block no place in it, or outputs would
             not keep their proportion.
     """
-    found = blocks_by_member(network, blocks, method)
+    by_member = blocks_by_member(network, blocks, method)
     part = next((b for b in blocks if b.spec.part), None)
     if part is not None:
         raise ConfigError(
@@ -104,10 +106,10 @@ def chains_of(network: Network, blocks: Sequence[Block], method: str, remedy: st
     nothing = NothingToEdit(
         f"{method} finds no linear, conv or norm layer in network {network.name!r}"
     )
-    if not found:
+    if not by_member:
         raise nothing
-    if None in found and len(found) > 1:
-        name = network.qualified(next(iter(next(iter(found[None].values())).values())))
+    if None in by_member and len(by_member) > 1:
+        name = network.qualified(next(iter(next(iter(by_member[None].values())).values())))
         raise ConfigError(
             f"{method}: {name} is shared by the members of a stacked network: the order branches "
             "there"
@@ -119,7 +121,7 @@ def chains_of(network: Network, blocks: Sequence[Block], method: str, remedy: st
             f"{method}: {network.qualified(bias)} is frozen: it cannot follow {before}, and the "
             "network would compute something else"
         )
-    for layers in found.values():
+    for layers in by_member.values():
         for path, roles in layers.items():
             if path not in paths:
                 name = network.qualified(next(iter(roles.values())))
@@ -127,7 +129,7 @@ def chains_of(network: Network, blocks: Sequence[Block], method: str, remedy: st
                     f"{method}: {name} has no place in the forward order {paths}: pass order=[...] "
                     "with every layer to its Network, or freeze a layer that is not used"
                 )
-    order = [chain_of(layers, paths, network) for layers in found.values()]
+    order = [chain_of(layers, paths, network) for layers in by_member.values()]
     if not any(layer.weight is not None for layers in order for layer in layers):
         raise nothing
     mixing = None if remedy is None else mixes_scales(network, blocks)
@@ -214,11 +216,11 @@ def chain_of(
     """Return the places of some paths, in their order; `layers` has their Blocks by role."""
     modules = dict(network.module.named_modules())
     later_heads = heads(network)[1:]
-    found: list[Layer] = []
+    places: list[Layer] = []
     for path in reversed(paths):
         roles = layers.get(path, {})
         statistics = [roles[name] for name in ("running_mean", "running_var") if name in roles]
-        found.append(
+        places.append(
             Layer(
                 weight=weight_of(roles),
                 bias=roles.get("bias", roles.get("shift")),
@@ -226,11 +228,11 @@ def chain_of(
                 is_norm=isinstance(modules[path], NORMS)
                 or hasattr(modules[path], NORMALISED_INPUT)
                 or any(block.kind == "norm" for block in roles.values()),
-                precedes_norm=any(layer.is_norm for layer in found),
+                precedes_norm=any(layer.is_norm for layer in places),
                 beside=path in later_heads,
             )
         )
-    return found[::-1]
+    return places[::-1]
 
 
 def rescaled(

@@ -70,8 +70,7 @@ class RigL(Method):
         """Plan zeros outside the masks, and at every `every`-th update the new masks."""
         updates = context.clock.updates
         edits: list[Edit] = []
-        moves = bool(self.captured_key(context.clock))
-        gradients = context.gradients if moves else {}
+        gradients = context.gradients if self.captured_key(context.clock) else {}
         for block, count in self._zeros(context.network):
             mask = kept = state[block.name]
             if block.name in gradients:
@@ -79,13 +78,9 @@ class RigL(Method):
                 new = self._moved(block, mask, gradients[block.name], active, updates)
                 kept = mask & new  # what is new begins at 0
                 edits.append(Assign(mask, new))
-            edits += [
-                Assign(target, torch.zeros_like(view), ~kept)
-                for target, view in (
-                    (block, block.view),
-                    *((moment, moment) for moment in context.moments(block).values()),
-                )
-            ]
+            edits.append(Assign(block, torch.zeros_like(block.view), ~kept))
+            moments = context.moments(block).values()
+            edits += [Assign(moment, torch.zeros_like(moment), ~kept) for moment in moments]
         return edits
 
     def captured_key(self, clock: Clock) -> int:

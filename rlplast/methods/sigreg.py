@@ -80,11 +80,11 @@ class SIGReg(OutputTerm):
         read = Reading(given, heads)
         context.outputs(batch, read)
         of = dict(zip(hidden, points.values(), strict=True))
-        found = [_samples(z, of[layer].members, of[layer].units) for layer, z in given.found]
-        found += [_samples(z, getattr(layer, "members", 0), 0) for layer, z in read.found]
+        features = [_samples(z, of[layer].members, of[layer].units) for layer, z in given.found]
+        features += [_samples(z, getattr(layer, "members", 0), 0) for layer, z in read.found]
         terms = [
             distance_to_normal(rows, self._directions(context, place, rows)).sum()
-            for place, rows in enumerate(found)
+            for place, rows in enumerate(features)
         ]
         return self.coef * torch.stack(terms).sum()
 
@@ -92,8 +92,8 @@ class SIGReg(OutputTerm):
         """Return the layers or norms that give features, and the heads that read others."""
         groups = [group for group in network.units().groups if group.point is not None]
         read = read_by_heads(network, groups, self.name)
-        points = {g.point.path: g.point for own in read.values() for g in own if g.point}
-        return points, [head for head, own in read.items() if not own]
+        points = {g.point.path: g.point for units in read.values() for g in units if g.point}
+        return points, [head for head, units in read.items() if not units]
 
     def _directions(self, context: Context, place: int, features: Tensor) -> Tensor:
         device = features.device

@@ -87,8 +87,8 @@ class Snr(Method):
         edits: list[Edit] = []
         masks: dict[str, Tensor] = {}
         for group in context.units:
-            masks[group.name], own = self._observe(context, state, group)
-            edits += own + reset_counts(state, group, masks[group.name])
+            masks[group.name], books = self._observe(context, state, group)
+            edits += books + reset_counts(state, group, masks[group.name])
         tags = {group.name: i for i, group in enumerate(context.units)}
 
         def draw(group: UnitGroup, part: Part, mask: Tensor) -> Tensor:

@@ -233,8 +233,8 @@ def _attentions(network: Network) -> Iterator[tuple[Block, ...]]:
     for group in (g for g in network.units().groups if g.point is None):
         weights = [part.block for part in group.incoming if part.block.role == "weight"]
         # A key and a value of their own for all samples have no weight that could be scaled.
-        own = getattr(weights[0].module, "bias_k", None)
-        if len(weights) == 3 and own is None:
+        shared_key = getattr(weights[0].module, "bias_k", None)
+        if len(weights) == 3 and shared_key is None:
             yield (*weights, group.outgoing[0].block)
 
 

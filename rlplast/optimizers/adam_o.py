@@ -27,8 +27,8 @@ def isometry_gradient(weight: Tensor) -> Tensor:
     tall = matrix.mT if wide else matrix
     gram = tall.mT @ tall
     gram.diagonal(dim1=-2, dim2=-1).sub_(1)
-    found = 4 * (tall @ gram)
-    return (found.mT if wide else found).reshape(weight.shape)
+    gradient = 4 * (tall @ gram)
+    return (gradient.mT if wide else gradient).reshape(weight.shape)
 
 
 class AdamO(AdamW):
@@ -95,11 +95,11 @@ def adam_o(
     weights = Network("model", module).select(
         lambda b: b.role == "weight" and b.kind in ("linear", "conv")
     )
-    own = {b.param for b in weights}
+    matrices = {b.param for b in weights}
     known = next(module.parameters(), None) is not None
 
     def pulled(p: Tensor) -> bool:
-        return p in own if known else p.ndim >= 2
+        return p in matrices if known else p.ndim >= 2
 
     parts = [group | {"isometry": isometry} for group in split(groups, pulled)]
     parts += [group | {"isometry": 0.0} for group in split(groups, lambda p: not pulled(p))]

@@ -67,11 +67,11 @@ class OptimizerConfig(Section):
     def check(self) -> None:
         """Check values against their ranges and against each other."""
         known = get("optimizers", self.name, "optimizer.name").params
-        own = {name: p["default"] for name, p in known.items()} | self.own_params()
-        if own.get("nesterov") and own.get("momentum") == 0:
+        values = {name: p["default"] for name, p in known.items()} | self.own_params()
+        if values.get("nesterov") and values.get("momentum") == 0:
             raise ConfigError(
-                f"optimizer.params.nesterov = {own['nesterov']}: it needs a momentum above 0, such "
-                "as optimizer.momentum = 0.9"
+                f"optimizer.params.nesterov = {values['nesterov']}: it needs a momentum above 0, "
+                "such as optimizer.momentum = 0.9"
             )
         check_section(self, "optimizer")
         if self.first_phase is not None:

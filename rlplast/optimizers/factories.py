@@ -130,16 +130,9 @@ def muon(
     matrices = split(groups, lambda p: p in hidden)
     rest = split(groups, lambda p: p not in hidden)
     made: list[Optimizer] = []
+    options: dict[str, Any] = {"momentum": momentum, "ns_steps": ns_steps}
     if matrices:
-        made.append(
-            Muon(
-                matrices,
-                lr=lr,
-                momentum=momentum,
-                ns_steps=ns_steps,
-                adjust_lr_fn="match_rms_adamw",
-            )
-        )
+        made.append(Muon(matrices, lr=lr, adjust_lr_fn="match_rms_adamw", **options))
     if rest:
         made.append(AdamW(rest, lr=lr, betas=betas, eps=eps, fused=True))
     return made

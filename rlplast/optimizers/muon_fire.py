@@ -99,9 +99,9 @@ def muon_fire(
     eps: PositiveFloat = 1e-10,
 ) -> list[Optimizer]:
     """Muon as in FIRE's code, at `ratio` times the rate; AdamW on the head, biases and norms."""
-    own = _of_head(Network("model", module), head)
-    matrices = split(groups, lambda p: p.ndim >= 2 and p not in own)
-    rest = split(groups, lambda p: p.ndim < 2 or p in own)
+    head_parameters = _of_head(Network("model", module), head)
+    matrices = split(groups, lambda p: p.ndim >= 2 and p not in head_parameters)
+    rest = split(groups, lambda p: p.ndim < 2 or p in head_parameters)
     made: list[Optimizer] = []
     if matrices:
         made.append(FireMuon(matrices, lr, ratio, momentum, ns_steps))

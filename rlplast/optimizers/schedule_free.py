@@ -47,8 +47,8 @@ class ScheduleFree(Optimizer):
             )
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults)
-        scalars = (torch.zeros((), dtype=torch.float64) for _ in "ab")
-        share(self, **dict(zip(("lr_max", "weight_sum"), scalars, strict=True)))
+        names = "lr_max", "weight_sum"
+        share(self, **{name: torch.zeros((), dtype=torch.float64) for name in names})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -85,14 +85,14 @@ class ScheduleFree(Optimizer):
     @torch.no_grad()
     def evaluation_weights(self) -> list[tuple[Tensor, Tensor]]:
         """Return each parameter with its x; those without state are their own."""
-        found = []
+        weights = []
         for group in self.param_groups:
             beta1, _ = group["betas"]
             for p in group["params"]:
                 ahead = self.state.get(p, {}).get("ahead")
                 if ahead is not None:
-                    found.append((p, p - ahead * (1 / beta1 - 1)))
-        return found
+                    weights.append((p, p - ahead * (1 / beta1 - 1)))
+        return weights
 
 
 @optimizer(

@@ -94,8 +94,8 @@ class Trac(Optimizer):
         return loss
 
     def _distance(self, p: Tensor) -> Tensor:
-        found = self.state[p].get("distance")
-        return torch.zeros_like(p) if found is None else found
+        distance = self.state[p].get("distance")
+        return torch.zeros_like(p) if distance is None else distance
 
     def _tune(self, h: Tensor) -> Tensor:
         """Return the new Σs."""

@@ -111,10 +111,10 @@ class Updater:
 
     @torch.no_grad()
     def _compiled_step(self, gradients: Sequence[Tensor | None]) -> None:
-        found = zip(self._parameters, gradients, strict=True)
-        of = self._clipped({p: gradient for p, gradient in found if gradient is not None})
+        pairs = zip(self._parameters, gradients, strict=True)
+        of = self._clipped({p: gradient for p, gradient in pairs if gradient is not None})
         decoupled = self.config.name == "adamw"
-        rows = [(p, o.state[p], c) for o, own, c in self._groups for p in own if p in of]
+        rows = [(p, o.state[p], c) for o, params, c in self._groups for p in params if p in of]
         corrections = adam_corrections([(state["step"], c["betas"]) for _, state, c in rows])
         for (p, state, constants), of_row in zip(rows, corrections, strict=True):
             adam_step(p, of[p], state, constants, of_row, self._lr, decoupled)

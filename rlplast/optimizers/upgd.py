@@ -56,11 +56,11 @@ class UPGD(Optimizer):
         drawn += 1
         if not groups:
             return loss
-        largest = torch.stack([u.max() for found in utilities for u in found]).max()
+        largest = torch.stack([u.max() for of_group in utilities for u in of_group]).max()
         generator = torch.Generator(largest.device)
         generator.manual_seed(derive_seed(self.seed, "noise", int(drawn)))
-        for (params, group), found in zip(groups, utilities, strict=True):
-            for p, u in zip(params, found, strict=True):
+        for (params, group), of_group in zip(groups, utilities, strict=True):
+            for p, u in zip(params, of_group, strict=True):
                 gate = 1 - torch.where(largest > 0, u / largest, 0.0).sigmoid_()
                 noise = torch.randn(p.shape, dtype=p.dtype, device=p.device, generator=generator)
                 move = noise.mul_(group["sigma"]).add_(p.grad).mul_(gate)
