@@ -59,7 +59,9 @@ def _orthogonalised(slices: Tensor, iterations: int, polynomial: str) -> tuple[T
 def _in_one_go(slices: Tensor, iterations: int, polynomial: str) -> tuple[Tensor, Tensor]:
     """Return the same for one matrix, or for a stack of small ones."""
     longer, shorter = max(slices.shape[-2:]), min(slices.shape[-2:])
-    steps = _float32_steps(iterations, polynomial) if slices.is_cpu else 0
+    # How many iterations, the last, may run in float32: in short runs all of them.
+    short, late = (5, 4) if polynomial == "quintic" else (10, 7)
+    steps = min(iterations, short if iterations <= short else late) if slices.is_cpu else 0
     far = longer >= GRAM_ASPECT * shorter and iterations * longer >= EIGEN_COST * shorter
     double = slices.dtype == torch.float64 or steps < iterations or polynomial == "exact" or far
     # A power of two changes no digit and keeps squares of extreme weights in range.
@@ -90,12 +92,6 @@ def _in_one_go(slices: Tensor, iterations: int, polynomial: str) -> tuple[Tensor
 
 def _largest(slices: Tensor) -> Tensor:
     return slices.abs().amax((-2, -1), keepdim=True)
-
-
-def _float32_steps(iterations: int, polynomial: str) -> int:
-    """Return how many iterations, the last, may run in float32: in short runs all of them."""
-    short, late = (5, 4) if polynomial == "quintic" else (10, 7)
-    return min(iterations, short if iterations <= short else late)
 
 
 def _step(x: Tensor, gram: Tensor, polynomial: str) -> Tensor:

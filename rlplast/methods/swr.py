@@ -206,12 +206,10 @@ def _branches(
         for pair in ((query, key), (value, output)):
             if chosen.issuperset(pair):
                 pairs.append(pair)
-                # The bias of the output projection is added to what the pair computes.
-                ones = [_alone(layers[place_of(b)]) for b in pair]
-                chains += [
-                    [o if b is not output else replace(o, bias=None)]
-                    for o, b in zip(ones, pair, strict=True)
-                ]
+                for block in pair:
+                    layer = _alone(layers[place_of(block)])
+                    # The bias of the output projection is added to what the pair computes.
+                    chains.append([replace(layer, bias=None) if block is output else layer])
     done = {layer.weight for chain in chains for layer in chain}
     left = [r for r in layers.values() if weight_of(r) is not None and weight_of(r) not in done]
     if left and not approximate:
