@@ -57,10 +57,8 @@ class Infer(OutputTerm):
         with torch.no_grad():
             context.outputs(batch, start)
         context.outputs(batch, now)
-        terms = []
-        for place, ((_, then), (layer, features)) in enumerate(
-            zip(start.found, now.found, strict=True)
-        ):
+        terms, pairs = [], zip(start.found, now.found, strict=True)
+        for place, ((_, then), (layer, features)) in enumerate(pairs):
             moved = at_least_float32(features) - self.beta * at_least_float32(then)
             apart = hasattr(layer, "members") and moved.ndim > 2
             moved = moved.flatten(int(apart), -2)  # (members,) samples, width

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -80,11 +81,7 @@ class InstalledLayer:
 
 
 def tick(place: InstalledLayer, context: Context) -> list[Edit]:
-    """Return the plan of one tick of one layer.
-
-    Raises:
-        ConfigError: if moments are to be cleared and no optimizer is known.
-    """
+    """Return the plan of one tick of one layer."""
     layer, rule = place.layer, place.layer.lifecycle
     before = Units(**{name: getattr(layer, name) for name in _NAMES})
     after, died, revived = advance(before, rule, layer.seed)
@@ -101,56 +98,40 @@ def tick(place: InstalledLayer, context: Context) -> list[Edit]:
         falling, sleeping, waking = (layer.spread(mask, parameter) for mask in masks)
         edits += write_rows(remembered, falling, weight.__getitem__)
         if rule.memory != "restore":
-            drawn = write_rows(remembered, waking, _Drawn(layer, parameter, before.revivals))
+            draw = partial(_drawn, layer, parameter, before.revivals)
+            drawn = write_rows(remembered, waking, draw)
             edits += drawn + [replace(edit, target=weight) for edit in drawn]
             sleeping = sleeping & ~waking
         edits += write_rows(weight, sleeping, remembered.__getitem__)
-    if rule.target_mask == "online":
-        for follower in place.followers:
-            edits += [
-                Assign(follower.get_buffer(name), getattr(after, name))
-                for name in ("active", "scale")
-            ]
+    for follower in place.followers:
+        for name in layer.followed_buffers:
+            edits.append(Assign(follower.get_buffer(name), getattr(after, name)))
     if rule.clear_moments:
-        edits += _cleared(place, context, revived)
+        if not context.network.optimizers:
+            raise ConfigError(
+                "lifecycle.clear_moments needs the optimizer: make a rlplast.Network of the model "
+                "and its optimizer, and pass it to rlplast.tick or rlplast.Hooks"
+            )
+        rows = revived.view(-1, revived.shape[-1])
+        for member, part in place.parts:
+            edits += clear_moments(context, part, rows[member])
     return edits
 
 
-@dataclass(frozen=True, eq=False)
-class _Drawn:
-    """New rows of a parameter: U(±√(6/fan_in)) for He, U(±√(6/(fan_in + fan_out))) for Xavier."""
-
-    layer: LifecycleUnits
-    parameter: str
-    revivals: Tensor
-
-    def __call__(self, index: Index) -> Tensor:
-        layer, name = self.layer, self.parameter
-        weight = layer.rows(layer.get_buffer(layer.memories[name]))
-        shape = weight[index].shape
-        if weight.ndim == 1:
-            return weight.new_zeros(shape)
-        fan_in, fan_out = layer.fans(name)
-        fans = fan_in if layer.lifecycle.memory == "he" else fan_in + fan_out
-        revivals = layer.spread(self.revivals, name)
-        seeds = layer.seed.flatten().repeat_interleave(len(revivals) // layer.seed.numel())
-        places = torch.arange(len(revivals) // layer.seed.numel(), device=revivals.device)
-        places = places.repeat(layer.seed.numel())
-        seed, revival, place = (key[index].unsqueeze(1) for key in (seeds, revivals, places))
-        entries = torch.arange(weight[0].numel(), device=weight.device)
-        tag = _ROW + list(layer.memories).index(name)
-        drawn = symmetric(weight.dtype, seed, tag, revival, place, entries)
-        return drawn.view(shape) * (6 / fans) ** 0.5
-
-
-def _cleared(place: InstalledLayer, context: Context, revived: Tensor) -> list[Edit]:
-    """Return edits that zero what the optimizer remembers of woken units: rows and columns."""
-    if not context.network.optimizers:
-        raise ConfigError(
-            "lifecycle.clear_moments needs the optimizer: make a rlplast.Network of the model and "
-            "its optimizer, and pass it to rlplast.tick or rlplast.Hooks"
-        )
-    rows = revived.view(-1, revived.shape[-1])
-    return [
-        edit for member, part in place.parts for edit in clear_moments(context, part, rows[member])
-    ]
+def _drawn(layer: LifecycleUnits, name: str, revivals: Tensor, index: Index) -> Tensor:
+    """Return new rows: U(±√(6/fan_in)) for He, U(±√(6/(fan_in + fan_out))) for Xavier; biases 0."""
+    weight = layer.rows(layer.get_buffer(layer.memories[name]))
+    shape = weight[index].shape
+    if weight.ndim == 1:
+        return weight.new_zeros(shape)
+    fan_in, fan_out = layer.fans(name)
+    fans = fan_in if layer.lifecycle.memory == "he" else fan_in + fan_out
+    revivals = layer.spread(revivals, name)
+    seeds = layer.seed.flatten().repeat_interleave(len(revivals) // layer.seed.numel())
+    places = torch.arange(len(revivals) // layer.seed.numel(), device=revivals.device)
+    places = places.repeat(layer.seed.numel())
+    seed, revival, place = (key[index].unsqueeze(1) for key in (seeds, revivals, places))
+    entries = torch.arange(weight[0].numel(), device=weight.device)
+    tag = _ROW + list(layer.memories).index(name)
+    drawn = symmetric(weight.dtype, seed, tag, revival, place, entries)
+    return drawn.view(shape) * (6 / fans) ** 0.5

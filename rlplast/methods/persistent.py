@@ -77,7 +77,9 @@ class Persistent(Method):
         layers = self._layers(context.blocks)
         edits: list[Edit] = []
         for name, layer in layers.items():
-            direction = self._direction(layer)
+            flat = torch.cat([block.view.double().flatten() for block in layer])
+            size = torch.linalg.vector_norm(flat) ** self.norm_power
+            direction = flat / size.clamp(min=1e-300)  # 0 stays 0
             if not direction.isfinite().all():
                 names = ", ".join(context.network.qualified(block) for block in layer)
                 raise BadWeights(f"persistent: {names}: not finite, hence no solution to remember")
@@ -104,9 +106,3 @@ class Persistent(Method):
             if block.trainable and self.covers(block):
                 layers.setdefault(block.layer, []).append(block)
         return layers
-
-    def _direction(self, layer: Sequence[Block]) -> Tensor:
-        """Return Θ/‖Θ‖^norm_power of a layer's entries, (entries,), float64; 0 stays 0."""
-        flat = torch.cat([block.view.double().flatten() for block in layer])
-        size = torch.linalg.vector_norm(flat) ** self.norm_power
-        return flat / size.clamp(min=1e-300)

@@ -135,14 +135,10 @@ class Swr(Method):
             balanced = torch.stack([root, 1 / root], 1).flatten()
             factors = factors.index_copy(0, order.pairs.flatten(), balanced)
         rows = zip(factors.unbind(), norms.unbind(), strict=True)
+        one, leaks = torch.ones_like(norms[0]), self.rule == "printed"
+        statistics = self.rescale_running_stats
         for layers in order.chains:
-            edits += rescaled(
-                layers,
-                rows,
-                torch.ones_like(norms[0]),
-                leaks=self.rule == "printed",
-                statistics=self.rescale_running_stats,
-            )
+            edits += rescaled(layers, rows, one, leaks=leaks, statistics=statistics)
         return edits
 
     def _order(self, network: Network, blocks: Sequence[Block]) -> Order:

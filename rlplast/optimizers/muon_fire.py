@@ -113,14 +113,12 @@ def muon_fire(
 def _of_head(network: Network, head: Sequence[str] | None) -> set[Tensor]:
     """Return the parameters of the head."""
     layers = dict.fromkeys(block.path for block in network.blocks)
+    chosen = set(last_layers(network)) if head is None else set()
     for glob in head or ():
-        if not any(fnmatchcase(layer, glob) for layer in layers):
+        matches = {layer for layer in layers if fnmatchcase(layer, glob)}
+        if not matches:
             raise ConfigError(
                 f"muon_fire.head: {glob!r} matches no layer: {did_you_mean(glob, layers)}"
             )
-    last = last_layers(network)
-
-    def belongs(layer: str) -> bool:
-        return layer in last if head is None else any(fnmatchcase(layer, g) for g in head)
-
-    return {block.param for block in network.blocks if belongs(block.path)}
+        chosen |= matches
+    return {block.param for block in network.blocks if block.path in chosen}
