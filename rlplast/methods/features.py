@@ -36,12 +36,7 @@ class OutputTerm(Method):
         return block.kind != "other"
 
     def check_whole(self, network: Network, blocks: Sequence[Block]) -> None:
-        """Refuse a row that leaves layers out, since all make features; and low precision.
-
-        Raises:
-            ConfigError: if some are left out.
-            BadWeights: for weights in low precision.
-        """
+        """Refuse a row that leaves layers out, since all make features; and low precision."""
         if len(blocks) < sum(map(self.covers, network.trainable())):
             raise ConfigError(
                 f"{self.name} acts on features of network {network.name!r}, which all layers make: "

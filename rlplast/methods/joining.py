@@ -38,10 +38,7 @@ class Join:
 def find_joins(model: nn.Module, method: str, halves: bool) -> list[Join]:
     """Return the layers with hidden units and a nonlinearity.
 
-    Args:
-        model: the model.
-        method: what messages say.
-        halves: whether their rows are to be halved; else their readers are to be widened.
+    With `halves` their rows are to be halved, else their readers are to be widened.
 
     Raises:
         NothingToEdit: if there is none.

@@ -22,13 +22,10 @@ EPS = 1e-8  # in the logarithm, as in the official code
 
 
 def lost_rank(features: Tensor) -> Tensor:
-    """Return m − exp(entropy of σ/Σσ), differentiable, m the most that it can be.
+    """Return m − exp(entropy of σ/Σσ), one number per leading index, differentiable.
 
     Args:
         features: (…, samples, width), whose singular values are σ; m is the smaller of both sizes.
-
-    Returns:
-        One number per leading index; m − 1 of features that are all 0.
     """
     sizes = torch.linalg.svdvals(features)
     total = sizes.sum(-1, keepdim=True)

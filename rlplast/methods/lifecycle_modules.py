@@ -38,10 +38,7 @@ Rule = Any
 def draw_durations(rule: Rule, seed: Tensor, revivals: Tensor) -> tuple[Tensor, Tensor]:
     """Draw L_max and R_max of every unit for the life after so many revivals, int64.
 
-    Args:
-        rule: the method, for its ranges.
-        seed: shape () or (members,).
-        revivals: shape (units,) or (members, units).
+    `seed` is () or (members,), `revivals` (units,) or (members, units), as is each result.
     """
     seeds = seed.unsqueeze(-1)
     units = torch.arange(revivals.shape[-1], device=revivals.device)

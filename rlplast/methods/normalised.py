@@ -56,14 +56,7 @@ _SWAPS: dict[type[nn.Module], type[Any]] = {
 def normalise(model: nn.Module, method: str, *, affine: bool, eps: float, bias: bool) -> list[str]:
     """Normalise every layer with hidden units in place; return their paths.
 
-    Layers that a norm follows already are left alone.
-
-    Args:
-        model: the model.
-        method: what messages say.
-        affine: whether the norms have a scale and a shift.
-        eps: added to the variance.
-        bias: whether the layers keep their bias.
+    Layers that a norm follows already are left alone. `bias` says whether the others keep theirs.
 
     Raises:
         NothingToEdit: if there is none.

@@ -22,11 +22,7 @@ def room(network: Network) -> State:
 
 
 def remember(method: str, network: Network, state: Mapping[str, Tensor]) -> list[Edit]:
-    """Return edits that keep the network as it is now, also if later edits change it.
-
-    Raises:
-        BadWeights: if the network is not finite, and so nothing to compare with.
-    """
+    """Return edits that keep the network as it is now; raise `BadWeights` if it is not finite."""
     bad = [network.qualified(b) for b in network.blocks if not bool(b.view.isfinite().all())]
     if bad:
         raise BadWeights(f"{method}: {', '.join(bad)}: not finite, hence no outputs to keep to")

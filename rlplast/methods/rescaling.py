@@ -62,11 +62,7 @@ def norms_of(tensors: Sequence[Tensor]) -> Tensor:
 def blocks_by_member(
     network: Network, blocks: Sequence[Block], method: str
 ) -> dict[int | None, dict[str, dict[str, Block]]]:
-    """Return the Blocks with a place in the order: by member, by layer, by role.
-
-    Raises:
-        ConfigError: for a tied tensor; it names `method`.
-    """
+    """Return the Blocks with a place in the order: by member, by layer, by role; refuse tied ones."""
     by_member: dict[int | None, dict[str, dict[str, Block]]] = {}
     for block in blocks:
         if block.aliases:
@@ -76,20 +72,15 @@ def blocks_by_member(
             )
         if block.kind in ("linear", "conv", "norm"):
             role = block.spec.tensor if block.role == "buffer" else block.role
-            by_member.setdefault(block.spec.member, {}).setdefault(place_of(block), {})[role] = (
-                block
-            )
+            layers = by_member.setdefault(block.spec.member, {})
+            layers.setdefault(place_of(block), {})[role] = block
     return by_member
 
 
 def chains_of(network: Network, blocks: Sequence[Block], method: str, remedy: str | None) -> Order:
     """Return the order of a network that is a chain, or says in which order its layers come.
 
-    Args:
-        network: the network.
-        blocks: those in scope.
-        method: the method that asks, for messages.
-        remedy: what to do about a part that gives no c·y for c·x; None if that is allowed.
+    `remedy` says what to do about a part that gives no c·y for c·x; None if that is allowed.
 
     Raises:
         NothingToEdit: if there is no weight.
@@ -144,18 +135,9 @@ def chains_of(network: Network, blocks: Sequence[Block], method: str, remedy: st
 def check_followed(
     network: Network, blocks: Sequence[Block], left: Sequence[Block], method: str
 ) -> None:
-    """Refuse to leave out a bias of which the input is scaled.
+    """Raise a `ConfigError` for a bias left out of which the input is scaled.
 
     A network that branches has no forward order, and `rlplast.methods.swr` checks it.
-
-    Args:
-        network: the network.
-        blocks: those to be scaled.
-        left: those of its other layers.
-        method: the method that asks, for messages.
-
-    Raises:
-        ConfigError: naming the bias.
     """
     try:
         paths = forward_order(network)

@@ -28,14 +28,12 @@ POINTS, FARTHEST = 8, 5.0  # where characteristic functions are compared, as in 
 def distance_to_normal(features: Tensor, directions: Tensor) -> Tensor:
     """Return the mean of |φ(t) − exp(−t²/2)|² over directions and 8 points t in [−5, 5].
 
-    φ is the empirical characteristic function of the features along a direction.
+    φ is the empirical characteristic function of the features along a direction. The result has
+    one number per leading index, from 0 to 1.6.
 
     Args:
         features: (…, samples, width).
         directions: unit vectors, (slices, width).
-
-    Returns:
-        One number per leading index, from 0 to 1.6.
     """
     t = torch.linspace(-FARTHEST, FARTHEST, POINTS, dtype=features.dtype, device=features.device)
     angles = (features @ directions.mT).unsqueeze(-1) * t  # (…, samples, slices, points)
