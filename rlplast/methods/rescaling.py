@@ -62,7 +62,7 @@ def norms_of(tensors: Sequence[Tensor]) -> Tensor:
 def blocks_by_member(
     network: Network, blocks: Sequence[Block], method: str
 ) -> dict[int | None, dict[str, dict[str, Block]]]:
-    """Return the Blocks with a place in the order: by member, by layer, by role; refuse tied ones."""
+    """Return the Blocks with a place in the order by member, layer and role; refuse tied ones."""
     by_member: dict[int | None, dict[str, dict[str, Block]]] = {}
     for block in blocks:
         if block.aliases:

@@ -34,17 +34,8 @@ def isometry_gradient(weight: Tensor) -> Tensor:
 class AdamO(AdamW):
     """θ ← (1 − lr·λ)θ − lr·m̂/(√v̂ + ε) − lr·s·∇R(θ), where R is 0 where every matrix is isometric.
 
-    m and v are means of the loss's gradient alone. s is the option `isometry` of a parameter group;
-    tensors of fewer than two dimensions have no R.
-
-    Args:
-        params: parameters, or groups of them.
-        lr: the learning rate.
-        betas: decay of the two means.
-        eps: ε.
-        weight_decay: λ, decoupled.
-        isometry: s.
-        **options: others of AdamW.
+    m and v are means of the loss's gradient alone. λ is `weight_decay`, and s the option `isometry`
+    of a parameter group; tensors of fewer than two dimensions have no R. Other options are AdamW's.
     """
 
     def __init__(

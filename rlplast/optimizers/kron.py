@@ -63,14 +63,7 @@ class Kron(Optimizer):
     (diagonal for vectors and for more than 8192 entries); tensors of more than two dimensions are
     seen as the more square matrix. The move Pm is scaled down to a root mean square of at most
     1.1; decay is decoupled, and only of tensors of two dimensions or more. The factors lie one
-    after the other in one tensor, ``Q``.
-
-    Args:
-        params: parameters, or groups of them.
-        lr: the learning rate.
-        momentum: of the average of gradients, in [0, 1).
-        weight_decay: decoupled.
-        seed: of its draws, with how many updates there were.
+    after the other in one tensor, ``Q``. Draws are of `seed` and how many updates there were.
     """
 
     def __init__(

@@ -25,18 +25,10 @@ class FireMuon(Optimizer):
     """Move tensors along their orthogonalised momentum.
 
     With gradient g: m ← μm + (1 − μ)g, d = μm + (1 − μ)g, O = d orthogonalised in bfloat16, and
-    θ ← (1 − ηλ)θ − η·√max(1, a/b)·O with η = `ratio`·lr. a and b are the tensor's last two
-    dimensions. A kernel of four dimensions is orthogonalised as (C_out, C_in·kh·kw), but its a
-    and b are kh and kw. Other tensors are batches of matrices over their last two dimensions.
-    Weights without a gradient stay.
-
-    Args:
-        params: parameters of at least two dimensions, or groups of them.
-        lr: the learning rate.
-        ratio: η over lr.
-        momentum: μ, in [0, 1).
-        ns_steps: Newton-Schulz iterations.
-        weight_decay: λ.
+    θ ← (1 − ηλ)θ − η·√max(1, a/b)·O with η = `ratio`·lr, μ the `momentum` and λ the
+    `weight_decay`. a and b are the tensor's last two dimensions. A kernel of four dimensions is
+    orthogonalised as (C_out, C_in·kh·kw), but its a and b are kh and kw. Other tensors are batches
+    of matrices over their last two dimensions. Weights without a gradient stay.
     """
 
     def __init__(

@@ -20,17 +20,10 @@ class ScheduleFree(Optimizer):
     """AdamW of the package schedulefree, with its average kept as a distance.
 
     Gradients are taken at y, which the module holds; z makes the steps and x is their average:
-    y = (1 − β₁)z + β₁x. With c = w/Σw, w the square of the largest learning rate so far, and
-    u = g/(√v̂ + ε) + λy: x ← (1 − c)x + cz after z ← z − lr·u. Evaluations use x, see
-    `rlplast.core.method.hooks.Hooks.evaluating`. State is v, its ``step``, and ``ahead`` = z − y
-    (ours): an edit of a weight moves x and z too.
-
-    Args:
-        params: parameters, or groups of them.
-        lr: the learning rate; a warm-up is welcome, what falls is not needed.
-        betas: β₁, above 0, of y; β₂ of v.
-        eps: ε.
-        weight_decay: λ, decoupled, at y.
+    y = (1 − β₁)z + β₁x, β₁ > 0. With c = w/Σw, w the square of the largest learning rate so far,
+    and u = g/(√v̂ + ε) + λy: x ← (1 − c)x + cz after z ← z − lr·u; λ is `weight_decay`. Evaluations
+    use x, see `rlplast.core.method.hooks.Hooks.evaluating`. State is v, its ``step``, and ``ahead``
+    = z − y (ours): an edit of a weight moves x and z too.
     """
 
     def __init__(

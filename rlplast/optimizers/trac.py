@@ -48,7 +48,7 @@ UNIT = START / float(erfi(torch.tensor(0.5, dtype=torch.float64).sqrt()))
 
 
 class Trac(Optimizer):
-    """The move u of a base optimizer, scaled by what six discounted tuners agree on.
+    """The move u of `base`, whose parameters and state it takes over, as six tuners scale it.
 
     With d = θ − θref, g the gradient and S = Σs of the update before (0 at first),
     h = Σ⟨d, g⟩/(S + ε) over all parameters. For each β then v ← β²v + h², σ ← βσ − h from 1e-8 on,
@@ -56,12 +56,6 @@ class Trac(Optimizer):
 
     Once Σs is negative, no later gradient moves the weights from the reference, in the authors'
     code too. The state is the distance d (ours): an edit of a weight moves the reference too.
-
-    Args:
-        base: the optimizer, whose parameters, options and state this one takes over.
-
-    Attributes:
-        base: the same.
     """
 
     def __init__(self, base: Optimizer) -> None:

@@ -21,14 +21,7 @@ class UPGD(Optimizer):
     A weight θ with gradient g has the utility u ← βu + (1 − β)(−g·θ), û = u/(1 − β^t), and η is
     the largest û of all weights. Then θ ← (1 − lr·λ)θ − lr·(g + ξ)(1 − σ(û/η)), ξ ~ N(0, s²). Where
     η ≤ 0 every weight moves at ½ (ours). Weights without a gradient stay, and η leaves them out.
-
-    Args:
-        params: parameters, or groups of them.
-        lr: the learning rate.
-        beta: β, in [0, 1).
-        sigma: s.
-        weight_decay: λ, decoupled.
-        seed: of the noise, with how many updates there were.
+    β is `beta`, s `sigma`, λ `weight_decay`; noise is of `seed` and how many updates there were.
     """
 
     def __init__(
