@@ -132,6 +132,7 @@ def muon(
     made: list[Optimizer] = []
     options: dict[str, Any] = {"momentum": momentum, "ns_steps": ns_steps}
     if matrices:
+        # In bfloat16, slow on a CPU without it: 17 ms for 100 × 64 and 100 × 100 (AMD EPYC Zen 3).
         made.append(Muon(matrices, lr=lr, adjust_lr_fn="match_rms_adamw", **options))
     if rest:
         made.append(AdamW(rest, lr=lr, betas=betas, eps=eps, fused=True))
