@@ -24,12 +24,7 @@ __all__ = ["Experience"]
 class Experience(Environments):
     """Environments, replay, and the updates owed for the transitions stored.
 
-    Args:
-        config: of the run; every environment draws from a stream of its own, in each phase.
-        tasks: makes the environments.
-        rng: the stream batches are drawn from.
-        device: where batches live.
-        clip_rewards: whether the replay stores the sign of rewards only.
+    Batches are drawn from `rng`; `clip_rewards` stores the sign of rewards only.
 
     Raises:
         ConfigError: if the replay is too small ever to give a batch.
@@ -78,11 +73,8 @@ class Experience(Environments):
     def switch(self, phase: int) -> None:
         """Go on in a phase's task.
 
-        Running episodes end as truncated at their last observation, whether or not the replay
-        keeps them: no transition and no n-step window reaches into another task.
-
-        Raises:
-            RlplastError: as `environment_errors` says.
+        Running episodes end as truncated at their last observation: no n-step window reaches into
+        another task.
         """
         if self.tasks.sequence.switch.replay == "clear":
             self.replay.clear()
@@ -123,13 +115,8 @@ class Experience(Environments):
         return after
 
     def state_dict(self) -> dict[str, Any]:
-        """Return environments, frame stacks and counters; the replay's bulk is in files.
-
-        Raises:
-            RlplastError: as `Environments` says.
-        """
-        own = {"replay": self.replay.state_dict(), "credit": self.credit}
-        return super().state_dict() | own
+        """Return environments, frame stacks and counters; the replay's bulk is in files."""
+        return super().state_dict() | {"replay": self.replay.state_dict(), "credit": self.credit}
 
     def load_state_dict(self, state: Mapping[str, Any], new_draws: bool = False) -> None:
         """Restore what `state_dict` returned; the replay follows in `load_files`."""
@@ -149,6 +136,7 @@ class Experience(Environments):
 
         Raises:
             ConfigError: if new episodes would begin, and ``env.resume`` is exact.
+            DamagedFile: if the replay holds actions that the environment has not.
         """
         self.replay.load(folder / "replay", self._replay_state, self._new_draws)
         actions = self.replay.actions()
@@ -158,7 +146,7 @@ class Experience(Environments):
                 f"replay {folder / 'replay'} holds actions from {actions.min()} to "
                 f"{actions.max()}: allowed are 0 to {count - 1}; use an older checkpoint"
             )
-        self.resume()
+        super().load_files(folder)
 
 
 def _frames_on_device(agent: Any, spec: envs.EnvSpec, device: torch.device) -> bool:
