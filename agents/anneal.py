@@ -1,8 +1,5 @@
 """n-step returns and a discount that move after each reset, as BBF has them.
 
-The config key is ``agent.anneal``. `Anneal` is a pure function of the updates done, so there is
-nothing to save.
-
 Source: Schwarzer et al. 2023 (BBF, arXiv:2305.19452); `exponential_decay_scheduler` of its code.
 """
 

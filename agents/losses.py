@@ -28,8 +28,8 @@ def td_target(
         reward: (batch,), the n-step discounted sum.
         discount: (batch,), γ^k, 0 after a termination.
         q_target_next: (batch, actions), the target network's values of the next observation.
-        q_online_next: (batch, actions): if given, it picks the action and the target
-            network values it (van Hasselt et al. 2016); None takes the maximum (Mnih 2015).
+        q_online_next: (batch, actions): if given, it picks the action and the target network
+            values it (van Hasselt et al. 2016); None takes the maximum (Mnih 2015).
     """
     if q_online_next is None:
         value = q_target_next.amax(dim=1)
@@ -53,19 +53,15 @@ def q_of(q: Tensor, action: Tensor) -> Tensor:
 
 
 def tanh_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Return actions tanh(u), u = mean + σ·noise, and their log-probabilities.
+    """Return actions tanh(u), u = mean + σ·noise, and their log-probabilities, (batch,).
 
-    log π(a) = Σ [log N(u; mean, σ) − log(1 − tanh²u)] with the determinant's stable form
-    log(1 − tanh²u) = 2(log 2 − u − softplus(−2u)), which never rounds to log 0
-    (Haarnoja et al. 2018, Appendix C).
+    log π(a) = Σ [log N(u; mean, σ) − log(1 − tanh²u)] with the stable form
+    log(1 − tanh²u) = 2(log 2 − u − softplus(−2u)) (Haarnoja et al. 2018, Appendix C).
 
     Args:
         mean: (batch, action_dim).
         log_std: (batch, action_dim), log σ.
         noise: (batch, action_dim), standard normal.
-
-    Returns:
-        Actions in [−1, 1], (batch, action_dim), and log-probabilities, (batch,).
     """
     u = mean + log_std.exp() * noise
     log_normal = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
@@ -94,8 +90,7 @@ def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
     Source: Schulman et al. 2017 (arXiv:1707.06347), equation 7.
 
     Args:
-        ratio: ρ, (batch,): probability of the action under the policy now, over that under the one
-            that chose it.
+        ratio: ρ, (batch,): probability of the action now, over that when it was chosen.
         advantage: A, (batch,).
         clip: ε.
     """
@@ -106,8 +101,8 @@ def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
 def clipped_values(values: Tensor, before: Tensor, returns: Tensor, bound: float) -> Tensor:
     """Return PPO's clipped loss of values, 0-d: the mean of the larger squared error.
 
-    One is that of V, the other that of V moved by at most `bound` from before the updates. A value
-    that has moved further, towards its return, has no gradient. As in OpenAI's baselines.
+    One is that of V, the other that of V moved by at most `bound` from before the updates. As in
+    OpenAI's baselines.
 
     Args:
         values: V, (batch,).
@@ -120,26 +115,18 @@ def clipped_values(values: Tensor, before: Tensor, returns: Tensor, bound: float
 
 
 def categorical(logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """Return log-probabilities of discrete actions, and entropies, (batch,) each.
-
-    Args:
-        logits: (batch, actions).
-        action: (batch,), integers.
-    """
+    """Return log-probabilities and entropies, (batch,), of logits, (batch, actions)."""
     log_probs = logits.log_softmax(-1)
     return q_of(log_probs, action), -(log_probs.exp() * log_probs).sum(-1)
 
 
 def gaussian(mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """Return log-densities of actions under N(mean, σ), and the entropy.
+    """Return log-densities of actions under N(mean, σ), (batch,), and the entropy all share, 0-d.
 
     Args:
         mean: (batch, action_dim).
-        log_std: (action_dim,), log σ.
+        log_std: (action_dim,).
         action: (batch, action_dim), not clipped.
-
-    Returns:
-        log-densities, (batch,), and the entropy, 0-d, which all observations share.
     """
     scaled = (action - mean) * (-log_std).exp()
     log_prob = (-0.5 * scaled.square() - (log_std + 0.5 * math.log(2 * math.pi))).sum(-1)

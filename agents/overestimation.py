@@ -2,10 +2,6 @@
 
 Source: Chen et al. 2021 (REDQ), Section 3: the normalised bias of Q. Our own: what is done where a
 time limit cuts an episode.
-
-- `Values`: what an agent says, and in which unit.
-- `ValueErrors`: collects values and rewards step by step.
-- `returns_seen`: the returns of one episode, and how much of each was seen.
 """
 
 import copy
@@ -48,9 +44,6 @@ def returns_seen(
         rewards: (T,).
         gamma: discount factor.
         tail: value of the state in which the episode was cut; None if it terminated.
-
-    Returns:
-        Returns and shares, (T,) each, float64.
     """
     returns, seen = np.empty(len(rewards)), np.empty(len(rewards))
     total, unseen = (0.0, 0.0) if tail is None else (tail, 1.0)
@@ -61,12 +54,7 @@ def returns_seen(
 
 
 class ValueErrors:
-    """Collects what an agent says and gets in the episodes of an evaluation.
-
-    Args:
-        num_envs: environments stepped together.
-        values: what the agent says.
-    """
+    """Collects what an agent says and gets in the episodes of an evaluation."""
 
     def __init__(self, num_envs: int, values: Values) -> None:
         self.values = values
@@ -90,8 +78,8 @@ class ValueErrors:
         """
         rewards = np.sign(step.reward) if self.values.clip_rewards else step.reward
         q = self.values.q(stack.obs(), actions)
-        for own, value, reward in zip(self._steps, q, rewards, strict=True):
-            own.append((float(value), float(reward)))
+        for steps, value, reward in zip(self._steps, q, rewards, strict=True):
+            steps.append((float(value), float(reward)))
         cut = np.flatnonzero(step.truncated)
         if len(cut):
             last = copy.deepcopy(stack)
@@ -119,7 +107,7 @@ class ValueErrors:
         errors, returns, seen = map(float, self._sums)
         if seen == 0:
             return {}
-        found = {"overestimation": errors / seen}
+        scores = {"overestimation": errors / seen}
         if returns != 0:
-            found["overestimation_normalized"] = errors / abs(returns)
-        return found
+            scores["overestimation_normalized"] = errors / abs(returns)
+        return scores
