@@ -6,9 +6,9 @@ initialises each Block (``init_block``), and returns its hidden activations.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -37,7 +37,6 @@ __all__ = [
     "Output",
     "OwnQNetwork",
     "QNetwork",
-    "architecture",
     "architecture_of",
     "channels_last",
     "check_network",
@@ -79,29 +78,6 @@ ARCHITECTURES = {
 }
 
 
-def architecture(name: str, obs_shape: Sequence[int], auto: str = "mlp") -> Architecture:
-    """Return one of `ARCHITECTURES`; ``auto`` picks by the shape of a stacked observation.
-
-    Args:
-        name: of it, or auto.
-        obs_shape: shape of one (stacked) observation.
-        auto: what ``auto`` is for observations that are no pictures.
-
-    Raises:
-        ConfigError: for convolutions on flat observations.
-    """
-    check_choice("agent.network", name, ("auto", *ARCHITECTURES))
-    if name == "auto":
-        name = auto if len(obs_shape) != 3 else "nature" if obs_shape[-1] >= 36 else "minatar"
-    found = ARCHITECTURES[name]
-    if found.convs and len(obs_shape) != 3:
-        raise ConfigError(
-            f"agent.network = {name!r} needs image observations, this environment gives "
-            f"shape {tuple(obs_shape)}: allowed is mlp or mlp_small"
-        )
-    return found
-
-
 def architecture_of(agent: Any, obs_shape: Sequence[int], auto: str = "mlp") -> Architecture:
     """Return the architecture of a DQN's or a PPO's config.
 
@@ -109,17 +85,28 @@ def architecture_of(agent: Any, obs_shape: Sequence[int], auto: str = "mlp") -> 
         agent: its section ``agent``.
         obs_shape: shape of one (stacked) observation.
         auto: what ``auto`` is for observations that are no pictures.
+
+    Raises:
+        ConfigError: for convolutions on flat observations.
     """
-    named = architecture(agent.network, obs_shape, auto)
+    name, pictures = agent.network, len(obs_shape) == 3
+    if name == "auto":
+        name = auto if not pictures else "nature" if obs_shape[-1] >= 36 else "minatar"
+    named = ARCHITECTURES[name]
+    if named.convs and not pictures:
+        raise ConfigError(
+            f"agent.network = {name!r} needs image observations, this environment gives "
+            f"shape {tuple(obs_shape)}: allowed is mlp or mlp_small"
+        )
     convs = named.convs if agent.convs is None else convs_of(agent.convs)
-    if convs and len(obs_shape) != 3:
+    if convs and not pictures:
         raise ConfigError(
             f"agent.convs = {agent.convs!r}: this environment gives no pictures but shape "
             f"{tuple(obs_shape)}; leave it out"
         )
     hidden = named.hidden if agent.hidden is None else tuple(agent.hidden)
-    own = {"activation": agent.activation, "output": getattr(agent, "output", named.output)}
-    return replace(named, convs=convs, hidden=hidden, **own)
+    output = getattr(agent, "output", named.output)
+    return Architecture(convs, hidden, agent.activation, output)
 
 
 def check_network(agent: Any, usual: Any, ours: Sequence[str]) -> None:
@@ -203,15 +190,7 @@ def q_network(
     obs_scale: float = 1.0,
     seed: int = 0,
 ) -> nn.Module:
-    """Return the network of a DQN's config.
-
-    Args:
-        agent: its section ``agent``.
-        obs_shape: shape of one (stacked) observation.
-        num_actions: number of discrete actions.
-        obs_scale: factor on observations.
-        seed: that buffers of a user's network are drawn from.
-    """
+    """Return the network of a DQN's section ``agent``; see `QNetwork` and `OwnQNetwork`."""
     if is_factory(agent.network):
         return OwnQNetwork(agent.network, obs_shape, num_actions, obs_scale, seed)
     arch, bins = architecture_of(agent, obs_shape), agent.values and agent.values.bins
@@ -245,7 +224,6 @@ class QNetwork(nn.Module):
         super().__init__()
         self.obs_scale, self.bins = obs_scale, bins
         self.init = init
-        check_choice("agent.init", init, get_args(Init))
         self.activation, self.output = ACTIVATIONS[arch.activation], arch.output
         self.order: list[str] = []
         shape = tuple(obs_shape)
@@ -274,9 +252,7 @@ class QNetwork(nn.Module):
     def unit_specs(self) -> list[UnitSpec]:
         """Return the units of each hidden layer."""
         pairs, (named, _) = zip(self.order, self.order[1:], strict=False), self.activation
-        return [
-            UnitSpec(own, (after,), nonlinearity=named, replaceable=True) for own, after in pairs
-        ]
+        return [UnitSpec(layer, (after,), (), named, replaceable=True) for layer, after in pairs]
 
     def init_block(self, block: Block, generator: torch.Generator) -> Tensor:
         """Draw one Block by this network's initializer."""
