@@ -1,8 +1,7 @@
 """SAC's encoder of pictures: convolutions that the critics share, and random shifts.
 
 Source: DrQ (Kostrikov et al. 2021, arXiv:2004.13649) and DrQ-v2 (Yarats et al. 2022,
-arXiv:2107.09645). The encoder is a part of the critic, and only its loss trains it. Actor and
-critic each project its features to few numbers with a layer of their own.
+arXiv:2107.09645). The encoder is a part of the critic, and only its loss trains it.
 """
 
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from rlplast.agents.networks import ACTIVATIONS, Convs, channels_last
+from rlplast.agents.networks import ACTIVATIONS, Convs, cast_input
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.units import UnitSpec, activated
 
@@ -71,10 +70,7 @@ class Encoder(nn.Module):
 
     def forward(self, obs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return features (batch, features) of pictures in bytes, and activations by layer."""
-        kind = obs.device.type
-        low = torch.is_autocast_enabled(kind)
-        x = channels_last(obs).to(torch.get_autocast_dtype(kind) if low else torch.float32)
-        x = x * self.obs_scale - 0.5
+        x = cast_input(obs) * self.obs_scale - 0.5
         activations: dict[str, Tensor] = {}
         for name in self.order:
             layer = self.get_submodule(name)
@@ -83,12 +79,7 @@ class Encoder(nn.Module):
 
 
 class Projection(nn.Module):
-    """tanh(LayerNorm(linear(x))): few numbers from many features.
-
-    Args:
-        d_in: features.
-        d_out: numbers.
-    """
+    """tanh(LayerNorm(linear(x))): few numbers from many features."""
 
     def __init__(self, d_in: int, d_out: int) -> None:
         super().__init__()
@@ -101,9 +92,7 @@ class Projection(nn.Module):
 
 @torch.no_grad()
 def shift(pictures: Tensor, offsets: Tensor, most: int) -> None:
-    """Move each picture of a batch, in place; what comes in repeats its edge.
-
-    Padded by `most` pixels that repeat the edge, a picture is cut out at its offset (DrQ).
+    """Move each picture of a batch, in place; what comes in repeats its edge (DrQ).
 
     Args:
         pictures: (batch, channels, height, width).

@@ -38,6 +38,7 @@ __all__ = [
     "OwnQNetwork",
     "QNetwork",
     "architecture_of",
+    "cast_input",
     "channels_last",
     "check_network",
     "convs_of",
@@ -279,9 +280,7 @@ class QNetwork(nn.Module):
 
     def _hidden(self, obs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return what the head reads, (batch, features), and the activations of each layer."""
-        kind = obs.device.type
-        low = torch.is_autocast_enabled(kind)  # the first layer would round to it anyway
-        x = channels_last(obs).to(torch.get_autocast_dtype(kind) if low else torch.float32)
+        x = cast_input(obs)
         if self.obs_scale != 1.0:
             x = x * self.obs_scale
         activations: dict[str, Tensor] = {}
@@ -299,6 +298,13 @@ def orthogonal(block: Block, generator: torch.Generator, gain: float) -> Tensor:
     if block.role == "bias":
         return value
     return nn.init.orthogonal_(value, gain, generator=generator)
+
+
+def cast_input(obs: Tensor) -> Tensor:
+    """Return observations channels-last, in float32 or what autocast would round them to."""
+    kind = obs.device.type
+    low = torch.is_autocast_enabled(kind)
+    return channels_last(obs).to(torch.get_autocast_dtype(kind) if low else torch.float32)
 
 
 def channels_last(obs: Tensor) -> Tensor:
