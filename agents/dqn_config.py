@@ -38,9 +38,8 @@ class DQNAgentConfig(OffPolicyAgentConfig):
         epsilon_decay: share of the run over which the exploration rate falls linearly, after
             initial_steps. On a sequence it is a share of each task.
         epsilon_eval: exploration rate in evaluations.
-        exploration: each or shared. With each, every environment draws whether its next action
-            is random. With shared, one draw decides for all of them, in evaluations too. Random
-            actions themselves are always drawn one by one.
+        exploration: each: every environment draws whether its next action is random. shared: one
+            draw decides for all of them, in evaluations too; the actions are drawn one by one.
         policy: network that acts: online or target.
         clip_rewards: whether the agent learns from the sign of rewards; null: only on Atari.
     """
@@ -79,15 +78,11 @@ class DQNConfig(OffPolicyConfig):
     )
 
     def check(self) -> None:
-        """Check values; see `OffPolicyConfig`."""
+        """Check values against their ranges and against each other; write out what is auto."""
         super().check()
         ours = ("convs", "hidden", "activation", "output", "init", "values")
-        check_network(self.agent, DQNAgentConfig(), ours)
-        self._check_values()
-
-    def _check_values(self) -> None:
-        """Refuse keys that categorical values do not read."""
         usual = DQNAgentConfig()
+        check_network(self.agent, usual, ours)
         for name in ("output", "huber_delta") if self.agent.values is not None else ():
             if getattr(self.agent, name) != getattr(usual, name):
                 raise ConfigError(

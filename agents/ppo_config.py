@@ -42,9 +42,8 @@ class PPOAgentConfig(Section):
         gae_lambda: λ of generalised advantage estimation.
         clip: ε: a ratio of probabilities beyond 1 ± ε gains nothing more.
         clip_value: how far a value may move in the updates of a rollout before its loss gains
-            nothing more, as in OpenAI's baselines and CleanRL (``clip_vloss``, there ``clip``);
-            null for no bound. Stable-Baselines3's ``clip_range_vf`` differs: a value beyond it has
-            no gradient even where its error grows.
+            nothing more, as in OpenAI's baselines and CleanRL (``clip_vloss``); null for no bound.
+            Stable-Baselines3's ``clip_range_vf`` differs: beyond it no value has a gradient.
         entropy_coef: factor of the policy's entropy in the actor's loss.
         value_coef: factor of the mean squared error of values in the critic's loss.
         max_grad_norm: largest norm of the gradients of actor and critic together; null for no
@@ -92,7 +91,6 @@ class PPOConfig(AgentConfig):
         env: the environment, or a sequence of tasks. Of ``env.switch`` optimizer and statistics
             count. env_steps of a task that do not fill a rollout are not learnt from.
         optimizer: the optimizer of each network, and its learning rate.
-        agent: the agent.
     """
 
     kind: str = "ppo"
@@ -169,13 +167,7 @@ class PPOConfig(AgentConfig):
                 )
 
     def updates_at(self, env_steps: int) -> int:
-        """Return the updates that are owed for so many env_steps: of whole rollouts of each task.
-
-        Examples:
-            >>> agent = PPOAgentConfig(rollout_steps=16, batch_size=64, epochs=3)
-            >>> [PPOConfig(agent=agent).updates_at(n) for n in (127, 128, 300)]
-            [0, 6, 12]
-        """
+        """Return the updates owed for so many env_steps: of whole rollouts of each task."""
         each, whole = self.sequence().each, self.transitions
         full, rest = (0, env_steps) if each is None else divmod(env_steps, each)
         rollouts = full * ((each or 0) // whole) + rest // whole
