@@ -21,7 +21,7 @@ from rlplast.agents.sequence import TaskSequence
 from rlplast.agents.tasks import Tasks
 from rlplast.core.clock import Clock
 from rlplast.core.device import compile_options, on_device
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import ConfigError, Diverged
 from rlplast.core.fast.graphs import graphs_of
 from rlplast.core.method.context import Activations
 from rlplast.core.method.penalties import Penalties
@@ -391,6 +391,14 @@ class Agent(Reader):
 
     @abstractmethod
     def _act_greedily(self, obs: np.ndarray) -> np.ndarray: ...
+
+    def _check_finite(self, actions: np.ndarray) -> None:
+        if not np.isfinite(actions).all():
+            raise Diverged(
+                f"the policy's actions are not finite at {self.clock}: training diverged; the last "
+                "checkpoint is kept (lower optimizer.lr, or look at receipts.jsonl for a hook just "
+                "before)"
+            )
 
     def _as_stored(self, obs: np.ndarray) -> np.ndarray:
         """Return observations in the type that environments give them in."""
