@@ -15,7 +15,7 @@ from torch import Tensor
 from rlplast.core.errors import ConfigError
 from rlplast.core.validation import Section
 
-__all__ = ["Categorical", "ValuesConfig", "categorical_of", "check_values"]
+__all__ = ["Categorical", "ValuesConfig", "check_values"]
 
 _SIGMA = 0.75
 _FINEST = 1e-6  # width of a bin, in shares of the largest value: some steps of float32
@@ -69,11 +69,6 @@ def check_values(config: ValuesConfig | None) -> None:
             f"agent.values.sigma = {config.sigma} with kind = {config.kind!r}: it is of hl_gauss; "
             "leave it out"
         )
-
-
-def categorical_of(config: ValuesConfig | None, device: torch.device) -> "Categorical | None":
-    """Return what ``agent.values`` asks for; None for values that are numbers."""
-    return None if config is None else Categorical(config, device)
 
 
 class Categorical:

@@ -90,14 +90,12 @@ class Environments:
         now = self.env.learned()
         return self._learned | ({self.tasks.sequence.tasks[self.phase]: now} if any(now) else {})
 
-    def _begin(self, when: str) -> None:
+    def _begin(self, when: str) -> np.ndarray:
+        """Begin new episodes; return their first observations."""
         with environment_errors(when):
             obs = self.env.reset()
-        self._begun(obs)
-
-    def _begun(self, obs: np.ndarray) -> None:
-        """Note the first observations of new episodes."""
         self.stack.push(obs, True)
+        return obs
 
     def obs(self) -> np.ndarray:
         """Return what to act on, (num_envs, ...), stacked."""

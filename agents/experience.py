@@ -80,17 +80,14 @@ class Experience(Environments):
             self.replay.clear()
         super().switch(phase)
 
-    def _begun(self, obs: np.ndarray) -> None:
+    def _begin(self, when: str) -> np.ndarray:
+        obs = super()._begin(when)
         self.replay.start(obs)
-        super()._begun(obs)
+        return obs
 
     def owed(self) -> int:
         """Return how many updates are due before the next environment step."""
         return int(self.credit + 1e-9)
-
-    def paid(self) -> None:
-        """Note that one owed update was done."""
-        self.credit -= 1
 
     def step(self, actions: np.ndarray, clock: Clock) -> Clock:
         """Step every environment, store the transitions, and return the new clock.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlplast.agents.agent import MOST, Agent
-from rlplast.agents.categorical import categorical_of
+from rlplast.agents.categorical import Categorical
 from rlplast.agents.encoders import shift
 from rlplast.agents.experience import Experience
 from rlplast.agents.off_policy_config import OffPolicyConfig
@@ -36,7 +36,8 @@ class OffPolicyAgent(Agent):
         device: torch.device,
         clip_rewards: bool = False,
     ) -> None:
-        self.categorical = categorical_of(config.agent.values, device)
+        values = config.agent.values
+        self.categorical = None if values is None else Categorical(values, device)
         if self.categorical is not None:
             self.means = (*self.means, "train/clipped")
         super().__init__(config, tasks, device)
@@ -48,9 +49,8 @@ class OffPolicyAgent(Agent):
             )
         rng = self.streams.numpy("replay")
         self.experience = Experience(config, tasks, rng, device, clip_rewards)
-        self._anneal = config.agent.annealed()
         # Batches that are drawn together take memory, and gain nothing on a GPU.
-        singly = device.type != "cpu" or self._anneal is not None
+        singly = device.type != "cpu" or config.agent.anneal is not None
         most = min(MOST, NBYTES // self.experience.replay.batch_nbytes)
         self._most = 1 if singly else max(1, most)
 
@@ -85,12 +85,14 @@ class OffPolicyAgent(Agent):
 
     def _horizon(self) -> tuple[int, float]:
         """Return n and γ of the next update."""
-        agent, anneal = self.config.agent, self._anneal
-        return (agent.n_step, agent.gamma) if anneal is None else anneal.at(self.clock.updates)
+        agent = self.config.agent
+        if agent.anneal is None:
+            return agent.n_step, agent.gamma
+        return agent.anneal.at(self.clock.updates, agent.n_step, agent.gamma)
 
     def replay(self) -> Replay:
         """Return the replay, whose windows are those of the next update."""
-        if self._anneal is not None:
+        if self.config.agent.anneal is not None:
             self.experience.replay.look_ahead(*self._horizon())
         return self.experience.replay
 
@@ -106,7 +108,7 @@ class OffPolicyAgent(Agent):
 
     def _update(self, learn: Callable[[Any], Any], batch: Any) -> None:
         super()._update(learn, batch)
-        self.experience.paid()
+        self.experience.credit -= 1
 
     def _autocast(self) -> torch.autocast:
         enabled = self.config.agent.precision == "bf16"
@@ -135,7 +137,7 @@ class OffPolicyAgent(Agent):
         With ``agent.values`` the share of targets outside its range is in ``train/clipped``.
         """
         moving = {}
-        if self._anneal is not None:
+        if self.config.agent.anneal is not None:
             moving = dict(zip(("train/n_step", "train/gamma"), self._horizon(), strict=True))
         return moving | super().metrics()
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveInt
 
 from rlplast.agents.agent_config import AgentConfig, AgentEvaluateConfig, EnvConfig, Width
-from rlplast.agents.anneal import Anneal, AnnealConfig, anneal_of
+from rlplast.agents.anneal import AnnealConfig, check_anneal
 from rlplast.agents.categorical import ValuesConfig, check_values
 from rlplast.agents.sampling import SamplingConfig, sampling_of
 from rlplast.agents.update_plan import Ratio, UpdatePlan, ratios_of
@@ -84,14 +84,10 @@ class OffPolicyAgentConfig(Section):
     precision: Literal["fp32", "bf16"] = "fp32"
     accelerate: Literal["auto", "off", "compile", "graph"] = "auto"
 
-    def annealed(self) -> Anneal | None:
-        """Return how n and γ move; None if they stay."""
-        return anneal_of(self.anneal, self.n_step, self.gamma)
-
     def longest_return(self) -> int:
         """Return the most env_steps whose rewards a target sums."""
-        anneal = self.annealed()
-        return self.n_step if anneal is None else max(anneal.n_step)
+        first = None if self.anneal is None else self.anneal.n_step
+        return max(self.n_step, first or 0)
 
 
 @dataclass
@@ -117,9 +113,9 @@ class OffPolicyConfig(AgentConfig):
         agent, num_envs = self.agent, self.env.num_envs
         sampling_of(agent.sampling)
         check_values(agent.values)
-        longest = agent.longest_return()
+        check_anneal(agent.anneal, agent.gamma)
         self.update_plan()
-        least = num_envs * (longest + 1)
+        least = num_envs * (agent.longest_return() + 1)
         if agent.initial_steps < least:
             raise ConfigError(
                 f"agent.initial_steps = {agent.initial_steps}: allowed is at least num_envs * "

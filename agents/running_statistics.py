@@ -63,11 +63,6 @@ class RunningStatistics:
         """
         return ((obs.float() - self.mean) * self.inv_std).clamp(-LIMIT, LIMIT)
 
-    @property
-    def variance(self) -> npt.NDArray[np.float64]:
-        """Variance per entry, `[*shape]`; 1 before any update."""
-        return self._variance
-
     def state_dict(self) -> dict[str, Any]:
         """Return count, mean and variance; copies."""
         mean, variance = self._mean.copy(), self._variance.copy()
@@ -142,7 +137,7 @@ class ReturnScale:
     def _refresh(self) -> None:
         divisor = 1.0
         if self._statistics.count:
-            deviation = float(np.sqrt(self._statistics.variance + EPS))
+            deviation = float(np.sqrt(self._statistics._variance + EPS))
             divisor = max(deviation, self._largest / self.bound)
         self.factor.copy_(on_device(np.asarray(1 / divisor, np.float32), self.factor.device))
 
