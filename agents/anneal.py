@@ -34,10 +34,7 @@ class AnnealConfig(Section):
     def at(self, updates: int, n_step: int, gamma: float) -> tuple[int, float]:
         """Return n and γ of the update after so many: n and 1 − γ move exponentially.
 
-        Args:
-            updates: done so far.
-            n_step: n at the end of a cycle, ``agent.n_step``.
-            gamma: γ at the end of a cycle, ``agent.gamma``.
+        `n_step` and `gamma` are those at the end of a cycle.
         """
         left = max(0.0, 1 - updates % self.every / self.updates)
         first_n = n_step if self.n_step is None else self.n_step

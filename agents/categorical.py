@@ -74,12 +74,8 @@ def check_values(config: ValuesConfig | None) -> None:
 class Categorical:
     """Bins of values, and targets as probabilities of them.
 
-    The bins of ``hl_gauss`` lie side by side from low to high, and their centres are their values.
-    Those of the others are points: the first is at low and the last at high.
-
-    Attributes:
-        bins: their number.
-        centres: (bins,), float32: their values, in ascending order.
+    The bins of ``hl_gauss`` lie side by side from low to high, and their centres, (bins,), are
+    their values. Those of the others are points: the first is at low and the last at high.
     """
 
     def __init__(self, config: ValuesConfig, device: torch.device | str = "cpu") -> None:

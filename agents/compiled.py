@@ -70,12 +70,8 @@ class CompiledUpdate:
     """A function that takes gradients and writes weights, as one compiled graph.
 
     A call checks all that was assumed when it was compiled, and collects weights and the state of
-    optimizers. That takes a fifth of a small update, so `again` does neither.
-
-    Args:
-        learn: the function.
-        device: where it runs.
-        on_compile: called with the seconds of the first call, which compiles.
+    optimizers. That takes a fifth of a small update, so `again` does neither. `on_compile` is
+    called with the seconds of the first call.
     """
 
     def __init__(

@@ -52,10 +52,7 @@ class DeviceFrames:
     ) -> None:
         """Write stacks of frames to `out`, `[batch, *stacked_shape]`, on the device.
 
-        Args:
-            rows: `[batch, frame_stack]`, where they lie.
-            blank: likewise, which are zero instead; None for none.
-            out: what is written.
+        `rows` is `[batch, frame_stack]`, where they lie; `blank` likewise, which are zero instead.
         """
         flat = out.view(rows.size, *self._host.shape[1:])
         torch.index_select(self._frames, 0, on_device(rows.ravel(), self._device), out=flat)

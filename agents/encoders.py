@@ -21,13 +21,7 @@ NORM_EPS = 1e-5
 
 
 class Encoder(nn.Module):
-    """Convolutions without padding, each followed by a nonlinearity.
-
-    Args:
-        shape: of a stack of pictures, (channels, height, width).
-        convs: channels, kernel and stride of each layer.
-        activation: of `rlplast.agents.networks.ACTIVATIONS`.
-        obs_scale: factor on pictures, which brings them into [0, 1].
+    """Convolutions without padding, each followed by a nonlinearity, of (channels, height, width).
 
     Attributes:
         features: numbers that one picture gives.

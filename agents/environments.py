@@ -161,9 +161,7 @@ class Environments:
     def load_state_dict(self, state: Mapping[str, Any], new_draws: bool = False) -> None:
         """Restore what `state_dict` returned; `load_files` comes next.
 
-        Args:
-            state: what `state_dict` returned.
-            new_draws: whether environments draw from new streams of this run from here on.
+        With `new_draws` environments draw from new streams of this run from here on.
         """
         phase = int(state.get("phase", 0))
         if phase != self.phase:

@@ -82,8 +82,8 @@ def evaluate_policy(
         rng: generator of the i-th environment.
         on_frame: called with each picture of the first environment's share, for videos; where an
             episode ends, that is the first of the next.
-        steps: instead of `episodes`, the env_steps of all environments together within which
-            episodes count; if none ends in time, the first that ends.
+        steps: instead of `episodes`, the env_steps of all environments within which episodes
+            count; if none ends in time, the first that ends.
         values: Q-values to be compared with returns.
 
     Raises:

@@ -80,12 +80,9 @@ ARCHITECTURES = {
 
 
 def architecture_of(agent: Any, obs_shape: Sequence[int], auto: str = "mlp") -> Architecture:
-    """Return the architecture of a DQN's or a PPO's config.
+    """Return the architecture of a DQN's or a PPO's section ``agent``.
 
-    Args:
-        agent: its section ``agent``.
-        obs_shape: shape of one (stacked) observation.
-        auto: what ``auto`` is for observations that are no pictures.
+    `obs_shape` is of a stacked observation; `auto` is what ``auto`` means if it is no picture.
 
     Raises:
         ConfigError: for convolutions on flat observations.
@@ -111,15 +108,12 @@ def architecture_of(agent: Any, obs_shape: Sequence[int], auto: str = "mlp") -> 
 
 
 def check_network(agent: Any, usual: Any, ours: Sequence[str]) -> None:
-    """Check ``agent.network``; beside a user's function no key of our networks is allowed.
+    """Check ``agent.network``; beside a user's function no key of ours is allowed.
 
     Args:
         agent: the section ``agent`` of a DQN's or a PPO's config.
         usual: the same with default values.
         ours: keys of our networks.
-
-    Raises:
-        ConfigError: for another name, or such a key with a value of its own.
     """
     if not is_factory(agent.network):
         check_choice("agent.network", agent.network, ("auto", *ARCHITECTURES))

@@ -20,8 +20,7 @@ class Values:
     """What an agent says about returns.
 
     Attributes:
-        q: Q(s, a), (n,), of stacked observations (n, ...) and actions (n, ...); of the greedy
-            actions for None.
+        q: Q(s, a), (n,), of stacked observations and actions, (n, ...) each; None for greedy ones.
         gamma: discount factor per env_step, in [0, 1].
         clip_rewards: whether it learns from the sign of rewards.
     """
@@ -34,16 +33,11 @@ class Values:
 def returns_seen(
     rewards: Sequence[float], gamma: float, tail: float | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the discounted return from each step of an episode on, and the share that was seen.
+    """Return the discounted return from each step of an episode on, (T,), and the share seen of it.
 
     An episode that terminated was seen whole: the shares are 1. One that was cut goes on with
     `tail`, the value of its last state. n steps before the cut γ^n of an error that all values
     share is in the tail too, and cancels; so 1 − γ^n was seen.
-
-    Args:
-        rewards: (T,).
-        gamma: discount factor.
-        tail: value of the state in which the episode was cut; None if it terminated.
     """
     returns, seen = np.empty(len(rewards)), np.empty(len(rewards))
     total, unseen = (0.0, 0.0) if tail is None else (tail, 1.0)
@@ -68,14 +62,7 @@ class ValueErrors:
         step: envs.VectorStep,
         counted: Sequence[bool],
     ) -> None:
-        """Note one step of all environments.
-
-        Args:
-            stack: the frames that were acted on.
-            actions: (num_envs, ...).
-            step: what came of them.
-            counted: of each environment whether its episode counts; else it is left out.
-        """
+        """Note one step of all environments; `counted` says of each whether its episode counts."""
         rewards = np.sign(step.reward) if self.values.clip_rewards else step.reward
         q = self.values.q(stack.obs(), actions)
         for steps, value, reward in zip(self._steps, q, rewards, strict=True):

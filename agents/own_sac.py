@@ -62,16 +62,7 @@ class OwnActor(nn.Module):
 
 
 class OwnCritic(nn.Module):
-    """Values of an action by every member of an ensemble: trunks of a user with linear heads.
-
-    Args:
-        name: ``package.module:factory``.
-        obs_shape: shape of one observation.
-        action_dim: entries of an action.
-        members: how many critics.
-        seed: that buffers are drawn from.
-        bins: if values are categorical; None for one number.
-    """
+    """Values of an action by every member of an ensemble: trunks of a user with linear heads."""
 
     of_user = True
 

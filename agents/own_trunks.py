@@ -28,9 +28,6 @@ def making(
         inputs: zeros that a trunk is called with.
         seed: of the trunk that is looked at.
         spaces: arguments of the function.
-
-    Raises:
-        ConfigError: for another number of modules, or a trunk that cannot be used.
     """
     make = partial(_trunk, name, part, inputs=inputs, **spaces)
     key, first = f"{_KEY} = {name!r}", make(seed=seed)

@@ -30,18 +30,10 @@ __all__ = [
 
 
 class PolicyNetwork(QNetwork):
-    """Logits of discrete actions, or means of continuous ones.
+    """Logits of discrete actions, or means of continuous ones; see `QNetwork`.
 
     Continuous ones have a parameter ``log_std`` beside them: log σ, (action_dim,), which no
-    observation moves.
-
-    Args:
-        arch: the trunk.
-        obs_shape: shape of one (stacked) observation.
-        outputs: discrete actions, or entries of a continuous one.
-        obs_scale: factor on observations, 1/255 for frames.
-        init: as in `QNetwork`; the head's gain is 0.01.
-        log_std: log σ at the start; None for discrete actions.
+    observation moves; it begins with `log_std`.
     """
 
     head_gains: ClassVar[dict[str, float]] = {"head": 0.01}

@@ -288,11 +288,8 @@ class Replay:
         """Return what writes the memory as it is now into a new or empty folder, when called.
 
         That may be done once, in another thread while rows are added; `add` waits before it
-        overwrites a row that is still to be read. Nothing else is saved meanwhile.
-
-        Args:
-            previous: folder of an earlier save of this run, or of the run it went on from; its
-                files are hard-linked, and only rows added since are written.
+        overwrites a row that is still to be read. Files of the earlier save `previous` are
+        hard-linked, and only rows added since are written.
         """
         self._saving = replay_files.Saving(self._rings(), previous, self._segment_rows)
         return self._saving
@@ -300,13 +297,8 @@ class Replay:
     def load(self, folder: Path, state: dict[str, Any], new_draws: bool = False) -> None:
         """Restore memory and stream, so that sampling goes on as if never interrupted.
 
-        Files are mapped into memory where that is possible, so they must not change. After an error
-        the content is undefined until another `load` succeeds.
-
-        Args:
-            folder: what `begin_save` wrote.
-            state: what `state_dict` returned at that moment.
-            new_draws: whether the streams stay as they are, new.
+        Files are mapped into memory where that is possible, so they must not change. With
+        `new_draws` the streams stay as they are, new. After an error the content is undefined.
 
         Raises:
             ConfigError: if the saved memory has another layout than this one.

@@ -95,12 +95,7 @@ def plan(
     """Return the segments of an earlier save that are shared, and those that are to be written.
 
     Together they hold all rows, each once, and maybe some before them that are no longer in memory.
-
-    Args:
-        earlier: segments of the earlier save, of the same kind and environment.
-        held: the rows to be saved.
-        size: rows the ring holds; no segment passes its seam.
-        longest: rows a segment has at most.
+    Segments have at most `longest` rows, and none passes the seam of the ring of `size` rows.
     """
     shared: list[Segment] = []
     for part in sorted(earlier):
@@ -126,11 +121,7 @@ class Saving:
     """One save: planned when it is made, written when it is called, maybe in another thread.
 
     Rows are read from memory meanwhile; whoever adds rows has to `wait` before overwriting them.
-
-    Args:
-        rings: what is in memory now.
-        previous: folder of an earlier save of the same run, or of the one it went on from.
-        longest: rows a segment has at most.
+    `previous` is the folder of an earlier save of the same run, or of the one it went on from.
     """
 
     def __init__(self, rings: Rings, previous: Path | None, longest: int) -> None:

@@ -132,9 +132,7 @@ class Rollout:
     def cut(self, envs: npt.NDArray[np.int64], last: np.ndarray) -> None:
         """End episodes of environments, (k,), with the newest step, as truncated.
 
-        Args:
-            envs: the environments.
-            last: their last observations, (k, *obs_shape), as the networks see them.
+        Their last observations, (k, *obs_shape), are as the networks see them.
         """
         if self.position and len(envs):
             self.ended[self.position - 1, envs] = True

@@ -26,12 +26,12 @@ __all__ = ["KINDS", "Actor", "Critic", "Temperature", "TrunkSpec", "actor_of", "
 
 
 class Actor(TrunkNetwork):
-    """Mean and logarithm of the standard deviation of a Gaussian before tanh.
+    """Mean and logarithm of the standard deviation of a Gaussian before tanh, two linear heads.
 
     Args:
         obs_dim: entries of an observation; of ``drq`` the features of the critics' encoder.
         action_dim: entries of an action.
-        trunk: what comes before the two linear heads `mean` and `log_std`.
+        trunk: what comes before the heads.
         log_std_min: lower bound of `log_std`.
         log_std_max: upper bound.
         log_std: ``squash`` or ``clamp``, see `rlplast.agents.losses.between`.
@@ -187,13 +187,6 @@ def critic_of(
     seed: int = 0,
 ) -> Critic | OwnCritic:
     """Return the critics of a SAC's section ``agent``.
-
-    Args:
-        agent: the section.
-        obs_shape: shape of one (stacked) observation.
-        action_dim: entries of an action.
-        obs_scale: factor that brings pictures into [0, 1].
-        seed: that buffers of a user's networks are drawn from.
 
     Raises:
         ConfigError: if the network does not fit the observations, or as `OwnCritic` says.

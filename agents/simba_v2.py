@@ -58,12 +58,6 @@ class Scaler(nn.Module):
 
     Adam moves each s by about the learning rate, so `scale` says how fast the factor changes.
     Hooks see it as the scale of a norm layer.
-
-    Args:
-        dim: features.
-        init: the factor at the start.
-        scale: the parameter at the start.
-        members: how many of an ensemble have one each; None for no ensemble.
     """
 
     def __init__(self, dim: int, init: float, scale: float, members: int | None = None) -> None:

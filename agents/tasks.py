@@ -53,8 +53,7 @@ class Tasks:
     def decide(self, known: Mapping[str, Any]) -> dict[str, Any]:
         """Find how the run goes on after an interruption, and return it for run.json.
 
-        Args:
-            known: what run.json says already, which is not judged again.
+        What run.json says already (`known`) is not judged again.
 
         Returns:
             The `id` of the environment, the worst level of its tasks as `resume` with the `reason`
