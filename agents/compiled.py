@@ -75,10 +75,7 @@ class CompiledUpdate:
     """
 
     def __init__(
-        self,
-        learn: Callable[..., Any],
-        device: torch.device,
-        on_compile: Callable[[float], None],
+        self, learn: Callable[..., Any], device: torch.device, on_compile: Callable[[float], None]
     ) -> None:
         import torch._dynamo
 

@@ -179,11 +179,7 @@ class OwnQNetwork(nn.Module):
 
 
 def q_network(
-    agent: Any,
-    obs_shape: Sequence[int],
-    num_actions: int,
-    obs_scale: float = 1.0,
-    seed: int = 0,
+    agent: Any, obs_shape: Sequence[int], num_actions: int, obs_scale: float = 1.0, seed: int = 0
 ) -> nn.Module:
     """Return the network of a DQN's section ``agent``; see `QNetwork` and `OwnQNetwork`."""
     if is_factory(agent.network):

@@ -180,11 +180,7 @@ class Temperature(nn.Module):
 
 
 def critic_of(
-    agent: Any,
-    obs_shape: Sequence[int],
-    action_dim: int,
-    obs_scale: float = 1 / 255,
-    seed: int = 0,
+    agent: Any, obs_shape: Sequence[int], action_dim: int, obs_scale: float = 1 / 255, seed: int = 0
 ) -> Critic | OwnCritic:
     """Return the critics of a SAC's section ``agent``.
 
@@ -211,11 +207,7 @@ def critic_of(
 
 
 def actor_of(
-    agent: Any,
-    obs_shape: Sequence[int],
-    action_dim: int,
-    critic: Critic | OwnCritic,
-    seed: int = 0,
+    agent: Any, obs_shape: Sequence[int], action_dim: int, critic: Critic | OwnCritic, seed: int = 0
 ) -> Actor | OwnActor:
     """Return the actor of a SAC's section ``agent``; of pictures it reads the critics' features."""
     log_std = agent.log_std_min, agent.log_std_max, agent.log_std

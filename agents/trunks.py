@@ -118,12 +118,7 @@ class _BroBlock(nn.Module):
     """x + norm2(fc2(f(norm1(fc1(x)))))."""
 
     def __init__(
-        self,
-        fc1: nn.Module,
-        norm1: nn.Module,
-        fc2: nn.Module,
-        norm2: nn.Module,
-        nonlinearity: Step,
+        self, fc1: nn.Module, norm1: nn.Module, fc2: nn.Module, norm2: nn.Module, nonlinearity: Step
     ) -> None:
         super().__init__()
         self.fc1, self.norm1, self.fc2, self.norm2 = fc1, norm1, fc2, norm2
