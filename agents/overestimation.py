@@ -17,17 +17,14 @@ __all__ = ["ValueErrors", "Values", "returns_seen"]
 
 @dataclass(frozen=True)
 class Values:
-    """What an agent says about returns.
+    """What an agent says about returns: Q(s, a), (n,).
 
-    Attributes:
-        q: Q(s, a), (n,), of stacked observations and actions, (n, ...) each; None for greedy ones.
-        gamma: discount factor per env_step, in [0, 1].
-        clip_rewards: whether it learns from the sign of rewards.
+    It is of stacked observations and actions, (n, ...) each; of greedy actions for None.
     """
 
     q: Callable[[np.ndarray, np.ndarray | None], np.ndarray]
     gamma: float
-    clip_rewards: bool
+    clip_rewards: bool  # whether it learns from the sign of rewards
 
 
 def returns_seen(

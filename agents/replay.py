@@ -36,20 +36,15 @@ _TRIES = 8  # draws at once in place of one that cannot be sampled
 class Batch(NamedTuple):
     """B transitions for one update; stacks have the oldest frame first.
 
-    Attributes:
-        obs: `[B, *stacked_shape]`, see `rlplast.envs.base.stacked_shape`.
-        action: `[B]`, int64; continuous ones `[B, action_dim]`, float32.
-        reward: `[B]`, float32: sum of gamma^i * reward_i over the k <= n steps of the window.
-        discount: `[B]`, float32: gamma^k, or 0 where the episode terminated in the window.
-        obs_next: the observation k steps later, shaped like `obs`: at a truncation the final one of
-            the episode. Where `discount` is 0 by termination it means nothing.
+    `obs_next` is k <= n steps after `obs`: at a truncation the final one of the episode. Where
+    `discount` is 0 by termination it means nothing.
     """
 
-    obs: torch.Tensor
-    action: torch.Tensor
-    reward: torch.Tensor
-    discount: torch.Tensor
-    obs_next: torch.Tensor
+    obs: torch.Tensor  # [B, *stacked_shape], see `rlplast.envs.base.stacked_shape`
+    action: torch.Tensor  # [B], int64; continuous ones [B, action_dim], float32
+    reward: torch.Tensor  # [B], float32: sum of gamma^i * reward_i over the k steps
+    discount: torch.Tensor  # [B], float32: gamma^k, or 0 where the episode terminated
+    obs_next: torch.Tensor  # shaped like `obs`
 
 
 class _Windows(NamedTuple):

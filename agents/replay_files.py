@@ -44,17 +44,11 @@ class Segment(NamedTuple):
 
 
 class Rings(NamedTuple):
-    """What is in memory: a ring of rows per environment, one after the other in each array.
+    """What is in memory: a ring of rows per environment, one after the other in each array."""
 
-    Attributes:
-        arrays: ``frames`` and ``records``, rows first.
-        size: rows a ring holds.
-        written: rows ever written, by environment.
-    """
-
-    arrays: Mapping[str, npt.NDArray[Any]]
-    size: int
-    written: Sequence[int]
+    arrays: Mapping[str, npt.NDArray[Any]]  # ``frames`` and ``records``, rows first
+    size: int  # rows a ring holds
+    written: Sequence[int]  # rows ever written, by environment
 
     def held(self) -> Iterable[Segment]:
         """Yield the rows that are in memory and final, of every array and environment."""

@@ -18,23 +18,14 @@ Floats = npt.NDArray[np.floating]
 
 
 class Transitions(NamedTuple):
-    """Transitions of a rollout.
+    """Transitions of a rollout."""
 
-    Attributes:
-        obs: (batch, *obs_shape), as the networks saw them.
-        action: (batch,) integers, or (batch, action_dim), not clipped.
-        log_prob: (batch,), log-probability of the action when it was chosen.
-        advantage: (batch,).
-        returns: (batch,), what the critic learns: advantage plus value.
-        value: (batch,), the critic's as the rollout was full.
-    """
-
-    obs: Tensor
-    action: Tensor
-    log_prob: Tensor
-    advantage: Tensor
-    returns: Tensor
-    value: Tensor
+    obs: Tensor  # (batch, *obs_shape), as the networks saw them
+    action: Tensor  # (batch,) integers, or (batch, action_dim), not clipped
+    log_prob: Tensor  # (batch,), log-probability of the action when it was chosen
+    advantage: Tensor  # (batch,)
+    returns: Tensor  # (batch,), what the critic learns: advantage plus value
+    value: Tensor  # (batch,), the critic's as the rollout was full
 
 
 def advantages(

@@ -37,17 +37,11 @@ __all__ = ["SAC", "SACBatch"]
 
 
 class SACBatch(NamedTuple):
-    """What one update reads.
+    """What one update reads."""
 
-    Attributes:
-        transitions: B transitions with raw observations.
-        noise: (2, B, action_dim), standard normal: for the actor's loss and for the target.
-        members: (critic_subset,), the critics whose values make the target; None for all.
-    """
-
-    transitions: Batch
-    noise: Tensor
-    members: Tensor | None = None
+    transitions: Batch  # with raw observations
+    noise: Tensor  # (2, B, action_dim), standard normal: for the actor's loss and for the target
+    members: Tensor | None = None  # (critic_subset,), whose values make the target; None for all
 
 
 class SAC(OffPolicyAgent):

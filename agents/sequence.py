@@ -59,21 +59,13 @@ class EnvConfig(Section):
 
 @dataclass(frozen=True)
 class TaskSequence:
-    """The tasks of a run, by phase.
+    """The tasks of a run, by phase."""
 
-    Attributes:
-        each: env_steps of a task; None in a run of one environment.
-        tasks: the number of each phase's task, from 0; equal tasks have one number.
-        names: what each task is called, by its number.
-        envs: id and options of each task, by its number.
-        switch: what happens between them.
-    """
-
-    each: int | None
-    tasks: tuple[int, ...]
-    names: tuple[str, ...]
-    envs: tuple[tuple[str, dict[str, Any]], ...]
-    switch: Switch
+    each: int | None  # env_steps of a task; None in a run of one environment
+    tasks: tuple[int, ...]  # the number of each phase's task, from 0; equal tasks have one number
+    names: tuple[str, ...]  # by the task's number
+    envs: tuple[tuple[str, dict[str, Any]], ...]  # id and options, by the task's number
+    switch: Switch  # what happens between tasks
 
     @classmethod
     def parse(cls, env: EnvConfig) -> "TaskSequence":

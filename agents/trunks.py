@@ -48,27 +48,16 @@ CUT_NORMAL_STD = 0.87962566103423978
 
 @dataclass(frozen=True)
 class TrunkSpec:
-    """What comes before the heads.
+    """What comes before the heads."""
 
-    Attributes:
-        kind: one of `RESIDUAL`, ``mlp``, or ``drq``: an ``mlp`` of what pictures are encoded to.
-        width: units of a layer, at least 1; of the stream in a residual trunk.
-        blocks: residual blocks, or hidden layers of the others, at least 1.
-        init: ``auto`` or ``orthogonal``, see `TrunkNetwork.init_block`.
-        activation: of `rlplast.agents.networks.ACTIVATIONS`.
-        hidden: of ``mlp`` and ``drq``: widths of the layers, instead of `width` and `blocks`.
-        convs: of ``drq``: channels, kernel and stride of each convolution.
-        features: of ``drq``: numbers that features of pictures are projected to.
-    """
-
-    kind: str
-    width: int
-    blocks: int
-    init: str = "auto"
+    kind: str  # of `KINDS`; ``drq`` is an ``mlp`` of what pictures are encoded to
+    width: int  # units of a layer; of the stream in a residual trunk
+    blocks: int  # residual blocks, or hidden layers of the others
+    init: str = "auto"  # or ``orthogonal``, see `TrunkNetwork.init_block`
     activation: Activation = "relu"
-    hidden: tuple[int, ...] | None = None
-    convs: Convs = DRQ_CONVS
-    features: int = 50
+    hidden: tuple[int, ...] | None = None  # widths of plain layers, for `width` and `blocks`
+    convs: Convs = DRQ_CONVS  # of ``drq``
+    features: int = 50  # of ``drq``: numbers that features of pictures are projected to
 
     @classmethod
     def of(cls, agent: Any, network: str) -> "TrunkSpec":

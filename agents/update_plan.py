@@ -74,19 +74,12 @@ def _row(row: Any, total: Time, key: str) -> tuple[int, float]:
 
 @dataclass(frozen=True)
 class UpdatePlan:
-    """Updates owed, as a function of env_steps.
+    """Updates owed, as a function of env_steps."""
 
-    Attributes:
-        ratios: env_steps from which each replay ratio holds, ascending from 0, and the ratios.
-        initial_steps: env_steps before the first update.
-        initial_updates: updates owed at the end of `initial_steps`.
-        sequence: the run's tasks, in which each may wait for its own initial steps.
-    """
-
-    ratios: tuple[tuple[int, float], ...]
-    initial_steps: int
-    initial_updates: int
-    sequence: TaskSequence
+    ratios: tuple[tuple[int, float], ...]  # of `ratios_of`
+    initial_steps: int  # env_steps before the first update
+    initial_updates: int  # owed at the end of `initial_steps`
+    sequence: TaskSequence  # in which each task may wait for its own initial steps
 
     def owed(self, before: int, after: int) -> float:
         """Return the updates owed for the env_steps after `before` and up to `after`."""
