@@ -181,7 +181,6 @@ class Agent(Reader):
         self.updaters[network].minimise(self._penalised(network, loss))
 
     def _penalised(self, network: str, loss: Tensor) -> Tensor:
-        """Return a network's loss with the terms of its penalties."""
         if not self.penalties.terms:
             return loss
         return self.penalties.add(network, loss, clock=self.clock.advance(updates=1))
@@ -292,12 +291,7 @@ class Agent(Reader):
     ) -> Evaluation:
         """Play full episodes as in an evaluation; see `evaluate_policy`.
 
-        Args:
-            number: of the evaluation, for its streams.
-            episodes: how many.
-            on_frame: called with each picture.
-            steps: instead of so many episodes, those that end within so many env_steps.
-            task: by its number; None for that of this phase.
+        Streams are those of evaluation `number`; `task` is None for that of this phase.
 
         Raises:
             ConfigError: in an environment that changes.

@@ -108,13 +108,7 @@ def architecture_of(agent: Any, obs_shape: Sequence[int], auto: str = "mlp") -> 
 
 
 def check_network(agent: Any, usual: Any, ours: Sequence[str]) -> None:
-    """Check ``agent.network``; beside a user's function no key of ours is allowed.
-
-    Args:
-        agent: the section ``agent`` of a DQN's or a PPO's config.
-        usual: the same with default values.
-        ours: keys of our networks.
-    """
+    """Refuse an unknown ``agent.network``, or a key of our networks (`ours`) beside a user's."""
     if not is_factory(agent.network):
         check_choice("agent.network", agent.network, ("auto", *ARCHITECTURES))
         return
@@ -139,15 +133,10 @@ def convs_of(rows: Sequence[Sequence[int]]) -> Convs:
 
 
 class OwnQNetwork(nn.Module):
-    """A network that a user's function makes, whose outputs are action values.
+    """A network that a user's function ``package.module:factory`` makes, of action values.
 
-    Args:
-        name: ``package.module:factory``. The function gets `obs_shape` and `num_actions` by name.
-            Its module gets float32 observations, (batch, *obs_shape), and returns (batch, actions).
-        obs_shape: shape of one (stacked) observation.
-        num_actions: number of discrete actions.
-        obs_scale: factor on observations, 1/255 for frames.
-        seed: that its buffers are drawn from.
+    The function gets `obs_shape` and `num_actions` by name. Its module gets float32 observations,
+    (batch, *obs_shape), and returns (batch, actions). Its buffers are drawn from `seed`.
     """
 
     of_user = True

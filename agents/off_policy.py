@@ -156,7 +156,6 @@ class OffPolicyAgent(Agent):
         return (self._batch_of(batch, rng) for batch in batches)
 
     def _batch_of(self, batch: Batch, rng: np.random.Generator) -> Any:
-        """Return what a loss reads."""
         return batch
 
     def save_files(self, previous: Path | None) -> Callable[[Path], None]:

@@ -66,8 +66,7 @@ class OffPolicyAgentConfig(Section):
         accelerate: auto, off, compile (torch.compile) or graph (CUDA graphs, on a GPU). compile
             covers whole updates if their optimizers and hooks allow it, else the losses. graph
             launches an update as one, hooks inside it included, and gives the same bits as off.
-            auto is decided when a run starts: graph on a GPU, compile for a long run on a CPU; see
-            `rlplast.agents.compiled.chosen`.
+            auto is decided when a run starts: graph on a GPU, compile for a long run on a CPU.
     """
 
     batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 256

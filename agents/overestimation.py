@@ -75,7 +75,6 @@ class ValueErrors:
             self._end(i, None, counted[i])
 
     def _end(self, i: int, tail: float | None, counts: bool) -> None:
-        """Add up an environment's episode, if it counts."""
         if counts:
             q, rewards = np.array(self._steps[i]).T
             returns, seen = returns_seen(rewards.tolist(), self.values.gamma, tail)

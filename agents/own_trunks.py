@@ -22,12 +22,9 @@ def making(
 ) -> tuple[Callable[[int], nn.Module], int]:
     """Return what makes a trunk from a seed, and how many numbers that of `seed` returns.
 
-    Args:
-        name: ``package.module:factory``, whose function returns a pair of modules, or one.
-        part: `ACTOR` or `CRITIC` of a pair; None for one module.
-        inputs: zeros that a trunk is called with.
-        seed: of the trunk that is looked at.
-        spaces: arguments of the function.
+    The function `name` returns a pair of modules, of which `part` is one (`ACTOR` or `CRITIC`), or
+    one module (None). `inputs` are zeros that a trunk is called with; `spaces` are the function's
+    arguments.
     """
     make = partial(_trunk, name, part, inputs=inputs, **spaces)
     key, first = f"{_KEY} = {name!r}", make(seed=seed)

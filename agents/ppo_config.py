@@ -56,8 +56,7 @@ class PPOAgentConfig(Section):
         accelerate: auto, off, compile (torch.compile) or graph (CUDA graphs, on a GPU). compile
             covers whole updates if their optimizers and hooks allow it, else the losses. graph
             launches an update as one, hooks inside it included, and gives the same bits as off.
-            auto is decided when a run starts: graph on a GPU, compile for a long run on a CPU; see
-            `rlplast.agents.compiled.chosen`.
+            auto is decided when a run starts: graph on a GPU, compile for a long run on a CPU.
     """
 
     network: str = "auto"

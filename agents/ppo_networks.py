@@ -103,16 +103,7 @@ class OwnNetwork(nn.Module):
 
     The function gets `obs_shape` by name and returns two modules, the trunk of the actor and that
     of the critic, or one for both. Each gets float32 observations, (batch, *obs_shape), and returns
-    (batch, any number).
-
-    Args:
-        name: ``package.module:factory``.
-        part: which of the two trunks, `ACTOR` or `CRITIC`; None for the only one.
-        obs_shape: shape of one (stacked) observation.
-        outputs: of the policy: discrete actions, or entries of a continuous one.
-        obs_scale: factor on observations, 1/255 for frames.
-        seed: that buffers are drawn from.
-        log_std: log σ at the start, for continuous actions; else None.
+    (batch, any number). `part` says which of the two, `ACTOR` or `CRITIC`; None for the only one.
     """
 
     of_user = True

@@ -158,7 +158,6 @@ class SAC(OffPolicyAgent):
         return (mean if noise is None else mean + log_std.exp() * noise).tanh()
 
     def _policy(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the policy's mean and log σ for raw observations."""
         return self._policy_taps(self._for_actor(obs))[0]
 
     def _policy_taps(self, obs: Tensor) -> tuple[tuple[Tensor, Tensor], Activations]:
@@ -174,7 +173,6 @@ class SAC(OffPolicyAgent):
             return self.encoder(obs)[0].float()
 
     def _for_critic(self, obs: Tensor) -> Tensor:
-        """Return what the critics read for raw observations."""
         if self.normalises:
             return self.statistics.normalise(obs)
         if self.encoder is not None:  # which scales them itself

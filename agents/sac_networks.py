@@ -28,13 +28,8 @@ __all__ = ["KINDS", "Actor", "Critic", "Temperature", "TrunkSpec", "actor_of", "
 class Actor(TrunkNetwork):
     """Mean and logarithm of the standard deviation of a Gaussian before tanh, two linear heads.
 
-    Args:
-        obs_dim: entries of an observation; of ``drq`` the features of the critics' encoder.
-        action_dim: entries of an action.
-        trunk: what comes before the heads.
-        log_std_min: lower bound of `log_std`.
-        log_std_max: upper bound.
-        log_std: ``squash`` or ``clamp``, see `rlplast.agents.losses.between`.
+    `obs_dim` is the entries of an observation; of ``drq`` the features of the critics' encoder. For
+    `log_std`, ``squash`` or ``clamp``, and its bounds see `rlplast.agents.losses.between`.
     """
 
     def __init__(
@@ -67,15 +62,8 @@ class Critic(TrunkNetwork):
     """Values of an action by every member of an ensemble, in one batched computation.
 
     With pictures (``drq``) its members share an encoder and a projection of what it gives. It takes
-    pictures, or features that its encoder has given already.
-
-    Args:
-        obs_dim: entries of an observation; of ``drq`` the features of its encoder.
-        action_dim: entries of an action.
-        trunk: what comes before the linear head `head`.
-        members: how many.
-        encoder: of ``drq``: what it reads pictures with.
-        bins: if values are categorical; None for one number.
+    pictures, or features that its encoder has given already: `obs_dim` of them. A linear head gives
+    `bins` logits, or a number.
     """
 
     def __init__(

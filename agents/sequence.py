@@ -204,7 +204,6 @@ def _steps(env: EnvConfig) -> int:
 
 
 def _entry(place: int, entry: Any, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return id and options of one entry of ``env.sequence``."""
     where = f"env.sequence[{place}]"
     if isinstance(entry, str):
         return entry, options
