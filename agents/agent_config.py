@@ -193,8 +193,7 @@ class AgentConfig(RunConfig, ABC):
     def horizon(self) -> Clock:
         """Return the clock at the end of the run; frames are not known in advance.
 
-        Episodes are the most that there can be, one per env_step; of a total in episodes env_steps
-        are.
+        Episodes are the most that there can be; of a total in episodes the other counters are.
         """
         total = self.total_time()
         if total.unit == "episodes":

@@ -54,7 +54,7 @@ def check_anneal(config: AnnealConfig | None, gamma: float) -> None:
     """Check ``agent.anneal`` against itself and ``agent.gamma``.
 
     Raises:
-        ConfigError: if nothing moves, or γ from or to 1, or for longer than a cycle.
+        ConfigError: if nothing moves, γ moves to 1, or they move for longer than a cycle.
     """
     if config is None:
         return

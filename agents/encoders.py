@@ -23,9 +23,6 @@ NORM_EPS = 1e-5
 class Encoder(nn.Module):
     """Convolutions without padding, each followed by a nonlinearity, of (channels, height, width).
 
-    Attributes:
-        features: numbers that one picture gives.
-
     Raises:
         ConfigError: if the pictures are too small.
     """
@@ -51,7 +48,7 @@ class Encoder(nn.Module):
             self.add_module(f"conv{number}", nn.Conv2d(channels, width, kernel, stride))
             self.order.append(f"conv{number}")
             channels, sides = width, [(side - kernel) // stride + 1 for side in sides]
-        self.features = channels * sides[0] * sides[1]
+        self.features = channels * sides[0] * sides[1]  # of one picture
 
     def unit_specs_before(self, reader: str) -> list[UnitSpec]:
         """Return the units of each layer; a layer `reader` reads the last one's."""
@@ -86,12 +83,12 @@ class Projection(nn.Module):
 
 @torch.no_grad()
 def shift(pictures: Tensor, offsets: Tensor, most: int) -> None:
-    """Move each picture of a batch, in place; what comes in repeats its edge (DrQ).
+    """Move each picture of a batch, in place, by at most `most` pixels; its edge is repeated (DrQ).
 
     Args:
         pictures: (batch, channels, height, width).
         offsets: (batch, 2), whole numbers in [0, 2·most], down and right; `most` leaves it.
-        most: pixels by which it moves at most.
+        most: padding at each edge.
     """
     height, width = pictures.shape[-2:]
     by = offsets - most

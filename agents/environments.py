@@ -102,11 +102,7 @@ class Environments:
         return self.stack.obs()
 
     def play(self, actions: np.ndarray, clock: Clock) -> envs.VectorStep:
-        """Step every environment; `go_on` comes next.
-
-        Raises:
-            RlplastError: as `environment_errors` says.
-        """
+        """Step every environment; `go_on` comes next."""
         with environment_errors(f"after {clock.env_steps} env_steps"):
             return self.env.step(actions)
 

@@ -28,7 +28,6 @@ class Experience(Environments):
 
     Raises:
         ConfigError: if the replay is too small ever to give a batch.
-        RlplastError: if a first observation is not finite.
     """
 
     def __init__(
@@ -90,11 +89,7 @@ class Experience(Environments):
         return int(self.credit + 1e-9)
 
     def step(self, actions: np.ndarray, clock: Clock) -> Clock:
-        """Step every environment, store the transitions, and return the new clock.
-
-        Raises:
-            RlplastError: as `environment_errors` says; the transition is not stored.
-        """
+        """Step every environment, store the transitions, and return the new clock."""
         return self.store(actions, self.play(actions, clock), clock)
 
     def store(self, actions: np.ndarray, step: envs.VectorStep, clock: Clock) -> Clock:

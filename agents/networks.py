@@ -103,7 +103,7 @@ def architecture_of(agent: Any, obs_shape: Sequence[int], auto: str = "mlp") -> 
             f"{tuple(obs_shape)}; leave it out"
         )
     hidden = named.hidden if agent.hidden is None else tuple(agent.hidden)
-    output = getattr(agent, "output", named.output)
+    output: Any = getattr(agent, "output", named.output)
     return Architecture(convs, hidden, agent.activation, output)
 
 
