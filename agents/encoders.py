@@ -55,8 +55,8 @@ class Encoder(nn.Module):
         paths = [*(f"encoder.{name}" for name in self.order), reader]
         named = self.nonlinearity[0]
         return [
-            UnitSpec(own, (after,), nonlinearity=named, replaceable=True)
-            for own, after in pairwise(paths)
+            UnitSpec(layer, (reader,), nonlinearity=named, replaceable=True)
+            for layer, reader in pairwise(paths)
         ]
 
     def forward(self, obs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

@@ -136,14 +136,14 @@ class PPOConfig(AgentConfig):
             for number, row in enumerate(getattr(self, key)):
                 named = row.get("networks") if isinstance(row, dict) else None
                 if isinstance(named, list) and not other.isdisjoint(map(str, named)):
-                    found = (
+                    remedy = (
                         "true actor and critic are one network, actor_critic, with a layer head "
                         "and a layer value (layers: [value]); for networks apart set it to false"
                         if shared
                         else "false there are two networks, actor and critic; for one set it true"
                     )
                     raise ConfigError(
-                        f"{key}[{number}].networks = {named}: with agent.shared_trunk: {found}"
+                        f"{key}[{number}].networks = {named}: with agent.shared_trunk: {remedy}"
                     )
 
     def _check_sequence(self) -> None:

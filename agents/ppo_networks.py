@@ -136,8 +136,8 @@ class OwnNetwork(nn.Module):
 
     def forward_order(self) -> Order | None:
         """Return the layers' names in forward order, heads side by side last; None if unknown."""
-        beside = () if self.value is None else ("value",)
-        return order_with_heads("net", self.net, "head", *beside)
+        heads = ("head",) if self.value is None else ("head", "value")
+        return order_with_heads("net", self.net, *heads)
 
     def init_block(self, block: Block, generator: torch.Generator) -> Tensor:
         """Draw one Block: the trunk's as its function does, the others as our networks' are."""
@@ -167,9 +167,9 @@ def networks_of(
     """Return the networks of a PPO's section ``agent``, by name; see `PolicyNetwork`."""
     if is_factory(agent.network):
         parts = {"actor_critic": None} if agent.shared_trunk else {"actor": ACTOR, "critic": CRITIC}
-        own = partial(OwnNetwork, agent.network, log_std=log_std)
+        network = partial(OwnNetwork, agent.network, log_std=log_std)
         return {
-            name: own(part, obs_shape, outputs, obs_scale, derive_seed(seed, name))
+            name: network(part, obs_shape, outputs, obs_scale, derive_seed(seed, name))
             for name, part in parts.items()
         }
     arch = policy_architecture(agent, obs_shape)
@@ -189,6 +189,6 @@ def networks_of(
 
 def policy_architecture(agent: Any, obs_shape: Sequence[int]) -> Architecture:
     """Return the trunk of a PPO's networks; see `architecture_of`."""
-    found = architecture_of(agent, obs_shape, auto="mlp_small")
     usual = "relu" if len(obs_shape) == 3 else "tanh"
-    return replace(found, activation=agent.activation or usual)
+    architecture = architecture_of(agent, obs_shape, auto="mlp_small")
+    return replace(architecture, activation=agent.activation or usual)

@@ -141,7 +141,5 @@ class SACConfig(OffPolicyConfig):
     def optimizer_of(self, network: str) -> OptimizerConfig:
         """Return the optimizer of actor, critic or temperature."""
         lr = {"critic": self.agent.lr_critic, "temperature": self.agent.lr_temperature}
-        own: dict[str, Any] = {"lr": lr.get(network) or self.optimizer.lr}
-        if network == "temperature":
-            own["weight_decay"] = 0.0
-        return replace(self.optimizer, **own)
+        optimizer = replace(self.optimizer, lr=lr.get(network) or self.optimizer.lr)
+        return replace(optimizer, weight_decay=0.0) if network == "temperature" else optimizer
