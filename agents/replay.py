@@ -461,14 +461,10 @@ class Replay:
         weight = 1.0 if sampling is None else sampling.min
         if drawn * max(size, 1) * weight < _ROUNDS * rows:
             return
-        written, cleared = (f"{a.min()} to {a.max()}" for a in (self._written, self._cleared))
         raise RlplastError(
             f"replay drew {drawn} times and still misses {missing} of {count} transitions, though "
             f"{size} of its {rows} rows count as transitions: its rows are damaged, or this is a "
-            f"bug. It has capacity {self._num_envs * self._rows}, {self._num_envs} environments, "
-            f"frame_stack {self._frame_stack} and n_step {self._n_step}; of each environment "
-            f"{written} rows were written, and of them {cleared} cleared. Resume from an earlier "
-            "checkpoint; if it comes again, report it"
+            "bug. Resume from an earlier checkpoint; if it comes again, report it"
         )
 
     def _candidates(
