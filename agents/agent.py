@@ -268,18 +268,15 @@ class Agent(Reader):
         if sequence.each is None:
             return scores
         now, names = sequence.tasks[phase], sequence.names
-        for task in sequence.seen(phase) if self._evaluates_all() else [now]:
+        end = self.config.env_steps_total(self.config.total_time())
+        ended = (self.clock.env_steps >= end or self.phase_over()) and not self.owes()
+        seen = ended or self.config.evaluate.tasks == "seen"
+        for task in sequence.seen(phase) if seen else [now]:
             mean = scores["return_mean"]
             if task != now:
                 mean = float(self.play(number, episodes, steps=steps, task=task).returns.mean())
             scores[f"{names[task]}/return_mean"] = mean
         return scores
-
-    def _evaluates_all(self) -> bool:
-        """Whether this is the end of a phase or of the run, or all tasks are asked for."""
-        end = self.config.env_steps_total(self.config.total_time())
-        ended = self.clock.env_steps >= end or self.phase_over()
-        return self.config.evaluate.tasks == "seen" or (ended and not self.owes())
 
     def play(
         self,

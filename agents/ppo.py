@@ -98,9 +98,6 @@ class PPO(Agent):
         if self.sequence.switch.statistics == "restart":
             self.statistics.restart()
             self.rewards.statistics.restart()
-        self._begin()
-
-    def _begin(self) -> None:
         self.rollout.restart()
         self.rewards.begin()
         self._observe()
@@ -127,18 +124,14 @@ class PPO(Agent):
         self.clock = experience.go_on(step, self.clock)
         self._observe(last)
         ended = step.terminated | step.truncated
-        self.rollout.add(obs, actions, log_prob, self._learnt(step.reward, ended), ended)
+        reward = np.sign(step.reward) if self.clip_rewards else step.reward
+        if self.config.agent.normalize_rewards:
+            reward = self.rewards.scaled(reward, ended).clip(-LIMIT, LIMIT)
+        self.rollout.add(obs, actions, log_prob, reward, ended)
         if len(last):
             self.rollout.cut(np.flatnonzero(step.truncated), self._seen(last))
         if self.rollout.full:
             self._finish_rollout()
-
-    def _learnt(self, reward: np.ndarray, ended: np.ndarray) -> np.ndarray:
-        """Return the rewards that are learnt from, (num_envs,), of those of a step."""
-        reward = np.sign(reward) if self.clip_rewards else reward
-        if not self.config.agent.normalize_rewards:
-            return reward
-        return self.rewards.scaled(reward, ended).clip(-LIMIT, LIMIT)
 
     def _finish_rollout(self) -> None:
         """Value all observations of a rollout with the critic of now, and make data of it."""

@@ -122,7 +122,12 @@ class Saving:
         self.rings, self.previous = rings, previous
         self.shared: list[str] = []
         self.new: list[Segment] = []
-        saved = {} if previous is None else _shareable(rings, previous)
+        files = {} if previous is None else _segments(previous)
+        saved = {
+            part: entry.name
+            for part, entry in files.items()
+            if entry.stat().st_size == len(rings.header(part)) + rings.bytes(part)
+        }
         for held in rings.held():
             same = [part for part in saved if part[:2] == held[:2]]
             shared, new = plan(same, held, rings.size, longest)
@@ -184,15 +189,6 @@ def _segments(folder: Path) -> dict[Segment, os.DirEntry[str]]:
     entries = os.scandir(folder) if folder.is_dir() else ()
     named = ((entry, _NAME.fullmatch(entry.name)) for entry in entries)
     return {Segment(m[2], int(m[1]), int(m[3]), int(m[4])): entry for entry, m in named if m}
-
-
-def _shareable(rings: Rings, previous: Path) -> dict[Segment, str]:
-    """Return the names of an earlier save's files that are as long as they should be."""
-    return {
-        part: entry.name
-        for part, entry in _segments(previous).items()
-        if entry.stat().st_size == len(rings.header(part)) + rings.bytes(part)
-    }
 
 
 def load(folder: Path, rings: Rings) -> None:

@@ -282,15 +282,12 @@ class SAC(OffPolicyAgent):
     def _hooks(self, learnt: tuple[Tensor, dict[str, Activations]], after: Clock) -> None:
         """Do what follows `learn` in an update; the target moves last."""
         super()._hooks(learnt, after)
-        self._follow()
-
-    @torch.no_grad()
-    def _follow(self) -> None:
-        tau = self.config.agent.tau
-        torch._foreach_lerp_(self._target_parameters, self._critic_parameters, tau)
         theirs, mine = self._followed_buffers
-        if mine:
-            torch._foreach_copy_(theirs, mine)
+        with torch.no_grad():
+            tau = self.config.agent.tau
+            torch._foreach_lerp_(self._target_parameters, self._critic_parameters, tau)
+            if mine:
+                torch._foreach_copy_(theirs, mine)
 
     def _acting(self) -> tuple[nn.Module, ...]:
         return (self.actor,) if self.encoder is None else (self.actor, self.encoder)
