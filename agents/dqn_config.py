@@ -5,9 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from rlplast.agents.networks import Activation, Init, Output, check_network
+from rlplast.agents.networks import Activation, Init, Output, check_network, refuse_given
 from rlplast.agents.off_policy_config import OffPolicyAgentConfig, OffPolicyConfig, Width
-from rlplast.core.errors import ConfigError
 from rlplast.optimizers.config import OptimizerConfig
 
 __all__ = ["DQNAgentConfig", "DQNConfig"]
@@ -81,11 +80,7 @@ class DQNConfig(OffPolicyConfig):
         """Check values against their ranges and against each other; write out what is auto."""
         super().check()
         ours = ("convs", "hidden", "activation", "output", "init", "values")
-        usual = DQNAgentConfig()
-        check_network(self.agent, usual, ours)
-        for name in ("output", "huber_delta") if self.agent.values is not None else ():
-            if getattr(self.agent, name) != getattr(usual, name):
-                raise ConfigError(
-                    f"agent.{name} = {getattr(self.agent, name)!r}: it is of values that are one "
-                    "number, and agent.values has bins; leave one of the two out"
-                )
+        check_network(self.agent, ours)
+        if self.agent.values is not None:
+            why = "it is of values that are one number, and agent.values has bins"
+            refuse_given(self.agent, ("output", "huber_delta"), f"{why}; leave one of the two out")

@@ -44,6 +44,7 @@ __all__ = [
     "convs_of",
     "orthogonal",
     "q_network",
+    "refuse_given",
 ]
 
 Activation = Literal["relu", "leaky_relu", "elu", "gelu", "silu", "tanh"]
@@ -107,17 +108,25 @@ def architecture_of(agent: Any, obs_shape: Sequence[int], auto: str = "mlp") -> 
     return Architecture(convs, hidden, agent.activation, output)
 
 
-def check_network(agent: Any, usual: Any, ours: Sequence[str]) -> None:
+def check_network(agent: Any, ours: Sequence[str]) -> None:
     """Refuse an unknown ``agent.network``, or a key of our networks (`ours`) beside a user's."""
-    if not is_factory(agent.network):
+    if is_factory(agent.network):
+        why = f"it is of our networks, and agent.network = {agent.network!r} is your own"
+        refuse_given(agent, ours, f"{why}; leave it out")
+    else:
         check_choice("agent.network", agent.network, ("auto", *ARCHITECTURES))
-        return
-    for name in ours:
+
+
+def refuse_given(agent: Any, names: Sequence[str], why: str) -> None:
+    """Refuse keys of a section ``agent`` with other values than their defaults.
+
+    Raises:
+        ConfigError: for the first one, with the reason.
+    """
+    usual = type(agent)()
+    for name in names:
         if getattr(agent, name) != getattr(usual, name):
-            raise ConfigError(
-                f"agent.{name} = {getattr(agent, name)!r}: it is of our networks, and "
-                f"agent.network = {agent.network!r} is your own; leave it out"
-            )
+            raise ConfigError(f"agent.{name} = {getattr(agent, name)!r}: {why}")
 
 
 def convs_of(rows: Sequence[Sequence[int]]) -> Convs:

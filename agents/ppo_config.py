@@ -113,7 +113,7 @@ class PPOConfig(AgentConfig):
         """Check values against their ranges and against each other; write out what is auto."""
         super().check()
         agent, whole, total = self.agent, self.transitions, self.total_time()
-        check_network(agent, PPOAgentConfig(), ("convs", "hidden", "activation", "init"))
+        check_network(agent, ("convs", "hidden", "activation", "init"))
         self._check_rows()
         if whole % agent.batch_size:
             near = max(n for n in range(1, min(agent.batch_size, whole) + 1) if not whole % n)
