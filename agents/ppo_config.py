@@ -43,7 +43,8 @@ class PPOAgentConfig(Section):
         clip: ε: a ratio of probabilities beyond 1 ± ε gains nothing more.
         clip_value: how far a value may move in the updates of a rollout before its loss gains
             nothing more, as in OpenAI's baselines and CleanRL (``clip_vloss``); null for no bound.
-            Stable-Baselines3's ``clip_range_vf`` differs: beyond it no value has a gradient.
+            Beyond Stable-Baselines3's ``clip_range_vf`` no value has a gradient, even where its
+            error grows.
         entropy_coef: factor of the policy's entropy in the actor's loss.
         value_coef: factor of the mean squared error of values in the critic's loss.
         max_grad_norm: largest norm of the gradients of actor and critic together; null for no
