@@ -1,10 +1,4 @@
-"""The images that a classifier learns from, as tensors.
-
-- `DataConfig`: which set and where it lies; `load_data` reads it.
-- `Dataset`, `Images`: raw uint8 images and labels, on any device.
-- `normaliser`: factor and offset that give mean 0 and standard deviation 1.
-- `hold_out`: split off a share of every class.
-"""
+"""The images that a classifier learns from, as tensors."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -115,17 +109,15 @@ class Dataset:
         name: as in `DataConfig`.
         train: training images.
         test: test images, or the validation images if some were held out.
-        unseen: the test images, if `test` are validation images.
         num_classes: labels are 0 to num_classes − 1; the outputs of a regression.
-        scale: largest raw value: 255, digits 16.
         corrupted: by ``<corruption>/<severity>``, functions that read the corrupted test images.
+        unseen: the test images, if `test` are validation images.
     """
 
     name: str
     train: Images
     test: Images
     num_classes: int
-    scale: float
     corrupted: Mapping[str, Callable[[], Images]] = field(default_factory=dict)
     unseen: Images | None = None
 
@@ -159,11 +151,11 @@ def load_data(config: DataConfig, seed: int) -> Dataset:
         stream = torch_stream(seed, "data", "validation")
         source = train if config.validation_of == "train" else test
         kept, held = hold_out(source, config.validation, stream, "data.validation")
-        unseen = test if config.validation_of == "train" else kept
-        train = kept if config.validation_of == "train" else train
-        test = held
-    scale = 16.0 if config.name == "digits" else 255.0
-    data = Dataset(config.name, train, test, num_classes, scale, unseen=unseen)
+        if config.validation_of == "train":
+            train, test, unseen = kept, held, test
+        else:
+            test, unseen = held, kept
+    data = Dataset(config.name, train, test, num_classes, unseen=unseen)
     if config.corrupted is None:
         return data
     folder = _folder("corrupted", config.corrupted, config.name)
@@ -202,10 +194,7 @@ def _folder(key: str, value: str | None, name: str) -> Path:
 
 
 def _digits(share: float) -> tuple[Images, Images, int]:
-    """Return scikit-learn's 1797 scans of 8 by 8 pixels, values 0 to 16.
-
-    The test images are drawn from a fixed seed, so that runs of all seeds are tested on the same.
-    """
+    """Return scikit-learn's 1797 scans of 8 by 8 pixels, values 0 to 16, split by a fixed seed."""
     from sklearn.datasets import load_digits
 
     values, labels = load_digits(return_X_y=True)
@@ -215,7 +204,7 @@ def _digits(share: float) -> tuple[Images, Images, int]:
 
 
 def _random(config: DataConfig) -> tuple[Images, Images, int]:
-    """Return noise around a random pattern of each class, so that there is something to learn.
+    """Return noise around a random pattern of each class.
 
     With fewer than 5 training images per class only some classes have any, so that each can be
     split again.
@@ -223,8 +212,8 @@ def _random(config: DataConfig) -> tuple[Images, Images, int]:
     sizes, _ = sizes_of(replace(config, validation=0.0))
     rng = numpy_stream(0, "data", "random", sizes.shape)
     patterns = rng.integers(0, 192, (sizes.classes, *sizes.shape), np.uint8)
-    there = min(sizes.classes, sizes.test)
-    labels = np.linspace(0, sizes.classes, there, endpoint=False, dtype=np.int64)
+    used = min(sizes.classes, sizes.test)
+    labels = np.linspace(0, sizes.classes, used, endpoint=False, dtype=np.int64)
 
     def part(count: int) -> Images:
         y = labels[np.arange(count) % len(labels)]
@@ -237,9 +226,7 @@ def _random(config: DataConfig) -> tuple[Images, Images, int]:
 def hold_out(
     images: Images, share: float, stream: torch.Generator, key: str = "share"
 ) -> tuple[Images, Images]:
-    """Return the images kept and those held out: the same share of every class, rounded.
-
-    Both keep the order they had.
+    """Return the images kept and those held out, the same share of every class, rounded; in order.
 
     Args:
         images: what is split.
@@ -269,9 +256,8 @@ def normaliser(dataset: Dataset) -> Tensor:
     """Return factor and offset, (2, 1, channels, 1, 1), float32, on the data's device.
 
     ``x.float() * factor + offset`` has mean 0 and standard deviation 1 in every channel over all
-    training images. Sums are of whole numbers, hence exact, on every device, and of stored
-    pictures they are the same as of those in memory. A channel of one value throughout has factor 1
-    and becomes 0.
+    training images; a constant channel becomes 0. Sums are of whole numbers, hence exact on every
+    device.
     """
     device = dataset.train.x.device
     whole = torch.zeros(dataset.input_shape[0], 256, dtype=torch.int64, device=device)

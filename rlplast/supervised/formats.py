@@ -1,13 +1,6 @@
 """Image sets in their published binary formats.
 
-- `Images`: pictures and labels.
-- `checked_images`, `checked_labels`: tensors out of arrays.
-- `missing`, `unreadable`: the errors for a published file that is not there, or damaged.
-- `read_mnist`: idx files.
-- `read_cifar`: CIFAR-10 and CIFAR-100, the binary version.
-
-The python version of CIFAR is a pickle, and nothing is unpickled here. The binary version has
-the same images, a documented layout, and records of one length.
+The python version of CIFAR is a pickle, and nothing is unpickled here.
 """
 
 import gzip
@@ -101,7 +94,7 @@ def checked_labels(y: np.ndarray, images: int, num_classes: int | None, where: o
     Args:
         y: whole numbers (n,).
         images: how many images they belong to.
-        num_classes: how many labels there are; allowed is 0 to num_classes − 1. None if not known.
+        num_classes: how many labels there are; None if not known.
         where: the file that an error names.
 
     Raises:
@@ -124,8 +117,6 @@ def checked_labels(y: np.ndarray, images: int, num_classes: int | None, where: o
 
 def checked_images(x: np.ndarray, y: np.ndarray, num_classes: int | None, where: object) -> Images:
     """Return images of uint8 (n, channels, height, width) and their labels.
-
-    The array is copied only if it cannot be written to or is not contiguous.
 
     Raises:
         DamagedFile: as `checked_labels`; if the images have no pixel.
@@ -180,11 +171,7 @@ def _mnist_part(folder: Path, part: str) -> Images:
 
 
 def _read_idx(folder: Path, name: str, dimensions: int) -> np.ndarray:
-    """Return the uint8 array of an idx file.
-
-    The header is two zero bytes, the type, the number of dimensions, and one big-endian
-    uint32 per dimension (http://yann.lecun.com/exdb/mnist/).
-    """
+    """Return the uint8 array of an idx file (http://yann.lecun.com/exdb/mnist/)."""
     plain, packed = folder / name, folder / f"{name}.gz"
     path = plain if plain.is_file() else packed
     if not path.is_file():
@@ -193,6 +180,7 @@ def _read_idx(folder: Path, name: str, dimensions: int) -> np.ndarray:
         data = path.read_bytes() if path == plain else gzip.decompress(path.read_bytes())
     except _BROKEN as error:
         raise unreadable(path, error) from error
+    # Two zero bytes, the type, the number of dimensions; then a big-endian uint32 per dimension.
     magic, header = bytes([0, 0, _UNSIGNED_BYTE, dimensions]), 4 + 4 * dimensions
     if len(data) < header or data[:4] != magic:
         raise DamagedFile(
@@ -262,8 +250,6 @@ CIFAR100 = CifarLayout(
 def read_cifar(folder: Path, layout: CifarLayout) -> tuple[Images, Images]:
     """Return training and test images of CIFAR-10 or CIFAR-100.
 
-    A record is the label's bytes, then 1024 red, 1024 green and 1024 blue values, row by row.
-
     Args:
         folder: holds the ``.bin`` files, or the folder or archive that they are published in.
         layout: which of the two.
@@ -288,6 +274,7 @@ def read_cifar(folder: Path, layout: CifarLayout) -> tuple[Images, Images]:
 
 
 def _cifar_images(records: np.ndarray, folder: Path, layout: CifarLayout) -> Images:
+    # The label's bytes, then 1024 red, 1024 green and 1024 blue values, row by row.
     label, x = records[:, layout.label_bytes - 1], records[:, layout.label_bytes :]
     return checked_images(x.reshape(-1, 3, 32, 32), label, layout.num_classes, folder)
 
@@ -306,17 +293,18 @@ def _cifar_records(data: bytes, path: Path, label_bytes: int) -> np.ndarray:
 def _cifar_files(folder: Path, layout: CifarLayout) -> dict[str, bytes]:
     names = (*layout.train, layout.test)
     for place in (folder, folder / layout.folder):
-        there = [n for n in names if (place / n).is_file()]
-        if there:
-            absent = [n for n in names if n not in there]
-            if absent:
-                raise missing(place, absent[0], f"{_CIFAR}{layout.archive}", layout.name)
+        absent = [n for n in names if not (place / n).is_file()]
+        if not absent:
             return {n: (place / n).read_bytes() for n in names}
+        if len(absent) < len(names):
+            raise missing(place, absent[0], f"{_CIFAR}{layout.archive}", layout.name)
     archive = folder / layout.archive
     if archive.is_file():
         return _archived(archive, names)
-    found = next((n for n in layout.pickles if (folder / n).exists()), None)
-    remark = f", and {found} is the python version, a pickle, which is never read" if found else ""
+    pickle = next((n for n in layout.pickles if (folder / n).exists()), None)
+    remark = (
+        f", and {pickle} is the python version, a pickle, which is never read" if pickle else ""
+    )
     raise missing(folder, layout.archive, f"{_CIFAR}{layout.archive}", layout.name, remark)
 
 

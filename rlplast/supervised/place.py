@@ -1,10 +1,4 @@
-"""How far a run is in its stream of phases, and where it ends.
-
-- `Position`, `position`: epochs and batches done in a phase.
-- `batches_per_epoch`, `updates_before`: how long epochs and phases are.
-- `fewest_images`: of a forward pass.
-- `end_of_run`, `check_total`: the clock at the end of a run; a total that is too long.
-"""
+"""How far a run is in its stream of phases, and where it ends."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -34,10 +28,7 @@ class Position(NamedTuple):
 
 
 def batches_per_epoch(phase: Phase, batch_size: int) -> int:
-    """Return the updates of one epoch.
-
-    They are those of `rlplast.core.batches.batch_slices`, which are not listed at every update.
-    """
+    """Return the updates of one epoch: how many `rlplast.core.batches.batch_slices` gives."""
     full, left = divmod(len(phase.train), batch_size)
     return max(1, full + (left > 1))
 
@@ -84,11 +75,7 @@ def end_of_run(stream: Sequence[Phase], batch_size: int, total: Time) -> Clock:
 
 
 def check_total(stream: Sequence[Phase], batch_size: int, total: Time) -> None:
-    """Refuse a total in updates that the stream does not have.
-
-    Raises:
-        ConfigError: naming the total and where the stream ends.
-    """
+    """Raise ConfigError if a total in updates is more than the stream has."""
     whole = updates_before(stream, batch_size, len(stream))
     if total.unit == "updates" and total.value > whole:
         raise ConfigError(f"total = '{total}': the stream ends after {whole} updates")

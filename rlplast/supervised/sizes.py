@@ -6,7 +6,7 @@ __all__ = ["KNOWN", "Sizes", "sizes_of"]
 
 
 class Sizes(NamedTuple):
-    """How many images a set has, of which shape and how many classes."""
+    """Numbers of images, their shape and the number of classes."""
 
     train: int
     test: int

@@ -1,8 +1,5 @@
 """Streams of data: which images come when.
 
-- `StreamConfig`: the stream and how long each phase is.
-- `Phase`, `phases`: indices of the images of every phase.
-
 | name | phase k of n trains on | source |
 |---|---|---|
 | single_task | everything, in one phase | |
@@ -15,8 +12,7 @@
 | permuted_pixels | the same images, their pixels in an order of its own | Kumar et al. 2023 |
 | flipped_bits | examples of its own, of data that are generated | Dohare et al. 2024 |
 
-The last three are tasks that follow one another; `rlplast.supervised.tasks` makes each of them. A
-network that has kept its plasticity learns the last as well as the first.
+`rlplast.supervised.tasks` makes the tasks of the last three.
 """
 
 from dataclasses import dataclass
@@ -86,7 +82,7 @@ class StreamConfig(Section):
         """Return how many phases there are.
 
         Raises:
-            ConfigError: for an unknown name, or a number of phases or a fraction out of range.
+            ConfigError: for a value out of range, or a key that the stream does not read.
         """
         check_section(self, "stream")
         for key, readers in _READERS.items():
@@ -107,8 +103,7 @@ class StreamConfig(Section):
         """Return the epochs of each phase.
 
         Raises:
-            ConfigError: as `num_phases`; if an entry is below 1, or there are more or fewer than
-                phases.
+            ConfigError: as `num_phases`; if a list has not one entry per phase.
         """
         count, given = self.num_phases(), self.epochs
         epochs = given if isinstance(given, list) else [given] * count
@@ -126,7 +121,7 @@ class Phase:
 
     Attributes:
         train: indices of training images (n,), int64, ascending.
-        test: indices of the images it is tested on (m,), int64, ascending.
+        test: indices of test images (m,), int64, ascending.
         epochs: passes over the training images.
     """
 
@@ -138,9 +133,8 @@ class Phase:
 def phases(
     config: StreamConfig, train_labels: Tensor, test_labels: Tensor, num_classes: int, seed: int
 ) -> list[Phase]:
-    """Return the phases of a run.
+    """Return the phases of a run; images or classes are permuted once, by the run's seed.
 
-    Images or classes are permuted once, by the run's seed. Chunks differ by one image at most.
     All phases are tested on all test images; those of class_incremental on the classes seen, and
     those of random_labels on the images that they train on.
 
@@ -178,7 +172,6 @@ def phases(
 
 
 def _of_images(config: StreamConfig, order: Tensor) -> list[Tensor]:
-    """Return each phase's training images, by their permutation."""
     n, count = len(order), config.num_phases()
     if config.name == "warm_start":
         return [order[: round((config.fraction or 0.5) * n)], order]
@@ -191,7 +184,7 @@ def _of_images(config: StreamConfig, order: Tensor) -> list[Tensor]:
 
 
 def _of_tasks(config: StreamConfig, order: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the training and test images that all tasks have in common."""
+    """Return the training and test images that all tasks share."""
     if (config.images or 0) > len(order):
         raise ConfigError(
             f"stream.images = {config.images}: allowed is at most the {len(order)} training images"
