@@ -1,7 +1,4 @@
-"""Random changes of training images, a whole batch at once.
-
-- `augment`: crop and flip.
-"""
+"""Random changes of training images, a whole batch at once."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -27,9 +24,8 @@ def augment(x: Tensor, names: Sequence[str], generator: torch.Generator) -> Tens
     image whatever the names, so switching one off leaves the other as it was.
 
     Args:
-        x: (batch, channels, height, width), any type. Of raw uint8 images the zeros are black;
-            of normalised ones they are the channel's mean.
-        names: of `AUGMENTATIONS`, in any order.
+        x: (batch, channels, height, width), any type; raw, so that zeros are black.
+        names: in any order.
         generator: on the CPU, so that all devices get the same draws.
     """
     batch, channels, height, width = x.shape

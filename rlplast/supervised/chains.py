@@ -1,9 +1,4 @@
-"""Models whose layers follow one another, and the stages that describe their convs.
-
-- `Chain`: layers by name, in forward order, with the activations after each nonlinearity.
-- `Conv`, `POOL`, `chain`: a chain from a list of stages and the sizes of its hidden layers.
-- `CNN`, `LENET5`, `ALEXNET`, `vgg16_stages`: the stages of known models.
-"""
+"""Models whose layers follow one another, and the stages that describe their convs."""
 
 import itertools
 from collections import OrderedDict
@@ -22,7 +17,7 @@ _ACTIVATIONS = {"_relu": lambda: nn.ReLU(inplace=True), "_tanh": nn.Tanh}
 
 @dataclass(frozen=True)
 class Conv:
-    """A convolution, followed by BatchNorm if the chain has any, and ReLU; lengths in pixels.
+    """A convolution, followed by BatchNorm if the chain has any, and an activation; in pixels.
 
     Attributes:
         channels: output channels.
@@ -88,9 +83,9 @@ class Chain(nn.Sequential):
         activations: dict[str, Tensor] = {}
         for name, layer in self.named_children():
             x = layer(x)
-            own, mark, kind = name.rpartition("_")
+            before, mark, kind = name.rpartition("_")
             if mark + kind in _ACTIVATIONS:
-                activations[own] = x
+                activations[before] = x
         return x, activations
 
 
@@ -104,9 +99,7 @@ def chain(
     conv_bias: bool = True,
     activation: str = "relu",
 ) -> Chain:
-    """Return convs as `stages` say, then linear layers.
-
-    Layers are called ``conv1``, ``bn1``, ``fc1`` and so on, the last ``head``.
+    """Return convs by `stages`, then linear layers: ``conv1``, ``bn1``, …, ``fc1``, …, ``head``.
 
     Args:
         stages: convs and pooling.
@@ -154,7 +147,6 @@ def chain(
 
 
 def _sides(stage: Conv | str, sides: list[int]) -> list[int]:
-    """Return the sides after a stage."""
     if isinstance(stage, Conv):
         return [stage.side(side) for side in sides]
     return [side // 2 for side in sides] if min(sides) > 1 else sides

@@ -1,7 +1,4 @@
-"""CIFAR-10-C and CIFAR-100-C: test images with corruptions (Hendrycks & Dietterich 2019).
-
-- `read_corrupted`: the published folder of ``.npy`` files.
-"""
+"""CIFAR-10-C and CIFAR-100-C: test images with corruptions (Hendrycks & Dietterich 2019)."""
 
 from collections.abc import Callable
 from functools import partial

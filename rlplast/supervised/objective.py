@@ -1,8 +1,4 @@
-"""What a model is trained on and judged by: classes, or numbers.
-
-- `Objective`: a loss with the scores that belong to it.
-- `classification`, `REGRESSION`: the two there are.
-"""
+"""What a model is trained on and judged by: classes, or numbers."""
 
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +19,7 @@ class Objective(NamedTuple):
     Attributes:
         loss: what is minimised, a mean over the batch.
         scores: what an evaluation reports, by name.
-        right: how many outputs are right, for accuracy in training; None without classes.
+        right: how many outputs are right; None without classes.
     """
 
     loss: Callable[[Tensor, Tensor], Tensor]

@@ -1,7 +1,4 @@
-"""ResNet-18 for small images.
-
-- `ResNet18`: He et al. 2015 with a 3×3 stem of stride 1 and no max pooling.
-"""
+"""ResNet-18 for small images."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -40,7 +37,7 @@ class _Block(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """ResNet-18: a 3×3 stem, four layers of two blocks each, average pooling, linear head.
+    """ResNet-18 (He et al. 2015) with a 3×3 stem of stride 1 and no max pooling.
 
     Its layers are called as in torchvision, but for the linear ones: ``fc1`` and so on, the
     last ``head``. It branches, so it has no forward order.

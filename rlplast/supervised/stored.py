@@ -1,7 +1,4 @@
-"""Pictures that stay where they are stored and are decoded when a batch asks for them.
-
-- `StoredPictures`: stands for the tensor of all raw values, of which only parts are ever in memory.
-"""
+"""Pictures that stay where they are stored and are decoded when a batch asks for them."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +19,7 @@ _SAMPLE = 256  # pictures that a fingerprint is made of
 class StoredPictures:
     """Pictures of one shape, each read again whenever it is needed.
 
-    Memory grows by 8 bytes a picture. A batch takes its own raw values.
+    Stands for the tensor of all raw values. Memory grows by 8 bytes a picture.
 
     Attributes:
         read: a picture's number in its file → its values (channels, height, width), uint8. Several

@@ -1,10 +1,6 @@
 """Tasks that follow one another on the same images: what each phase makes of the data.
 
-- `task_data`: the data as a phase shows them.
-- `task_labels`, `task_pixels`: the labels and the permutation of one task.
-
-Whatever is drawn for a task depends on the run's seed and the task's number alone. So a run may
-stop and go on anywhere, and task 7 is the same whether or not there were others before it.
+What is drawn for a task depends on the run's seed and the task's number alone.
 """
 
 import math
@@ -37,7 +33,7 @@ def task_data(config: StreamConfig, data: Dataset, phase: Phase, number: int, se
     """Return the data as a phase shows them; the phase's indices are those of this.
 
     Args:
-        config: the stream. Streams without tasks of their own show the data as they are.
+        config: the stream. Streams without tasks show the data as they are.
         data: what was loaded, on any device.
         phase: which images the phase has.
         number: of the phase, from 0.
@@ -61,6 +57,5 @@ def task_data(config: StreamConfig, data: Dataset, phase: Phase, number: int, se
 
 
 def _permuted(images: Images, order: Tensor) -> Images:
-    """Return images whose pixels are permuted, in all channels alike."""
     x = images.pixels()
     return Images(x.flatten(2)[:, :, order].view_as(x), images.y)

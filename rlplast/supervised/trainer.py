@@ -1,8 +1,4 @@
-"""A classifier, or a regression, on a stream of phases, as a Trainable.
-
-One step is one update, or the start of the next phase. Where a run is in its stream follows
-from its clock alone: every epoch's order is a stream of its own, so there is no loader to save.
-"""
+"""A classifier, or a regression, on a stream of phases, as a Trainable."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -46,13 +42,7 @@ from rlplast.supervised.regression import load_regression
 from rlplast.supervised.streams import TASKS, phases
 from rlplast.supervised.tasks import task_data
 from rlplast.training.fingerprint import check_data, fingerprint
-from rlplast.training.trainable import (
-    AfterUpdate,
-    Trainable,
-    no_hooks,
-    no_key,
-    penalties_of,
-)
+from rlplast.training.trainable import AfterUpdate, Trainable, no_hooks, no_key, penalties_of
 
 __all__ = ["Supervised"]
 
@@ -61,7 +51,10 @@ EVALUATION_BATCH = 1000  # images per forward pass
 
 
 class Supervised(Reader, Trainable):
-    """A model and its stream of data.
+    """A model and its stream of data; one step is one update, or the start of the next phase.
+
+    Where a run is in its stream follows from its clock alone: every epoch's order is a stream of
+    its own.
 
     Args:
         config: a checked config.
@@ -117,9 +110,9 @@ class Supervised(Reader, Trainable):
         self.updates_summed = self.images_summed = 0
         self.online = torch.zeros((), dtype=torch.float64, device=device)  # of the task so far
         self.online_images = 0
-        compiled = self._to_compile = config.accelerate == "compile"
-        options = compile_options(device)
-        self._loss = torch.compile(self.task_loss, options=options) if compiled else self.task_loss
+        self._loss, self._to_compile = self.task_loss, config.accelerate == "compile"
+        if self._to_compile:
+            self._loss = torch.compile(self.task_loss, options=compile_options(device))
         self._graphs = graphs_of(config.accelerate, device, "accelerate")
 
     @property
@@ -194,7 +187,7 @@ class Supervised(Reader, Trainable):
         self._to_compile = False
 
     def _learn(self, after: Clock, size: int, count: int, parts: Parts) -> None:
-        """Learn from so many images in so many parts, and run the hooks inside the update.
+        """Learn from `size` images in `count` parts, and run the hooks inside the update.
 
         All of it is on the device. Of the host it reads the clock `after` the update.
         """
@@ -205,10 +198,10 @@ class Supervised(Reader, Trainable):
 
     def _backward(self, clock: Clock, size: int, count: int, parts: Parts) -> Activations:
         """Add up the gradient of images and targets, part by part; return their activations."""
-        whole, found = torch.zeros((), device=self.device), []
+        whole, recorded = torch.zeros((), device=self.device), []
         for i, (inputs, targets) in enumerate(parts, 1):
             loss, outputs, activations = self._loss(inputs, targets)
-            found.append(activations)
+            recorded.append(activations)
             self._sum_up(loss.detach(), outputs.detach(), targets)
             loss = loss * (len(targets) / size)
             whole = whole + loss.detach()
@@ -217,8 +210,8 @@ class Supervised(Reader, Trainable):
             loss.backward()
         self.loss_sum += whole
         if count == 1:
-            return found[0]
-        return {name: torch.cat([own[name] for own in found]) for name in found[0]}
+            return recorded[0]
+        return {name: torch.cat([part[name] for part in recorded]) for name in recorded[0]}
 
     def _sum_up(self, loss: Tensor, outputs: Tensor, y: Tensor) -> None:
         """Add a batch to the means of what is right; outputs and loss are before the update."""
@@ -236,22 +229,19 @@ class Supervised(Reader, Trainable):
         return on_device(order, self.task.train.y.device)
 
     def _chosen(self, here: Position) -> Tensor:
-        """Return the indices of the batch's images."""
-        config, key = self.config, (self.clock.phase, here.epoch)
+        size, key = self.config.batch_size, (self.clock.phase, here.epoch)
         if self.order is None or self.order[0] != key:
             self.order = key, self._shuffled(self.streams.seed, "data", "epoch", *key)
-        chosen = self.order[1][here.batch * config.batch_size :]
-        return chosen[: config.batch_size] if here.batch < here.batches - 1 else chosen
+        chosen = self.order[1][here.batch * size :]
+        return chosen[:size] if here.batch < here.batches - 1 else chosen
 
     def _parts(self, chosen: Tensor, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield augmented and normalised images, and labels or targets, in so many parts."""
-        steps, seed, stream = self.config.augment, self.streams.seed, None
-        if steps:
-            stream = torch_stream(seed, "data", "augment", self.clock.updates)
+        steps, name = self.config.augment, ("data", "augment", self.clock.updates)
+        stream = torch_stream(self.streams.seed, *name) if steps else None
         for indices in chosen.tensor_split(count):
             x, y = self.task.train.batch(indices)
             if stream is not None:  # of raw pixels, so that what a crop adds is black
-                x = augment(x, steps, stream)  # draws one number after the other
+                x = augment(x, steps, stream)
             yield self.normalise(x), y
 
     def normalise(self, x: Tensor) -> Tensor:
@@ -269,19 +259,19 @@ class Supervised(Reader, Trainable):
     def task_loss(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Activations]:
         """Return the mean loss of a batch, its outputs, and activations if recorded."""
         with self._autocast():
-            outputs, found = self._with_activations(x) if self.recorded else (self.model(x), {})
+            outputs, taps = self._with_activations(x) if self.recorded else (self.model(x), {})
         outputs = outputs.float()
         loss = self.objective.loss(outputs, y)
-        return loss, outputs, {k: v.detach() for k, v in found.items()}
+        return loss, outputs, {k: v.detach() for k, v in taps.items()}
 
     def _with_activations(self, x: Tensor) -> tuple[Tensor, Activations]:
         """Return logits and activations; of models from elsewhere those of their units."""
         network = self.networks["model"]
         if hasattr(self.model, "forward_activations") or not network.units().groups:
             return model_taps(self.model, x)
-        with record(network) as found:
+        with record(network) as taps:
             logits = self.model(x)
-        return logits, found
+        return logits, taps
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self.config.precision == "fp32":
@@ -291,11 +281,7 @@ class Supervised(Reader, Trainable):
     # What the loop asks for.
 
     def horizon(self) -> Clock:
-        """Return the clock at the end of the run; its phase is the number of phases begun.
-
-        An epoch that the end cuts short counts, so that the end of the one before it does not
-        pass for the run's.
-        """
+        """Return the clock at the end of the run; see `end_of_run`."""
         return end_of_run(self.stream, self.config.batch_size, self.config.total_time())
 
     def evaluate(self, number: int, episodes: int) -> dict[str, float]:
@@ -305,7 +291,7 @@ class Supervised(Reader, Trainable):
         regression only its loss. With ``data.corrupted`` also mCA; where classes come one after the
         other, also the accuracy on the held-out images of all classes; where phases are tasks, also
         how right the model was on their batches so far, each before its update. Neither argument
-        matters: all images count.
+        matters.
         """
         test = self.stream[self.clock.phase].test.to(self.device)
         scores = self._score(self.task.test[test])
@@ -329,10 +315,7 @@ class Supervised(Reader, Trainable):
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
-        """Return outputs (n, outputs) of raw images (n, channels, height, width), in eval mode.
-
-        They are logits, or the numbers of a regression.
-        """
+        """Return outputs (n, outputs) of raw images (n, channels, height, width), in eval mode."""
         with self.reading(), self._autocast():
             parts = x.to(self.device).split(EVALUATION_BATCH)
             return torch.cat([self.model(self.normalise(p)).float() for p in parts])
@@ -341,20 +324,15 @@ class Supervised(Reader, Trainable):
         """Return means since the last call: loss, penalty, accuracy on training batches."""
         values: dict[str, float] = {}
         if updates := self.updates_summed:
-            values = {
-                "train/loss": float(self.loss_sum) / updates,
-                **self._accuracy(),
-                "train/lr": self.updater.lr,
-                **self.penalties.metrics(updates),
-            }
+            values["train/loss"] = float(self.loss_sum) / updates
+            if self.objective.right is not None:
+                values["train/accuracy"] = int(self.right) / self.images_summed
+            values["train/lr"] = self.updater.lr
+            values |= self.penalties.metrics(updates)
         self.loss_sum.zero_()
         self.right.zero_()
         self.updates_summed = self.images_summed = 0
         return values
-
-    def _accuracy(self) -> dict[str, float]:
-        classes = self.objective.right is not None
-        return {"train/accuracy": int(self.right) / self.images_summed} if classes else {}
 
     def sample(self, size: int, number: int) -> Images:
         """Return raw training images of this phase, drawn from a stream of their own."""
@@ -363,7 +341,7 @@ class Supervised(Reader, Trainable):
         )
 
     def batches(self, count: int | None, size: int, number: int) -> Iterator[Images]:
-        """Yield raw training images of this phase in one random order, from its start if need be.
+        """Yield raw training images of this phase in one random order, again and again.
 
         None is one pass.
         """
@@ -376,7 +354,6 @@ class Supervised(Reader, Trainable):
         return self.task_loss(self.normalise(batch.pixels()), batch.y)[0]
 
     def _outputs_on(self, network: str, batch: Images, module: nn.Module) -> Tensor:
-        """Return the outputs of a batch, (batch, outputs): logits, or those of a regression."""
         return module(self.normalise(batch.pixels()))
 
     def _activations_on(self, network: str, batch: Images) -> Activations:
