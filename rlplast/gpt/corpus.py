@@ -2,12 +2,6 @@
 
 A corpus is two flat arrays of token ids. One comes with the library (`rlplast.gpt.embedded`),
 the others are folders written by `rlplast tokens` (`rlplast.gpt.tokens`) and memory-mapped.
-
-- `Corpus`, `open_corpus`: the arrays, by name of a folder or of an embedded text.
-- `sha256_of`: the checksum of a folder's files.
-- `check_corpus`: whether a model can read it.
-- `batch`: training rows of a mixture of corpora.
-- `validation_batches`: the fixed rows of an evaluation.
 """
 
 import hashlib
@@ -142,22 +136,17 @@ def _map(folder: Path, about: dict[str, Any], part: str) -> np.ndarray:
     path, dtype, tokens = folder / f"{part}.bin", DTYPES[about["dtype"]], about[f"{part}_tokens"]
     size = path.stat().st_size if path.is_file() else None
     if size != tokens * dtype.itemsize:
-        found = "is missing" if size is None else f"has {size} bytes"
+        what = "is missing" if size is None else f"has {size} bytes"
         raise DamagedFile(
-            f"{path} {found}: corpus.json counts {tokens} tokens, {tokens * dtype.itemsize} "
+            f"{path} {what}: corpus.json counts {tokens} tokens, {tokens * dtype.itemsize} "
             "bytes; copy it again, or write the corpus again with `rlplast tokens`"
         )
-    if not tokens:  # an empty file cannot be mapped
-        return np.empty(0, dtype)
-    return np.asarray(np.memmap(path, dtype, "r"))
+    # An empty file cannot be mapped.
+    return np.asarray(np.memmap(path, dtype, "r")) if tokens else np.empty(0, dtype)
 
 
 def sha256_of(folder: Path) -> str:
-    """Return the SHA-256 of a folder's ``train.bin``, then ``validation.bin``.
-
-    Raises:
-        OSError: if one cannot be read.
-    """
+    """Return the SHA-256 of a folder's ``train.bin``, then ``validation.bin``."""
     sha256 = hashlib.sha256()
     for part in PARTS:
         with (folder / f"{part}.bin").open("rb") as file:
@@ -201,12 +190,10 @@ def batch(
 ) -> np.ndarray:
     """Draw training rows: each from a corpus by share, from a uniformly drawn place in it.
 
-    Two numbers are drawn per row, whatever the corpora are.
-
     Args:
         corpora: corpora that `check_corpus` accepts.
         shares: probability of each, in any unit; not negative, one of them positive.
-        rows: rows to draw.
+        rows: rows to draw, by two numbers each whatever the corpora are.
         context: tokens of a row, less one.
         rng: the stream.
 
@@ -232,10 +219,9 @@ def batch(
 def validation_batches(
     corpus: Corpus, context: int, max_batches: int | None, rows: int
 ) -> Iterator[np.ndarray]:
-    """Yield the rows of an evaluation; always the same ones.
+    """Yield the rows of an evaluation; always the same ones, spaced evenly if not all.
 
-    Rows follow one another, the last token of one being the first of the next, so no token is
-    predicted twice. If fewer are asked for than there are, they are spaced evenly.
+    The last token of a row is the first of the next, so no token is predicted twice.
 
     Args:
         corpus: a corpus that `check_corpus` accepts.
@@ -249,9 +235,9 @@ def validation_batches(
     Raises:
         DamagedFile: if a token is no id of the tokenizer.
     """
-    there = (len(corpus.validation) - 1) // context
-    count = there if max_batches is None else min(there, max_batches * rows)
-    starts = np.arange(count, dtype=np.int64) * there // max(count, 1) * context
+    available = (len(corpus.validation) - 1) // context
+    count = available if max_batches is None else min(available, max_batches * rows)
+    starts = np.arange(count, dtype=np.int64) * available // max(count, 1) * context
     for i in range(math.ceil(count / rows)):
         yield _rows(corpus, "validation", starts[i * rows : (i + 1) * rows], context)
 

@@ -1,8 +1,5 @@
 """GPT-2 in Hugging Face's format: `model.safetensors` and `config.json`; nothing is unpickled.
 
-- `load_gpt2`: such a folder as a config and a state dict of `rlplast.gpt.model.GPT`.
-- `save_gpt2`: a `GPT` as such a folder, which `transformers` opens.
-
 Their linear layers are stored transposed, and all of them have biases.
 """
 
@@ -129,11 +126,11 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
             "max_shard_size='100GB')"
         )
     try:
-        found = safetensors.torch.load_file(path)
+        stored_tensors = safetensors.torch.load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
         raise DamagedFile(f"{path} is damaged or no safetensors file: {error}") from error
     tensors = {}
-    for stored, tensor in found.items():
+    for stored, tensor in stored_tensors.items():
         name = stored.removeprefix(PREFIX)
         if name.endswith(MASKS):
             continue
@@ -200,7 +197,7 @@ def _padded(embedding: Tensor, vocab_size: int, path: Path) -> Tensor:
 def save_gpt2(model: GPT, folder: str | Path) -> None:
     """Write a GPT in Hugging Face's format, which ``GPT2LMHeadModel.from_pretrained`` opens.
 
-    Their GPT-2 always has biases: for a model without any, zeros are written.
+    For a model without biases zeros are written.
 
     Args:
         model: the GPT; wrappers of DDP or torch.compile are taken off.
@@ -215,8 +212,8 @@ def save_gpt2(model: GPT, folder: str | Path) -> None:
     _check_ties(model)
     tensors = {n: t.detach().cpu().float() for n, t in model.state_dict().items()}
     del tensors["lm_head.weight"]
-    own = replace(model.config, bias=True)
-    shapes = _shapes(own)
+    config = replace(model.config, bias=True)
+    shapes = _shapes(config)
     for name in sorted(tensors.keys() - shapes.keys()):
         raise ConfigError(f"{name} has no place in a GPT-2 of transformers: save a plain GPT")
     for name in sorted(shapes.keys() - tensors.keys()):
@@ -225,7 +222,7 @@ def save_gpt2(model: GPT, folder: str | Path) -> None:
         PREFIX + name: (tensor.T if name.endswith(TRANSPOSED) else tensor).contiguous()
         for name, tensor in tensors.items()
     }
-    _write(Path(folder), stored, _about(own))
+    _write(Path(folder), stored, _about(config))
 
 
 def _check_ties(model: GPT) -> None:

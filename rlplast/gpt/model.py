@@ -1,9 +1,4 @@
-"""GPT-2's architecture: pre-LN transformer blocks, learned positions, a head tied to the embedding.
-
-- `GPTModelConfig`: a model as data; the defaults are GPT-0.1B of FIRE A.4.2, but for its GELU.
-- `GPT`: the module; its tensors have GPT-2's names.
-- `cross_entropy`: mean loss per token, in nats.
-"""
+"""GPT-2's architecture, with its names of tensors; the defaults are GPT-0.1B of FIRE A.4.2."""
 
 import math
 from dataclasses import dataclass
@@ -51,11 +46,7 @@ class GPTModelConfig(Section):
     gelu: Literal["tanh", "exact"] = "tanh"
 
     def check(self) -> None:
-        """Check the values.
-
-        Raises:
-            ConfigError: for a value out of range, or heads that do not divide the width.
-        """
+        """Raise ConfigError for a value out of range, or heads that do not divide the width."""
         check_section(self, "model")
         if self.width % self.heads:
             raise ConfigError(
@@ -193,8 +184,7 @@ class GPT(nn.Module):
     def forward_activations(self, tokens: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return logits, and each MLP's activations after its GELU.
 
-        Activations are (batch·time, 4·width) each, named ``h.0.mlp.c_fc`` and so on: every token is
-        a sample.
+        Activations are (batch·time, 4·width) each, named ``h.0.mlp.c_fc`` and so on.
         """
         x, activations = self._embed(tokens), {}
         for i, block in enumerate(self.h):
@@ -204,10 +194,5 @@ class GPT(nn.Module):
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross-entropy in nats per token.
-
-    Args:
-        logits: (batch, time, vocab_size).
-        targets: int64 tokens, (batch, time).
-    """
+    """Return the mean cross-entropy in nats per token of logits (batch, time, vocab_size)."""
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten())

@@ -1,8 +1,4 @@
-"""A GPT on a sequence of phases, as a Trainable, in one process or several.
-
-One step is one update, or the start of the next phase. Started by ``torchrun``, every
-process draws the whole batch and takes its own rows, so that N processes follow one.
-"""
+"""A GPT on a sequence of phases, as a Trainable, in one process or several."""
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -32,13 +28,7 @@ from rlplast.optimizers.config import lr_at
 from rlplast.optimizers.updater import Updater
 from rlplast.training import distributed
 from rlplast.training.fingerprint import check_data
-from rlplast.training.trainable import (
-    AfterUpdate,
-    Trainable,
-    no_hooks,
-    no_key,
-    penalties_of,
-)
+from rlplast.training.trainable import AfterUpdate, Trainable, no_hooks, no_key, penalties_of
 
 __all__ = ["GPTTrainer"]
 
@@ -54,19 +44,19 @@ class _Loss(nn.Module):
         self.device_type, self.dtype = device_type, DTYPES[precision]
 
     def forward(self, rows: Tensor, record: bool = False) -> tuple[Tensor, Activations]:
-        """Return the mean loss, in nats per token, of rows (sequences, context + 1).
-
-        Then come the activations after each GELU, if they are recorded.
-        """
+        """Return the mean loss, in nats per token, of rows (sequences, context + 1), and activations."""
         with torch.autocast(self.device_type, self.dtype, enabled=self.dtype != torch.float32):
             if not record:
                 return self.gpt.loss(rows[:, :-1], rows[:, 1:]), {}
-            logits, found = self.gpt.forward_activations(rows[:, :-1])
-            return cross_entropy(logits, rows[:, 1:]), {k: v.detach() for k, v in found.items()}
+            logits, taps = self.gpt.forward_activations(rows[:, :-1])
+            return cross_entropy(logits, rows[:, 1:]), {k: v.detach() for k, v in taps.items()}
 
 
 class GPTTrainer(Reader, Trainable):
-    """A GPT, its corpora and its phases.
+    """A GPT, its corpora and its phases; one step is one update, or the start of the next phase.
+
+    Started by ``torchrun``, every process draws the whole batch and takes its rows, so that N
+    processes follow one.
 
     Args:
         config: a checked config. Its `start.checkpoint` becomes the name of the checkpoint
@@ -112,10 +102,9 @@ class GPTTrainer(Reader, Trainable):
         self.updates_summed = 0
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
         self._plain_loss = _Loss(self.gpt, device.type, config.precision)
-        compiled = self._to_compile = config.accelerate == "compile"
-        # Compiled below DDP: its hooks on gradients stay outside the graph.
+        self._to_compile = config.accelerate == "compile"
         inner = self._plain_loss
-        if compiled:
+        if self._to_compile:  # below DDP, whose hooks on gradients stay outside the graph
             inner = torch.compile(inner, dynamic=False, options=compile_options(device))
         self._loss = distributed.averaging(inner, device)  # pyright: ignore[reportArgumentType]
         self._graphs = graphs_of(config.accelerate, device, "accelerate")
@@ -182,22 +171,22 @@ class GPTTrainer(Reader, Trainable):
     def _backward(self, parts: tuple[Tensor, ...], clock: Clock) -> tuple[Tensor, Activations]:
         """Add up the gradient of this process's rows; return all ranks' loss, without penalties.
 
-        Ranks average their gradients in the last part's backward pass. Activations, if they are
-        recorded, are those of all parts.
+        Activations, if they are recorded, are those of all parts.
         """
-        record, found = bool(self.recorded), []
+        record, recorded = bool(self.recorded), []
         whole = torch.zeros((), device=self.device)
         for i, part in enumerate(parts, 1):
-            last = i == len(parts)
+            last = i == len(parts)  # its backward pass averages over ranks
             with nullcontext() if last else distributed.accumulating(self._loss):
                 loss, activations = self._loss(part, record)
-                found.append(activations)
+                recorded.append(activations)
                 loss = loss / len(parts)
                 whole += loss.detach()
                 if last:
                     loss = self.penalties.add("gpt", loss, distributed.average(whole), clock=clock)
                 self.scaler.scale(loss).backward()
-        return whole, {name: torch.cat([own[name] for own in found]) for name in found[0]}
+        joined = {name: torch.cat([part[name] for part in recorded]) for name in recorded[0]}
+        return whole, joined
 
     def _rows(self, shares: Mapping[str, float], rows: int, rng: np.random.Generator) -> Tensor:
         """Return token ids of a mixture, int64, (rows, context + 1), on the CPU."""
@@ -252,10 +241,7 @@ class GPTTrainer(Reader, Trainable):
         return on_device(self._rows(shares, size, rng), self.device)
 
     def batches(self, count: int | None, size: int, number: int) -> Iterator[Tensor]:
-        """Yield rows of this phase's training mixture.
-
-        None is as many as the phase trains on.
-        """
+        """Yield rows of this phase's training mixture; None is as many as the phase trains on."""
         phase = self.phases[self.clock.phase]
         rows = phase.updates * self.config.batch_size
         rng = numpy_stream(self.config.seed, "batches", number)
@@ -263,7 +249,6 @@ class GPTTrainer(Reader, Trainable):
             yield on_device(self._rows(phase.shares, size, rng), self.device)
 
     def _loss_on(self, network: str, batch: Tensor) -> Tensor:
-        """Return the mean loss of rows (size, context + 1)."""
         return self._plain_loss(batch)[0]
 
     def _outputs_on(self, network: str, batch: Tensor, module: nn.Module) -> Tensor:
@@ -271,7 +256,6 @@ class GPTTrainer(Reader, Trainable):
         return module(batch[:, :-1])[:, -1]
 
     def _activations_on(self, network: str, batch: Tensor) -> Activations:
-        """Return the MLPs' activations after their GELU."""
         return self.gpt.forward_activations(batch[:, :-1])[1]
 
     def state_dict(self) -> dict[str, Any]:
@@ -308,12 +292,11 @@ class GPTTrainer(Reader, Trainable):
         self.scaler.load_state_dict(state["scaler"])
 
     def _load_dropout(self, states: Sequence[Tensor]) -> None:
-        """Restore the stream of dropout of this process."""
-        own = states[distributed.rank() % len(states)]
+        state = states[distributed.rank() % len(states)]
         if self.device.type == "cuda":
-            torch.cuda.set_rng_state(own, self.device)
+            torch.cuda.set_rng_state(state, self.device)
         else:
-            torch.set_rng_state(own)
+            torch.set_rng_state(state)
 
     def close(self) -> None:
         """Leave the group of processes, if there is one."""
