@@ -44,7 +44,7 @@ class _Loss(nn.Module):
         self.device_type, self.dtype = device_type, DTYPES[precision]
 
     def forward(self, rows: Tensor, record: bool = False) -> tuple[Tensor, Activations]:
-        """Return the mean loss, in nats per token, of rows (sequences, context + 1), and activations."""
+        """Return the loss, in nats per token, of rows (sequences, context + 1), and activations."""
         with torch.autocast(self.device_type, self.dtype, enabled=self.dtype != torch.float32):
             if not record:
                 return self.gpt.loss(rows[:, :-1], rows[:, 1:]), {}
