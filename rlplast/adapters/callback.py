@@ -1,7 +1,4 @@
-"""What the callbacks of all trainers have.
-
-- `DriverCallback`: a driver, its receipts and lines of metrics, its phases, its state.
-"""
+"""What the callbacks of all trainers have."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -17,7 +14,7 @@ __all__ = ["DriverCallback"]
 
 
 class DriverCallback:
-    """What the callbacks of all trainers have."""
+    """Receipts, lines of metrics, phases and state of a driver."""
 
     def __init__(
         self,

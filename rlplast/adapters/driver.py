@@ -1,20 +1,13 @@
 """What the adapters share: a `rlplast.Hooks` driven from inside somebody else's trainer.
 
 Updates are counted by the optimizer itself (``register_step_post_hook``), since no trainer
-calls back after each of them; other units at the trainer's own callbacks. So ticks,
-every-update hooks and hooks due by updates fire right after the optimizer step that ends an
-update, before the trainer moves its target networks and averages; hooks due in other units
-fire at a callback. A step that a GradScaler skips (fp16 overflow) is no update.
+calls back after each of them; other units at the trainer's callbacks. So hooks due by updates
+fire right after the optimizer step that ends an update, before the trainer moves its target
+networks and averages. A step that a GradScaler skips (fp16 overflow) is no update.
 
-What hooks read is found in `rlplast.adapters.reading`: inside updates activations of their own
-training passes, at scheduled moments those of a batch.
-
-Data-parallel trainers need nothing else: every rank fires, from streams that are equal on all
-of them, and nothing registered decides by data that only one rank has seen (such a plan would
-have to all-reduce first). After each firing ranks are compared, and the first one alone
-writes receipts.
-
-- `Driver`: counts, fires, measures, keeps receipts, has a state to save.
+Of data-parallel trainers every rank fires, from streams that are equal on all of them, and nothing
+registered decides by data that only one rank has seen. After each firing ranks are compared; the
+first one alone writes receipts.
 """
 
 import json
@@ -75,8 +68,7 @@ class Driver:
 
     Args:
         hooks: the hook list of a run's config, or the path of a YAML file that holds one.
-        total: the run's length, such as ``"50k env_steps"``, which percentages refer to;
-            default: what the trainer says.
+        total: the run's length, such as ``"50k env_steps"``; default: what the trainer says.
         seed: seed of the streams that firings draw from.
         receipts: a file to which each receipt is appended, as in a run's ``receipts.jsonl``.
         probe: as of `rlplast.Hooks`: what scheduled hooks read; default: the trainer's own.
@@ -93,9 +85,8 @@ class Driver:
         measuring: the metrics; None without any.
 
     Raises:
-        ConfigError: if a list cannot be read, hooks wait for a value that never comes,
-            `total` is no number with a unit, `seed` is no whole number, or there is a loss without
-            a probe.
+        ConfigError: for a list that cannot be read, hooks that wait for a value that never comes,
+            a bad `total` or `seed`, or a loss without a probe.
     """
 
     def __init__(
@@ -271,7 +262,6 @@ class Driver:
             self._at_end(self._recording.stop)
 
     def _at_end(self, stop: Callable[[], None]) -> None:
-        """Call a function when this lets go, or when it is gone."""
         self._stops.append(weakref.finalize(self, stop))
 
     def _attach(self, steps: Steps, optimizers: Callable[[], Sequence[Optimizer]] | None) -> None:
@@ -319,11 +309,7 @@ class Driver:
         steps: Steps,
         optimizers: Callable[[], Sequence[Optimizer]] | None,
     ) -> None:
-        """Go over to the optimizers that a trainer has set up anew, right before the first step.
-
-        Raises:
-            ConfigError: if the trainer cannot be asked, or they do not fit the networks.
-        """
+        """Go over to the optimizers that a trainer has set up anew, right before the first step."""
         if optimizers is None:
             raise ConfigError(
                 f"HookCallback: network {network.name!r} is trained by another "
@@ -349,8 +335,7 @@ class Driver:
     def detach(self) -> None:
         """Let go of the optimizers; the trainer trains on without hooks.
 
-        The hooks do not come back to weights that were trained without them: their counters would
-        lack those updates.
+        The hooks do not come back to weights that were trained without them.
         """
         attached = bool(self._steps)
         for stop in (*self._steps, *self._stops):
@@ -362,10 +347,7 @@ class Driver:
             self._left = fingerprint(self.networks)
 
     def end(self) -> None:
-        """Write the last summaries and let go; measure if the run is at its end.
-
-        Call it when training has ended.
-        """
+        """Write the last summaries and let go; measure if the run is at its end."""
         if self._hooks is not None and self._steps and self._hooks.at_end(self.clock):
             self.measure()
         self.flush()
@@ -445,20 +427,13 @@ class Driver:
         self._keep(receipts)
 
     def evaluating(self) -> AbstractContextManager[None]:
-        """Return a context in which the networks have the weights that evaluations use.
-
-        Raises:
-            ConfigError: before `begin`.
-        """
+        """Return a context with the weights that evaluations use; ConfigError before `begin`."""
         if self._hooks is None:
             raise ConfigError("evaluating(): training has not begun, so no weights are known yet")
         return self._hooks.evaluating()
 
     def flush(self) -> None:
-        """Keep one summary receipt of each every-update hook since the last flush.
-
-        Nothing once it has let go: a trainer may still call a callback of an interrupted run.
-        """
+        """Keep one summary receipt of each every-update hook since the last flush."""
         if self._hooks is not None and self._steps:
             self._keep(self._hooks.flush())
 
@@ -472,9 +447,6 @@ class Driver:
 
     def state_dict(self) -> dict[str, Any]:
         """Return θ0, the hooks' state and counters, and what identifies the run.
-
-        That is the hook list, the seed and a checksum of the weights as they are now; and the
-        length of the file of receipts, and the batch that scheduled hooks read.
 
         Nested mappings of tensors and plain values; empty before `begin`.
         """

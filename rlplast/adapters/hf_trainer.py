@@ -1,12 +1,4 @@
-"""Hooks in the Hugging Face Trainer.
-
-One network, ``model``, unless ``networks=`` names parts of it. Units: updates (optimizer steps,
-one per ``gradient_accumulation_steps`` batches), epochs and phase; an epoch counts when the next
-one begins, and none does in data without a length. The total is ``max_steps``, given or worked
-out by the Trainer.
-
-- `HookCallback`: the callback.
-"""
+"""Hooks in the Hugging Face Trainer."""
 
 import copy
 from pathlib import Path
@@ -44,7 +36,7 @@ class HookCallback(DriverCallback, TrainerCallback):
 
     Each checkpoint of the Trainer gets a folder ``rlplast`` with θ0 and the hooks' state, which is
     read back by ``train(resume_from_checkpoint=...)`` if the checkpoint lies in ``output_dir``;
-    for another place call `load` first. A state that was saved beside other weights is refused.
+    for another place call `load` first.
 
     Args:
         hooks: the hook list of a run's config, or the path of a YAML file that holds one.
@@ -139,9 +131,8 @@ def _saved(args: Any, step: int) -> Path:
 def _initializer(root: nn.Module, path: str) -> Init | None:
     """Return the initializer of a pretrained model's class for its part at `path`.
 
-    It is code that fills whole models (GPT-2 initialises a layer by its place). So a
-    firing's first draw initialises a copy of the model from the firing's stream; the others
-    of that firing are read off the same copy.
+    It is code that fills whole models (GPT-2 initialises a layer by its place). So a firing's
+    first draw initialises a copy of the model, of which the others of that firing are read.
     """
     if not isinstance(root, PreTrainedModel):
         return None

@@ -1,9 +1,4 @@
-"""Metrics inside somebody else's trainer: when, which, and where their values go.
-
-- `MetricsRow`: what the user asks for.
-- `Measuring`: measures when it is due, and keeps the lines.
-- `check_conditions`, `refuse_conditions`: what hooks wait for is measured, or they may not wait.
-"""
+"""Metrics inside somebody else's trainer: when, which, and where their values go."""
 
 import dataclasses
 import json
@@ -193,8 +188,6 @@ def _has_outputs(source: Any, network: str) -> bool:
 def check_conditions(hooks: Hooks, measuring: Measuring | None) -> None:
     """Check that plasticity metrics that hooks wait for are measured.
 
-    Other keys are those of the trainer's log, which are not known in advance.
-
     Raises:
         ConfigError: saying what to add to ``metrics=``.
     """
@@ -202,16 +195,13 @@ def check_conditions(hooks: Hooks, measuring: Measuring | None) -> None:
     networks = hooks.networks if measuring is None else measuring._chosen(hooks.networks)
     for hook in hooks.conditional:
         when = hook.schedule.when
+        # Other keys are those of the trainer's log, which are not known in advance.
         if when is not None and (when.bare or when.metric.startswith("metric/")):
             when.check(measured, networks, f"{hook.label}.when")
 
 
 def refuse_conditions(hooks: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse hooks that wait for a value, in a trainer that reports none.
-
-    Raises:
-        ConfigError: naming the hook.
-    """
+    """Raise ConfigError for hooks that wait for a value, in a trainer that reports none."""
     for i, hook in enumerate(hooks):
         if hook.get("when") is not None:
             raise ConfigError(

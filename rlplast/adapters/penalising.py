@@ -1,11 +1,7 @@
 """Penalties inside somebody else's trainer: their gradient is added before an optimizer's step.
 
-The trainer's own loss is not known, so a term is not added to it. Its gradient, at the weights
-before the step, is added to ``.grad`` instead: the same update, unless the trainer clips gradients
-before the step, which then leaves out the term's.
-
-- `check_terms`: refuses, before training, terms that read what is not known.
-- `add_gradients`: adds the gradients of an optimizer's networks.
+The trainer's loss is not known, so a term's gradient, at the weights before the step, is added to
+``.grad``: the same update, unless the trainer clips gradients, which then leaves out the term's.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +24,7 @@ def check_terms(penalties: Penalties, source: TrainerSource | None, probe: bool)
 
     Args:
         penalties: the run's.
-        source: where they read without the user's own probe.
+        source: where they read without the user's probe.
         probe: whether there is one.
 
     Returns:

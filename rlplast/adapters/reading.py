@@ -1,10 +1,4 @@
-"""What hooks read in somebody else's trainer: activations of its updates, and probe batches.
-
-- `Recording`: activations of each update's own training passes.
-- `TrainerSource`: what a scheduled hook reads, if the user gives no probe.
-- `LastBatch`: the last training batch, as a module got it.
-- `check_readings`: refuses, before training, what would have nothing to read.
-"""
+"""What hooks read in somebody else's trainer: activations of its updates, and probe batches."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -157,7 +151,7 @@ class LastBatch(Reader):
         return self.kept
 
     def batches(self, count: int | None, size: int, number: int) -> Iterator[Any]:
-        """Refuse: one batch is not the training data; `check_readings` says so earlier."""
+        """Refuse: one batch is not the training data."""
         raise ConfigError("HookCallback knows one batch of the training data: pass probe=")
 
     def _activations_on(self, network: str, batch: Mapping[str, Any]) -> Activations:
@@ -166,11 +160,9 @@ class LastBatch(Reader):
         return found
 
     def _outputs_on(self, network: str, batch: Mapping[str, Any], module: nn.Module) -> Tensor:
-        """Return the logits that the module returns on the last batch."""
         return output_of(self._run(network, batch, module), network)
 
     def _loss_on(self, network: str, batch: Mapping[str, Any]) -> Tensor:
-        """Return the loss that the module itself returns on the last batch."""
         output = self._run(network, batch)
         known = output.get("loss") if isinstance(output, Mapping) else None
         if known is None:
@@ -198,11 +190,7 @@ class LastBatch(Reader):
         return {"last_batch": dict(self.kept)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put back the last batch.
-
-        Raises:
-            DamagedFile: if it is of another form.
-        """
+        """Put back the last batch; DamagedFile if it is of another form."""
         kept = state.get("last_batch", {})
         parts = {"args", "kwargs", "autocast"}
         if not isinstance(kept, Mapping) or any(set(call) != parts for call in kept.values()):

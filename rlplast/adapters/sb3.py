@@ -1,19 +1,4 @@
-"""Hooks in Stable-Baselines3 and sb3-contrib: DQN, QR-DQN, SAC, TQC, CrossQ, TD3, DDPG, PPO, A2C.
-
-Networks: ``q`` of DQN and QR-DQN, followed by its target; ``actor``, ``critic`` (followed by their
-targets, where there are any) and ``temperature`` (log α, if it is learned) of actor-critic
-methods with a replay; ``policy`` of PPO and A2C, or ``actor`` and ``critic`` if a row names one
-of them. Units: updates (steps of the optimizer that ends
-an update, also inside ``train()``), env_steps (``num_timesteps``) and phase.
-
-An update ends with the actor's step; where the actor is delayed (TD3, CrossQ), with the
-critic's step in updates without an actor's. Target networks move right after that. After a
-firing with followers ``copy`` they move towards equal weights, which changes nothing.
-
-- `HookCallback`: the callback.
-- `optimizer_class`: our optimizers, for ``policy_kwargs``.
-- `CheckpointCallback`: Stable-Baselines3's, which also saves the hooks' state.
-"""
+"""Hooks in Stable-Baselines3 and sb3-contrib."""
 
 import numbers
 import warnings
@@ -52,12 +37,7 @@ _NOTHING_LOGGED = "nothing was; give learn a log_interval that the run reaches, 
 
 
 class _LogPoint(KVWriter):
-    """Tells when Stable-Baselines3 writes a line of its log, and keeps its numbers.
-
-    Attributes:
-        unread: those that hooks have not seen, without times and our own metrics.
-        seen: the keys of all numbers so far.
-    """
+    """Tells when Stable-Baselines3 writes a line of its log, and keeps its numbers."""
 
     def __init__(self, flush: Callable[[], None]) -> None:
         self.flush = flush
@@ -67,7 +47,6 @@ class _LogPoint(KVWriter):
     def write(
         self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0
     ) -> None:
-        """Write nothing; flush, and keep the numbers."""
         self.flush()
         for key, value in key_values.items():
             number = isinstance(value, numbers.Real | np.number)
@@ -75,16 +54,15 @@ class _LogPoint(KVWriter):
                 self.unread[key] = float(value)
         self.seen |= self.unread.keys()
 
-    def close(self) -> None:
-        """Do nothing."""
+    def close(self) -> None:  # nothing to close
+        return
 
 
 class HookCallback(DriverCallback, callbacks.BaseCallback):
     """Fire a list of hooks while ``model.learn(..., callback=HookCallback(hooks))`` runs.
 
-    Hooks due by env_steps fire after a step of the environments, before the updates it owes.
-    PPO and A2C train on whole rollouts, which one policy should have played: there they fire
-    between the last update and the next rollout, and only in the last rollout at their step.
+    Hooks due by env_steps fire after a step of the environments, before the updates it owes; in PPO
+    and A2C between the last update and the next rollout, since one policy should play a whole one.
 
     What `save` writes lies beside the model's file; call `load` before
     ``learn(..., reset_num_timesteps=False)``.

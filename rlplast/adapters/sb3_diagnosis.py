@@ -1,7 +1,4 @@
-"""Does a model of Stable-Baselines3 still learn as well as a fresh one?
-
-- `diagnose_sb3`: says so of each of its networks.
-"""
+"""Does a model of Stable-Baselines3 still learn as well as a fresh one?"""
 
 from typing import Any
 
@@ -18,8 +15,8 @@ __all__ = ["diagnose_sb3"]
 def diagnose_sb3(model: Any, observations: Any, **options: Any) -> dict[str, NetworkDiagnosis]:
     """Say whether the networks of a trained model still learn as well as fresh ones do.
 
-    They are ``q``, or ``actor`` and ``critic``, with the model's own optimizers. Critics of
-    actions get those that the policy would choose. Nothing of the model changes.
+    They are ``q``, or ``actor`` and ``critic``, with the model's optimizers. Critics of actions get
+    those that the policy would choose. Nothing of the model changes.
 
     Args:
         model: an algorithm that `HookCallback` supports.

@@ -1,7 +1,4 @@
-"""Layers in Stable-Baselines3: modules that methods bring, put into a policy before it trains.
-
-- `install_layers`: puts in what the lists ask for.
-"""
+"""Layers in Stable-Baselines3: modules that methods bring, put into a policy before it trains."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -25,7 +22,7 @@ def install_layers(
 ) -> None:
     """Put modules into an algorithm's networks and their targets; once, also over several calls.
 
-    Its optimizers, which are made already, then hold the parameters that there are.
+    Its optimizers then hold the parameters that there are.
 
     Args:
         model: the algorithm.
@@ -74,7 +71,7 @@ def _are_in(
 
 
 def _check_heads(hooks: Sequence[Mapping[str, Any]], networks: Mapping[str, Network]) -> None:
-    """Refuse to give a second life to the one head of several that would be found."""
+    """Refuse to give a second life to the one head of several that would be taken."""
     for i, hook in enumerate(hooks):
         row = parse_row(f"hooks[{i}]", hook, "hooks", networks)
         for name in row.networks if row_implements(hook, "install") else ():

@@ -1,8 +1,4 @@
-"""What Stable-Baselines3 and sb3-contrib algorithms have: networks, initializers, orders, units.
-
-- `find_networks`: the networks of an algorithm that hooks may touch.
-- `optimizers_of`: the optimizers that train them.
-"""
+"""What Stable-Baselines3 and sb3-contrib algorithms have: networks, initializers, orders, units."""
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -136,7 +132,7 @@ def _actor_critic(model: Any) -> dict[str, Network]:
 
 
 def _temperature(model: Any) -> Network:
-    """Return log α, which is a bare tensor there, as a network; its initializer is its start."""
+    """Return log α, a bare tensor there, as a network; its initializer is its start."""
     module = nn.Module()
     module._parameters["log_alpha"] = model.log_ent_coef
     optimizer = raw_optimizer(model.ent_coef_optimizer)
@@ -199,8 +195,8 @@ def _network(
     """Return a network whose forward order and units are known.
 
     A chain lists the parts that are run through one after the other, from the features extractor
-    on if that is `shared`; the `heads` read its end, side by side. Several chains run beside one
-    another, as twin critics do, and become members, as in one stacked network.
+    on if that is `shared`; the `heads` read its end. Several chains become members, as in one
+    stacked network.
     """
     module = unwrap(module)
     order: Any = None  # of type Order
@@ -229,11 +225,7 @@ def _network(
 
 
 def _units(module: nn.Module, chains: Chains, heads: tuple[str, ...]) -> list[UnitSpec] | None:
-    """Return what the units of chains are; None where that is left to tracing.
-
-    Generalised state-dependent exploration reads the last hidden layer from outside of layers; some
-    layers give each output twice.
-    """
+    """Return what the units of chains are; None where that is left to tracing."""
     if getattr(module, "use_sde", False) or any(hasattr(m, JOINED) for m in module.modules()):
         return None
     readers: dict[str, dict[str, None]] = {}
@@ -302,19 +294,12 @@ def _is_plain(module: nn.Module) -> bool:
 
 
 def _renormalises(module: nn.Module) -> bool:
-    """Say whether a module is CrossQ's batch renormalisation, of which no forward order is known.
-
-    It comes after the nonlinearity. While it warms up it divides by what the batch says, later
-    mostly by what it remembers: what it does to a scale changes.
-    """
+    """Say whether a module is CrossQ's batch renormalisation: what it does to a scale changes."""
     return hasattr(module, "ra_mean") and hasattr(module, "ra_var")
 
 
 def _initializer(constants: Mapping[str, float], gains: Mapping[str, float]) -> Init:
-    """Return an initializer: constants by tensor, orthogonal weights by part, or torch's.
-
-    An LSTM's tensors are U(−1/√hidden, 1/√hidden), as torch draws them.
-    """
+    """Return an initializer: constants by tensor, orthogonal weights by part, or torch's."""
 
     def init(block: Block, generator: torch.Generator) -> Tensor:
         shape = block.view.shape

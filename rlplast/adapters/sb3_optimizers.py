@@ -1,7 +1,4 @@
-"""Our optimizers in Stable-Baselines3.
-
-- `optimizer_class`: one by name, for ``policy_kwargs``.
-"""
+"""Our optimizers in Stable-Baselines3."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -33,7 +30,7 @@ def optimizer_class(
             list optimizers`` that is one optimizer.
         weight_decay: as in the section ``optimizer`` of a run's config, at least 0.
         seed: of the noise of optimizers that draw some.
-        **params: the optimizer's own parameters.
+        **params: of the optimizer.
 
     Raises:
         ConfigError: for an unknown optimizer or parameter, a value out of range, a seed that is

@@ -1,8 +1,4 @@
-"""Actor and critic of PPO and A2C, as views of one policy with one optimizer.
-
-- `Part`: the modules of a policy that one of them is made of.
-- `parts_of`: both of a policy.
-"""
+"""Actor and critic of PPO and A2C, as views of one policy with one optimizer."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -44,7 +40,7 @@ class Part(nn.Module):
         self._space, self._normalize = policy.observation_space, policy.normalize_images
 
     def hand_back(self, policy: Any) -> None:
-        """Give the policy the last layer that is here, which a method may have replaced."""
+        """Give the policy the last layer of this part, which a method may have replaced."""
         setattr(policy, self._head, self.get_submodule(self._head))
 
     def forward(self, obs: Any) -> Tensor:

@@ -1,12 +1,4 @@
-"""What an adapter saves of its hooks, and whether it belongs to the run that goes on from it.
-
-- `fingerprint`: a checksum of each weight.
-- `read_list`, `hooks_text`: a list of hooks as it is given, and as one string.
-- `check_form`: a saved state has all its parts.
-- `check_start`, `check_match`: a state is of this training, these weights, hooks and seed.
-- `cut_lines`: a file of receipts or metrics is of this training.
-- `restore_initial`, `restore`: put θ0 and the hooks' state back.
-"""
+"""What an adapter saves of its hooks, and whether it belongs to the run that goes on from it."""
 
 import json
 import zlib
@@ -88,11 +80,7 @@ def hooks_text(configs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def check_form(state: Any) -> None:
-    """Check that a saved state has all its parts; an empty one is of no hooks.
-
-    Raises:
-        DamagedFile: naming the part.
-    """
+    """Raise DamagedFile unless a saved state has all its parts; an empty one is of no hooks."""
     if not isinstance(state, Mapping):
         raise DamagedFile(f"the hooks' state is a {type(state).__name__}: needed is a mapping")
     if not state:
@@ -109,11 +97,7 @@ def check_form(state: Any) -> None:
 
 
 def check_start(fresh: bool, state: Mapping[str, Any] | None) -> None:
-    """Check that the hooks begin where the trainer does.
-
-    Raises:
-        ConfigError: if only one of them starts at 0.
-    """
+    """Raise ConfigError unless the hooks begin where the trainer does."""
     done = {} if state is None else {u: n for u, n in state["hooks"]["clock"].items() if n}
     if fresh and done:
         raise ConfigError(
@@ -141,7 +125,7 @@ def check_match(
         networks: the trainer's.
         configs: the hook list.
         seed: of the streams.
-        again: whether it is the state of hooks that are still here, when they last let go.
+        again: whether it is the state of hooks of this process, when they last let go.
 
     Raises:
         ConfigError: naming what differs.
@@ -200,11 +184,7 @@ def cut_lines(path: Path, length: int | None, what: str = "receipts") -> None:
 
 
 def restore_initial(networks: Mapping[str, Network], saved: Mapping[str, Any]) -> None:
-    """Put θ0 back.
-
-    Raises:
-        DamagedFile: if it is of another network.
-    """
+    """Put θ0 back; DamagedFile if it is of another network."""
     for network in networks.values():
         theirs = saved.get(network.name)
         theirs = theirs if isinstance(theirs, Mapping) else {}
@@ -219,11 +199,7 @@ def restore_initial(networks: Mapping[str, Network], saved: Mapping[str, Any]) -
 
 
 def restore(hooks: Hooks, saved: Mapping[str, Any]) -> None:
-    """Put the hooks' counters, sums and own tensors back.
-
-    Raises:
-        DamagedFile: if a part is missing or of another shape.
-    """
+    """Put the hooks' counters, sums and tensors back; DamagedFile if they do not fit."""
     try:
         hooks.load_state_dict(saved)
     except (ConfigError, RuntimeError) as error:

@@ -1,9 +1,4 @@
-"""What hooks may touch in somebody else's trainer, and what is refused.
-
-- `find_networks`: the parts of a module, with their optimizers.
-- `raw_optimizer`: the torch optimizer inside a trainer's wrapper.
-- `refuse_sharded`, `check_shared`, `check_policies`: name what cannot be edited, before training.
-"""
+"""What hooks may touch in somebody else's trainer, and what is refused."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -52,11 +47,7 @@ def raw_optimizer(optimizer: Any) -> Optimizer:
 
 
 def refuse_sharded(things: Iterable[object]) -> None:
-    """Refuse modules, tensors and optimizers that hold only a part of what they stand for.
-
-    Raises:
-        ConfigError: naming the class.
-    """
+    """Raise ConfigError for modules, tensors and optimizers that hold only a part of the whole."""
     for thing in things:
         for kind in type(thing).__mro__:
             if kind.__module__.startswith(_SHARDED) or hasattr(thing, "ds_id"):
@@ -80,7 +71,7 @@ def find_networks(
         optimizers: all optimizers of the trainer.
         paths: network name → path of a part of `root` ("" is all of it), or a list of that
             path and those of its followers; None for one network ``model`` of everything.
-        init: returns the initializer of the part at a path, None for torch's own.
+        init: returns the initializer of the part at a path, None for torch's.
 
     Raises:
         ConfigError: for a path that does not exist, a sharded part, or a trainable parameter
@@ -113,11 +104,7 @@ def find_networks(
 
 
 def check_shared(networks: Mapping[str, Network]) -> None:
-    """Refuse a tensor that two networks would edit.
-
-    Raises:
-        ConfigError: naming it in both.
-    """
+    """Raise ConfigError for a tensor that two networks would edit."""
     owner: dict[int, tuple[str, str]] = {}
     for network in networks.values():
         for block in network.trainable():
@@ -131,11 +118,7 @@ def check_shared(networks: Mapping[str, Network]) -> None:
 
 
 def check_policies(hooks: Hooks) -> None:
-    """Refuse, before training, state that a hook could not reset when it is due.
-
-    Raises:
-        ConfigError: naming the hook and the optimizer.
-    """
+    """Raise ConfigError, before training, for state that a hook could not reset when it is due."""
     for hook in hooks.hooks:
         optimizers = [] if hook.optimizer == "keep" else [n.optimizers for n in hook.networks]
         for optimizer in (o for several in optimizers for o in several):
