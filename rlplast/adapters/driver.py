@@ -64,19 +64,10 @@ _HOLDERS: "weakref.WeakKeyDictionary[Optimizer, weakref.ref[Driver]]" = weakref.
 
 
 class Driver:
-    """A run's hooks inside a trainer.
+    """A run's hooks inside a trainer; arguments are as of `rlplast.adapters.sb3.HookCallback`.
 
-    Args:
-        hooks: the hook list of a run's config, or the path of a YAML file that holds one.
-        total: the run's length, such as ``"50k env_steps"``; default: what the trainer says.
-        seed: seed of the streams that firings draw from.
-        receipts: a file to which each receipt is appended, as in a run's ``receipts.jsonl``.
-        probe: as of `rlplast.Hooks`: what scheduled hooks read; default: the trainer's own.
-        loss: as of `rlplast.Hooks`, a function of a batch of `probe`.
-        penalties: the penalties of a run's config; None where the trainer takes none.
-        layers: the layers of a run's config, which the callback puts in.
-        metrics: what is measured, see `MetricsRow`; None for nothing.
-        observes: whether the trainer reports what it measures, so that hooks may wait for it.
+    `penalties` is None where the trainer takes none; `observes` says whether the trainer reports
+    what it measures, so that hooks may wait for it.
 
     Attributes:
         receipts: the receipts of this process, in order.
@@ -85,8 +76,8 @@ class Driver:
         measuring: the metrics; None without any.
 
     Raises:
-        ConfigError: for a list that cannot be read, hooks that wait for a value that never comes,
-            a bad `total` or `seed`, or a loss without a probe.
+        ConfigError: for a list that cannot be read, hooks that wait for a value that never comes, a
+            bad `total` or `seed`, or a loss without a probe.
     """
 
     def __init__(
@@ -371,9 +362,7 @@ class Driver:
     ) -> None:
         """Advance the clock in the units that have moved, and fire what is due.
 
-        Args:
-            activations: of the training passes of an update that has just ended, by network.
-            **counts: what has moved.
+        `activations` are of the training passes of an update that has just ended, by network.
         """
         if self._hooks is None:
             return

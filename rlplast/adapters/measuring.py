@@ -7,17 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from rlplast.adapters.state import cut_lines
 from rlplast.core.clock import Clock
-from rlplast.core.errors import ConfigError, check_known, did_you_mean, shortened
+from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.method.condition import Measured
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.schedule import Schedule
 from rlplast.core.network.network import Network
 from rlplast.core.rng import preserve_global_rng
-from rlplast.core.validation import Names, check_section, check_value
+from rlplast.core.validation import Names, Section, validated
 from rlplast.metrics.probe import OF_BATCH, OF_LOSS, OF_OUTPUTS, RunMetrics, check_names
 from rlplast.training.config import MetricsConfig
 from rlplast.training.intervals import is_due
@@ -26,8 +28,8 @@ from rlplast.training.run_folder import clock_fields
 __all__ = ["Measuring", "MetricsRow", "check_conditions", "refuse_conditions"]
 
 
-@dataclass(frozen=True)
-class MetricsRow:
+@dataclass
+class MetricsRow(Section):
     """What is measured, as the section ``metrics`` of a run's config says it.
 
     Attributes:
@@ -38,44 +40,24 @@ class MetricsRow:
     """
 
     every: str
-    names: tuple[str, ...] | None
-    batch_size: int
-    networks: tuple[str, ...] | None
+    names: Names | None = None
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 256
+    networks: Names | None = None
 
     @classmethod
     def parse(cls, row: Any) -> "MetricsRow":
-        """Read what the user passes as ``metrics=``.
-
-        Raises:
-            ConfigError: for unknown keys or metrics, no period, or values out of range.
-        """
-        if not isinstance(row, Mapping):
-            raise ConfigError(
-                f"metrics = {shortened(row)}: allowed is a mapping, such as "
-                "{'every': '10%', 'names': ['dormant_ratio', 'weight_norm']}"
-            )
-        check_known("metrics", row, [f.name for f in dataclasses.fields(cls)])
-        if row.get("every") is None:
-            raise ConfigError("metrics has no 'every': give it a period, such as '5%'")
-        names, networks = (
-            check_value(f"metrics.{key}", row.get(key), Names | None)
-            for key in ("names", "networks")
-        )
-        check_names(names or ())
-        filled = MetricsConfig(batch_size=row.get("batch_size", MetricsConfig.batch_size))
-        check_section(filled, "metrics")
-        return cls(row["every"], names, filled.batch_size, networks)
+        """Read what the user passes as ``metrics=``; ConfigError if it is none."""
+        checked = validated(cls, row, "metrics")
+        check_names(checked.names or ())
+        return checked
 
 
 class Measuring:
     """The metrics of one run inside a trainer.
 
-    Args:
-        row: what is measured.
-        path: the file to which each line is appended; None for none.
-
     Attributes:
-        lines: the lines so far: the clock's counters, then values by ``metric/…`` key.
+        lines: the lines so far: the clock's counters, then values by ``metric/…`` key. Each is also
+            appended to the file at `path`, if there is one.
     """
 
     def __init__(self, row: MetricsRow, path: Path | None) -> None:
@@ -92,12 +74,7 @@ class Measuring:
     ) -> None:
         """Check what is asked against what there is, and go on from a saved state.
 
-        Args:
-            hooks: the run's.
-            units: what its schedules may count.
-            known: whether there is a batch to read.
-            loss: whether there is a loss to read.
-            state: what `state_dict` returned; empty for a new run.
+        `known` says whether there is a batch to read, `loss` whether there is a loss.
 
         Raises:
             ConfigError: naming the metric or the network, and what is allowed.
@@ -186,11 +163,7 @@ def _has_outputs(source: Any, network: str) -> bool:
 
 
 def check_conditions(hooks: Hooks, measuring: Measuring | None) -> None:
-    """Check that plasticity metrics that hooks wait for are measured.
-
-    Raises:
-        ConfigError: saying what to add to ``metrics=``.
-    """
+    """Raise ConfigError unless the plasticity metrics that hooks wait for are measured."""
     measured = Measured(None if measuring is None else measuring.names, evaluate=True)
     networks = hooks.networks if measuring is None else measuring._chosen(hooks.networks)
     for hook in hooks.conditional:

@@ -20,18 +20,11 @@ __all__ = ["add_gradients", "check_terms"]
 
 
 def check_terms(penalties: Penalties, source: TrainerSource | None, probe: bool) -> bool:
-    """Refuse terms that read the trainer's loss, or outputs on batches that are not known.
-
-    Args:
-        penalties: the run's.
-        source: where they read without the user's probe.
-        probe: whether there is one.
-
-    Returns:
-        Whether a term reads from the trainer's own source.
+    """Return whether a term reads from the trainer's own source: without the user's `probe`.
 
     Raises:
-        ConfigError: naming the term, its network and what is allowed.
+        ConfigError: for a term that reads the trainer's loss, or outputs on batches that are not
+            known.
     """
     reads = [term for term in penalties.terms if "batches" in term.method.reads]
     for term in penalties.terms:
@@ -61,12 +54,7 @@ def add_gradients(
 ) -> None:
     """Add the gradients of terms to those of the parameters that an optimizer is about to move.
 
-    Args:
-        penalties: the run's.
-        networks: its networks by name.
-        clock: the clock that counts the update.
-        paused: a context in which forward passes are not taken for training passes.
-        optimizer: the optimizer.
+    `clock` counts the update; within `paused` forward passes are not taken for training passes.
     """
     held = {id(p): p for group in optimizer.param_groups for p in group["params"]}
     for name, network in networks.items():

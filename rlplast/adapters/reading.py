@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map, tree_map_only
 
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.method.context import Activations, Source
@@ -49,21 +49,21 @@ class Recording:
         name, recorder = network.name, self.recorders[network.name]
         if not recorder.on:
             return
-        found = recorder.take()
-        if not found and any(b.param.grad is not None for b in network.trainable()):
+        taken = recorder.take()
+        if not taken and any(b.param.grad is not None for b in network.trainable()):
             raise ConfigError(
                 f"HookCallback: network {name!r} was updated and none of its layers was seen in a "
                 "training pass, so that its activations are not known: give the hooks that read "
                 "them other networks=, or, if it was compiled and used before training, call "
                 "torch.compiler.reset() first"
             )
-        self._taken[name], recorder.on = found, False
+        self._taken[name], recorder.on = taken, False
 
     def end_update(self) -> dict[str, Activations]:
         """Return an update's activations by network; empty for networks that did not step."""
-        found = {name: self._taken.get(name, {}) for name in self.recorders}
+        taken = {name: self._taken.get(name, {}) for name in self.recorders}
         self.drop()
-        return found
+        return taken
 
     def drop(self) -> None:
         """Forget the passes since the last update: no update will use them."""
@@ -75,14 +75,14 @@ class Recording:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Ignore the passes in a ``with`` block."""
-        were = {name: recorder.on for name, recorder in self.recorders.items()}
-        for recorder in self.recorders.values():
+        before = [(recorder, recorder.on) for recorder in self.recorders.values()]
+        for recorder, _ in before:
             recorder.on = False
         try:
             yield
         finally:
-            for name, recorder in self.recorders.items():
-                recorder.on = were[name]
+            for recorder, on in before:
+                recorder.on = on
 
     def stop(self) -> None:
         """Take the hooks off modules and optimizers."""
@@ -119,10 +119,8 @@ class TrainerSource(Source, Protocol):
 class LastBatch(Reader):
     """The arguments of each network's last training pass, detached, to be run again.
 
-    Args:
-        networks: the networks by name.
-        with_loss: those whose module returns its loss when it is given labels, as models of
-            Hugging Face do.
+    `with_loss` names those whose module returns its loss when it is given labels, as models of
+    Hugging Face do.
     """
 
     def __init__(self, networks: Mapping[str, Network], with_loss: Sequence[str] = ()) -> None:
@@ -155,9 +153,9 @@ class LastBatch(Reader):
         raise ConfigError("HookCallback knows one batch of the training data: pass probe=")
 
     def _activations_on(self, network: str, batch: Mapping[str, Any]) -> Activations:
-        with record(self.networks[network]) as found:
+        with record(self.networks[network]) as taps:
             self._run(network, batch)
-        return found
+        return taps
 
     def _outputs_on(self, network: str, batch: Mapping[str, Any], module: nn.Module) -> Tensor:
         return output_of(self._run(network, batch, module), network)
@@ -181,7 +179,8 @@ class LastBatch(Reader):
             )
         handle, call = self.networks[network], batch[network]
         device = _device(handle)
-        args, kwargs = tree_map(partial(_to, device=device), (call["args"], call["kwargs"]))
+        arguments = call["args"], call["kwargs"]
+        args, kwargs = tree_map_only(Tensor, lambda value: value.to(device), arguments)
         with _autocast(device.type, call["autocast"]):
             return (handle.module if module is None else module)(*args, **kwargs)
 
@@ -219,10 +218,6 @@ def _plain(name: str, value: Any) -> Any:
     )
 
 
-def _to(value: Any, device: torch.device) -> Any:
-    return value.to(device) if isinstance(value, Tensor) else value
-
-
 def _autocast(kind: str, low: str | None) -> AbstractContextManager[Any]:
     """Return the autocast that a pass was made under."""
     if low is None:
@@ -237,15 +232,11 @@ def _device(network: Network) -> torch.device:
 def check_readings(
     hooks: Hooks, source: TrainerSource | None, probe: Any, loss: Any, shards: int
 ) -> bool:
-    """Refuse hooks that have nothing to read, or would read other values in each process.
-
-    `probe` and `loss` are the user's; a batch is split over `shards` devices.
-
-    Returns:
-        Whether a hook reads from the trainer's own source.
+    """Return whether a hook reads from the trainer's own source; `shards` devices share a batch.
 
     Raises:
-        ConfigError: naming hook, networks and what to pass.
+        ConfigError: naming a hook that has nothing to read, or would read other values in each
+            process, its networks and what to pass.
     """
     needed = False
     for hook in hooks.hooks:
@@ -253,10 +244,9 @@ def check_readings(
         if hook.schedule.every_update:
             _check_inside(hook, hooks, shards)
         elif reads := _read_at_firings(hook):
-            names = [network.name for network in hook.networks]
-            own = source is not None and all(source.has_loss(name) for name in names)
-            has_loss = own if probe is None else loss is not None
             known = source is not None
+            of_source = source is not None and all(source.has_loss(n.name) for n in hook.networks)
+            has_loss = of_source if probe is None else loss is not None
             _check_scheduled(hook, reads, probe is not None, has_loss, known, shards)
             needed = needed or probe is None
     return needed

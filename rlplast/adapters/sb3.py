@@ -41,8 +41,8 @@ class _LogPoint(KVWriter):
 
     def __init__(self, flush: Callable[[], None]) -> None:
         self.flush = flush
-        self.unread: dict[str, float] = {}
-        self.seen: set[str] = set()
+        self.unread: dict[str, float] = {}  # by hooks, without times and our own metrics
+        self.seen: set[str] = set()  # keys of all numbers so far
 
     def write(
         self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0
@@ -105,10 +105,8 @@ class HookCallback(DriverCallback, callbacks.BaseCallback):
         metrics: Mapping[str, Any] | None = None,
     ) -> None:
         callbacks.BaseCallback.__init__(self, verbose)
-        given = (hooks, total, seed, receipts, probe, loss)
-        self.driver = Driver(
-            *given, penalties=penalties, layers=layers, metrics=metrics, observes=True
-        )
+        of_run = (hooks, total, seed, receipts, probe, loss, penalties, layers, metrics)
+        self.driver = Driver(*of_run, observes=True)
         self._experience: Experience | None = None
         self._at_steps = True  # whether env_steps count at each step: not in most PPO rollouts
         self._log_point = _LogPoint(self.driver.flush)
@@ -129,8 +127,8 @@ class HookCallback(DriverCallback, callbacks.BaseCallback):
         networks = find_networks(model, named)
         recurrent = hasattr(getattr(model, "rollout_buffer", None), "hidden_states_pi")
         # Recurrent policies read more than observations.
-        self._experience = None if recurrent else Experience(model, networks, self.driver.seed)
-        self.driver.begin(
+        self._experience = None if recurrent else Experience(model, networks, driver.seed)
+        driver.begin(
             networks,
             partial(_steps, model, networks),
             Clock(env_steps=total),
@@ -142,9 +140,8 @@ class HookCallback(DriverCallback, callbacks.BaseCallback):
             optimizers=partial(optimizers_of, model),
             env_steps=model.num_timesteps,
         )
-        formats = model.logger.output_formats
-        if self._log_point not in formats:
-            formats.append(self._log_point)
+        if self._log_point not in model.logger.output_formats:
+            model.logger.output_formats.append(self._log_point)
 
     @property
     def metrics(self) -> list[dict[str, float]]:
@@ -164,10 +161,8 @@ class HookCallback(DriverCallback, callbacks.BaseCallback):
         for line in self.metrics[self._logged :]:
             for key, value in line.items():
                 if key.startswith("metric/"):
-                    part = key.count("/") > 2
-                    self.model.logger.record(
-                        key, value, exclude=("stdout", "log") if part else None
-                    )
+                    exclude = ("stdout", "log") if key.count("/") > 2 else None
+                    self.model.logger.record(key, value, exclude=exclude)
         self._logged = len(self.metrics)
 
     def _on_rollout_start(self) -> None:
@@ -192,20 +187,15 @@ class HookCallback(DriverCallback, callbacks.BaseCallback):
     def _on_training_end(self) -> None:
         self.driver.end()
         self._log()
-        seen = self._log_point.seen
+        seen, clock = self._log_point.seen, self.driver.clock
         for key in self.driver.waits_for():
             if key not in seen and not key.startswith("metric/"):
                 near = did_you_mean(key, seen) if seen else _NOTHING_LOGGED
-                warnings.warn(
-                    f"a hook waits for {key!r}, which was not logged: {near}", stacklevel=2
-                )
+                warning = f"a hook waits for {key!r}, which was not logged: {near}"
+                warnings.warn(warning, stacklevel=2)
+        ran = f"{clock.updates} updates and {clock.env_steps} env_steps"
         for label in self.driver.never_due():
-            clock = self.driver.clock
-            warnings.warn(
-                f"{label} was never due: the run had {clock.updates} updates and "
-                f"{clock.env_steps} env_steps",
-                stacklevel=2,
-            )
+            warnings.warn(f"{label} was never due: the run had {ran}", stacklevel=2)
         formats = self.model.logger.output_formats
         formats[:] = [f for f in formats if f is not self._log_point]
 
@@ -213,13 +203,8 @@ class HookCallback(DriverCallback, callbacks.BaseCallback):
 class CheckpointCallback(callbacks.CheckpointCallback):
     """Stable-Baselines3's, which saves the hooks' state beside each model it saves.
 
-    ``rl_model_1000_steps.zip`` is joined by the folder ``rl_model_hooks_1000_steps.rlplast``,
-    which `HookCallback.load` reads.
-
-    Args:
-        hooks: the callback whose state is saved; list it before this one.
-        *args: as of Stable-Baselines3's.
-        **kwargs: as of Stable-Baselines3's.
+    ``rl_model_1000_steps.zip`` is joined by the folder ``rl_model_hooks_1000_steps.rlplast``, which
+    `HookCallback.load` reads. List `hooks` before this one; the rest is as of Stable-Baselines3's.
     """
 
     def __init__(self, hooks: HookCallback, *args: Any, **kwargs: Any) -> None:

@@ -21,7 +21,7 @@ def diagnose_sb3(model: Any, observations: Any, **options: Any) -> dict[str, Net
     Args:
         model: an algorithm that `HookCallback` supports.
         observations: some hundred, as ``model.predict`` takes them.
-        **options: ``updates``, ``targets``, ``lr``, ``seed``; see
+        **options: ``updates``, ``targets``, ``lr``, ``seed``: as of
             `rlplast.metrics.diagnose_network`.
 
     Returns:

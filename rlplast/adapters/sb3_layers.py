@@ -22,14 +22,7 @@ def install_layers(
 ) -> None:
     """Put modules into an algorithm's networks and their targets; once, also over several calls.
 
-    Its optimizers then hold the parameters that there are.
-
-    Args:
-        model: the algorithm.
-        layers: the config's list of layers.
-        hooks: its list of hooks, of which those with modules count.
-        named: the networks that the lists name.
-        seed: of the draws of new modules.
+    Of `hooks` those with modules count. Optimizers then hold the parameters that there are.
 
     Raises:
         ConfigError: for a row that fits no network, or parameters of new modules in a model that

@@ -120,12 +120,7 @@ def check_match(
 ) -> None:
     """Check that a state was saved beside these weights, by a run of these hooks and this seed.
 
-    Args:
-        state: what was saved, with checksums of the weights.
-        networks: the trainer's.
-        configs: the hook list.
-        seed: of the streams.
-        again: whether it is the state of hooks of this process, when they last let go.
+    `again` says that it is the state of hooks of this process, when they last let go.
 
     Raises:
         ConfigError: naming what differs.
@@ -156,12 +151,7 @@ def check_match(
 
 
 def cut_lines(path: Path, length: int | None, what: str = "receipts") -> None:
-    """Cut a file of lines back to what a state counts, so that no line comes twice.
-
-    Args:
-        path: the file.
-        length: bytes; None for a file that is to begin here.
-        what: what its lines are, for errors.
+    """Cut a file of lines back to the `length` that a state counts; None for a file that begins.
 
     Raises:
         ConfigError: if a new run would append to another one's.
