@@ -62,11 +62,7 @@ class Corpus:
 
 
 def open_corpus(name: str, source: str | Path) -> Corpus:
-    """Open a corpus.
-
-    Args:
-        name: what to call it.
-        source: ``embedded/`` and a name of `EMBEDDED`, or a folder written by ``rlplast tokens``.
+    """Open ``embedded/`` and a name of `EMBEDDED`, or a folder that ``rlplast tokens`` wrote.
 
     Raises:
         ConfigError: if there is no such folder or embedded text.
@@ -155,16 +151,11 @@ def sha256_of(folder: Path) -> str:
 
 
 def check_corpus(corpus: Corpus, context: int, vocab_size: int) -> None:
-    """Check that a model can train on a corpus and be validated on it.
-
-    Args:
-        corpus: the corpus.
-        context: tokens the model reads at once.
-        vocab_size: ids the model knows.
+    """Check that a model of so many ids can train on a corpus and be validated on it.
 
     Raises:
-        ConfigError: if a part is shorter than one row of context + 1 tokens, or its tokenizer
-            has more ids than the model.
+        ConfigError: if a part is shorter than one row of context + 1 tokens, or its tokenizer has
+            more ids than the model.
     """
     if corpus.vocab_size > vocab_size:
         raise ConfigError(
@@ -190,12 +181,8 @@ def batch(
 ) -> np.ndarray:
     """Draw training rows: each from a corpus by share, from a uniformly drawn place in it.
 
-    Args:
-        corpora: corpora that `check_corpus` accepts.
-        shares: probability of each, in any unit; not negative, one of them positive.
-        rows: rows to draw, by two numbers each whatever the corpora are.
-        context: tokens of a row, less one.
-        rng: the stream.
+    Shares are in any unit, not negative, one of them positive. Two numbers are drawn per row,
+    whatever the corpora are.
 
     Returns:
         Token ids, int64, (rows, context + 1): a row without its last token is an input, without
@@ -222,12 +209,6 @@ def validation_batches(
     """Yield the rows of an evaluation; always the same ones, spaced evenly if not all.
 
     The last token of a row is the first of the next, so no token is predicted twice.
-
-    Args:
-        corpus: a corpus that `check_corpus` accepts.
-        context: tokens of a row, less one.
-        max_batches: batches at most; None for all there are.
-        rows: rows of a batch.
 
     Yields:
         Token ids, int64, (rows, context + 1); the last batch may have fewer rows.

@@ -85,14 +85,8 @@ def check_text(
     """Yield what a folder has of a text; the last finding is what the reader of training says.
 
     Parquet shards anywhere in the folder become ``train.bin``, ``validation.bin`` and
-    ``corpus.json`` in it, unless those are there already.
-
-    Args:
-        name: a key of `TEXT_SETS`.
-        root: the folder.
-        tokenizer: a key of `rlplast.gpt.tokens.TOKENIZERS`.
-        download: whether ``datasets`` may download the set where the folder has no shards.
-        advance: called with the rows read since the last call.
+    ``corpus.json`` in it, unless those are there already. Where it has no shards, ``datasets`` may
+    `download` the set. `advance` is called with the rows read since the last call.
 
     Raises:
         ConfigError: if a library, the tokenizer or the network is missing.

@@ -118,11 +118,8 @@ def embedded_text(name: str) -> tuple[bytes, bytes]:
     them is for validation: the last files, topics and entities from everywhere. At most 8 MB of
     source are read.
 
-    Args:
-        name: a key of `EMBEDDED`.
-
     Raises:
-        ConfigError: for another name, or if this Python has no such text.
+        ConfigError: for a name not in `EMBEDDED`, or if this Python has no such text.
     """
     if name not in EMBEDDED:
         raise ConfigError(f"corpus embedded/{name}: {did_you_mean(name, EMBEDDED)}")

@@ -123,9 +123,6 @@ class GPT(nn.Module):
 
     Its weights are those of torch's layers until `Network.initialise` draws them by `init_block`.
 
-    Args:
-        config: its sizes.
-
     Raises:
         ConfigError: if `config` does not hold together.
     """

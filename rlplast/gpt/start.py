@@ -22,19 +22,14 @@ __all__ = ["start"]
 
 
 def start(network: Network, config: StartConfig, model: GPTModelConfig) -> StartConfig:
-    """Copy the first weights into a network, in place, if the config names a source.
-
-    Args:
-        network: the network of this run, initialised.
-        config: where to take weights from.
-        model: the sizes of this run's model.
+    """Copy the first weights into an initialised network, in place, if the config names a source.
 
     Returns:
         The config with the name of the checkpoint for ``newest`` or ``best``.
 
     Raises:
-        ConfigError: if there is no such run or checkpoint, or its model is another one, naming
-            the first tensor that differs.
+        ConfigError: if there is no such run or checkpoint, or its model is another one, naming the
+            first tensor that differs.
         DamagedFile: if the checkpoint is damaged.
     """
     if config.huggingface is not None:

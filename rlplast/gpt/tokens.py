@@ -204,16 +204,16 @@ def write_corpus(
         paths: UTF-8 files, and folders of ``*.txt`` files; see `text_files`.
         out: the folder; absent or empty.
         tokenizer: a key of `TOKENIZERS`.
-        validation: share of the text, at its end, that is for validation and not for training; or
-            a file or folder with the validation text, of which no file may be in `paths`.
+        validation: share of the text, at its end, that is for validation and not for training; or a
+            file or folder with the validation text, of which no file may be in `paths`.
         advance: called with the bytes read since the last call, and those there are in all.
 
     Returns:
         What ``corpus.json`` holds.
 
     Raises:
-        ConfigError: for an unknown tokenizer or one that is not installed, text that is absent,
-            too short to be split, no UTF-8 or in both parts, and an `out` that holds something.
+        ConfigError: for an unknown tokenizer or one that is not installed, text that is absent, too
+            short to be split, no UTF-8 or in both parts, and an `out` that holds something.
         RlplastError: if the disk is full or not writable.
     """
     check_choice("tokenizer", tokenizer, TOKENIZERS)
@@ -247,17 +247,11 @@ def write_tokens(
 ) -> dict[str, Any]:
     """Write ``train.bin`` and ``validation.bin`` into a folder that has neither, forced to disk.
 
-    Args:
-        folder: where they are written.
-        documents: ``train`` or ``validation``, and a document's text in parts that follow one
-            another; it ends with the tokenizer's separator.
-        tokenizer: makes the ids.
+    Documents are of ``train`` or ``validation``, their text in parts that follow one another. Each
+    ends with the tokenizer's separator.
 
     Returns:
         What ``corpus.json`` is to hold.
-
-    Raises:
-        OSError: if the disk is full or not writable.
     """
     dtype = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
     counts = {f"{part}_{of}": 0 for part in PARTS for of in ("tokens", "bytes")}

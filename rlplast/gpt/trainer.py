@@ -55,17 +55,13 @@ class _Loss(nn.Module):
 class GPTTrainer(Reader, Trainable):
     """A GPT, its corpora and its phases; one step is one update, or the start of the next phase.
 
-    Started by ``torchrun``, every process draws the whole batch and takes its rows, so that N
-    processes follow one.
-
-    Args:
-        config: a checked config. Its `start.checkpoint` becomes the name of the checkpoint
-            that was found, so that config.yaml says which one it was.
-        device: where the model lives; of several CUDA devices each process takes its own.
+    Started by ``torchrun``, every process draws the whole batch and takes its rows, on a CUDA
+    device of its own, so that N processes follow one. The config's `start.checkpoint` becomes the
+    name of the checkpoint that was found.
 
     Raises:
-        ConfigError: if a corpus or the start is not there or does not fit the model, or the
-            batch cannot be split as the config says.
+        ConfigError: if a corpus or the start is not there or does not fit the model, or the batch
+            cannot be split as the config says.
     """
 
     units: tuple[str, ...] = GPTConfig.units

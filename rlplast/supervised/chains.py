@@ -17,14 +17,7 @@ _ACTIVATIONS = {"_relu": lambda: nn.ReLU(inplace=True), "_tanh": nn.Tanh}
 
 @dataclass(frozen=True)
 class Conv:
-    """A convolution, followed by BatchNorm if the chain has any, and an activation; in pixels.
-
-    Attributes:
-        channels: output channels.
-        kernel: side of the kernel.
-        padding: zeros on each side.
-        stride: of the kernel.
-    """
+    """A convolution, followed by BatchNorm if the chain has any, and an activation; in pixels."""
 
     channels: int
     kernel: int
@@ -101,14 +94,7 @@ def chain(
 ) -> Chain:
     """Return convs by `stages`, then linear layers: ``conv1``, ``bn1``, …, ``fc1``, …, ``head``.
 
-    Args:
-        stages: convs and pooling.
-        hidden: sizes of the linear layers before the head.
-        input_shape: (channels, height, width) of an image.
-        num_classes: outputs.
-        batch_norm: whether each conv is followed by BatchNorm.
-        conv_bias: whether convs have biases.
-        activation: relu or tanh.
+    `hidden` are the sizes of the linear layers before the head; `activation` is relu or tanh.
 
     Raises:
         ConfigError: if images are too small for a kernel, with the smallest size.

@@ -31,17 +31,13 @@ def read_corrupted(
 ) -> dict[str, Callable[[], Images]]:
     """Return functions that read the test sets ``<corruption>/<severity>``, severities 1 to 5.
 
-    Each file is uint8 (n, height, width, channels), the first fifth severity 1, the last 5.
-    The four corruptions that the authors set aside for tuning are left out.
-
-    Args:
-        folder: holds ``labels.npy`` and a file per corruption; not all 15 need be there.
-        input_shape: channels, height and width of the clean images.
-        num_classes: how many labels there are.
+    The folder has ``labels.npy`` and a file per corruption, uint8 (n, height, width, channels), its
+    first fifth of severity 1, the last of 5. Not all 15 need be there; the four that the authors
+    set aside for tuning are left out.
 
     Raises:
-        ConfigError: if the folder, its labels or all corruptions are missing, or a file is
-            neither labels nor a published corruption.
+        ConfigError: if the folder, its labels or all corruptions are missing, or a file is neither
+            labels nor a published corruption.
         DamagedFile: naming a file that is cut, or of another shape, type or length; if severities
             differ in labels.
     """

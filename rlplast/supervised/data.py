@@ -134,11 +134,7 @@ class Dataset:
 
 
 def load_data(config: DataConfig, seed: int) -> Dataset:
-    """Read a set of images, or make it.
-
-    Args:
-        config: which set.
-        seed: the run's seed; picks the validation images and nothing else.
+    """Read a set of images, or make it; the seed picks the validation images and nothing else.
 
     Raises:
         ConfigError: for a value out of range, a missing folder, file or package.
@@ -226,16 +222,11 @@ def _random(config: DataConfig) -> tuple[Images, Images, int]:
 def hold_out(
     images: Images, share: float, stream: torch.Generator, key: str = "share"
 ) -> tuple[Images, Images]:
-    """Return the images kept and those held out, the same share of every class, rounded; in order.
-
-    Args:
-        images: what is split.
-        share: how much is held out, in (0, 1).
-        stream: draws which.
-        key: what an error calls the share.
+    """Return the images kept and those held out, in order: the same share of every class, rounded.
 
     Raises:
-        ConfigError: if nothing would be held out, or nothing of a class kept.
+        ConfigError: naming the `key` of the share, if nothing would be held out, or nothing of a
+            class kept.
     """
     held = torch.zeros(len(images), dtype=torch.bool)
     for label in images.y.unique().tolist():

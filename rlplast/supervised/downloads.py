@@ -117,10 +117,6 @@ def check_images(name: str, root: Path) -> Iterator[Finding]:
 
     An archive that is whole and not unpacked yet is unpacked beside itself.
 
-    Args:
-        name: a key of `IMAGE_SETS`.
-        root: the folder.
-
     Raises:
         RlplastError: if an archive cannot be unpacked.
         PermissionError: if a file may not be read.

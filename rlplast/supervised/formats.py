@@ -89,17 +89,11 @@ class Images:
 
 
 def checked_labels(y: np.ndarray, images: int, num_classes: int | None, where: object) -> Tensor:
-    """Return labels (n,) as int64.
-
-    Args:
-        y: whole numbers (n,).
-        images: how many images they belong to.
-        num_classes: how many labels there are; None if not known.
-        where: the file that an error names.
+    """Return labels (n,) of so many images as int64; `num_classes` is None if it is not known.
 
     Raises:
-        DamagedFile: naming the first label out of range; if there is none, or their number is
-            not that of the images.
+        DamagedFile: naming `where` they come from and the first label out of range; if there is
+            none, or their number is not that of the images.
     """
     if len(y) != images or not images:
         raise DamagedFile(
@@ -146,10 +140,7 @@ def unreadable(path: Path, error: BaseException) -> DamagedFile:
 
 
 def read_mnist(folder: Path) -> tuple[Images, Images]:
-    """Return training and test images of MNIST, or of a set published in its format.
-
-    Args:
-        folder: holds the four idx files, plain or ``.gz``.
+    """Return training and test images of a set in the format of MNIST: four idx files, or ``.gz``.
 
     Raises:
         ConfigError: naming a file that is missing.
@@ -250,9 +241,7 @@ CIFAR100 = CifarLayout(
 def read_cifar(folder: Path, layout: CifarLayout) -> tuple[Images, Images]:
     """Return training and test images of CIFAR-10 or CIFAR-100.
 
-    Args:
-        folder: holds the ``.bin`` files, or the folder or archive that they are published in.
-        layout: which of the two.
+    The folder holds the ``.bin`` files, or the folder or archive that they are published in.
 
     Raises:
         ConfigError: naming a file that is missing.

@@ -240,11 +240,6 @@ def build_model(config: ModelConfig, input_shape: Shape, num_classes: int) -> nn
     The module carries its initializer as ``init_block``, by which `Network.initialise` draws its
     weights; until then they are what torch happened to draw, or the published ones.
 
-    Args:
-        config: which model.
-        input_shape: (channels, height, width) of an image.
-        num_classes: outputs.
-
     Raises:
         ConfigError: for a key out of range or not read, for images that are too small, or if the
             library or the published weights of the model cannot be had.
@@ -310,13 +305,8 @@ def _under(name: str, glob: str) -> bool:
 def model_taps(module: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """Return logits (n, classes) and the activations after each nonlinearity, in forward order.
 
-    Args:
-        module: a model of `build_model`, not compiled.
-        x: images, (n, channels, height, width).
-
-    Returns:
-        Logits; and activations, by layer in our own models, by activation module in timm's:
-        (n, units), or (n, units, ...) with one value per pixel or token.
+    Activations are named by layer in our own models, by activation module in timm's; (n, units), or
+    (n, units, ...) with one value per pixel or token. The module is not compiled.
     """
     if forward := getattr(module, "forward_activations", None):
         return forward(x)

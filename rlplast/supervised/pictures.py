@@ -63,11 +63,9 @@ class HuggingFaceConfig(Section):
 def read_tiny_imagenet(folder: Path) -> tuple[Images, Images, int]:
     """Return training images, test images and the number of classes of Tiny-ImageNet.
 
-    Labels follow the sorted WordNet ids. The test images are the published validation images, since
-    the published test images have no labels.
-
-    Args:
-        folder: the unpacked ``tiny-imagenet-200``, or the folder that holds it.
+    `folder` is the unpacked ``tiny-imagenet-200``, or holds it. Labels follow the sorted WordNet
+    ids. The test images are the published validation images, since the published test images have
+    no labels.
 
     Raises:
         ConfigError: naming a file that is missing.
@@ -223,9 +221,7 @@ def images_of_rows(rows: Iterable[Mapping[str, Any]], config: HuggingFaceConfig)
 def stored_rows(table: Any, config: HuggingFaceConfig) -> Images:
     """Return what `images_of_rows` does, with pictures that are decoded when they are asked for.
 
-    Args:
-        table: what ``datasets.load_dataset`` returns: rows by number, columns by name.
-        config: its columns, and the size of the pictures.
+    `table` is what ``datasets.load_dataset`` returns: rows by number, columns by name.
 
     Raises:
         ConfigError: as `images_of_rows`; for several sizes only once a picture is decoded.

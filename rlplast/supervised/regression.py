@@ -25,11 +25,7 @@ UNITS, BETA = 100, 0.7  # of the target network
 
 
 def load_regression(config: DataConfig, seed: int) -> Dataset:
-    """Return the examples to learn from and those to be tested on.
-
-    Args:
-        config: its name is that of a regression.
-        seed: the run's seed; bit_flipping draws from it.
+    """Return the examples to learn from and those to be tested on; bit_flipping draws by the seed.
 
     Raises:
         ConfigError: for a value out of range, or a file that is missing or holds too little.
@@ -95,14 +91,9 @@ class ThresholdNet:
 def bit_flipping(seed: int, number: int, examples: int, flip: str) -> tuple[Images, Images]:
     """Return the examples of one task of slowly changing regression, and its test examples.
 
-    The first 15 of 20 bits are the task's; the last 5 are drawn anew for every example. The
-    test examples are the 32 that differ in the last 5 bits.
-
-    Args:
-        seed: of the run.
-        number: of the task, from 0.
-        examples: how many to learn from.
-        flip: all: a task's bits are redrawn; one: a bit of the task before is flipped.
+    The first 15 of 20 bits are the task's; the last 5 are drawn anew for every example. The test
+    examples are the 32 that differ in the last 5 bits. With `flip` "all" a task's bits are redrawn,
+    with "one" a bit of the task before is flipped.
 
     Source: Dohare et al. 2024, Loss of plasticity in deep continual learning.
     """
@@ -128,11 +119,8 @@ def _slow_bits(seed: int, number: int, flip: str) -> Tensor:
 def curve(examples: int) -> tuple[Images, Images]:
     """Return points of y = 3 sin(3x) + x, equally spaced from −3 to 3; test points lie between.
 
-    Args:
-        examples: how many to learn from, at least 2.
-
     Raises:
-        ConfigError: if there are fewer.
+        ConfigError: for fewer than 2 points.
     """
     if examples < 2:
         raise ConfigError(f"data.examples = {examples}: allowed is at least 2 for a curve")
@@ -143,12 +131,10 @@ def curve(examples: int) -> tuple[Images, Images]:
 
 
 def read_table(file: str | None, share: float) -> tuple[Images, Images]:
-    """Return the rows of a file to learn from, and those held out: the same for every seed.
+    """Return the rows of a file to learn from, and the share held out: the same for every seed.
 
-    Args:
-        file: a ``.npz`` with arrays x (n, features) or (n,) and y (n, outputs) or (n,); or a
-            ``.csv`` of numbers without a header, the target last.
-        share: how much is held out, in (0, 1).
+    A ``.npz`` has arrays x (n, features) or (n,) and y (n, outputs) or (n,). A ``.csv`` has numbers
+    without a header, the target last.
 
     Raises:
         ConfigError: for a missing file, another ending, or too few rows.

@@ -39,14 +39,9 @@ class _Block(nn.Module):
 class ResNet18(nn.Module):
     """ResNet-18 (He et al. 2015) with a 3×3 stem of stride 1 and no max pooling.
 
-    Its layers are called as in torchvision, but for the linear ones: ``fc1`` and so on, the
-    last ``head``. It branches, so it has no forward order.
-
-    Args:
-        channels: of an image.
-        num_classes: outputs.
-        width: channels of the stem, 64 in the original.
-        hidden: sizes of linear layers before the head; FIRE's has one of 512.
+    Its layers are called as in torchvision, but for the linear ones: ``fc1`` and so on, of the
+    sizes `hidden` (FIRE's has one of 512), the last ``head``. The stem has `width` channels, 64 in
+    the original. It branches, so it has no forward order.
     """
 
     def __init__(

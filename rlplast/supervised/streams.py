@@ -121,7 +121,7 @@ class Phase:
 
     Attributes:
         train: indices of training images (n,), int64, ascending.
-        test: indices of test images (m,), int64, ascending.
+        test: indices of test images (m,), alike.
         epochs: passes over the training images.
     """
 
@@ -136,14 +136,8 @@ def phases(
     """Return the phases of a run; images or classes are permuted once, by the run's seed.
 
     All phases are tested on all test images; those of class_incremental on the classes seen, and
-    those of random_labels on the images that they train on.
-
-    Args:
-        config: the stream.
-        train_labels: (n,), int64; targets (n, outputs) will do where no classes are asked for.
-        test_labels: (m,), the same.
-        num_classes: how many labels there are.
-        seed: the run's seed.
+    those of random_labels on the images that they train on. Labels are (n,), int64; targets (n,
+    outputs) will do where no classes are asked for.
 
     Raises:
         ConfigError: for a bad config, classes that the phases do not divide, a phase without

@@ -32,12 +32,7 @@ def task_pixels(seed: int, number: int, count: int) -> Tensor:
 def task_data(config: StreamConfig, data: Dataset, phase: Phase, number: int, seed: int) -> Dataset:
     """Return the data as a phase shows them; the phase's indices are those of this.
 
-    Args:
-        config: the stream. Streams without tasks show the data as they are.
-        data: what was loaded, on any device.
-        phase: which images the phase has.
-        number: of the phase, from 0.
-        seed: the run's seed.
+    Streams without tasks show the data as they are.
     """
     device = data.train.y.device
     if config.name == "random_labels":

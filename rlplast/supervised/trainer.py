@@ -55,10 +55,6 @@ class Supervised(Reader, Trainable):
 
     Where a run is in its stream follows from its clock alone: every epoch's order is a stream of
     its own.
-
-    Args:
-        config: a checked config.
-        device: where data and model live.
     """
 
     units: tuple[str, ...] = SupervisedConfig.units

@@ -72,17 +72,11 @@ class _Block(nn.Module):
 class ViT(nn.Module):
     """A vision transformer with a class token and learnt position embeddings, no dropout.
 
-    Its layers are called as in timm, whose weights fit.
-
-    Args:
-        input_shape: (channels, height, width) of an image.
-        num_classes: outputs.
-        patch: side of a patch, in pixels; it divides the image's sides.
-        width: size of a token, a multiple of 3 heads.
-        depth: number of blocks.
+    Its layers are called as in timm, whose weights fit. `patch` is a patch's side in pixels,
+    `width` the size of a token.
 
     Raises:
-        ConfigError: if patch or width do not divide.
+        ConfigError: if patch does not divide the image's sides, or 3 heads the width.
     """
 
     attention: ClassVar[type[_Attention | _FireAttention]] = _Attention
