@@ -33,7 +33,6 @@ PREFIX = "embedded/"
 BYTES = 256  # vocabulary of the tokenizer `bytes`
 PARTS = ("train", "validation")
 DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
-_PIECE = 1 << 20  # bytes read at once
 _NEEDED = ("format", "tokenizer", "vocab_size", "dtype", "sha256")
 
 
