@@ -1,13 +1,10 @@
 """What the adapters share: a `rlplast.Hooks` driven from inside somebody else's trainer.
 
-Updates are counted by the optimizer itself (``register_step_post_hook``), since no trainer
-calls back after each of them; other units at the trainer's callbacks. So hooks due by updates
-fire right after the optimizer step that ends an update, before the trainer moves its target
-networks and averages. A step that a GradScaler skips (fp16 overflow) is no update.
-
-Of data-parallel trainers every rank fires, from streams that are equal on all of them, and nothing
-registered decides by data that only one rank has seen. After each firing ranks are compared; the
-first one alone writes receipts.
+Updates are counted by the optimizer itself (``register_step_post_hook``), since no trainer calls
+back after each of them; other units at the trainer's callbacks. So hooks due by updates fire right
+after the optimizer step that ends an update, before the trainer moves its target networks and
+averages. Of data-parallel trainers every rank fires, from streams that are equal on all of them;
+the first one alone writes receipts.
 """
 
 import json
@@ -69,12 +66,6 @@ class Driver:
     `penalties` is None where the trainer takes none; `observes` says whether the trainer reports
     what it measures, so that hooks may wait for it.
 
-    Attributes:
-        receipts: the receipts of this process, in order.
-        networks: what hooks may touch; empty before `begin`.
-        loaded: the state to go on from at the next `begin`, if there is one.
-        measuring: the metrics; None without any.
-
     Raises:
         ConfigError: for a list that cannot be read, hooks that wait for a value that never comes, a
             bad `total` or `seed`, or a loss without a probe.
@@ -109,11 +100,11 @@ class Driver:
         if metrics is not None:
             beside = None if self.path is None else self.path.with_name("metrics.jsonl")
             self.measuring = Measuring(MetricsRow.parse(metrics), beside)
-        self.receipts: list[Receipt] = []
+        self.receipts: list[Receipt] = []  # of this process
         self.networks: dict[str, Network] = {}
         self.units: tuple[str, ...] = ()
         self._hooks: Hooks | None = None
-        self.loaded: Mapping[str, Any] | None = None
+        self.loaded: Mapping[str, Any] | None = None  # the state to go on from
         self._whole: Callable[[], AbstractContextManager[None]] = nullcontext
         self._recording: Recording | None = None
         self._source: TrainerSource | None = None
@@ -173,8 +164,8 @@ class Driver:
             **counts: the trainer's counters now.
 
         Raises:
-            ConfigError: if a schedule, an optimizer or the state at hand does not fit, a hook has
-                nothing to read, or another driver already began in this training.
+            ConfigError: if a schedule, an optimizer or the state does not fit, a hook has nothing
+                to read, or another driver already began in this training.
             DamagedFile: if the state is of other networks.
         """
         self.detach()
@@ -324,10 +315,7 @@ class Driver:
         self._attach(steps, optimizers)
 
     def detach(self) -> None:
-        """Let go of the optimizers; the trainer trains on without hooks.
-
-        The hooks do not come back to weights that were trained without them.
-        """
+        """Let go of the optimizers; the trainer trains on without hooks, which do not come back."""
         attached = bool(self._steps)
         for stop in (*self._steps, *self._stops):
             stop()
@@ -435,10 +423,7 @@ class Driver:
                     file.write(json.dumps(row, allow_nan=False) + "\n")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return θ0, the hooks' state and counters, and what identifies the run.
-
-        Nested mappings of tensors and plain values; empty before `begin`.
-        """
+        """Return θ0, the hooks' state, and what identifies the run; empty before `begin`."""
         if self._hooks is None:
             return {}
         path, hooks = self.path, self._hooks.state_dict()
@@ -460,11 +445,7 @@ class Driver:
         return [*self.configs, *(self.penalties or ()), *self.layers]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned, when the trainer begins.
-
-        Raises:
-            DamagedFile: if a part is missing.
-        """
+        """Go on from what `state_dict` returned, when the trainer begins."""
         check_form(state)
         self.detach()
         self.loaded, self._hooks, self.receipts = state or None, None, []

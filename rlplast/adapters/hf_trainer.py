@@ -129,13 +129,11 @@ def _saved(args: Any, step: int) -> Path:
 
 
 def _initializer(root: nn.Module, path: str) -> Init | None:
-    """Return the initializer of a pretrained model's class for its part at `path`.
-
-    It is code that fills whole models (GPT-2 initialises a layer by its place). So a firing's
-    first draw initialises a copy of the model, of which the others of that firing are read.
-    """
+    """Return the initializer of a pretrained model's class for its part at `path`."""
     if not isinstance(root, PreTrainedModel):
         return None
+    # The class's code fills whole models. So a firing's first draw initialises a copy of the model,
+    # of which the others of that firing are read.
     drawn: dict[str, Any] = {"generator": None}
 
     def init(block: Block, generator: torch.Generator) -> Tensor:

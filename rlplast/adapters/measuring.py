@@ -30,19 +30,12 @@ __all__ = ["Measuring", "MetricsRow", "check_conditions", "refuse_conditions"]
 
 @dataclass
 class MetricsRow(Section):
-    """What is measured, as the section ``metrics`` of a run's config says it.
-
-    Attributes:
-        every: how often: a percentage of the total, or a number with a unit.
-        names: the metrics; None for those of `MetricsConfig` that can be read.
-        batch_size: samples of the probe batch.
-        networks: the networks that are measured; None for all.
-    """
+    """What is measured, as the section ``metrics`` of a run's config says it."""
 
     every: str
-    names: Names | None = None
+    names: Names | None = None  # for those of `MetricsConfig` that can be read
     batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 256
-    networks: Names | None = None
+    networks: Names | None = None  # for all
 
     @classmethod
     def parse(cls, row: Any) -> "MetricsRow":
@@ -53,16 +46,11 @@ class MetricsRow(Section):
 
 
 class Measuring:
-    """The metrics of one run inside a trainer.
-
-    Attributes:
-        lines: the lines so far: the clock's counters, then values by ``metric/…`` key. Each is also
-            appended to the file at `path`, if there is one.
-    """
+    """The metrics of one run inside a trainer, as lines, which are also appended to a file."""
 
     def __init__(self, row: MetricsRow, path: Path | None) -> None:
         self.row, self.path = row, path
-        self.lines: list[dict[str, float]] = []
+        self.lines: list[dict[str, float]] = []  # counters, then values by ``metric/…`` key
         self.names: tuple[str, ...] = ()
         self._schedule: Schedule | None = None
         self._last: Clock | None = None

@@ -54,7 +54,7 @@ def add_gradients(
 ) -> None:
     """Add the gradients of terms to those of the parameters that an optimizer is about to move.
 
-    `clock` counts the update; within `paused` forward passes are not taken for training passes.
+    Within `paused` forward passes are not taken for training passes.
     """
     held = {id(p): p for group in optimizer.param_groups for p in group["params"]}
     for name, network in networks.items():

@@ -23,11 +23,7 @@ __all__ = ["LastBatch", "Recording", "TrainerSource", "check_readings"]
 
 
 class Recording:
-    """Records the training passes of some networks, update by update.
-
-    It takes passes with gradients, from the end of the last update to the step of the network's
-    optimizer (of the last one, if it has several).
-    """
+    """Records the passes with gradients of networks, each until its (last) optimizer's step."""
 
     def __init__(self, networks: Sequence[Network]) -> None:
         self.networks = networks
@@ -119,8 +115,7 @@ class TrainerSource(Source, Protocol):
 class LastBatch(Reader):
     """The arguments of each network's last training pass, detached, to be run again.
 
-    `with_loss` names those whose module returns its loss when it is given labels, as models of
-    Hugging Face do.
+    `with_loss` names those whose module returns its loss when it is given labels.
     """
 
     def __init__(self, networks: Mapping[str, Network], with_loss: Sequence[str] = ()) -> None:

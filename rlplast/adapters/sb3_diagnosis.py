@@ -23,12 +23,6 @@ def diagnose_sb3(model: Any, observations: Any, **options: Any) -> dict[str, Net
         observations: some hundred, as ``model.predict`` takes them.
         **options: ``updates``, ``targets``, ``lr``, ``seed``: as of
             `rlplast.metrics.diagnose_network`.
-
-    Returns:
-        Name of a network → what it shows.
-
-    Raises:
-        ConfigError: if the model's layout is not known.
     """
     networks = find_networks(model, PARTS)
     inputs, _ = model.policy.obs_to_tensor(observations)

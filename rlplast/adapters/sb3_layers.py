@@ -22,8 +22,6 @@ def install_layers(
 ) -> None:
     """Put modules into an algorithm's networks and their targets; once, also over several calls.
 
-    Of `hooks` those with modules count. Optimizers then hold the parameters that there are.
-
     Raises:
         ConfigError: for a row that fits no network, or parameters of new modules in a model that
             has been trained already.

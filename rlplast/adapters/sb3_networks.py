@@ -33,10 +33,8 @@ Chains = Sequence[Sequence[str]]
 def find_networks(model: Any, named: Collection[str] = ()) -> dict[str, Network]:
     """Return the networks of an algorithm, each with its optimizer, followers and initializer.
 
-    Args:
-        model: a Stable-Baselines3 or sb3-contrib algorithm that is set up.
-        named: the networks that the user's lists name. PPO and A2C have ``actor`` and ``critic`` if
-            one of them is named, else ``policy``, which is both.
+    PPO and A2C have ``actor`` and ``critic`` if the user's lists named one of them, else
+    ``policy``.
 
     Raises:
         ConfigError: if its layout is not known, it is sharded, networks share layers, or a policy

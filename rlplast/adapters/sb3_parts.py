@@ -17,12 +17,8 @@ PARTS = ("actor", "critic")
 class Part(nn.Module):
     """Modules of a policy under their names there, with a forward pass of their own.
 
-    Args:
-        policy: the policy, whose modules and parameters these are.
-        extractor: its features extractor for this part.
-        hidden: name of its hidden layers in ``mlp_extractor``.
-        head: name of its last layer.
-        own: names of parameters of the policy itself that belong to it.
+    `hidden` names the hidden layers in ``mlp_extractor``, `head` the last layer, `own` parameters
+    of the policy itself.
     """
 
     def __init__(
@@ -56,11 +52,7 @@ class Part(nn.Module):
 
 
 def parts_of(policy: Any) -> Mapping[str, Part]:
-    """Return actor and critic of a policy.
-
-    Raises:
-        ConfigError: if they share layers, or the policy has other layers too.
-    """
+    """Return actor and critic of a policy; ConfigError if they share layers or it has others."""
     pi, vf = policy.pi_features_extractor, policy.vf_features_extractor
     if pi is vf and any(True for _ in pi.parameters()):
         raise ConfigError(

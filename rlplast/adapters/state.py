@@ -58,11 +58,7 @@ def fingerprint(networks: Mapping[str, Network]) -> dict[str, dict[str, int]]:
 
 
 def read_list(given: HookList, key: str) -> list[Mapping[str, Any]]:
-    """Return a list of hooks, penalties or layers, given as such or as the path of a YAML file.
-
-    Raises:
-        ConfigError: if it is none, or an entry has an unknown key or method.
-    """
+    """Return a list of hooks, penalties or layers, given as such or as a YAML file."""
     found = read_yaml(Path(given)) if isinstance(given, str | Path) else given
     if not isinstance(found, Sequence) or not all(isinstance(h, Mapping) for h in found):
         raise ConfigError(
@@ -118,12 +114,9 @@ def check_match(
     seed: int,
     again: bool = False,
 ) -> None:
-    """Check that a state was saved beside these weights, by a run of these hooks and this seed.
+    """Raise ConfigError unless a state is of these weights, this list of hooks and this seed.
 
     `again` says that it is the state of hooks of this process, when they last let go.
-
-    Raises:
-        ConfigError: naming what differs.
     """
     if state["configs"] != (text := hooks_text(configs)):
         raise ConfigError(

@@ -29,11 +29,7 @@ _OPTIMIZER_WRAPPERS = ("AcceleratedOptimizer", "LightningOptimizer")
 
 
 def raw_optimizer(optimizer: Any) -> Optimizer:
-    """Return the torch optimizer that a trainer wrapped.
-
-    Raises:
-        ConfigError: if it is none, or one whose state is spread over processes.
-    """
+    """Return the torch optimizer that a trainer wrapped; ConfigError if it is none or sharded."""
     refuse_sharded([optimizer])
     while type(optimizer).__name__ in _OPTIMIZER_WRAPPERS:
         optimizer = optimizer.optimizer

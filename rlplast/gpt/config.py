@@ -24,17 +24,11 @@ _STEP = re.compile(r"(newest|best|(step|best)-[\d-]+)")
 
 @dataclass(frozen=True)
 class Phase:
-    """Some updates on one mixture of corpora.
+    """Some updates on one mixture of corpora."""
 
-    Attributes:
-        start: updates of the run before it.
-        updates: how many it has.
-        shares: probability that a sequence comes from a corpus, by its name; they sum to 1.
-    """
-
-    start: int
+    start: int  # updates of the run before it
     updates: int
-    shares: dict[str, float]
+    shares: dict[str, float]  # probability that a sequence comes from a corpus; they sum to 1
 
 
 @dataclass

@@ -1,8 +1,4 @@
-"""Corpora of tokens: what a GPT trains and is validated on.
-
-A corpus is two flat arrays of token ids. One comes with the library (`rlplast.gpt.embedded`),
-the others are folders written by `rlplast tokens` (`rlplast.gpt.tokens`) and memory-mapped.
-"""
+"""Corpora of tokens: what a GPT trains and is validated on."""
 
 import hashlib
 import json
@@ -38,26 +34,17 @@ _NEEDED = ("format", "tokenizer", "vocab_size", "dtype", "sha256")
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Tokens to train on and to validate on.
+    """Tokens to train on and to validate on: 1-D uint16 or uint32, of a folder memory-mapped."""
 
-    Attributes:
-        name: what the config calls it.
-        train: token ids, 1-D uint16 or uint32; memory-mapped if it is a folder's.
-        validation: token ids that are not in `train`, alike.
-        vocab_size: ids of the tokenizer: 256 for ``bytes``, 50257 for ``gpt2``.
-        tokenizer: ``bytes`` or ``gpt2``.
-        bytes_per_token: bytes of text per token of `validation`, separators not counted.
-            A loss in nats per token, divided by ln 2 and by this, is in bits per byte.
-        sha256: of the bytes of `train`, then of `validation`, as they were written.
-    """
-
-    name: str
+    name: str  # in the config
     train: np.ndarray
     validation: np.ndarray
-    vocab_size: int
+    vocab_size: int  # of the tokenizer: 256 for ``bytes``, 50257 for ``gpt2``
     tokenizer: str
+    # Of text per token of `validation`, separators not counted: a loss in nats per token, divided
+    # by ln 2 and by this, is in bits per byte.
     bytes_per_token: float
-    sha256: str
+    sha256: str  # of the bytes of `train`, then of `validation`, as they were written
 
 
 def open_corpus(name: str, source: str | Path) -> Corpus:
@@ -72,30 +59,18 @@ def open_corpus(name: str, source: str | Path) -> Corpus:
     folder = Path(source)
     about = _read_about(name, folder)
     train, validation = (_map(folder, about, part) for part in PARTS)
-    return Corpus(
-        name,
-        train,
-        validation,
-        about["vocab_size"],
-        about["tokenizer"],
-        about["validation_bytes"] / max(about["validation_tokens"], 1),
-        about["sha256"],
-    )
+    per_token = about["validation_bytes"] / max(about["validation_tokens"], 1)
+    ids = about["vocab_size"], about["tokenizer"]
+    return Corpus(name, train, validation, *ids, per_token, about["sha256"])
 
 
 def _embedded(name: str, text: str) -> Corpus:
     train, validation = (
         np.frombuffer(part, np.uint8).astype(DTYPES["uint16"]) for part in embedded_text(text)
     )
-    return Corpus(
-        name,
-        train,
-        validation,
-        BYTES,
-        "bytes",
-        1 - np.count_nonzero(validation == SEPARATOR[0]) / len(validation),
-        hashlib.sha256(train.tobytes() + validation.tobytes()).hexdigest(),
-    )
+    per_token = 1 - np.count_nonzero(validation == SEPARATOR[0]) / len(validation)
+    sha256 = hashlib.sha256(train.tobytes() + validation.tobytes()).hexdigest()
+    return Corpus(name, train, validation, BYTES, "bytes", per_token, sha256)
 
 
 def _read_about(name: str, folder: Path) -> dict[str, Any]:
@@ -153,8 +128,8 @@ def check_corpus(corpus: Corpus, context: int, vocab_size: int) -> None:
     """Check that a model of so many ids can train on a corpus and be validated on it.
 
     Raises:
-        ConfigError: if a part is shorter than one row of context + 1 tokens, or its tokenizer has
-            more ids than the model.
+        ConfigError: if a part is shorter than one row, or its tokenizer has more ids than the
+            model.
     """
     if corpus.vocab_size > vocab_size:
         raise ConfigError(
@@ -180,17 +155,16 @@ def batch(
 ) -> np.ndarray:
     """Draw training rows: each from a corpus by share, from a uniformly drawn place in it.
 
-    Shares are in any unit, not negative, one of them positive. Two numbers are drawn per row,
-    whatever the corpora are.
+    Shares are in any unit, not negative, one of them positive.
 
     Returns:
-        Token ids, int64, (rows, context + 1): a row without its last token is an input, without
-        its first the target.
+        Token ids, int64, (rows, context + 1): a row without its last token is an input, without its
+        first the target.
 
     Raises:
         DamagedFile: if a token is no id of the tokenizer.
     """
-    pick, place = rng.random((2, rows))
+    pick, place = rng.random((2, rows))  # two numbers per row, whatever the corpora are
     ends = np.cumsum(np.asarray(shares, np.float64))
     # The last end is 1 but for rounding: `side` passes over corpora whose share is zero.
     chosen = np.searchsorted(ends[:-1] / ends[-1], pick, side="right")
@@ -205,12 +179,10 @@ def batch(
 def validation_batches(
     corpus: Corpus, context: int, max_batches: int | None, rows: int
 ) -> Iterator[np.ndarray]:
-    """Yield the rows of an evaluation; always the same ones, spaced evenly if not all.
+    """Yield the rows of an evaluation, (rows, context + 1), int64; always the same ones.
 
-    The last token of a row is the first of the next, so no token is predicted twice.
-
-    Yields:
-        Token ids, int64, (rows, context + 1); the last batch may have fewer rows.
+    The last token of a row is the first of the next, so no token is predicted twice; if not all are
+    asked for, they are spaced evenly. The last batch may have fewer rows.
 
     Raises:
         DamagedFile: if a token is no id of the tokenizer.

@@ -1,7 +1,6 @@
 """The published texts: where they come from, and whether a folder has one as tokens.
 
-The library ``datasets`` reads the hub's parquet shards, and downloads them when asked to. Nothing
-else here opens a connection.
+The library ``datasets`` reads parquet shards, and downloads them when asked to.
 """
 
 import re
@@ -34,17 +33,12 @@ Tables = dict[str, Callable[[], Rows]]  # split → its rows
 
 @dataclass(frozen=True, kw_only=True)
 class TextSet(Published):
-    """A published text, whose rows have a column ``text``.
+    """A published text, whose rows have a column ``text``."""
 
-    Attributes:
-        path: name on the Hugging Face hub.
-        subset: which part of it; None for all.
-        lines: rows are lines of one running text, with a split for validation; else a row is a
-            document, and which ones are for validation follows from their text.
-    """
-
-    path: str
+    path: str  # name on the Hugging Face hub
     subset: str | None = None
+    # Rows are lines of one running text, with a split for validation; else a row is a document, and
+    # which ones are for validation follows from their text.
     lines: bool = False
 
 

@@ -115,8 +115,7 @@ def embedded_text(name: str) -> tuple[bytes, bytes]:
     """Return a text as (training, validation); a 0 byte ends each document.
 
     A document is a file of the library, a topic or an entity, in order of their names. A tenth of
-    them is for validation: the last files, topics and entities from everywhere. At most 8 MB of
-    source are read.
+    them is for validation: the last files, topics and entities from everywhere.
 
     Raises:
         ConfigError: for a name not in `EMBEDDED`, or if this Python has no such text.

@@ -197,11 +197,7 @@ def _padded(embedding: Tensor, vocab_size: int, path: Path) -> Tensor:
 def save_gpt2(model: GPT, folder: str | Path) -> None:
     """Write a GPT in Hugging Face's format, which ``GPT2LMHeadModel.from_pretrained`` opens.
 
-    For a model without biases zeros are written.
-
-    Args:
-        model: the GPT; wrappers of DDP or torch.compile are taken off.
-        folder: where ``model.safetensors`` and ``config.json`` go; made if absent.
+    For a model without biases zeros are written. Wrappers of DDP or torch.compile are taken off.
 
     Raises:
         ConfigError: if tensors are tied otherwise than the head to the embedding, or a layer was

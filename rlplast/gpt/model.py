@@ -119,13 +119,7 @@ class TransformerBlock(nn.Module):
 
 
 class GPT(nn.Module):
-    """A GPT: tokens in, logits of the next token out.
-
-    Its weights are those of torch's layers until `Network.initialise` draws them by `init_block`.
-
-    Raises:
-        ConfigError: if `config` does not hold together.
-    """
+    """A GPT: tokens in, logits of the next token out; `Network.initialise` draws its weights."""
 
     def __init__(self, config: GPTModelConfig) -> None:
         super().__init__()
@@ -164,11 +158,7 @@ class GPT(nn.Module):
         return F.dropout(x, self.config.dropout, self.training)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return logits, (batch, time, vocab_size), of tokens (batch, time) int64.
-
-        Raises:
-            ConfigError: if there are more tokens than the context has.
-        """
+        """Return logits (batch, time, vocab_size) of tokens (batch, time), int64."""
         x = self._embed(tokens)
         for block in self.h:
             x, _ = block(x)
@@ -179,10 +169,7 @@ class GPT(nn.Module):
         return cross_entropy(self(tokens), targets)
 
     def forward_activations(self, tokens: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return logits, and each MLP's activations after its GELU.
-
-        Activations are (batch·time, 4·width) each, named ``h.0.mlp.c_fc`` and so on.
-        """
+        """Return logits, and the MLPs' activations after their GELU, (batch·time, 4·width)."""
         x, activations = self._embed(tokens), {}
         for i, block in enumerate(self.h):
             x, hidden = block(x)

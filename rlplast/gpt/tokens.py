@@ -29,21 +29,13 @@ _WHOLE_TOKENS = re.compile(r".*\S(?=[ \n])", re.DOTALL)
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Text to token ids.
-
-    Attributes:
-        name: its name.
-        vocab_size: ids, 0 to vocab_size − 1.
-        separator: the id that ends each document.
-        encode: ids of a text, 1-D; of two texts that meet at a blank, theirs one after another.
-        anywhere: whether that holds wherever two texts meet.
-    """
+    """Text to token ids."""
 
     name: str
     vocab_size: int
-    separator: int
-    encode: Callable[[str], np.ndarray]
-    anywhere: bool = False
+    separator: int  # the id that ends each document
+    encode: Callable[[str], np.ndarray]  # of two texts that meet at a blank, one after another
+    anywhere: bool = False  # whether that holds wherever two texts meet
 
 
 def _bytes() -> Tokenizer:
@@ -80,9 +72,7 @@ def text_files(paths: Iterable[Path]) -> list[Path]:
     """Return the files meant: a file is itself, a folder every ``*.txt`` in it and below, by name.
 
     A file that is meant twice, under whatever name or link, counts once, where it is first.
-
-    Raises:
-        ConfigError: for a path that does not exist, and a folder without such a file.
+    ConfigError for a path that does not exist, and a folder without such a file.
     """
     files: dict[Path, Path] = {}
     for path in paths:
@@ -245,13 +235,10 @@ def write_corpus(
 def write_tokens(
     folder: Path, documents: Iterable[tuple[str, Iterable[str]]], tokenizer: Tokenizer
 ) -> dict[str, Any]:
-    """Write ``train.bin`` and ``validation.bin`` into a folder that has neither, forced to disk.
+    """Write ``train.bin`` and ``validation.bin``; return what ``corpus.json`` is to hold.
 
     Documents are of ``train`` or ``validation``, their text in parts that follow one another. Each
     ends with the tokenizer's separator.
-
-    Returns:
-        What ``corpus.json`` is to hold.
     """
     dtype = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
     counts = {f"{part}_{of}": 0 for part in PARTS for of in ("tokens", "bytes")}

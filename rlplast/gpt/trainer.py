@@ -56,12 +56,11 @@ class GPTTrainer(Reader, Trainable):
     """A GPT, its corpora and its phases; one step is one update, or the start of the next phase.
 
     Started by ``torchrun``, every process draws the whole batch and takes its rows, on a CUDA
-    device of its own, so that N processes follow one. The config's `start.checkpoint` becomes the
-    name of the checkpoint that was found.
+    device of its own, so that N processes follow one.
 
     Raises:
-        ConfigError: if a corpus or the start is not there or does not fit the model, or the batch
-            cannot be split as the config says.
+        ConfigError: if a corpus or the start does not exist or fit the model, or the batch cannot
+            be split as the config says.
     """
 
     units: tuple[str, ...] = GPTConfig.units
@@ -87,6 +86,7 @@ class GPTTrainer(Reader, Trainable):
         network = Network("gpt", self.gpt, self.updater.optimizers)
         network.initialise(torch_stream(seed, "init", "gpt"))
         run = config.start.run and config.start.run.replace("{seed}", str(seed))
+        # The config gets the name of the checkpoint that newest or best stands for.
         config.start = start(network, replace(config.start, run=run), config.model)
         self.networks = {"gpt": network}
         self.penalties = penalties_of(self)
@@ -140,10 +140,7 @@ class GPTTrainer(Reader, Trainable):
         self._to_compile = False
 
     def _on_device(self, after: Clock, rows: Tensor) -> None:
-        """Learn from this process's rows, and run the hooks inside the update.
-
-        All of it is on the device. Of the host it reads the clock `after` the update.
-        """
+        """Learn from this process's rows, and run the hooks inside the update, on the device."""
         self.updater.zero_grad()
         loss, activations = self._backward(rows.split(self.micro_batch), after)
         if self.scaler.is_enabled():
@@ -165,10 +162,7 @@ class GPTTrainer(Reader, Trainable):
         self.scaler.update()
 
     def _backward(self, parts: tuple[Tensor, ...], clock: Clock) -> tuple[Tensor, Activations]:
-        """Add up the gradient of this process's rows; return all ranks' loss, without penalties.
-
-        Activations, if they are recorded, are those of all parts.
-        """
+        """Add up the gradient of this process's rows; return all ranks' loss, without penalties."""
         record, recorded = bool(self.recorded), []
         whole = torch.zeros((), device=self.device)
         for i, part in enumerate(parts, 1):
@@ -193,10 +187,7 @@ class GPTTrainer(Reader, Trainable):
     # What the loop asks for.
 
     def evaluate(self, number: int, episodes: int) -> dict[str, float]:
-        """Return losses in nats per token: of each corpus, and the mean of this phase's mixture.
-
-        Neither argument matters: windows of the validation parts are fixed.
-        """
+        """Return losses in nats per token: of each corpus, and the mean of this phase's mixture."""
         scores = {f"{name}/loss": self._validate(corpus) for name, corpus in self.corpora.items()}
         shares = self.phases[self.clock.phase].shares
         mixed = sum(share * scores[f"{name}/loss"] for name, share in shares.items())
@@ -271,12 +262,9 @@ class GPTTrainer(Reader, Trainable):
         return torch.cuda.get_rng_state(self.device) if on_cuda else torch.get_rng_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned.
+        """Restore what `state_dict` returned; ConfigError if a corpus is another one by now.
 
         With another number of processes dropout differs from the uninterrupted run's.
-
-        Raises:
-            ConfigError: if a corpus is another one by now.
         """
         check_data(state["data"], self.fingerprints)
         self.streams.load_state_dict(state["streams"])

@@ -60,11 +60,7 @@ def vgg16_stages(width: int) -> Stages:
 
 
 class Chain(nn.Sequential):
-    """Layers one after the other, by name.
-
-    A child ``<layer>_relu`` or ``<layer>_tanh`` is the activation of ``<layer>``, whatever lies
-    between them.
-    """
+    """Layers by name; ``<layer>_relu`` and ``<layer>_tanh`` are activations of ``<layer>``."""
 
     def forward_order(self) -> list[str]:
         """Return the names of the layers with parameters, in forward order."""

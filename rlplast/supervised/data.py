@@ -103,21 +103,13 @@ class DataConfig(Section):
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images to learn from and images to be tested on.
+    """Images to learn from and images to be tested on."""
 
-    Attributes:
-        name: as in `DataConfig`.
-        train: training images.
-        test: test images, or the validation images if some were held out.
-        num_classes: labels are 0 to num_classes − 1; the outputs of a regression.
-        corrupted: by ``<corruption>/<severity>``, functions that read the corrupted test images.
-        unseen: the test images, if `test` are validation images.
-    """
-
-    name: str
+    name: str  # as in `DataConfig`
     train: Images
-    test: Images
-    num_classes: int
+    test: Images  # the validation images, if some were held out; `unseen` are then the test images
+    num_classes: int  # labels are 0 to num_classes − 1; the outputs of a regression
+    # Readers of the corrupted test images, by ``<corruption>/<severity>``.
     corrupted: Mapping[str, Callable[[], Images]] = field(default_factory=dict)
     unseen: Images | None = None
 
@@ -200,15 +192,11 @@ def _digits(share: float) -> tuple[Images, Images, int]:
 
 
 def _random(config: DataConfig) -> tuple[Images, Images, int]:
-    """Return noise around a random pattern of each class.
-
-    With fewer than 5 training images per class only some classes have any, so that each can be
-    split again.
-    """
+    """Return noise around a random pattern of each class."""
     sizes, _ = sizes_of(replace(config, validation=0.0))
     rng = numpy_stream(0, "data", "random", sizes.shape)
     patterns = rng.integers(0, 192, (sizes.classes, *sizes.shape), np.uint8)
-    used = min(sizes.classes, sizes.test)
+    used = min(sizes.classes, sizes.test)  # fewer classes, so that each can be split again
     labels = np.linspace(0, sizes.classes, used, endpoint=False, dtype=np.int64)
 
     def part(count: int) -> Images:
@@ -225,8 +213,7 @@ def hold_out(
     """Return the images kept and those held out, in order: the same share of every class, rounded.
 
     Raises:
-        ConfigError: naming the `key` of the share, if nothing would be held out, or nothing of a
-            class kept.
+        ConfigError: naming `key`, if nothing would be held out, or nothing of a class kept.
     """
     held = torch.zeros(len(images), dtype=torch.bool)
     for label in images.y.unique().tolist():

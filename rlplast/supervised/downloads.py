@@ -21,23 +21,14 @@ __all__ = ["IMAGE_SETS", "ImageSet", "check_images", "config_keys"]
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSet(Published):
-    """A published set of images.
+    """A published set of images."""
 
-    Attributes:
-        train: training images; 0 for a set of test images alone.
-        test: test images; of corrupted ones, those of one severity.
-        shape: channels, height and width.
-        classes: how many labels there are.
-        loose: patterns of files that lie in the folder itself, if what was in the archive does.
-        unread: files of the same images that are not read.
-    """
-
-    train: int
-    test: int
-    shape: tuple[int, int, int]
+    train: int  # images; 0 for a set of test images alone
+    test: int  # images; of corrupted ones, those of one severity
+    shape: tuple[int, int, int]  # channels, height, width
     classes: int
-    loose: tuple[str, ...] = ()
-    unread: tuple[str, ...] = ()
+    loose: tuple[str, ...] = ()  # globs in the folder itself, if what was in the archive lies there
+    unread: tuple[str, ...] = ()  # files of the same images
 
 
 def _mnist() -> ImageSet:

@@ -41,15 +41,10 @@ _CIFAR = "https://www.cs.toronto.edu/~kriz/"
 
 @dataclass(frozen=True)
 class Images:
-    """Pictures and their labels.
+    """Pictures and their labels."""
 
-    Attributes:
-        x: raw values (n, channels, height, width), uint8; or pictures that are decoded by batch.
-        y: labels (n,), int64. Those of stored pictures stay on the CPU, as the indices do.
-    """
-
-    x: Tensor | StoredPictures
-    y: Tensor
+    x: Tensor | StoredPictures  # raw values (n, channels, height, width), uint8
+    y: Tensor  # labels (n,), int64; of stored pictures on the CPU, as the indices are
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -92,8 +87,8 @@ def checked_labels(y: np.ndarray, images: int, num_classes: int | None, where: o
     """Return labels (n,) of so many images as int64; `num_classes` is None if it is not known.
 
     Raises:
-        DamagedFile: naming `where` they come from and the first label out of range; if there is
-            none, or their number is not that of the images.
+        DamagedFile: naming `where` they come from, for a label out of range, no image, or another
+            number of labels.
     """
     if len(y) != images or not images:
         raise DamagedFile(
@@ -110,11 +105,7 @@ def checked_labels(y: np.ndarray, images: int, num_classes: int | None, where: o
 
 
 def checked_images(x: np.ndarray, y: np.ndarray, num_classes: int | None, where: object) -> Images:
-    """Return images of uint8 (n, channels, height, width) and their labels.
-
-    Raises:
-        DamagedFile: as `checked_labels`; if the images have no pixel.
-    """
+    """Return images of uint8 (n, channels, height, width); errors as of `checked_labels`."""
     labels = checked_labels(y, len(x), num_classes, where)
     if not x.size:
         raise DamagedFile(f"{where}: images have shape {x.shape[1:]}; allowed is no side of 0")
@@ -192,25 +183,15 @@ def _read_idx(folder: Path, name: str, dimensions: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class CifarLayout:
-    """What one of the CIFAR sets is made of.
+    """What one of the CIFAR sets is made of."""
 
-    Attributes:
-        archive: the published file.
-        folder: the folder in it.
-        train: files of training images.
-        test: file of test images.
-        label_bytes: bytes before a picture; the last is the label (CIFAR-100: the fine one).
-        num_classes: how many labels there are.
-        pickles: what the python version, which is not read, looks like.
-    """
-
-    archive: str
-    folder: str
-    train: tuple[str, ...]
-    test: str
-    label_bytes: int
+    archive: str  # the published file
+    folder: str  # in it
+    train: tuple[str, ...]  # files
+    test: str  # file
+    label_bytes: int  # before a picture; the last is the label (CIFAR-100: the fine one)
     num_classes: int
-    pickles: tuple[str, ...]
+    pickles: tuple[str, ...]  # the python version, which is not read
 
     @property
     def name(self) -> str:

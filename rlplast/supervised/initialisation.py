@@ -49,10 +49,9 @@ def vgg_law(block: Block, generator: torch.Generator) -> Tensor:
 
 
 def vit_law(block: Block, generator: torch.Generator) -> Tensor:
-    """Draw as timm's vision transformer.
+    """Draw as timm's vision transformer: class token N(0, 1e-6²), biases of linear layers 0.
 
-    Linear weights and position embeddings N(0, 0.02²), cut at ±2; biases of linear layers 0;
-    class token N(0, 1e-6²).
+    Linear weights and position embeddings are N(0, 0.02²), cut at ±2.
     """
     if block.name == "cls_token":
         return _normal(block, 1e-6, generator)
@@ -72,10 +71,7 @@ def fire_vit_law(block: Block, generator: torch.Generator) -> Tensor:
 
 
 def efficientnet_law(block: Block, generator: torch.Generator) -> Tensor:
-    """Draw as timm's EfficientNet: convs N(0, 2/fan_out), with each group's fan-out; biases 0.
-
-    Linear weights U(−1/√fan_out, 1/√fan_out).
-    """
+    """Draw convs N(0, 2/fan_out), linear U(±1/√fan_out), biases 0, as timm's EfficientNet."""
     if block.kind == "linear" and block.role == "weight":
         bound = 1 / math.sqrt(block.spec.fan_out)
         return torch.empty(block.view.shape).uniform_(-bound, bound, generator=generator)

@@ -139,16 +139,10 @@ class ModelConfig(Section):
 
 @dataclass(frozen=True)
 class Model:
-    """One entry of `MODELS`.
+    """One entry of `MODELS`."""
 
-    Attributes:
-        build: (config, input shape, number of classes) → module.
-        reads: keys of `ModelConfig` it reads, its name apart.
-        initializer: how each Block is drawn.
-    """
-
-    build: Callable[[ModelConfig, Shape, int], nn.Module]
-    reads: tuple[str, ...]
+    build: Callable[[ModelConfig, Shape, int], nn.Module]  # the last is the number of classes
+    reads: tuple[str, ...]  # keys of `ModelConfig`, its name apart
     initializer: Law = torch_default
 
 

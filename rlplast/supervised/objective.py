@@ -14,17 +14,11 @@ __all__ = ["REGRESSION", "Objective", "classification"]
 
 
 class Objective(NamedTuple):
-    """A loss with the scores that belong to it; all take outputs (n, outputs) and targets (n, …).
+    """A loss with the scores that belong to it; all take outputs (n, outputs) and targets."""
 
-    Attributes:
-        loss: what is minimised, a mean over the batch.
-        scores: what an evaluation reports, by name.
-        right: how many outputs are right; None without classes.
-    """
-
-    loss: Callable[[Tensor, Tensor], Tensor]
-    scores: Callable[[Tensor, Tensor], dict[str, float]]
-    right: Callable[[Tensor, Tensor], Tensor] | None = None
+    loss: Callable[[Tensor, Tensor], Tensor]  # a mean over the batch
+    scores: Callable[[Tensor, Tensor], dict[str, float]]  # of an evaluation, by name
+    right: Callable[[Tensor, Tensor], Tensor] | None = None  # how many; None without classes
 
 
 def classification(smoothing: float) -> Objective:

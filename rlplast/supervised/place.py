@@ -56,10 +56,7 @@ def updates_before(stream: Sequence[Phase], batch_size: int, number: int) -> int
 
 
 def end_of_run(stream: Sequence[Phase], batch_size: int, total: Time) -> Clock:
-    """Return the clock at the end of a run; its phase is the number of phases begun.
-
-    An epoch that the end cuts short counts: else the run would seem to end with the one before.
-    """
+    """Return the clock at the end of a run; its phase is the number of phases begun."""
     end = Clock()
     for phase in stream:
         each = batches_per_epoch(phase, batch_size)
@@ -70,6 +67,7 @@ def end_of_run(stream: Sequence[Phase], batch_size: int, total: Time) -> Clock:
             left = min(left, int(total.value) - end.updates)
         if left <= 0:
             break
+        # An epoch that is cut short counts: else the run would seem to end with the one before.
         end = end.advance(updates=left, epochs=-(-left // each), phase=1)
     return end
 

@@ -59,18 +59,14 @@ def _examples(x: Tensor, y: Tensor) -> Images:
 class ThresholdNet:
     """The target of slowly changing regression: one layer of linear threshold units.
 
-    All weights are −1 or 1. A unit is on where its weighted sum exceeds
-    0.7 · (inputs + 1) − (how many of its weights are −1); the output is the weighted sum of the
-    units that are on. Both sums count a last input that is always 1. That is the rule of the
-    paper; its code counts the bias otherwise, which moves thresholds by a half to one.
-
-    Attributes:
-        incoming: (units, inputs + 1).
-        outgoing: (units + 1,).
+    All weights are −1 or 1. A unit is on where its weighted sum exceeds 0.7 · (inputs + 1) − (how
+    many of its weights are −1); the output is the weighted sum of the units that are on. Both sums
+    count a last input that is always 1. That is the rule of the paper; its code counts the bias
+    otherwise, which moves thresholds by a half to one.
     """
 
-    incoming: Tensor
-    outgoing: Tensor
+    incoming: Tensor  # (units, inputs + 1)
+    outgoing: Tensor  # (units + 1,)
 
     @classmethod
     def drawn(cls, seed: int) -> "ThresholdNet":
@@ -117,11 +113,7 @@ def _slow_bits(seed: int, number: int, flip: str) -> Tensor:
 
 
 def curve(examples: int) -> tuple[Images, Images]:
-    """Return points of y = 3 sin(3x) + x, equally spaced from −3 to 3; test points lie between.
-
-    Raises:
-        ConfigError: for fewer than 2 points.
-    """
+    """Return points of y = 3 sin(3x) + x, equally spaced from −3 to 3; test points lie between."""
     if examples < 2:
         raise ConfigError(f"data.examples = {examples}: allowed is at least 2 for a curve")
     x = torch.linspace(-3, 3, examples, dtype=torch.float64)

@@ -28,11 +28,7 @@ _ANY = Sizes(50_000, 10_000, (3, 224, 224), 100)  # of another set: a guess
 
 
 def sizes_of(data: Any) -> tuple[Sizes, bool]:
-    """Return what a set holds once it is split, and whether that is known.
-
-    Args:
-        data: the section ``data`` of a config, a `rlplast.supervised.data.DataConfig`.
-    """
+    """Return what the set of a section ``data`` holds once it is split, and if that is known."""
     name = data.huggingface.path if data.name == "huggingface" else data.name
     name = data.like or "cifar10" if name == "random" else name
     found = KNOWN.get(name, _ANY)

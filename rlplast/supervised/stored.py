@@ -17,22 +17,13 @@ _SAMPLE = 256  # pictures that a fingerprint is made of
 
 @dataclass(frozen=True)
 class StoredPictures:
-    """Pictures of one shape, each read again whenever it is needed.
+    """Pictures of one shape, each read again whenever it is needed: 8 bytes of memory a picture."""
 
-    Stands for the tensor of all raw values. Memory grows by 8 bytes a picture.
-
-    Attributes:
-        read: a picture's number in its file → its values (channels, height, width), uint8. Several
-            threads call it at once.
-        rows: the numbers of these pictures (n,), int64, on the CPU.
-        one: channels, height and width of a picture.
-        device: where batches go.
-    """
-
+    # Number in its file → values (channels, height, width), uint8; called by several threads.
     read: Callable[[int], np.ndarray]
-    rows: Tensor
-    one: tuple[int, int, int]
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    rows: Tensor  # the numbers of these pictures (n,), int64, on the CPU
+    one: tuple[int, int, int]  # channels, height and width
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))  # of batches
 
     @property
     def shape(self) -> torch.Size:

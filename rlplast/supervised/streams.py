@@ -79,11 +79,7 @@ class StreamConfig(Section):
     epochs: Epochs | list[Epochs] = 100
 
     def num_phases(self) -> int:
-        """Return how many phases there are.
-
-        Raises:
-            ConfigError: for a value out of range, or a key that the stream does not read.
-        """
+        """Return how many phases there are; ConfigError for a bad value or a key not read."""
         check_section(self, "stream")
         for key, readers in _READERS.items():
             value = getattr(self, key)
@@ -100,11 +96,7 @@ class StreamConfig(Section):
         return _FIXED.get(self.name, self.phases or 10)
 
     def epochs_of_phases(self) -> list[int]:
-        """Return the epochs of each phase.
-
-        Raises:
-            ConfigError: as `num_phases`; if a list has not one entry per phase.
-        """
+        """Return the epochs of each phase; ConfigError for a list of another length."""
         count, given = self.num_phases(), self.epochs
         epochs = given if isinstance(given, list) else [given] * count
         if len(epochs) != count:
@@ -117,17 +109,11 @@ class StreamConfig(Section):
 
 @dataclass(frozen=True)
 class Phase:
-    """One phase of a stream.
+    """One phase of a stream: which images, by ascending indices, int64."""
 
-    Attributes:
-        train: indices of training images (n,), int64, ascending.
-        test: indices of test images (m,), alike.
-        epochs: passes over the training images.
-    """
-
-    train: Tensor
-    test: Tensor
-    epochs: int
+    train: Tensor  # (n,)
+    test: Tensor  # (m,)
+    epochs: int  # passes over the training images
 
 
 def phases(

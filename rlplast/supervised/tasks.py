@@ -1,7 +1,4 @@
-"""Tasks that follow one another on the same images: what each phase makes of the data.
-
-What is drawn for a task depends on the run's seed and the task's number alone.
-"""
+"""What each phase makes of the data; draws depend on the run's seed and the task's number alone."""
 
 import math
 from dataclasses import replace
@@ -30,10 +27,7 @@ def task_pixels(seed: int, number: int, count: int) -> Tensor:
 
 
 def task_data(config: StreamConfig, data: Dataset, phase: Phase, number: int, seed: int) -> Dataset:
-    """Return the data as a phase shows them; the phase's indices are those of this.
-
-    Streams without tasks show the data as they are.
-    """
+    """Return the data as a phase shows them, to which its indices refer."""
     device = data.train.y.device
     if config.name == "random_labels":
         y = data.train.y.clone()

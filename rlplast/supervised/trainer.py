@@ -53,8 +53,7 @@ EVALUATION_BATCH = 1000  # images per forward pass
 class Supervised(Reader, Trainable):
     """A model and its stream of data; one step is one update, or the start of the next phase.
 
-    Where a run is in its stream follows from its clock alone: every epoch's order is a stream of
-    its own.
+    Every epoch's order is a stream of its own, so the place in the data follows from the clock.
     """
 
     units: tuple[str, ...] = SupervisedConfig.units
@@ -183,10 +182,7 @@ class Supervised(Reader, Trainable):
         self._to_compile = False
 
     def _learn(self, after: Clock, size: int, count: int, parts: Parts) -> None:
-        """Learn from `size` images in `count` parts, and run the hooks inside the update.
-
-        All of it is on the device. Of the host it reads the clock `after` the update.
-        """
+        """Learn from `size` images, and run the hooks inside the update, on the device."""
         self.updater.zero_grad()
         activations = self._backward(after, size, count, parts)
         self.updater.step()
@@ -241,10 +237,7 @@ class Supervised(Reader, Trainable):
             yield self.normalise(x), y
 
     def normalise(self, x: Tensor) -> Tensor:
-        """Return raw images with mean 0 and standard deviation 1 per channel of all training.
-
-        Inputs of a regression stay as they are.
-        """
+        """Return raw images with mean 0 and variance 1 per channel, other inputs as they are."""
         if self.config.data.regression:
             return x
         if self.normaliser is None:
@@ -339,7 +332,7 @@ class Supervised(Reader, Trainable):
     def batches(self, count: int | None, size: int, number: int) -> Iterator[Images]:
         """Yield raw training images of this phase in one random order, again and again.
 
-        None is one pass.
+        `count` None is one pass.
         """
         order = self._shuffled(self.config.seed, "batches", number)
         parts = [order[part] for part in batch_slices(len(order), size)]
@@ -371,11 +364,7 @@ class Supervised(Reader, Trainable):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned.
-
-        Raises:
-            ConfigError: if the data are other ones by now.
-        """
+        """Restore what `state_dict` returned; ConfigError if the data are other ones by now."""
         check_data(state["data"], self.fingerprints)
         if self.clock.phase >= len(self.stream):
             raise ConfigError(
