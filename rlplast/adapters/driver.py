@@ -41,7 +41,7 @@ from rlplast.adapters.state import (
 from rlplast.adapters.trained import check_policies, check_shared
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.context import Activations
+from rlplast.core.method.context import Activations, Source
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.readings import OwnSource
 from rlplast.core.method.receipt import Receipt
@@ -98,8 +98,8 @@ class Driver:
         self.path = None if receipts is None else Path(receipts)
         self.measuring = None
         if metrics is not None:
-            beside = None if self.path is None else self.path.with_name("metrics.jsonl")
-            self.measuring = Measuring(MetricsRow.parse(metrics), beside)
+            lines = None if self.path is None else self.path.with_name("metrics.jsonl")
+            self.measuring = Measuring(MetricsRow.parse(metrics), lines)
         self.receipts: list[Receipt] = []  # of this process
         self.networks: dict[str, Network] = {}
         self.units: tuple[str, ...] = ()
@@ -124,7 +124,9 @@ class Driver:
         """Return the networks that the lists and the metrics name."""
         lists = [row.get("networks") for row in self._lists()]
         lists += [] if self.measuring is None else [self.measuring.row.networks]
-        names = {str(name) for own in lists if isinstance(own, list | tuple) for name in own}
+        names = {
+            str(n) for networks in lists if isinstance(networks, list | tuple) for n in networks
+        }
         keys = [str((row.get("when") or {}).get("metric")).split("/") for row in self.configs]
         return names | {parts[2] for parts in keys if parts[0] == "metric" and len(parts) > 2}
 
@@ -171,38 +173,34 @@ class Driver:
         self.detach()
         self._release(steps(), training)
         again = self.loaded is None and self.clock != Clock()  # a second call of the trainer
-        state = self.state_dict() | {"weights": self._left} if again else self.loaded
+        state = self.state_dict() | {"weights": self._left} if again else self.loaded or {}
         check_start(fresh, state)
         check_shared(networks)
         self.networks, self.units = dict(networks), ("updates", *units, "phase")
-        if state is not None:
+        if state:
             restore_initial(self.networks, state["initial"])
             check_match(state, self.networks, self._lists(), self.seed, again)
-        hooks = self._parse((state or {}).get("total") or self.total or total, horizon, source)
+        hooks = self._parse(state.get("total") or self.total or total, horizon, source)
         reads = check_readings(hooks, source, self.probe, self.loss, max(shards, _processes()))
         if hooks.penalties is not None:
             reads |= check_terms(hooks.penalties, source, self.probe is not None)
         if self.measuring is not None:
-            known = source is not None or self.probe is not None
-            self.measuring.begin(
-                hooks, self.units, known, self.loss is not None, (state or {}).get("measured", {})
-            )
+            known, loss = source is not None or self.probe is not None, self.loss is not None
+            self.measuring.begin(hooks, self.units, known, loss, state.get("measured", {}))
             reads |= self.measuring.reads and self.probe is None
         check_conditions(hooks, self.measuring)
-        if state is not None:
+        if state:
             restore(hooks, state["hooks"])
         if self.path is not None and _writes():
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            cut_lines(self.path, None if state is None else state["length"])
+            cut_lines(self.path, state.get("length"))
         self._hooks, self.loaded, self._training, self._held = hooks, None, training, {}
         self._whole = whole
-        self._read(source if reads else None, (state or {}).get("probe", {}))
+        self._read(source if reads else None, state.get("probe", {}))
         self._attach(steps, optimizers)
         self.advance(**counts)
 
-    def _parse(
-        self, total: Time | str | None, horizon: Clock, source: TrainerSource | None
-    ) -> Hooks:
+    def _parse(self, total: Time | str | None, horizon: Clock, source: Source | None) -> Hooks:
         """Return the hooks of the list, which read from the user's probe, else from `source`."""
         if total is None:
             raise ConfigError(
@@ -210,10 +208,10 @@ class Driver:
             )
         if self.total is not None:
             horizon = Clock(**{self.total.unit: int(self.total.value)})
-        own = OwnSource(self.networks, self.probe, self.loss, self.seed)
-        chosen = own if self.probe is not None or source is None else source
+        if self.probe is not None or source is None:
+            source = OwnSource(self.networks, self.probe, self.loss, self.seed)
         given = (self.configs, self.networks, total, self.seed, self.units, horizon)
-        hooks = Hooks(*given, source=chosen, penalties=self.penalties)
+        hooks = Hooks(*given, source=source, penalties=self.penalties)
         check_policies(hooks)
         hooks.watches = False  # `_renew` does that here
         return hooks
@@ -303,8 +301,9 @@ class Driver:
             return  # one of the user's own
         for each in self.networks.values():
             own = {id(block.param) for block in each.blocks}
-            held = [o for o in now if own & {id(p) for g in o.param_groups for p in g["params"]}]
-            each.optimizers = tuple(held)
+            each.optimizers = tuple(
+                o for o in now if own & {id(p) for g in o.param_groups for p in g["params"]}
+            )
             each.check_optimizers()
         check_policies(cast(Hooks, self._hooks))
         for stop in self._steps:

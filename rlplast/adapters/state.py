@@ -1,6 +1,7 @@
 """What an adapter saves of its hooks, and whether it belongs to the run that goes on from it."""
 
 import json
+import os
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -59,15 +60,15 @@ def fingerprint(networks: Mapping[str, Network]) -> dict[str, dict[str, int]]:
 
 def read_list(given: HookList, key: str) -> list[Mapping[str, Any]]:
     """Return a list of hooks, penalties or layers, given as such or as a YAML file."""
-    found = read_yaml(Path(given)) if isinstance(given, str | Path) else given
-    if not isinstance(found, Sequence) or not all(isinstance(h, Mapping) for h in found):
+    rows = read_yaml(Path(given)) if isinstance(given, str | Path) else given
+    if not isinstance(rows, Sequence) or not all(isinstance(h, Mapping) for h in rows):
         raise ConfigError(
             f"{key} = {given!r}: allowed is a list of mappings, each with a method, or the path of "
             "a YAML file that holds such a list"
         )
-    for number, row in enumerate(found):
+    for number, row in enumerate(rows):
         method_of(f"{key}[{number}]", row, key)
-    return list(found)
+    return list(rows)
 
 
 def hooks_text(configs: Sequence[Mapping[str, Any]]) -> str:
@@ -83,24 +84,24 @@ def check_form(state: Any) -> None:
         return
     for name, kind in _PARTS.items():
         if name not in state or not isinstance(state[name], kind):
-            found = f"a {type(state[name]).__name__}" if name in state else "missing"
+            what = f"a {type(state[name]).__name__}" if name in state else "missing"
             raise DamagedFile(
-                f"the hooks' state is damaged or of another version: {name!r} is {found}"
+                f"the hooks' state is damaged or of another version: {name!r} is {what}"
             )
     clock = state["hooks"].get("clock")
     if not isinstance(clock, Mapping) or not all(isinstance(n, int) for n in clock.values()):
         raise DamagedFile(f"the hooks' state is damaged: its clock is {clock!r}")
 
 
-def check_start(fresh: bool, state: Mapping[str, Any] | None) -> None:
+def check_start(fresh: bool, state: Mapping[str, Any]) -> None:
     """Raise ConfigError unless the hooks begin where the trainer does."""
-    done = {} if state is None else {u: n for u, n in state["hooks"]["clock"].items() if n}
+    done = {u: n for u, n in state["hooks"]["clock"].items() if n} if state else {}
     if fresh and done:
         raise ConfigError(
             f"training starts at 0, the hooks are at {done}: make a new HookCallback for a new "
             "run, or let the trainer go on from where they are"
         )
-    if not fresh and state is None:
+    if not fresh and not state:
         raise ConfigError(
             "training goes on from a point that the hooks have no state of: load what was saved "
             "beside it (θ0 and what has fired), see the adapter's how-to"
@@ -162,17 +163,15 @@ def cut_lines(path: Path, length: int | None, what: str = "receipts") -> None:
             f"{path} has {size} bytes, the saved state counts {length}: lines were lost"
         )
     if size > length:
-        with path.open("ab") as file:
-            file.truncate(length)
+        os.truncate(path, length)
 
 
 def restore_initial(networks: Mapping[str, Network], saved: Mapping[str, Any]) -> None:
     """Put θ0 back; DamagedFile if it is of another network."""
     for network in networks.values():
-        theirs = saved.get(network.name)
-        theirs = theirs if isinstance(theirs, Mapping) else {}
+        values = saved.get(network.name)
         for block in network.blocks:
-            value = theirs.get(block.name)
+            value = values.get(block.name) if isinstance(values, Mapping) else None
             if not isinstance(value, Tensor) or value.shape != block.view.shape:
                 raise DamagedFile(
                     f"the hooks' state has no initial value of {network.qualified(block)} with "

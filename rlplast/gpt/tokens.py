@@ -171,7 +171,7 @@ def _plan(paths: Sequence[Path], validation: float | Path) -> dict[str, list[_Sp
         parts = _split(text_files(paths), validation)
     else:
         raise ConfigError(f"validation = {validation}: allowed is a share in (0, 1), or a path")
-    spans = dict(zip(PARTS, parts, strict=True))
+    spans: dict[str, list[_Span]] = dict(zip(PARTS, parts, strict=True))
     for part, kept in spans.items():
         if not kept:
             raise ConfigError(f"no text is left for the {part} part: give more or longer files")
