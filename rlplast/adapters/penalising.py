@@ -59,15 +59,15 @@ def add_gradients(
     held = {id(p): p for group in optimizer.param_groups for p in group["params"]}
     for name, network in networks.items():
         network.refresh()
-        own = {id(b.param): held[id(b.param)] for b in network.trainable() if id(b.param) in held}
-        if not own:
+        moved = {id(b.param): held[id(b.param)] for b in network.trainable() if id(b.param) in held}
+        if not moved:
             continue
         with paused(), torch.enable_grad():
             term = penalties.of(name, clock=clock)
             if term is None or not term.requires_grad:
                 continue
-            found = torch.autograd.grad(term, list(own.values()), allow_unused=True)
-        for parameter, gradient in zip(own.values(), found, strict=True):
+            gradients = torch.autograd.grad(term, list(moved.values()), allow_unused=True)
+        for parameter, gradient in zip(moved.values(), gradients, strict=True):
             if gradient is not None:
                 old = parameter.grad
                 parameter.grad = gradient if old is None else old.add_(gradient)

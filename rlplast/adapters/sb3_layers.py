@@ -57,8 +57,8 @@ def _are_in(
         for key, rows in lists
         for i, row in enumerate(rows)
     ]
-    found = [method for network in networks.values() for method in network.installed]
-    return all(method in found for method in methods)
+    installed = [method for network in networks.values() for method in network.installed]
+    return all(method in installed for method in methods)
 
 
 def _check_heads(hooks: Sequence[Mapping[str, Any]], networks: Mapping[str, Network]) -> None:
@@ -86,7 +86,7 @@ def _renew_optimizers(networks: Mapping[str, Network]) -> None:
                 f"layers: they bring parameters, and the {type(optimizer).__name__} has been "
                 "training without them: put layers into a new model"
             )
-        own = [n.module for n in networks.values() if optimizer in n.optimizers]
-        held = {id(p): p for module in own for p in module.parameters() if p.requires_grad}
+        trained = [n.module for n in networks.values() if optimizer in n.optimizers]
+        parameters = [p for module in trained for p in module.parameters() if p.requires_grad]
         (group,) = optimizer.param_groups
-        group["params"] = list(held.values())
+        group["params"] = list(dict.fromkeys(parameters))

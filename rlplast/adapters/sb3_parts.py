@@ -60,16 +60,16 @@ def parts_of(policy: Any) -> Mapping[str, Part]:
             "which is a part of neither: pass policy_kwargs with share_features_extractor=False, "
             "or name the network 'policy', which has all layers"
         )
-    own = tuple(name for name in ("log_std",) if getattr(policy, name, None) is not None)
-    found = {
+    own = ("log_std",) if getattr(policy, "log_std", None) is not None else ()
+    parts = {
         "actor": Part(policy, pi, "policy_net", "action_net", own),
         "critic": Part(policy, vf, "value_net", "value_net"),
     }
-    held = {id(p) for part in found.values() for p in part.parameters()}
+    held = {id(p) for part in parts.values() for p in part.parameters()}
     others = [name for name, p in policy.named_parameters() if id(p) not in held]
     if others:
         raise ConfigError(
             f"{type(policy).__name__} has layers that are in neither actor nor critic, such as "
             f"{others[0]}: name the network 'policy', which has all layers"
         )
-    return found
+    return parts

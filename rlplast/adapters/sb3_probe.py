@@ -49,13 +49,13 @@ class Experience(OwnSource):
         noted: list[Tensor] = []
         handles = [m.register_forward_hook(lambda _, __, out: noted.append(out)) for m in means]
         try:
-            found = module(*batch[network])
+            outputs = module(*batch[network])
         finally:
             for handle in handles:
                 handle.remove()
         if noted:
             return noted[-1]
-        return torch.cat(found, dim=1) if isinstance(found, tuple) else found
+        return torch.cat(outputs, dim=1) if isinstance(outputs, tuple) else outputs
 
     def end_rollout(self) -> None:
         """Keep the observations of the rollout that has just ended."""

@@ -84,11 +84,11 @@ def find_networks(
         part, *followers = (modules[path] for path in places)
         refuse_sharded([*part.modules(), *part.parameters()])
         held = {id(p) for p in part.parameters()}
-        mine = [o for o in optimizers for g in o.param_groups if held & set(map(id, g["params"]))]
+        trains = [o for o in optimizers for g in o.param_groups if held & set(map(id, g["params"]))]
         networks[name] = Network(
             name,
             part,
-            list(dict.fromkeys(mine)) or optimizers,
+            list(dict.fromkeys(trains)) or optimizers,
             dict(zip(places[1:], followers, strict=True)),
             init=init(places[0]),
         )

@@ -201,8 +201,8 @@ class GPTConfig(RunConfig):
 
     def own_batch(self, processes: int) -> tuple[int, int]:
         """Return the sequences per update of each of so many processes, and per forward pass."""
-        own = self.batch_size // processes
-        return own, self.micro_batch or own
+        sequences = self.batch_size // processes
+        return sequences, self.micro_batch or sequences
 
     def check_processes(self, count: int) -> None:
         """Raise ConfigError if so many processes cannot split the batch or capture graphs."""
@@ -210,11 +210,11 @@ class GPTConfig(RunConfig):
             raise ConfigError(
                 f"batch_size = {self.batch_size} with {count} processes: allowed is a multiple"
             )
-        own, micro = self.own_batch(count)
-        if own % micro:
+        sequences, micro = self.own_batch(count)
+        if sequences % micro:
             raise ConfigError(
-                f"micro_batch = {micro}: allowed is a divisor of {own}, the sequences of a process "
-                f"(batch_size = {self.batch_size}, {count} processes)"
+                f"micro_batch = {micro}: allowed is a divisor of {sequences}, the sequences of a "
+                f"process (batch_size = {self.batch_size}, {count} processes)"
             )
         if self.accelerate == "graph" and count > 1:
             raise ConfigError(

@@ -170,9 +170,9 @@ def batch(
     chosen = np.searchsorted(ends[:-1] / ends[-1], pick, side="right")
     out = np.empty((rows, context + 1), np.int64)
     for i, corpus in enumerate(corpora):
-        mine = np.flatnonzero(chosen == i)
-        starts = (place[mine] * (len(corpus.train) - context)).astype(np.int64)
-        out[mine] = _rows(corpus, "train", starts, context)
+        drawn = np.flatnonzero(chosen == i)
+        starts = (place[drawn] * (len(corpus.train) - context)).astype(np.int64)
+        out[drawn] = _rows(corpus, "train", starts, context)
     return out
 
 

@@ -126,15 +126,15 @@ class GPTTrainer(Reader, Trainable):
         config = self.config
         self.updater.set_lr(self.clock.updates - phase.start, phase.updates)
         rows = self._rows(phase.shares, config.batch_size, self.streams.numpy("data"))
-        mine = rows[distributed.rank() * self.own_batch :][: self.own_batch]
-        mine = on_device(mine, self.device)
+        part = rows[distributed.rank() * self.own_batch :][: self.own_batch]
+        part = on_device(part, self.device)
         after = self.clock.advance(updates=1, tokens=config.batch_size * config.model.context)
         work = partial(self._on_device, after)
         if self._graphs is None:
-            work(mine)
+            work(part)
         else:
             key = self.inside_key(after), self.penalties.captured_key(after)
-            self._graphs(key, work, mine)
+            self._graphs(key, work, part)
         self.penalties.last = self.clock = after
         self.updates_summed += 1
         self._to_compile = False
@@ -202,8 +202,8 @@ class GPTTrainer(Reader, Trainable):
             for rows in validation_batches(
                 corpus, config.model.context, config.evaluate.batches, config.batch_size
             ):
-                mine = on_device(rows[distributed.rank() :: distributed.world()], self.device)
-                for part in mine.split(self.micro_batch) if len(mine) else ():
+                share = on_device(rows[distributed.rank() :: distributed.world()], self.device)
+                for part in share.split(self.micro_batch) if len(share) else ():
                     sums[0] += self._plain_loss(part)[0].double() * len(part)
                     sums[1] += len(part)
         loss, count = distributed.total(sums).tolist()

@@ -31,15 +31,15 @@ def sizes_of(data: Any) -> tuple[Sizes, bool]:
     """Return what the set of a section ``data`` holds once it is split, and if that is known."""
     name = data.huggingface.path if data.name == "huggingface" else data.name
     name = data.like or "cifar10" if name == "random" else name
-    found = KNOWN.get(name, _ANY)
+    sizes = KNOWN.get(name, _ANY)
     if data.name == "digits":
-        found = found._replace(train=round(1797 * (1 - data.test)), test=round(1797 * data.test))
+        sizes = sizes._replace(train=round(1797 * (1 - data.test)), test=round(1797 * data.test))
     if data.name == "random":
         train = data.examples or 1000
-        found = found._replace(train=train, test=-(-train // 5))
+        sizes = sizes._replace(train=train, test=-(-train // 5))
     elif data.examples is not None:
-        found = found._replace(train=data.examples)
+        sizes = sizes._replace(train=data.examples)
     if data.validation:
-        held = round(data.validation * found.train)
-        found = found._replace(train=found.train - held, test=held)
-    return found, name in KNOWN
+        held = round(data.validation * sizes.train)
+        sizes = sizes._replace(train=sizes.train - held, test=held)
+    return sizes, name in KNOWN
