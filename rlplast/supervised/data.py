@@ -59,18 +59,18 @@ class DataConfig(Section):
 
     Attributes:
         name: images: digits (part of scikit-learn, no download), mnist, cifar10, cifar100,
-            tiny_imagenet, huggingface, or random (noise around a random pattern of each class, to
-            try things out; every seed gets the same images). Or a regression, with the squared
-            error as loss and score: bit_flipping (bits, and the output of a fixed random network),
-            curve (points of y = 3 sin(3x) + x), table (a file's rows).
+            tiny_imagenet, huggingface, or random (noise around a random pattern of each class, the
+            same for every seed). Or a regression, with the squared error as loss and score:
+            bit_flipping (bits, and the output of a fixed random network), curve (points of y = 3
+            sin(3x) + x), table (a file's rows).
         folder: folder of the published files; docs/how-to/get-data.md shows each layout.
         corrupted: folder of the .npy files of CIFAR-10-C or CIFAR-100-C, for mCA; null for none.
         validation: share of each class's images held out for validation, drawn from the run's seed;
             0 for none. Then ``eval/accuracy`` and the like are on these images, and
             ``eval/test_accuracy`` is on the test images.
         validation_of: where the validation images are taken from: train or test.
-        test: share held out as test set, for digits and table, which have no published split. Every
-            seed gets the same images.
+        test: share held out as test set, for digits and table, which have no published split; the
+            same images for every seed.
         like: for random: the set whose image size and number of classes it has; null: cifar10.
         examples: for bit_flipping: examples per task; null: 10000. For curve: number of points;
             null: 100. For random: training images, with a fifth as many test images; null: 1000.

@@ -76,21 +76,19 @@ class ModelConfig(Section):
         patch: for vision transformers: side of a patch in pixels. null: 4 for images of up to 64
             pixels, 16 for larger ones.
         stride: for efficientnetv2_s: pixels of the image per entry of the last feature map, along a
-            side: 1, 2, 4, 8, 16 or 32. A smaller one than the original's leaves out the first of
-            its five strides of 2, and 8 makes 4 by 4 entries of CIFAR's 32 by 32 pixels. null: 32.
+            side. A smaller one than the original's 32 leaves out the first of its five strides of
+            2; 8 makes 4 by 4 entries of CIFAR's 32 by 32 pixels.
         batch_norm: for vgg16: whether BatchNorm follows each conv.
         activation: for mlp: relu or tanh; null: relu.
-        init: initializer, for models without attention that are not timm's; null for the model's
-            own. ``torch``: as torch initialises its own layers, and as FIRE's code does.
-            ``xavier``: weights U(±√(6/(fan_in + fan_out))), biases 0. ``he``: weights N(0,
-            2/fan_in), biases 0. ``normal``: weights and biases N(0, init_std²), norm layers as
-            torch's.
+        init: initializer, for models without attention that are not timm's. ``torch``: as torch
+            initialises its layers, and as FIRE's code does. ``xavier``: weights U(±√(6/(fan_in +
+            fan_out))), biases 0. ``he``: weights N(0, 2/fan_in), biases 0. ``normal``: weights and
+            biases N(0, init_std²), norm layers as torch's.
         init_std: for init ``normal``: the standard deviation.
         pretrained: for vit_tiny, deit_tiny, efficientnetv2_s and timm: whether to start from timm's
             published weights.
         freeze: names or globs of layers and parameters that do not train, such as ``blocks.*``.
-            Frozen layers stay in evaluation mode: running statistics do not change, and dropout is
-            off.
+            Frozen layers stay in evaluation mode: no new running statistics, no dropout.
     """
 
     name: str = "mlp"
