@@ -137,17 +137,14 @@ def _lacking(
         return "reads a batch, of which this trainer gives none: pass probe="
     if name in OF_LOSS and not loss:
         return "reads gradients: pass probe= and loss=, a function of a batch of the probe"
-    without = [n for n in networks if not _has_outputs(hooks.source, n)]
+    has_outputs = getattr(hooks.source, "has_outputs", lambda network: True)
+    without = [n for n in networks if not has_outputs(n)]
     if name in OF_OUTPUTS and without:
         return (
             f"reads outputs, of which network {without[0]!r} has none that are known: leave it out "
             "by metrics.networks (of PPO and A2C name actor, critic or both)"
         )
     return None
-
-
-def _has_outputs(source: Any, network: str) -> bool:
-    return not hasattr(source, "has_outputs") or source.has_outputs(network)
 
 
 def check_conditions(hooks: Hooks, measuring: Measuring | None) -> None:

@@ -1,7 +1,7 @@
 """What hooks read in somebody else's trainer: activations of its updates, and probe batches."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, Protocol
 
@@ -176,7 +176,9 @@ class LastBatch(Reader):
         device = _device(handle)
         arguments = call["args"], call["kwargs"]
         args, kwargs = tree_map_only(Tensor, lambda value: value.to(device), arguments)
-        with _autocast(device.type, call["autocast"]):
+        low = call["autocast"]  # the type that the pass was made in
+        dtype = None if low is None else getattr(torch, low.removeprefix("torch."))
+        with torch.autocast(device.type, dtype) if dtype else nullcontext():
             return (handle.module if module is None else module)(*args, **kwargs)
 
     def state_dict(self) -> dict[str, Any]:
@@ -211,13 +213,6 @@ def _plain(name: str, value: Any) -> Any:
         f"HookCallback: the module of network {name!r} is called with a {type(value).__name__}, "
         "which cannot be kept to be run again: pass probe="
     )
-
-
-def _autocast(kind: str, low: str | None) -> AbstractContextManager[Any]:
-    """Return the autocast that a pass was made under."""
-    if low is None:
-        return nullcontext()
-    return torch.autocast(kind, getattr(torch, low.removeprefix("torch.")))
 
 
 def _device(network: Network) -> torch.device:

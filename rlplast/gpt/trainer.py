@@ -1,6 +1,6 @@
 """A GPT on a sequence of phases, as a Trainable, in one process or several."""
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -247,19 +247,17 @@ class GPTTrainer(Reader, Trainable):
 
     def state_dict(self) -> dict[str, Any]:
         """Return streams, every process's dropout generator, sums and the gradient scale."""
+        on_cuda = self.device.type == "cuda"
+        dropout = torch.cuda.get_rng_state(self.device) if on_cuda else torch.get_rng_state()
         return {
             "streams": self.streams.state_dict(),
-            "dropout": distributed.gather(self._generator_state()),
+            "dropout": distributed.gather(dropout),
             "penalties": self.penalties.state_dict(),
             "sum": self.sum,
             "updates_summed": self.updates_summed,
             "data": self.fingerprints,
             "scaler": self.scaler.state_dict(),
         }
-
-    def _generator_state(self) -> Tensor:
-        on_cuda = self.device.type == "cuda"
-        return torch.cuda.get_rng_state(self.device) if on_cuda else torch.get_rng_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; ConfigError if a corpus is another one by now.
@@ -269,18 +267,15 @@ class GPTTrainer(Reader, Trainable):
         check_data(state["data"], self.fingerprints)
         self.streams.load_state_dict(state["streams"])
         if not self.streams.parted:  # else dropout draws from the new stream
-            self._load_dropout(state["dropout"])
+            dropout = state["dropout"][distributed.rank() % len(state["dropout"])]
+            if self.device.type == "cuda":
+                torch.cuda.set_rng_state(dropout, self.device)
+            else:
+                torch.set_rng_state(dropout)
         self.penalties.load_state_dict(state["penalties"])
         self.sum.copy_(state["sum"])
         self.updates_summed = int(state["updates_summed"])
         self.scaler.load_state_dict(state["scaler"])
-
-    def _load_dropout(self, states: Sequence[Tensor]) -> None:
-        state = states[distributed.rank() % len(states)]
-        if self.device.type == "cuda":
-            torch.cuda.set_rng_state(state, self.device)
-        else:
-            torch.set_rng_state(state)
 
     def close(self) -> None:
         """Leave the group of processes, if there is one."""

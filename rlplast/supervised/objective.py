@@ -23,7 +23,8 @@ class Objective(NamedTuple):
 
 def classification(smoothing: float) -> Objective:
     """Return cross-entropy, trained with smoothed labels; accuracy, loss and ECE are reported."""
-    return Objective(partial(label_smoothing, label_smoothing=smoothing), _of_classes, _right)
+    loss = partial(label_smoothing, label_smoothing=smoothing)
+    return Objective(loss, _of_classes, lambda logits, labels: (logits.argmax(1) == labels).sum())
 
 
 def _of_classes(logits: Tensor, labels: Tensor) -> dict[str, float]:
@@ -34,12 +35,5 @@ def _of_classes(logits: Tensor, labels: Tensor) -> dict[str, float]:
     }
 
 
-def _right(logits: Tensor, labels: Tensor) -> Tensor:
-    return (logits.argmax(1) == labels).sum()
-
-
-def _of_numbers(outputs: Tensor, targets: Tensor) -> dict[str, float]:
-    return {"loss": float(F.mse_loss(outputs, targets))}
-
-
-REGRESSION = Objective(F.mse_loss, _of_numbers)  # squared error, a mean over outputs too
+# The squared error is a mean over outputs too.
+REGRESSION = Objective(F.mse_loss, lambda outputs, y: {"loss": float(F.mse_loss(outputs, y))})

@@ -37,14 +37,11 @@ def task_data(config: StreamConfig, data: Dataset, phase: Phase, number: int, se
         return replace(data, train=images, test=images)
     if config.name == "permuted_pixels":
         order = task_pixels(seed, number, math.prod(data.input_shape[1:])).to(device)
-        train, test = (_permuted(images, order) for images in (data.train, data.test))
+        parts = [(images.pixels(), images.y) for images in (data.train, data.test)]
+        # All channels alike.
+        train, test = (Images(x.flatten(2)[:, :, order].view_as(x), y) for x, y in parts)
         return replace(data, train=train, test=test)
     if config.name == "flipped_bits":
         train, test = bit_flipping(seed, number, len(data.train), config.flip or "all")
         return replace(data, train=train, test=test).to(device)
     return data
-
-
-def _permuted(images: Images, order: Tensor) -> Images:
-    x = images.pixels()
-    return Images(x.flatten(2)[:, :, order].view_as(x), images.y)
