@@ -18,12 +18,7 @@ from typing import Any, cast
 import torch.distributed as dist
 from torch.optim import Optimizer
 
-from rlplast.adapters.measuring import (
-    Measuring,
-    MetricsRow,
-    check_conditions,
-    refuse_conditions,
-)
+from rlplast.adapters.measuring import Measuring, MetricsRow, check_conditions, refuse_conditions
 from rlplast.adapters.penalising import add_gradients, check_terms
 from rlplast.adapters.reading import Recording, TrainerSource, check_readings
 from rlplast.adapters.state import (
