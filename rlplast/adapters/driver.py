@@ -196,7 +196,6 @@ class Driver:
         self.advance(**counts)
 
     def _parse(self, total: Time | str | None, horizon: Clock, source: Source | None) -> Hooks:
-        """Return the hooks of the list, which read from the user's probe, else from `source`."""
         if total is None:
             raise ConfigError(
                 "the trainer does not know how long it will run: pass total=, as '10k updates'"

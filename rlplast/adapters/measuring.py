@@ -132,7 +132,6 @@ class Measuring:
 def _lacking(
     name: str, networks: Mapping[str, Network], hooks: Hooks, known: bool, loss: bool
 ) -> str | None:
-    """Return what a metric would need and has not, in words."""
     if name in OF_BATCH and not known:
         return "reads a batch, of which this trainer gives none: pass probe="
     if name in OF_LOSS and not loss:

@@ -149,7 +149,6 @@ class HookCallback(DriverCallback, callbacks.BaseCallback):
         return [] if self.driver.measuring is None else self.driver.measuring.lines
 
     def _advance(self) -> None:
-        """Advance the hooks to where the run is, with what was logged since."""
         self.driver.advance(env_steps=self.model.num_timesteps)
         unread, self._log_point.unread = self._log_point.unread, {}
         if unread:

@@ -50,7 +50,6 @@ def _are_in(
     hooks: Sequence[Mapping[str, Any]],
     networks: Mapping[str, Network],
 ) -> bool:
-    """Return whether every method of the lists is in a network already."""
     lists = [("layers", layers), ("hooks", [h for h in hooks if row_implements(h, "install")])]
     methods = [
         parse_row(f"{key}[{i}]", row, key, networks).method
@@ -79,7 +78,6 @@ def _check_heads(hooks: Sequence[Mapping[str, Any]], networks: Mapping[str, Netw
 
 
 def _renew_optimizers(networks: Mapping[str, Network]) -> None:
-    """Have each optimizer hold the parameters of its networks as they are now."""
     for optimizer in {o for network in networks.values() for o in network.optimizers}:
         if optimizer.state:
             raise ConfigError(

@@ -181,9 +181,8 @@ def _network(
 ) -> Network:
     """Return a network whose forward order and units are known.
 
-    A chain lists the parts that are run through one after the other, from the features extractor
-    on if that is `shared`; the `heads` read its end. Several chains become members, as in one
-    stacked network.
+    A chain lists parts that are run one after the other, after the features extractor if `shared`;
+    the `heads` read its end. Several chains become members, as in one stacked network.
     """
     module = unwrap(module)
     order: Any = None  # of type Order

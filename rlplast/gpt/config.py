@@ -240,7 +240,6 @@ class GPTConfig(RunConfig):
 
 
 def _updates(key: str, value: Any) -> int:
-    """Return a number of updates, given as such or with its unit."""
     if isinstance(value, str):
         time = Time.parse(value, key)
         if time.unit != "updates" or time.value < 1:

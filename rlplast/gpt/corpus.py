@@ -74,7 +74,6 @@ def _embedded(name: str, text: str) -> Corpus:
 
 
 def _read_about(name: str, folder: Path) -> dict[str, Any]:
-    """Return a folder's ``corpus.json``, checked."""
     path = folder / "corpus.json"
     if not path.is_file():
         what = "has no corpus.json" if folder.is_dir() else "does not exist"

@@ -122,7 +122,6 @@ def _shards(data: TextSet, root: Path) -> list[Path]:
 
 
 def _find_shards(data: TextSet, shards: Sequence[Path]) -> Finding:
-    """Return whether all shards of a set are present and whole."""
     counts: dict[str, tuple[int, set[int]]] = {}
     for path in shards:
         named = _SHARD.fullmatch(path.name)
@@ -189,7 +188,6 @@ def _convert(
 def _documents(
     data: TextSet, tables: Tables, advance: Callable[[int], None]
 ) -> Iterator[tuple[str, Iterable[str]]]:
-    """Yield each document's part and text."""
 
     def texts(table: Rows) -> Iterator[str]:
         for row in table:

@@ -74,7 +74,6 @@ def _spread(documents: list[str], encoding: str = "utf-8") -> list[bytes]:
 
 
 def _held_out(documents: Sized) -> int:
-    """Return how many documents are for validation."""
     return max(round(VALIDATION * len(documents)), 1)
 
 

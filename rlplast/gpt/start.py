@@ -63,7 +63,6 @@ def _check_sizes(source: str, sizes: Mapping[str, Any], model: GPTModelConfig) -
 
 
 def _check(weights: Mapping[str, Tensor], names: Mapping[str, Block], source: str) -> None:
-    """Compare names and shapes of weights with those of this run's network."""
     for name, block in names.items():
         missing = name not in weights
         if missing and block.kind == "lifecycle":

@@ -87,8 +87,6 @@ def text_files(paths: Iterable[Path]) -> list[Path]:
 
 @dataclass(frozen=True)
 class _Span:
-    """Bytes `start` to `stop` of a file."""
-
     path: Path
     start: int
     stop: int
@@ -120,7 +118,6 @@ def _blank(path: Path, position: int) -> int:
 
 
 def _text(span: _Span, advance: Callable[[int], None]) -> Iterator[str]:
-    """Yield a span's text as it is read."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     position = span.start
     with span.path.open("rb") as file:

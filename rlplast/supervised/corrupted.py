@@ -71,7 +71,6 @@ def read_corrupted(
 
 
 def _labels(path: Path, num_classes: int) -> Tensor:
-    """Return the labels of all severities, which are the same images."""
     stored = _load(path)
     if stored.ndim != 1 or stored.dtype.kind not in "ui" or len(stored) % SEVERITIES:
         raise DamagedFile(

@@ -25,16 +25,7 @@ from rlplast.supervised.formats import (
 from rlplast.supervised.pictures import HuggingFaceConfig, read_huggingface, read_tiny_imagenet
 from rlplast.supervised.sizes import sizes_of
 
-__all__ = [
-    "REGRESSIONS",
-    "DataConfig",
-    "Dataset",
-    "HuggingFaceConfig",
-    "Images",
-    "hold_out",
-    "load_data",
-    "normaliser",
-]
+__all__ = ["REGRESSIONS", "DataConfig", "Dataset", "hold_out", "load_data", "normaliser"]
 
 _PART = 256  # stored pictures that are in memory at a time
 REGRESSIONS = ("bit_flipping", "curve", "table")  # rlplast.supervised.regression has them
@@ -151,7 +142,6 @@ def load_data(config: DataConfig, seed: int) -> Dataset:
 
 
 def _read(config: DataConfig) -> tuple[Images, Images, int]:
-    """Return training images, test images and the number of classes."""
     if config.name == "digits":
         return _digits(config.test)
     if config.name == "huggingface":
@@ -192,7 +182,6 @@ def _digits(share: float) -> tuple[Images, Images, int]:
 
 
 def _random(config: DataConfig) -> tuple[Images, Images, int]:
-    """Return noise around a random pattern of each class."""
     sizes, _ = sizes_of(replace(config, validation=0.0))
     rng = numpy_stream(0, "data", "random", sizes.shape)
     patterns = rng.integers(0, 192, (sizes.classes, *sizes.shape), np.uint8)

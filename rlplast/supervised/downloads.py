@@ -126,7 +126,6 @@ def check_images(name: str, root: Path) -> Iterator[Finding]:
 
 
 def _archive(download: Download, root: Path, unread: tuple[str, ...]) -> Finding:
-    """Return the state of an archive, unpacked if it is whole."""
     finding = find_download(root / download.name, download)
     if not finding.remedy:
         unpack(root / download.name, download.unpacked)
@@ -171,7 +170,6 @@ def _corrupted_folder(root: Path, published: ImageSet) -> Path:
 
 
 def _again(published: ImageSet, root: Path) -> str:
-    """Return how a set that is unpacked and wrong is mended."""
     unpacked = [str(root / d.unpacked) for d in published.downloads if lexists(root / d.unpacked)]
     old = f"delete {', '.join(unpacked) or 'what is there'}"
     absent = [d.command(root) for d in published.downloads if not (root / d.name).exists()]

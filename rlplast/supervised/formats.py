@@ -279,7 +279,6 @@ def _cifar_files(folder: Path, layout: CifarLayout) -> dict[str, bytes]:
 
 
 def _archived(archive: Path, names: tuple[str, ...]) -> dict[str, bytes]:
-    """Return the named files of a ``.tar.gz`` without extracting it."""
     data: dict[str, bytes] = {}
     try:
         with gzip.open(archive) as stream:

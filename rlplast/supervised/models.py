@@ -188,7 +188,6 @@ def _any_timm(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
 
 
 def _timm(name: str, pretrained: bool, shape: Shape, classes: int, **options: Any) -> nn.Module:
-    """Return a model of timm's by timm's name, for images of a shape."""
     timm = import_optional("timm", "vision")
     options |= {"in_chans": shape[0], "num_classes": classes}
     try:

@@ -30,7 +30,6 @@ class _Block(nn.Module):
             )
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the block gives, and the activation inside it."""
         inside = activated(self.conv1, self.bn1(self.conv1(x)), torch.relu_)
         around = x if self.downsample is None else self.downsample(x)
         return F.relu(self.bn2(self.conv2(inside)) + around, inplace=True), inside

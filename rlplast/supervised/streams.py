@@ -181,7 +181,6 @@ def _of_classes(
     num_classes: int,
     stream: torch.Generator,
 ) -> list[tuple[Tensor, Tensor]]:
-    """Return each phase's training and test images, of the classes seen so far."""
     count = config.num_phases()
     if num_classes % count:
         raise ConfigError(

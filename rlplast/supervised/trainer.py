@@ -27,7 +27,8 @@ from rlplast.metrics.calibration import mca
 from rlplast.optimizers.updater import Updater
 from rlplast.supervised.augment import augment
 from rlplast.supervised.config import SupervisedConfig
-from rlplast.supervised.data import Dataset, Images, load_data, normaliser
+from rlplast.supervised.data import Dataset, load_data, normaliser
+from rlplast.supervised.formats import Images
 from rlplast.supervised.models import build_model, model_taps
 from rlplast.supervised.objective import REGRESSION, classification
 from rlplast.supervised.place import (
@@ -152,7 +153,6 @@ class Supervised(Reader, Trainable):
         return self._phase()[0]
 
     def _phase(self) -> tuple[Dataset, int]:
-        """Return the phase's data, and the updates before it."""
         number, size = self.clock.phase, self.config.batch_size
         if self.shown is None or self.shown[0] != number:
             now, seed = self.stream[number], self.config.seed

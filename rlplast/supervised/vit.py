@@ -62,7 +62,6 @@ class _Block(nn.Module):
         return [self.attn.units, mlp]
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the block gives, and the MLP's activation."""
         x = x + self.attn(self.norm1(x))
         fc1 = self.mlp["fc1"]
         inside = activated(fc1, fc1(self.norm2(x)), F.gelu)
@@ -114,7 +113,6 @@ class ViT(nn.Module):
         return {"proj": nn.Conv2d(channels, width, self.patch, self.patch)}
 
     def _tokens(self, x: Tensor) -> Tensor:
-        """Return (n, patches, width) of images."""
         return self.patch_embed["proj"](x).flatten(2).mT
 
     def residual_branches(self) -> list[list[str]]:
