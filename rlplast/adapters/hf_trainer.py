@@ -72,9 +72,8 @@ class HookCallback(DriverCallback, TrainerCallback):
         if state.global_step > 0 and self.driver.loaded is None:
             self.load(_saved(args, state.global_step))
         # Only with a length does the Trainer know epochs; without, a schedule in them is refused.
-        counted: dict[str, Any] = (
-            {"epochs": int(state.epoch)} if has_length(kwargs.get("train_dataloader")) else {}
-        )
+        loader = kwargs.get("train_dataloader")
+        counted: dict[str, Any] = {"epochs": int(state.epoch)} if has_length(loader) else {}
         raw, root = raw_optimizer(optimizer), unwrap(model)
         networks = find_networks(root, [raw], self.paths, lambda path: _initializer(root, path))
         self.driver.begin(
@@ -116,14 +115,12 @@ class HookCallback(DriverCallback, TrainerCallback):
 
 def _saved(args: Any, step: int) -> Path:
     """Return where the hooks' state of the checkpoint lies that the Trainer goes on from."""
-    given = args.resume_from_checkpoint
-    places = [Path(given)] if isinstance(given, str) else []
-    places.append(Path(args.output_dir) / f"checkpoint-{step}")
-    for place in places:
+    given, newest = args.resume_from_checkpoint, Path(args.output_dir) / f"checkpoint-{step}"
+    for place in (*([Path(given)] if isinstance(given, str) else []), newest):
         if (place / FOLDER).is_dir():
             return place / FOLDER
     raise ConfigError(
-        f"no folder {FOLDER!r} with the hooks' state in {places[-1]}: call "
+        f"no folder {FOLDER!r} with the hooks' state in {newest}: call "
         f"HookCallback.load(CHECKPOINT/{FOLDER}) before train(resume_from_checkpoint=CHECKPOINT)"
     )
 

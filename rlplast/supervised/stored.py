@@ -42,13 +42,9 @@ class StoredPictures:
         """Return raw values (k, channels, height, width), uint8, of the pictures at `indices`."""
         rows = self.rows[indices.cpu()].tolist()
         x = np.empty((len(rows), *self.one), np.uint8)
-
-        def put(place: int) -> None:
-            x[place] = self.read(rows[place])
-
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            for _ in pool.map(put, range(len(rows))):  # raises what a thread raised
-                pass
+            for place, values in enumerate(pool.map(self.read, rows)):
+                x[place] = values
         return on_device(x, self.device)
 
     def split(self, size: int) -> Iterator[Tensor]:
