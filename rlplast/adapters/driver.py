@@ -145,18 +145,17 @@ class Driver:
 
         Args:
             networks: what hooks may touch, by name.
-            steps: returns the optimizers of these networks whose step may end an update, and
-                whether it does just now.
+            steps: returns the optimizers whose step may end an update, and whether it does just
+                now.
             horizon: the clock at the end of training, 0 where it is not known.
             total: the run's length as the trainer sees it, None if it does not know.
             fresh: whether the trainer starts at its beginning.
             units: what schedules may count, besides updates and phases.
-            training: an object that all callbacks of one training are given, and no other
-                training's; None where the trainer itself refuses a second callback.
+            training: an object of this training alone, which all its callbacks are given; None
+                where the trainer itself refuses a second callback.
             source: where scheduled hooks read without a probe; None if nothing fits.
             shards: how many devices of this process each batch is spread over.
-            optimizers: returns all optimizers that the trainer has by then; None if it cannot be
-                asked. Then a new one is an error.
+            optimizers: returns all optimizers by then; None if a new one is an error.
             whole: a context in which all that trains says so, also inside an optimizer's step.
             **counts: the trainer's counters now.
 

@@ -54,10 +54,9 @@ def load_gpt2(
 
     Args:
         folder: holds ``model.safetensors`` and ``config.json``.
-        vocab_size: rows of the embedding, at least the file's; None for as many. Added rows are
-            the mean of the others, so the loss rises by log(1 + added/others) at most.
-        bias: whether the model has biases. Without them those of the file must be zero, as
-            `save_gpt2` writes them for such a model.
+        vocab_size: rows of the embedding, at least the file's; None for as many. Added rows are the
+            mean of the others.
+        bias: whether the model has biases. Without them those of the file must be zero.
 
     Returns:
         The config, without dropout, and float32 tensors for ``GPT(config).load_state_dict``.

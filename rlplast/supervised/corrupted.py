@@ -36,8 +36,7 @@ def read_corrupted(
     set aside for tuning are left out.
 
     Raises:
-        ConfigError: if the folder, its labels or all corruptions are missing, or a file is neither
-            labels nor a published corruption.
+        ConfigError: if labels or all corruptions are missing, or a file is neither.
         DamagedFile: naming a file that is cut, or of another shape, type or length; if severities
             differ in labels.
     """

@@ -197,8 +197,8 @@ def images_of_rows(rows: Iterable[Mapping[str, Any]], config: HuggingFaceConfig)
     They have one channel if all are grey, else three; transparency is left out.
 
     Raises:
-        ConfigError: for a missing column, a label that is no whole number, a value that is no
-            picture, one of more than 8 bits or another colour space, or pictures of several sizes.
+        ConfigError: for a missing column, a label that is no whole number, or pictures of several
+            sizes, of more than 8 bits or another colour space.
         DamagedFile: for a label below 0, or no row at all.
     """
     where = f"data.huggingface.path = {config.path!r}"
@@ -221,11 +221,8 @@ def images_of_rows(rows: Iterable[Mapping[str, Any]], config: HuggingFaceConfig)
 def stored_rows(table: Any, config: HuggingFaceConfig) -> Images:
     """Return what `images_of_rows` does, with pictures that are decoded when they are asked for.
 
-    `table` is what ``datasets.load_dataset`` returns: rows by number, columns by name.
-
-    Raises:
-        ConfigError: as `images_of_rows`; for several sizes only once a picture is decoded.
-        DamagedFile: for a label below 0, or no row at all.
+    Several sizes are an error only once a picture is decoded. `table` is what
+    ``datasets.load_dataset`` returns: rows by number, columns by name.
     """
     where = f"data.huggingface.path = {config.path!r}"
     pictures = (_picture_of_row(table[i], config, where) for i in range(len(table)))

@@ -274,13 +274,11 @@ class Supervised(Reader, Trainable):
         return end_of_run(self.stream, self.config.batch_size, self.config.total_time())
 
     def evaluate(self, number: int, episodes: int) -> dict[str, float]:
-        """Return accuracy, loss and ECE on the images held out that this phase is tested on.
+        """Return accuracy, loss and ECE, or a regression's loss, on what this phase is tested on.
 
-        If these are validation images, also ``test_accuracy`` and so on, on the test images. Of a
-        regression only its loss. With ``data.corrupted`` also mCA; where classes come one after the
-        other, also the accuracy on the held-out images of all classes; where phases are tasks, also
-        how right the model was on their batches so far, each before its update. Neither argument
-        matters.
+        If these are validation images, ``test_accuracy`` and so on are on the test images.
+        ``accuracy_all`` is on all classes, ``online_…`` on the task's batches so far, each before
+        its update. Neither argument matters.
         """
         test = self.stream[self.clock.phase].test.to(self.device)
         scores = self._score(self.task.test[test])
