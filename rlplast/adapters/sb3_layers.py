@@ -40,8 +40,7 @@ def install_layers(
     for network in networks.values():
         if isinstance(network.module, Part):
             network.module.hand_back(model.policy)
-    after = {id(p): n for n in networks.values() for p in n.module.parameters()}
-    if after.keys() != before:
+    if {id(p) for n in networks.values() for p in n.module.parameters()} != before:
         _renew_optimizers(networks)
 
 

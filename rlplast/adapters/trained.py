@@ -85,16 +85,10 @@ def find_networks(
         refuse_sharded([*part.modules(), *part.parameters()])
         held = {id(p) for p in part.parameters()}
         trains = [o for o in optimizers for g in o.param_groups if held & set(map(id, g["params"]))]
-        networks[name] = Network(
-            name,
-            part,
-            list(dict.fromkeys(trains)) or optimizers,
-            dict(zip(places[1:], followers, strict=True)),
-            init=init(places[0]),
-        )
-        for path, each in zip(
-            places, (networks[name], *networks[name].followers.values()), strict=True
-        ):
+        trains = list(dict.fromkeys(trains)) or optimizers
+        by_path = dict(zip(places[1:], followers, strict=True))
+        network = networks[name] = Network(name, part, trains, by_path, init=init(places[0]))
+        for path, each in zip(places, (network, *network.followers.values()), strict=True):
             each.place = Place(partial(root.get_submodule, path))
     return networks
 
