@@ -44,11 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command.
-
-    Raises:
-        ConfigError: for a file in place of a run, or a value that is not allowed.
-    """
+    """Run the command."""
     if Path(args.folder).is_file():
         raise ConfigError(
             f"{args.folder} is a file: allowed is a run's folder. In Python there are "

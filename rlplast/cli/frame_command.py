@@ -23,11 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command.
-
-    Raises:
-        ConfigError: if --out is of another kind, or pyarrow is not installed.
-    """
+    """Run the command."""
     from rlplast.report import frame  # pandas is slow to import
 
     if args.out.suffix not in (".csv", ".parquet"):

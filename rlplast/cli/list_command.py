@@ -113,9 +113,7 @@ def _families(family: str | None) -> tuple[str, ...]:
 def list_rows(family: str | None = None, known: Mapping[str, list[Row]] | None = None) -> list[Row]:
     """Return the rows of one family, or of all, as ``--json`` prints them.
 
-    Args:
-        family: one of `FAMILIES`.
-        known: rows of families for which nothing needs to be imported.
+    `known` has rows of families for which nothing needs to be imported.
 
     Raises:
         ConfigError: naming the nearest family if there is no such one.

@@ -1,8 +1,4 @@
-"""What a command says while it works: rows that are redrawn, or plain lines from time to time.
-
-- `Rows`: rich's progress, with a line of details, and plain lines where there is no terminal.
-- `step_shown`: what is done just now, and nothing else; `counted_shown`: a count.
-"""
+"""What a command says while it works: rows that are redrawn, or plain lines from time to time."""
 
 import sys
 import threading
@@ -145,8 +141,8 @@ class Rows(Progress):
             total: the whole.
             unit: what its rate is counted in; without one no rate is shown.
             scale: how many of that unit `done` has, each.
-            uneven: whether its rate changes so much that the time left is given as a range: by the
-                rate of late, and by that since the beginning.
+            uneven: whether the time left is given as a range: by the rate of late, and by that
+                since the beginning.
         """
         task, now = next(task for task in self.tasks if task.id == number), self.get_time()
         self.speed_estimate_period = max(_WINDOW, (task.elapsed or 0.0) * 2 / 3)
@@ -191,8 +187,8 @@ class Rows(Progress):
     def shown(self) -> Iterator[Self]:
         """Show the rows while the block runs.
 
-        Without a terminal, the last line is left out if the block fails, or was so short that there
-        was none before.
+        Without a terminal, the last line is left out if the block fails, or if there was none
+        before.
         """
         if not self.disable:
             self.start()

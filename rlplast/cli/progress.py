@@ -24,11 +24,7 @@ _SCORES = {  # name in metrics → in the line
 
 
 class RunProgress(Rows):
-    """The rows of a run, and its loop's observer.
-
-    Args:
-        now: a clock, in seconds.
-    """
+    """The rows of a run, and its loop's observer."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__(now)
@@ -99,11 +95,7 @@ def _length(loop: Loop) -> tuple[str, float]:
 
 @contextmanager
 def progress(now: Callable[[], float] = time.monotonic) -> Iterator[Callable[[Loop], None]]:
-    """Show a run's progress while the block runs; yields the loop's observer.
-
-    Args:
-        now: a clock, in seconds.
-    """
+    """Show a run's progress while the block runs; yields the loop's observer."""
     if rank() > 0:
         yield lambda loop: None
         return

@@ -22,11 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command.
-
-    Raises:
-        ConfigError: for a longer total in a study's folder, or a prefix, which must not grow.
-    """
+    """Run the command."""
     study = study_of(Path(args.folder))
     if study is not None and is_prefix(study, Path(args.folder)):
         raise ConfigError(

@@ -22,11 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print or write the schema.
-
-    Raises:
-        ConfigError: for a file in a folder that is not there.
-    """
+    """Print or write the schema."""
     text = schema_text()
     if args.out is None:
         say(text, end="")

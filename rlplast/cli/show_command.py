@@ -36,11 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command.
-
-    Raises:
-        ConfigError: if there is no run and no study.
-    """
+    """Run the command."""
     folder = args.folder
     if (folder / "study.json").exists():
         found, text = show_study(folder) | _arms(folder), _study_text

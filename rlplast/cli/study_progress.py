@@ -23,12 +23,7 @@ _WITH_RATES = 80  # columns: narrower, names have more need of them
 
 
 class StudyProgress(Rows):
-    """The rows of a study; `observe` gets its progress.
-
-    Args:
-        root: the study's folder.
-        now: a clock, in seconds.
-    """
+    """The rows of a study; `observe` gets its progress."""
 
     def __init__(self, root: Path, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__(now, bar=10)
@@ -77,12 +72,7 @@ class StudyProgress(Rows):
 def study_progress(
     root: Path, now: Callable[[], float] = time.monotonic
 ) -> Iterator[Callable[[Progress], None]]:
-    """Show a study's progress while the block runs; yields an observer.
-
-    Args:
-        root: the study's folder.
-        now: a clock, in seconds.
-    """
+    """Show a study's progress while the block runs; yields an observer."""
     with StudyProgress(root, now).shown() as watched:
 
         def observe(progress: Progress) -> None:

@@ -1,14 +1,4 @@
-"""Tables, numbers and names for people.
-
-- `show`: print one table, unwrapped where the output is not a terminal.
-- `columns`: how wide the terminal is; `wrapped`: a sentence in lines of that width.
-- `receipt_table`: the table of firings.
-- `show_rows`: print names and values below each other.
-- `figure`: a number in a cell; `count`: one in few letters.
-- `counted`: a number with its noun; `clock_words`: counts with their units.
-- `size`, `rate`: a number of bytes, and counts per time.
-- `middle`: a name shortened in its middle, where names of one list are most alike.
-"""
+"""Tables, numbers and names for people."""
 
 import os
 import textwrap
@@ -44,12 +34,7 @@ _UNWRAPPED = 10_000  # columns; a table only takes what it needs
 
 
 def show(table: Table, width: int = _UNWRAPPED) -> None:
-    """Print a table: fitted to a terminal, with whole lines into a file or pipe.
-
-    Args:
-        table: the table.
-        width: columns at which lines into a file or pipe are wrapped after all.
-    """
+    """Print a table: fitted to a terminal, with whole lines, up to `width`, into a file or pipe."""
     console = new_console()
     if not console.is_terminal:
         console = new_console(width=width)
@@ -75,12 +60,7 @@ def columns(piped: int) -> int:
 
 
 def show_rows(console: Console, rows: Iterable[tuple[str, str]]) -> None:
-    """Print names and values below each other; long values go on in their own column.
-
-    Args:
-        console: where to.
-        rows: (name, value) each; names of up to 12 letters. Neither is markup.
-    """
+    """Print names of up to 12 letters with their values, which go on in a column of their own."""
     for name, value in rows:
         lines = Text(visible(str(value))).wrap(
             console, max(1, console.width - _NAMES), overflow="fold"
@@ -182,13 +162,7 @@ def middle(name: str, columns: int) -> str:
 
 
 def receipt_table(receipts: Sequence[dict[str, Any]], unit: str, width: int) -> Table:
-    """Return a table of firings.
-
-    Args:
-        receipts: rows of ``receipts.jsonl``.
-        unit: of the clock, to say when.
-        width: columns there are; seconds are left out where these are few.
-    """
+    """Return a table of firings; `unit` says when, seconds are left out of a narrow one."""
     numbers = ["sfe", "dfi_before", "dfi_after", "time/seconds"]
     heads = ["SFE", "DfI\nbefore", "DfI\nafter", "seconds"]
     if not any(row["dfi_after"] is not None for row in receipts):

@@ -43,11 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def overrides(arguments: Sequence[str]) -> dict[str, Any]:
-    """Return ``--dotted.key VALUE`` and ``--dotted.key=VALUE`` pairs, values read as YAML.
-
-    Raises:
-        ConfigError: for a word that is no key, or a key without a value.
-    """
+    """Return ``--dotted.key VALUE`` and ``--dotted.key=VALUE`` pairs, values read as YAML."""
     found: dict[str, Any] = {}
     words = list(arguments)
     while words:

@@ -109,8 +109,7 @@ def number_variants(
 
     The second config of a label gets " (2)", in an order that depends on the configs alone.
 
-    Returns:
-        The label of each run, and notes that say what the numbered ones differ in.
+    Returns the label of each run, and notes that say what the numbered ones differ in.
     """
     kept = [
         json.dumps(sorted((k, v) for k, v in texts(own).items() if not is_free(k)))
@@ -132,15 +131,7 @@ def number_variants(
 
 @dataclass(frozen=True)
 class Look:
-    """How an arm is drawn.
-
-    Attributes:
-        index: in the order of the study.
-        name: the arm's.
-        colour: its own, together with `dash` and `shape`.
-        shape: of its points.
-        dash: of its lines, lengths of strokes and gaps in pixels.
-    """
+    """How an arm is drawn: its place in the study, name, colour, shape of points and dashes."""
 
     index: int
     name: str

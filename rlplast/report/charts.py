@@ -225,8 +225,7 @@ def metrics(report: Report) -> Iterator[Chart]:
 def metrics_of(report: Report, task: str) -> dict[str, dict[str, list[str]]]:
     """Return network → metric → the layers it was measured of, "" for all of the network.
 
-    Without sketches and densities, which are many numbers at once, and without networks of one
-    tensor: a temperature's log α has a norm that says nothing.
+    Without sketches and densities, and without networks of one tensor, such as a temperature.
     """
     results = report.results
     rows = results.numbers[results.numbers.run.isin(results.of(task).index)]
@@ -480,12 +479,7 @@ def points(
 ) -> Spec:
     """Return a chart with a row per arm: a point with its interval, and dots for seeds.
 
-    Args:
-        looks: of all arms of the report.
-        rows: of `_point`, from top to bottom.
-        label: of the axis.
-        reference: where a line across all arms is drawn.
-        share: whether the axis is from 0 to 1.
+    A line across all arms is drawn at `reference`; with `share` the axis is from 0 to 1.
     """
     arms, names = Arms(looks), [row["arm"] for row in rows]
     y = alt.Y("arm:N", title=None, sort=names, axis=alt.Axis(ticks=False, domain=False))

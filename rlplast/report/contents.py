@@ -1,8 +1,7 @@
 """A report: read runs, compute their numbers, and write a page, its pictures and its tables.
 
-The template escapes whatever text it is given. Nothing is loaded from anywhere: styles, scripts and
-charts are in the page. Behind each chart stands its picture, which is seen where no script draws
-it: on paper, or in a browser without scripts.
+The template escapes whatever text it is given. Nothing is loaded from anywhere. Behind each chart
+stands its picture, which is seen where no script draws it: on paper, or in a browser without.
 """
 
 import base64
@@ -259,15 +258,10 @@ def page(
     footer: str = "",
     svgs: Mapping[str, str] | None = None,
 ) -> str:
-    """Return a whole page, with a box for each arm, which hides it.
+    """Return a whole page, with a box for each arm of `looks`, which hides it.
 
-    Args:
-        title: of the page.
-        looks: of the arms that have a box.
-        sections: those without parts are left out; the first one has no heading, and stands above
-            the boxes.
-        footer: at the end.
-        svgs: name of a chart → its .svg file.
+    Sections without parts are left out; the first one has no heading, and stands above the boxes.
+    `svgs` are the charts' .svg files by name.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),

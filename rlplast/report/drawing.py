@@ -35,13 +35,10 @@ def draw(
     config: Mapping[str, Any],
     warn: Callable[[str], object],
 ) -> dict[str, Picture]:
-    """Return the pictures of charts, all drawn by one other process.
+    """Return the pictures of charts by name, all drawn by one other process.
 
-    Args:
-        specs: name of a picture → its chart.
-        version: of Vega-Lite.
-        config: what all charts have in common.
-        warn: called with a line that names the pictures that could not be drawn, and why.
+    `version` is that of Vega-Lite, `config` what all charts have in common. `warn` is called with a
+    line that names the pictures that could not be drawn, and why.
     """
     if not specs:
         return {}

@@ -173,15 +173,15 @@ def runs(*folders: str | Path) -> pd.DataFrame:
         *folders: as of `frame`.
 
     Returns:
-        Columns: ``study``, ``task``, ``arm``, ``seed``, ``continuation``, ``status``,
-        ``diverged`` (whether something was not finite, so it has no final score), ``kind``,
-        ``score`` (its name), ``final`` (mean of it in the last tenth, or the share that
-        ``evaluate.final`` says), ``area`` (mean height of its curve), ``best_at`` (of the
-        checkpoint ``best``, if it is kept), ``unit`` and ``total`` (what the run's length counts,
-        and how many), ``updates``, ``seconds`` and ``cpu_seconds`` (its prefix included),
-        ``fired/METHOD`` (firings of a method, at one moment once for all networks), the keys of
-        the config that differ between runs, by dotted name, as text, and ``folder``. A run that
-        has not ended has the numbers up to now.
+        Columns: ``study``, ``task``, ``arm``, ``seed``, ``continuation``, ``status``, ``diverged``
+            (something was not finite: no final score), ``kind``, ``score`` (its name), ``final``
+            (mean of it in the last tenth, or the share that ``evaluate.final`` says), ``area``
+            (mean height of its curve), ``best_at`` (of the checkpoint ``best``, if it is kept),
+            ``unit`` and ``total`` (what the run's length counts, and how many), ``updates``,
+            ``seconds`` and ``cpu_seconds`` (its prefix included), ``fired/METHOD`` (firings of a
+            method, at one moment once for all networks), the keys of the config that differ between
+            runs, by dotted name, as text, and ``folder``. A run that has not ended has the numbers
+            up to now.
 
     Raises:
         ConfigError: if there is no run.
@@ -261,11 +261,7 @@ def read(folders: Iterable[Path]) -> Results:
 
 
 def read_run(folder: Path) -> Results:
-    """Return a run's folder as results of one run, number 0, that were not measured.
-
-    Raises:
-        DamagedFile: if a file is cut or altered.
-    """
+    """Return a run's folder as results of one run, number 0, that were not measured."""
     with unaltered(folder):
         run = _Run("", "", "run", 0, 1, "done", folder, folder)
         return _merge([_Part("", ["run"], [""], runs=[run])])
@@ -564,8 +560,8 @@ def comparable(results: Results) -> Results:
 def averaged(results: Results) -> Results:
     """Return results in which the continuations of a seed are one run, their mean.
 
-    It has the numbers that all of them have at one x. One that is not finite in one of them is NaN.
-    All else is that of the first continuation.
+    It has the numbers that all of them have at one x; NaN where one is not finite. All else is that
+    of the first continuation.
     """
     keys, numbers = ["study", "task", "arm", "seed"], results.numbers
     groups = [list(own) for own in results.done.groupby(keys, sort=False).groups.values()]

@@ -53,8 +53,8 @@ def visits(results: Results, runs: Iterable[int]) -> pd.DataFrame:
 
     Returns:
         Columns: ``run``, ``arm``, ``seed``, ``phase``, ``name`` (the task's), ``mean`` (height of
-        its curve while it was trained), ``end`` (its score at the end of that), ``last`` (its score
-        at the end of the run); NaN where nothing was measured.
+            its curve while it was trained), ``end`` (its score at the end of that), ``last`` (that
+            at the end of the run); NaN where nothing was measured.
     """
     rows = []
     for run in runs:
@@ -116,11 +116,8 @@ def trained(results: Results, run: int) -> dict[str, list[tuple[float, float]]]:
 def revisits(run: pd.DataFrame) -> float:
     """Return how much better later visits of a task are than its first, on average.
 
-    Args:
-        run: rows of `visits`.
-
-    Returns:
-        The mean of visit j minus visit 1 over all tasks and all j > 1; NaN if no task comes again.
+    The mean of visit j minus visit 1 over all tasks and all j > 1, from rows of `visits`; NaN if no
+    task comes again.
     """
     first = run.groupby("name")["mean"].transform(lambda own: own.iloc[0])
     return float((run["mean"] - first)[run.duplicated("name")].mean())
@@ -141,9 +138,7 @@ def late_change(run: pd.DataFrame) -> float:
 def plasticity_loss(run: pd.DataFrame, oracle: pd.DataFrame) -> float:
     """Return how much better a new agent ends its tasks, on average over phases but the first.
 
-    Args:
-        run: rows of `visits`.
-        oracle: those of a run with a new agent in every phase.
+    Both are rows of `visits`; `oracle` has a new agent in every phase.
     """
     both = run.merge(oracle, on="phase", suffixes=("", "_oracle"))
     return float((both.end_oracle - both.end)[both.phase > 0].mean())
@@ -152,11 +147,8 @@ def plasticity_loss(run: pd.DataFrame, oracle: pd.DataFrame) -> float:
 def forward_transfer(run: pd.DataFrame, oracle: pd.DataFrame, shares: bool) -> float:
     """Return how much better tasks are learned than by a new agent, over first visits but phase 0.
 
-    Args:
-        run: rows of `visits`.
-        oracle: those of a run with a new agent in every phase.
-        shares: scores are from 0 to 1; then each difference is a share of what the new agent
-            lacks, (mean − oracle) / (1 − oracle), else it is the plain difference.
+    Arguments are as of `plasticity_loss`. Of scores that are `shares` each difference is a share of
+    what the new agent lacks, (mean − oracle) / (1 − oracle).
     """
     both = run[~run.duplicated("name")].merge(oracle, on="phase", suffixes=("", "_oracle"))
     both = both[both.phase > 0]
@@ -178,12 +170,10 @@ def forgetting(run: pd.DataFrame) -> float:
 
 
 def sequence(visits: pd.DataFrame, shares: bool) -> pd.DataFrame:
-    """Return the numbers of each arm, estimated over its seeds.
+    """Return the numbers of each arm, estimated over its seeds, from all `visits`.
 
-    Args:
-        visits: what the function of that name returns. The arm called ``oracle`` is what others
-            are compared with, seed by seed.
-        shares: as of `forward_transfer`.
+    The arm called ``oracle`` is what others are compared with, seed by seed; `shares` as of
+    `forward_transfer`.
 
     Returns:
         Columns: ``arm``, ``seeds``, and `NUMBERS`, each with NAME_low and NAME_high.

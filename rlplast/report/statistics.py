@@ -60,13 +60,12 @@ def measure(results: Results) -> Results:
 
     - ``final``: mean score in the last tenth of it, or the share that `evaluate.final` says, at
       least the last score; NaN if it has none, or if the last one was no finite number.
-    - ``change``: that minus the mean score in the first tenth, of runs on tasks that are drawn
-      alike; else NaN.
+    - ``change``: that minus the mean score in the first tenth, where tasks are drawn alike; else
+    NaN.
     - ``area``: mean height of its curve; ``area_after``: from where the first finished run
       of its task leaves the others.
     - ``firing``: x of its first scheduled firing after its branch; NaN without one.
-    - ``seconds``, ``cpu_seconds``: of the whole run, its prefix included; ``own_seconds``: after
-      its branch; ``updates``: of the optimizer.
+    - ``seconds``, ``cpu_seconds``: prefix included; ``own_seconds``: after its branch; ``updates``.
     """
     table = results.runs.copy()
     table["firing"] = [_first_firing(results, run) for run in table.index]
@@ -128,9 +127,9 @@ def firings(results: Results, run: int | None = None) -> pd.DataFrame:
 
     Returns:
         Columns: ``run``, ``task``, ``arm``, ``seed``, ``methods`` (joined by ", "), ``at`` (in the
-        run's unit), ``drop`` (how much worse the first score after it is than the last before),
-        ``recovered_after`` (x from it to the first score that is at least as good; inf if that
-        does not come before the next firing), ``area`` (lost until then: score times x).
+            run's unit), ``drop`` (how much worse the first score after it is than the last before),
+            ``recovered_after`` (x from it to the first score that is at least as good; inf if not
+            before the next firing), ``area`` (lost until then: score times x).
     """
     rows = []
     for number in results.done.index if run is None else [run]:

@@ -57,10 +57,6 @@ def coverage_words(count: int, kinds: Sequence[Kind] = ("final score",)) -> str:
 
     Between two simulated numbers of seeds the words are of the smaller one.
 
-    Args:
-        count: seeds of a task.
-        kinds: of which intervals.
-
     Examples:
         >>> coverage_words(4)
         'With fewer than 5 seeds there are no intervals.'
@@ -77,10 +73,10 @@ def coverage_words(count: int, kinds: Sequence[Kind] = ("final score",)) -> str:
 
 
 def verdict(row: Row, sense: int, diverged: int = 0) -> Verdict:
-    """Return what a row says of its arm against the baseline.
+    """Return what a row of `statistics.Summary` says of its arm against the baseline.
 
     Args:
-        row: of `statistics.Summary`, of an arm that is compared.
+        row: of an arm that is compared.
         sense: 1 where a higher score is better, −1 for losses.
         diverged: runs of the baseline that diverged.
 
@@ -159,8 +155,8 @@ def verdict_words(results: Results, summary: Summary) -> list[str]:
 def rulings(results: Results, summary: Summary) -> list[Claim]:
     """Return which arms differ from the baseline, and what cannot be judged, in sentences.
 
-    On the mean over all tasks if there are rows of that with a test; then per task, on the arms
-    and tasks that are not in it. Of each the arms that differ come first, the best on top.
+    On the mean over all tasks if that has a test; then per task, on the arms and tasks that are not
+    in it. Of each the arms that differ come first, the best on top.
     """
     baseline, rows = summary.baseline, summary.rows
     if baseline is None:
@@ -319,10 +315,7 @@ class Card:
 def card(single: Results, results: Results, summary: Summary) -> Card:
     """Return what a reader is to know first: who is better by how much, how sure, at what cost.
 
-    Args:
-        single: runs as they were trained.
-        results: with continuations as one run.
-        summary: the numbers of `results`.
+    `single` are runs as they were trained, `results` have continuations as one run.
     """
     found = rulings(results, summary) or list(_ends(results, summary))
     if results.done.empty:

@@ -107,19 +107,17 @@ class Run:
         return read_info(self.path)
 
     def lines(self, name: str = "metrics") -> list[dict[str, Any]]:
-        """Return the rows of ``metrics.jsonl`` or ``receipts.jsonl``.
-
-        A last line that is not finished, as a killed run leaves it, does not count.
+        """Return the whole rows of ``metrics.jsonl`` or ``receipts.jsonl``.
 
         Raises:
-            DamagedFile: if another line is no JSON object.
+            DamagedFile: if a line but the last is no JSON object.
         """
         return read_lines(self.path / f"{name}.jsonl")
 
     def agent(self) -> Any:
         """Return the Trainable with the checkpoint's weights; built once.
 
-        They are those that evaluations of the run use: of `hare_tortoise` the slow ones.
+        They are those that evaluations use: of `hare_tortoise` the slow ones.
         """
         if self._trainable is None:
             trainable, hooks = self._opened(self.config, data=False)
@@ -194,14 +192,13 @@ class Run:
 
         Returns:
             What evaluations log during training, without ``eval/``. Of five episodes or more also
-            the 95% intervals of the mean return, ``return_low`` and ``return_high``, unless all
-            returns are equal, and of the share of successes, ``success_low`` and
-            ``success_high``. They are Student's; of shares, such as returns that are all 0 or 1,
-            Wilson's.
+            95% intervals of the mean return, ``return_low`` and ``return_high``, unless all returns
+            are equal, and of the share of successes, ``success_low`` and ``success_high``:
+            Student's, of shares (also returns that are all 0 or 1) Wilson's.
 
         Raises:
-            ConfigError: for a number of episodes or a video that is not allowed, or for either of
-                them where what was trained is no agent.
+            ConfigError: for a number of episodes or a video that is not allowed, or either of them
+                where what was trained is no agent.
             DamagedFile: if the checkpoint is damaged.
         """
         kind = self.config.kind
@@ -324,12 +321,12 @@ def resume(
     """Continue a run from its newest undamaged checkpoint.
 
     Args:
-        run: the run's folder.
+        run: its folder.
         total: a new, longer total; percentages keep referring to the old one.
-        device: another device to go on on; default: that of the run.
         observer: called after every step.
         report: called with messages, such as of a damaged checkpoint passed over.
         until: where to stop early, as `Loop` says.
+        device: another device; default: that of the run.
 
     Raises:
         ConfigError: if it is no run's folder, the new total is no longer one, or the run's device
@@ -428,10 +425,10 @@ def branch(
     """Make a run that goes on, by `resume`, from where another one stopped.
 
     Args:
-        run: folder of a run that was ended by `until`.
-        out: the new run's folder.
-        config: its config, which must agree with that of `run` up to there.
-        until: the `until` of `run`, which may have ended before any of it.
+        run: folder of a run that was ended by `until`, or before any of it.
+        out: the new run's folder; empty, or none yet.
+        config: the new run's; up to there it agrees with that of `run`.
+        until: that of `run`.
         study: what run.json says of the study that the run is a cell of.
 
     Raises:

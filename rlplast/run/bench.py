@@ -40,11 +40,7 @@ class Side:
 
 
 def measure(config: Any, report: Callable[[str], None]) -> dict[str, Side]:
-    """Return what updates take with each value of `accelerate`; `report` gets each part's name.
-
-    Raises:
-        RlplastError: for what the config asks that is not there.
-    """
+    """Return what updates take with each value of `accelerate`; `report` gets each part's name."""
     gpu = choose_device(config.device).type == "cuda"
     runs, first, sides = {}, {}, {}
     with ExitStack() as stack:

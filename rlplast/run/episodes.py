@@ -16,10 +16,7 @@ __all__ = ["play"]
 def play(agent: Callable[[], Any], episodes: int | None, video: Path | None) -> dict[str, float]:
     """Return the scores of full episodes, as `Run.evaluate` describes them.
 
-    Args:
-        agent: returns what plays; called once the arguments have been checked.
-        episodes: how many; default: 10.
-        video: a .gif to write.
+    `agent` returns what plays; it is called once the other arguments have been checked.
 
     Raises:
         ConfigError: for a number of episodes or a video that is not allowed, or if what draws the

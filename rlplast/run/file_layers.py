@@ -93,14 +93,7 @@ def stored_transposed(layers: Mapping[str, Tensors]) -> set[str]:
 
 
 def layer_of(path: str, tensors: Tensors, transposed: bool, bare: bool) -> nn.Module:
-    """Return a module of one layer's tensors.
-
-    Args:
-        path: of the layer.
-        tensors: by their names in the layer.
-        transposed: whether its weight lies (d_in, d_out).
-        bare: whether the weight is called otherwise in the file: experts, tokens of positions.
-    """
+    """Return a module of one layer's tensors."""
     layer, specs = nn.Module(), []
     for name, tensor in tensors.items():  # names from a file need not be fit for attributes
         kept: Any = layer._parameters if isinstance(tensor, nn.Parameter) else layer._buffers

@@ -134,10 +134,7 @@ def first_info(config: RunConfig, study: Mapping[str, Any] | None = None) -> dic
 def resume_info(trainable: Any, info: Mapping[str, Any]) -> dict[str, Any]:
     """Return what run.json says of how a trainer's environment goes on after an interruption.
 
-    It is decided once in a run: what `info` says already stays.
-
-    Raises:
-        RlplastError: as `rlplast.agents.tasks.Tasks.decide` says.
+    It is decided once in a run (`rlplast.agents.tasks.Tasks.decide`): what `info` says stays.
     """
     if not hasattr(trainable, "decide_resume"):
         return {}

@@ -37,8 +37,8 @@ def length_info(config: RunConfig) -> dict[str, Any]:
     """Return what run.json says of a run's length, so that its config need not be read for it.
 
     Returns:
-        ``total``; ``percentages_of``, the time that percentages refer to; ``known``, the counts at
-        the end that are known in advance, by unit; ``expected``, such counts as `length` has them.
+        ``total``; ``percentages_of``, what percentages refer to; counts at the end by unit: those
+        ``known`` in advance, and ``expected``, as `length` has them.
     """
     expected: dict[str, float] = {}
     with suppress(ConfigError):  # the set of images is larger than it is taken for

@@ -33,11 +33,7 @@ _TAIL = 1 << 14  # bytes of a file that are sure to hold its last line
 
 
 def check_is_run(folder: Path) -> None:
-    """Check that a folder is a run's.
-
-    Raises:
-        ConfigError: if it is none.
-    """
+    """Check that a folder is a run's, else raise ConfigError."""
     started = any((folder / name).is_file() for name in ("run.json", "metrics.jsonl"))
     if not started or not (folder / "config.yaml").is_file():
         why = "it has no config.yaml and run.json" if folder.is_dir() else "there is no such folder"
@@ -61,11 +57,7 @@ def meant(folder: Path) -> str:
 
 @contextmanager
 def unaltered(folder: object) -> Iterator[None]:
-    """Say of a folder that it holds what nothing of ours wrote, if the block trips over that.
-
-    Raises:
-        DamagedFile: naming the folder.
-    """
+    """Raise DamagedFile, naming the folder, if the block trips over what nothing of ours wrote."""
     try:
         yield
     except RlplastError:
@@ -89,11 +81,7 @@ def read_info(folder: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file that holds one object.
-
-    Raises:
-        DamagedFile: if it cannot be read, or is anything else.
-    """
+    """Read a JSON file that holds one object; DamagedFile if it does not, or cannot be read."""
     try:
         value = json.loads(read(path))
     except OSError as error:
@@ -147,11 +135,7 @@ _DECODER = json.JSONDecoder(parse_int=_count)  # making one takes as long as a l
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read a run's config.yaml.
-
-    Raises:
-        DamagedFile: if it is absent or no mapping.
-    """
+    """Read a run's config.yaml; DamagedFile if it is absent or no mapping."""
     path = folder / "config.yaml"
     try:
         config = parse_yaml(read(path).decode(), str(path))
@@ -166,11 +150,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_best(folder: Path) -> Best | None:
-    """Return a run's best evaluation, if it keeps the checkpoint of that.
-
-    Raises:
-        DamagedFile: if the file that says so is cut or altered.
-    """
+    """Return a run's best evaluation, if it keeps the checkpoint of that."""
     try:
         return best.read_best(folder / "checkpoints")
     except ConfigError:

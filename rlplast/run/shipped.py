@@ -11,11 +11,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def config_folder() -> Path:
-    """Return the shipped configs' folder: in the package if installed, beside it in a checkout.
-
-    Raises:
-        RlplastError: if the installation has lost it.
-    """
+    """Return the shipped configs' folder: in the package if installed, beside it in a checkout."""
     candidates = (_PACKAGE / "configs", _PACKAGE.parent / "configs")
     for folder in candidates:
         if folder.is_dir():
@@ -38,9 +34,7 @@ def shipped_configs() -> dict[str, Path]:
 
 
 def find_config(name_or_path: str) -> Path:
-    """Return the file meant by a path or by a shipped config's name.
-
-    A file of that path comes before a shipped config of that name.
+    """Return the file of that path, else the shipped config of that name.
 
     Raises:
         ConfigError: naming the nearest shipped config if it is neither.

@@ -124,12 +124,9 @@ def in_short(folder: Path) -> str:
 
 
 def share_done(row: Mapping[str, Any], starts: Sequence[Time], stops: Sequence[Time]) -> float:
-    """Return the share that is done, in [0, 1], of training that ends at the first of `stops`.
+    """Return the share that is done, in [0, 1], of training that ends at any of `stops`.
 
-    Args:
-        row: counts by unit now, such as a line of metrics.
-        starts: where the training began; other units began at 0.
-        stops: where it may end; at least one.
+    It began at `starts`; units that are not in it began at 0.
 
     Examples:
         >>> share_done({"updates": 75}, [Time(50, "updates")], [Time(100, "updates")])
@@ -152,9 +149,6 @@ def next_firing(
         hooks: those of the run's config.
         length: what run.json says of the run's length.
         clock: counts by unit.
-
-    Raises:
-        ConfigError: for a schedule that is not allowed.
     """
     now, end = Clock(**{unit: clock.get(unit, 0) for unit in UNITS}), Clock(**length["known"])
     reference = Time.parse(length["percentages_of"])

@@ -132,14 +132,10 @@ def _wait_for(folder: Path) -> None:
 
 @contextmanager
 def lead(processes: int, command: Sequence[str]) -> Iterator[None]:
-    """Be rank 0 of so many processes, and start the others.
+    """Be rank 0 of so many processes, and start the others, by `command`.
 
     They end with this one. If one of them fails, this one does too, though it may be waiting for
     that one's numbers.
-
-    Args:
-        processes: how many there are.
-        command: program and arguments of the others; what they print is not kept, but for errors.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -45,11 +45,7 @@ class Executor:
     stays = False
 
     def start(self, root: Path, cells: int) -> None:
-        """Start workers for a study's folder in which so many cells are left.
-
-        Raises:
-            RlplastError: if they cannot be started.
-        """
+        """Start workers for a study's folder in which so many cells are left."""
         raise NotImplementedError
 
     def ended(self) -> str | None:

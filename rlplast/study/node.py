@@ -25,9 +25,6 @@ def begin(
         command: program and arguments of `rlplast.study.work.main`.
         log: file that their messages are appended to; cells have their own.
         environment: variables beside those of this process.
-
-    Raises:
-        OSError: if the program or the log cannot be opened.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     # Slurm sends the first to all processes of a job, and a terminal that closes the second. What

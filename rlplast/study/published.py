@@ -1,7 +1,7 @@
 """Published curves that a study's arms are held against: its key ``published``.
 
-A CSV has a row per task, setting and moment, and at least the columns of `COLUMNS`. Any other
-column, such as ``replay_ratio``, is one of the setting, by which a study picks rows.
+A CSV has a row per task, setting and moment, and at least the columns of `COLUMNS`. By any other
+one, such as ``replay_ratio``, a study picks rows.
 """
 
 import csv

@@ -32,22 +32,16 @@ def pending(rows: Sequence[Row], root: Path) -> list[Row]:
 
 
 class StudyState:
-    """A study's cells and how they stand, as of the last `look`.
-
-    Args:
-        root: the study's folder.
+    """A study's cells and how they stand, as of the last `look`; errors as of `read_study`.
 
     Attributes:
         study: what study.json says.
-        rows: the cells in the order in which workers take them: first those with the longest way
-            to go, so prefixes before what goes on from them.
+        rows: the cells in the order in which workers take them: first those with the longest way to
+            go, so prefixes before what goes on from them.
         cells: the same by key.
         open: those that are not done.
         claims: of all cells.
         ended: attempts that ended between the last look and the one before it; none at first.
-
-    Raises:
-        ConfigError, DamagedFile: as of `read_study`.
     """
 
     def __init__(self, root: Path) -> None:

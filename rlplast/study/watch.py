@@ -56,14 +56,8 @@ def watch(
 ) -> list[Failure]:
     """Start workers, and watch until no cell is left to run.
 
-    Args:
-        root: the study's folder, with its plan.
-        cells: all of them.
-        executor: starts workers.
-        observer: called with the progress at every event, and up to five times a second.
-
-    Returns:
-        The cells that failed for good, or could not be run for want of their prefix.
+    Returns the cells that failed for good, or could not be run for want of their prefix. `observer`
+    gets the progress at every event, and up to five times a second.
 
     Raises:
         RlplastError: if workers cannot be started, or end without a reason.

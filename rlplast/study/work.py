@@ -236,15 +236,9 @@ def crew(
 ) -> int:
     """Be so many workers, each a process, spread over the GPUs that this process sees.
 
-    Args:
-        root: the study's folder.
-        jobs: how many.
-        cells: of each; with the others as of `work`.
-        seconds: after so long all end.
-        waits: whether they wait for cells that others hold.
-
-    Returns:
-        An exit code: 0, or that of a worker that failed.
+    Other arguments are as of `work`; after `seconds` all end. Returns 0, or the exit code of a
+    worker
+    that failed.
 
     Raises:
         Interrupted: after a signal, once their cells have saved.

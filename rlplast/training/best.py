@@ -74,11 +74,7 @@ def improved(best: Best | None, metric: str, scores: Mapping[str, float]) -> Bes
 
 
 def write_best(root: Path, best: Best | None) -> None:
-    """Write which of the checkpoints in `root` is the best, or that none is.
-
-    Raises:
-        RlplastError: if the disk is full or not writable.
-    """
+    """Write which of the checkpoints in `root` is the best, or that none is."""
     if best is None:
         (root / FILE).unlink(missing_ok=True)
     else:
@@ -106,12 +102,7 @@ def read_best(root: Path) -> Best:
 
 
 def best_checkpoint(root: Path) -> Path:
-    """Return the checkpoint in `root` of the best evaluation so far, checked.
-
-    Raises:
-        ConfigError: if the run keeps none, or had no evaluation yet.
-        DamagedFile: if it is damaged or not there any more.
-    """
+    """Return the checkpoint of the best evaluation so far, checked; raises as `read_best` does."""
     from rlplast.training import checkpoint  # here, as torch takes a second
 
     found = root / read_best(root).checkpoint

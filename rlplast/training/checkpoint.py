@@ -1,9 +1,9 @@
 """Checkpoints: everything a run needs to go on, complete or absent.
 
-A checkpoint is written beside its final place, fsynced, sealed with a manifest of sizes
-and checksums (``COMPLETE``), and renamed. Tensors go to safetensors, the rest to JSON;
-nothing is ever unpickled. A damaged one is refused with its reason. Files that never change again
-(initial weights, rows of a replay) are written once; the next checkpoints are hard-linked to them.
+A checkpoint is written beside its final place, fsynced, sealed with a manifest of sizes and
+checksums (``COMPLETE``), and renamed. Tensors go to safetensors, the rest to JSON; nothing is ever
+unpickled. Files that never change again (initial weights, rows of a replay) are written once; the
+next checkpoints are hard-linked to them.
 """
 
 import dataclasses
@@ -92,8 +92,6 @@ def _join(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
 class Snapshot:
     """A moment of a run, ready to be written; nothing in it is touched by training.
 
-    The other attributes are arguments of `snapshot`.
-
     Attributes:
         tensors: copies of the tensors by name.
         initial: copies of the initial weights; empty if they are shared.
@@ -135,11 +133,10 @@ def snapshot(
     Args:
         folder: final folder; its parent is created, and what is there already replaced.
         position: how far the run is; orders checkpoints.
-        tensors: tensors by name, on any device. Those whose names end with `INITIAL` never
-            change: they go to a file of their own, shared with `previous`.
+        tensors: by name, on any device. Those whose names end with `INITIAL` never change: they go
+            to a file of their own, shared with `previous`.
         state: nested mappings and lists of tensors, arrays and JSON values.
-        save_files: called with `previous`; returns the function that writes further files, which
-            `write` calls first.
+        save_files: called with `previous`; returns what writes further files.
         previous: an undamaged checkpoint of this run that files may be hard links to.
         stays: whether `prune` never deletes it.
         written: an earlier snapshot that is no longer needed; the copies take its memory.
@@ -239,11 +236,7 @@ def _delete(folder: Path) -> None:
 
 
 def load(folder: Path) -> tuple[dict[str, Tensor], Any]:
-    """Return the tensors and the nested state of a checkpoint, checked.
-
-    Raises:
-        DamagedFile: naming the file and what is wrong with it.
-    """
+    """Return the tensors and the nested state of a checkpoint, checked."""
     check(folder)
     try:
         tensors = safetensors.torch.load_file(folder / TENSORS)
@@ -256,15 +249,7 @@ def load(folder: Path) -> tuple[dict[str, Tensor], Any]:
 
 
 def check_run(folder: Path, runs: Collection[str]) -> None:
-    """Check that a checkpoint is of this run, or of one that this run was branched from.
-
-    Args:
-        folder: the checkpoint.
-        runs: ids of these runs; none if they are not known.
-
-    Raises:
-        DamagedFile: if it is another run's.
-    """
+    """Check that a checkpoint is of one of these runs (ids, if known), else raise DamagedFile."""
     run = check_seal(folder)["run"]
     if run is not None and runs and run not in runs:
         raise DamagedFile(
@@ -279,11 +264,7 @@ _MISFITS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeErro
 
 @contextmanager
 def fitting(path: Path) -> Iterator[None]:
-    """Refuse a checkpoint whose state does not fit what is loaded from it in this block.
-
-    Raises:
-        DamagedFile: naming the checkpoint.
-    """
+    """Raise DamagedFile where a checkpoint's state does not fit what this block loads from it."""
     try:
         yield
     except RlplastError:
@@ -342,10 +323,7 @@ def newest(root: Path) -> tuple[Path, list[str]]:
 
 
 def unseal_newer(root: Path, path: Path) -> None:
-    """Unseal the checkpoints after `path`; the run that resumes from `path` writes them again.
-
-    They count lines of the run's files that the resume cuts off.
-    """
+    """Unseal the checkpoints after `path`, which count lines that a resume from `path` cuts off."""
     for other in complete(root):
         if other == path:
             return

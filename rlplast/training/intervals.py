@@ -10,19 +10,13 @@ __all__ = ["Intervals", "is_due"]
 
 @dataclass(frozen=True)
 class Intervals:
-    """How often a run logs, evaluates, measures and saves.
+    """How often a run logs, evaluates, measures and saves; None: never.
 
     Attributes:
-        log: one line of training metrics.
-        evaluate: an evaluation, or None.
-        metrics: plasticity metrics, or None.
-        checkpoint: a checkpoint.
-        episodes: episodes per evaluation.
+        episodes: of an evaluation.
         keep: checkpoints kept.
-        keep_every: checkpoints kept for ever, whether or not `checkpoint` makes one there, or
-            None.
-        best: score of an evaluation whose best moment is kept too, or None. The lowest is the
-            best if its name ends with ``loss``, else the highest.
+        keep_every: checkpoints kept for ever, whether or not `checkpoint` makes one there.
+        best: score of an evaluation whose best moment is kept too; see `higher_is_better`.
     """
 
     log: Schedule

@@ -1,15 +1,15 @@
 """The loop: drives anything that trains, fires hooks, logs, evaluates, checkpoints.
 
-After each step of the Trainable, in this order: scheduled hooks that became due,
-metrics, evaluation, log line, hooks whose condition a value just measured fulfils, checkpoint.
-Every-update hooks fire inside the update. The end of a run is always measured, evaluated,
-logged and saved, after the last update owed; the end of an agent's phase likewise, but for saving.
+After each step of the Trainable, in this order: scheduled hooks that became due, metrics,
+evaluation, log line, hooks whose condition a value just measured fulfils, checkpoint. Every-update
+hooks fire inside the update. The end of a run is always measured, evaluated, logged and saved,
+after the last update owed; the end of an agent's phase likewise, but for saving.
 
 A checkpoint is the state as it was at its moment; a thread writes it while training goes on.
 Whatever needs it to be there (the next one, the end of the run, a signal) waits.
 
-Of several processes (`rlplast.training.distributed`) each runs its own loop, step by step with
-the others; rank 0 alone measures metrics and writes.
+Of several processes (`rlplast.training.distributed`) each runs its own loop, in step with the
+others; rank 0 alone measures metrics and writes.
 """
 
 import dataclasses
@@ -51,14 +51,15 @@ class Loop:
         total: the run's length.
         folder: where everything is written.
         intervals: how often.
-        measure: returns plasticity metrics by name, given the Trainable and a number that
-            seeds the probe; with `state_dict` and `load_state_dict` if it remembers something.
-        observer: called after every step, for progress bars. If it has a method `begins`, that is
-            called before the first one.
-        until: where to stop early, at whichever comes first: after that step, before anything
-            that is due there. A run that goes on from the checkpoint fires that first. So runs
-            whose hooks differ from there on can share this one (a study's prefix).
+        measure: returns plasticity metrics by name, given the Trainable and a number that seeds the
+            probe; with `state_dict` and `load_state_dict` if it remembers something.
+        observer: called after every step, for progress bars; its method `begins`, if it has one,
+            before the first.
+        until: where to stop early, at whichever comes first: after that step, before anything that
+            is due there, which a run that goes on from the checkpoint fires first. So runs whose
+            hooks differ from there on can share this one (a study's prefix).
         runs: the run's id, then those of the runs it was branched from; none if not known.
+        latest: the newest value of each name in metrics.jsonl.
         doing: what it does at the moment, in a word, for progress bars.
     """
 
@@ -415,8 +416,7 @@ class Loop:
         """Continue from a checkpoint: networks, streams, environments, files cut to length.
 
         Raises:
-            DamagedFile: if the checkpoint, or a file it counts the lines of, is damaged, or if it
-                is another run's.
+            DamagedFile: if it, or a file it counts the lines of, is damaged, or is another run's.
         """
         tensors, state = checkpoint.load(path)
         checkpoint.check_run(path, self.runs)

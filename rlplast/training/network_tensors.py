@@ -75,10 +75,7 @@ def load_network_tensors(network: Network, tensors: dict[str, Tensor]) -> None:
 
 
 def first_not_finite(network: Network) -> str | None:
-    """Return the name of the first Block with an entry that is not finite, or None.
-
-    One pass over each, since training waits for it.
-    """
+    """Return the name of the first Block with an entry that is not finite, or None."""
     for block in network.blocks:
         view = block.view.detach()
         if view.is_floating_point() and view.numel() > 0:

@@ -36,11 +36,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file that is whole at any moment.
-
-    Raises:
-        RlplastError: if the disk is full or not writable; what was there stays.
-    """
+    """Write a file that is whole at any moment."""
     with _writing(path), whole(path) as temporary:
         temporary.write_text(text)
 
@@ -65,11 +61,8 @@ def numbered(path: Path) -> Path:
 class RunFolder:
     """The one writer of a run's folder.
 
-    Args:
-        path: the folder; created if absent.
-
     Attributes:
-        path: the folder.
+        path: the folder; created if absent.
         lost: by file, how many lines `cut` has cut off, which the run writes anew.
         listener: called with each line once it is in its file: with the file (metrics or receipts),
             the clock's counters, and the values or the receipt.

@@ -18,11 +18,7 @@ class EvaluationStopped(Exception):
 
 
 def stop_if_asked() -> None:
-    """End an evaluation in the main thread if a signal was noted.
-
-    Raises:
-        EvaluationStopped: then.
-    """
+    """Raise EvaluationStopped in the main thread if a signal was noted."""
     if any(_noted) and threading.current_thread() is threading.main_thread():
         raise EvaluationStopped
 
@@ -40,19 +36,12 @@ def heard() -> list[signal.Signals]:
 
 @contextmanager
 def noted_signals() -> Iterator[list[int]]:
-    """Note SIGINT, SIGTERM and SIGHUP in a block; a second SIGINT or SIGTERM ends the block.
+    """Note SIGINT, SIGTERM and SIGHUP in a block; yields the numbers noted so far.
 
-    It does so wherever Python code runs or waits, such as in an environment that hangs; compiled
-    code goes on until it returns. A third one ends the process, as the system does it. SIGHUP
-    only asks: a terminal that closes may send it twice, and SIGTERM with it.
-
-    Outside the main thread signals are the host's affair, and nothing is noted.
-
-    Yields:
-        The numbers of the signals noted so far.
-
-    Raises:
-        Interrupted: after the second one.
+    A second SIGINT or SIGTERM raises Interrupted wherever Python code runs or waits, such as in an
+    environment that hangs; compiled code goes on until it returns. A third one ends the process, as
+    the system does it. SIGHUP only asks: a terminal that closes may send it twice, and SIGTERM with
+    it. Outside the main thread signals are the host's affair, and nothing is noted.
     """
     received: list[int] = []
 

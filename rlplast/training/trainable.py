@@ -116,9 +116,9 @@ class Trainable(Source, Protocol):
         return ()
 
     def phase_over(self) -> bool:
-        """Whether the next step starts a phase, or will once no update is owed any more.
+        """Whether the next step, or that after the last update owed, starts a phase.
 
-        A phase is then measured as a run is at its end: once, after its last update.
+        The old phase is then measured as a run is at its end.
         """
         return False
 
@@ -141,8 +141,8 @@ class Trainable(Source, Protocol):
     def save_files(self, previous: Path | None) -> Callable[[Path], None]:
         """Return what writes bulk data (a replay), as they are now, into a checkpoint's folder.
 
-        It is called once, in another thread while training goes on, and may link to files of
-        the checkpoint `previous`.
+        It is called once, in another thread while training goes on, and may link to files of the
+        checkpoint `previous`.
         """
         return lambda folder: None
 

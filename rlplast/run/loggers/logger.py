@@ -79,11 +79,7 @@ class Logger(Protocol):
 
 
 def check_loggers(config: RunConfig) -> None:
-    """Check that the packages of a run's loggers are there.
-
-    Raises:
-        ConfigError: naming what to install.
-    """
+    """Check that the packages of a run's loggers are there, else raise ConfigError."""
     for name in config.log.to:
         _module(name).check()
 
