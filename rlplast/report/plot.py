@@ -58,7 +58,7 @@ def plot_run(folder: Path, out: Path) -> Path:
 
 
 def draw_run(rows: Sequence[Row], receipts: Sequence[Row]) -> dict[str, Any]:
-    """Return a Vega-Lite chart of metrics above one another, with lines where hooks fired on schedule.
+    """Return a Vega-Lite chart of metrics above one another, with lines where hooks fired.
 
     `rows` are the lines of metrics.jsonl, `receipts` those of receipts.jsonl.
     """

@@ -249,8 +249,7 @@ def train(
     loop = _loop(config, path, info, observer, until)
     try:
         info |= resume_info(loop.trainable, info)
-        _report_level(info, report)
-        _report_notes(loop, report)
+        _report_start(loop, info, report)
         if distributed.rank() == 0:
             _check_new(path)  # once more, now that it is locked
             write_text(path / "config.yaml", dump_config(config))
@@ -262,17 +261,13 @@ def train(
     return Run(path, config)
 
 
-def _report_level(info: Mapping[str, Any], report: Callable[[str], None]) -> None:
-    """Say if an interruption changes a run."""
+def _report_start(loop: Loop, info: Mapping[str, Any], report: Callable[[str], None]) -> None:
+    """Say what is to be known of a run before it begins, such as if an interruption changes it."""
     if info.get("environment", {}).get("resume", "exact") != "exact":
         report(f"after an interruption: {resume_words(info)}")
-
-
-def _report_notes(loop: Loop, report: Callable[[str], None]) -> None:
-    """Say what a trainer wants to be known before it begins."""
     for note in loop.trainable.notes:
         report(note)
-    blocks = (block for own in loop.trainable.networks.values() for block in own.blocks)
+    blocks = (block for network in loop.trainable.networks.values() for block in network.blocks)
     missing = linear.build()
     if missing and any(block.param.is_cpu for block in blocks):
         report(f"linear layers compute by PyTorch's own product, which may be slower: {missing}")
@@ -343,16 +338,14 @@ def resume(
     elif done:
         report(f"{near(path)} is done: nothing to resume (a longer run: --total)")
         return opened
-    _report_device(config, path, info, report)
-    _report_edits(config, path, info, report)
+    _report_changes(config, path, info, report)
     begun = _has_checkpoint(path)  # else it starts where it did, be it from another run
     with _naming_version(info):
         loop = _loop(config.to_resume() if begun else config, path, info, observer, until)
     info = info or first_info(config)
     try:
         info |= resume_info(loop.trainable, info)
-        _report_level(info, report)
-        _report_notes(loop, report)
+        _report_start(loop, info, report)
         with _naming_version(info):
             _continue(loop, report)
         if restarted := restart_info(info, loop.trainable):
@@ -378,13 +371,13 @@ def _here(config: RunConfig) -> RunConfig:
     return config
 
 
-def _report_device(
+def _report_changes(
     config: RunConfig, path: Path, info: Mapping[str, Any], report: Callable[[str], None]
 ) -> None:
-    """Say if a run goes on on another device than before."""
+    """Say if a run goes on on another device, or with other threads or another seed."""
     before = (info.get("devices") or [None])[-1]
     try:
-        now = device_info(choose_device(config.device))
+        device = device_info(choose_device(config.device))
     except ConfigError as error:
         if before is not None and before["type"] == "cpu":
             raise
@@ -392,25 +385,19 @@ def _report_device(
             f"{error}. `rlplast resume {near(path)} --device cpu` moves the run to another "
             "device, where numbers round otherwise"
         ) from error
-    if before is not None and now != before:
+    if before is not None and device != before:
         report(
-            f"{near(path)} goes on on {device_words(now)}, it was on {device_words(before)}: "
+            f"{near(path)} goes on on {device_words(device)}, it was on {device_words(before)}: "
             "numbers may round otherwise, so it is not the uninterrupted run bit for bit"
         )
-
-
-def _report_edits(
-    config: RunConfig, path: Path, info: Mapping[str, Any], report: Callable[[str], None]
-) -> None:
-    """Say if a config has other threads, or another seed, than the run began with."""
     for key, now, why in (
         ("threads", config.threads, "numbers round otherwise with another count"),
         ("seed", config.seed, "later draws are those of another run"),
     ):
-        before = info.get(key, now)
-        if before != now:
+        first = info.get(key, now)
+        if first != now:
             report(
-                f"{near(path)} began with {key} = {before}, its config.yaml says {now}: {why}, so "
+                f"{near(path)} began with {key} = {first}, its config.yaml says {now}: {why}, so "
                 "it is not the uninterrupted run bit for bit"
             )
 
@@ -449,8 +436,7 @@ def branch(
 def _naming_version(info: Mapping[str, Any]) -> Iterator[None]:
     """Let an error say which version began a run, if it is another one."""
     now = versions().get("rlplast", "a checkout that is not installed")
-    found = info.get("versions")
-    began = found.get("rlplast", now) if isinstance(found, dict) else now
+    began = info.get("versions", {}).get("rlplast", now)
     try:
         yield
     except (ConfigError, DamagedFile) as error:

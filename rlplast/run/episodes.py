@@ -42,7 +42,12 @@ def play(agent: Callable[[], Any], episodes: int | None, video: Path | None) -> 
         low, high = wilson(scores["success_rate"], episodes)
         scores |= {"success_low": low, "success_high": high}
     if video is not None:
-        _write_gif(video, frames)
+        from PIL import Image
+
+        first, *rest = [Image.fromarray(frame) for frame in frames]
+        options: Any = {"save_all": True, "append_images": rest, "duration": 66, "loop": 0}
+        with whole(video) as temporary:
+            first.save(temporary, format="GIF", **options)
     return scores
 
 
@@ -51,11 +56,3 @@ def _check_video(path: Path) -> None:
         raise ConfigError(f"--video {path}: allowed is a file that ends with .gif")
     if not path.parent.is_dir() or path.is_dir():
         raise ConfigError(f"--video {path}: allowed is a file in a folder that exists")
-
-
-def _write_gif(path: Path, frames: list[np.ndarray]) -> None:
-    from PIL import Image
-
-    first, *rest = [Image.fromarray(frame) for frame in frames]
-    with whole(path) as temporary:
-        first.save(temporary, format="GIF", save_all=True, append_images=rest, duration=66, loop=0)

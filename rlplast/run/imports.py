@@ -35,9 +35,8 @@ def import_modules(modules: Iterable[str]) -> None:
 
 def import_again(info: Mapping[str, Any], folder: Path) -> None:
     """Import the modules that `info`, a run.json, names; ConfigError if one is not there."""
-    given = info.get("imports")
-    for module in given if isinstance(given, list) else []:
-        if not isinstance(module, str) or not _is_name(module) or module in _imported:
+    for module in info.get("imports", ()):
+        if not _is_name(module) or module in _imported:
             continue
         try:
             import_named(module)

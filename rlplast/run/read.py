@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError, did_you_mean
-from rlplast.run.shapes import CONFIG, METRICS, RECEIPTS, RUN_INFO, check_keys, check_line
+from rlplast.run.shapes import CONFIG, RECEIPTS, RUN_INFO, check_keys, check_line
 from rlplast.run.shipped import shipped_configs
 from rlplast.training import best
 from rlplast.training.best import Best
@@ -28,7 +28,6 @@ __all__ = [
     "unaltered",
 ]
 
-_LINES = {"metrics.jsonl": METRICS, "receipts.jsonl": RECEIPTS}
 _TAIL = 1 << 14  # bytes of a file that are sure to hold its last line
 
 
@@ -100,7 +99,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         DamagedFile: naming the first other line that is no JSON object, or has a number too long to
             be one of ours, or a value of another type than its key has.
     """
-    kinds = _LINES.get(path.name, {})
+    kinds = RECEIPTS if path.name == "receipts.jsonl" else {}
     try:
         lines = read(path).split(b"\n")
     except OSError as error:

@@ -12,7 +12,6 @@ from rlplast.core.validation import Section, check_value
 
 __all__ = [
     "CONFIG",
-    "METRICS",
     "RECEIPTS",
     "RUN_INFO",
     "STUDY",
@@ -117,7 +116,6 @@ class Cell(Section):
 
 Kinds = Mapping[str, tuple[type, ...]]  # key → what it may be, if it is no number
 
-METRICS: Kinds = {}
 RECEIPTS: Kinds = {
     "hook": (str,),
     "method": (str,),

@@ -56,7 +56,7 @@ def show_run(folder: Path) -> dict[str, Any]:
             "folder": str(folder),
             "kind": keys.get("kind"),
             "status": status,
-            "since": _since(info, status),
+            "since": info.get("ended"),  # None if a kill left no word of it
             "diverged": bool(info.get("diverged")),
             **{key: info.get(key) for key in ("command", "host", "seed", "threads")},
             "device": ", then ".join(map(device_words, info.get("devices", []))),
@@ -75,6 +75,8 @@ def show_run(folder: Path) -> dict[str, Any]:
             "bytes": disk_used(folder),
             "files": {k: str(folder / p) for k, p in _FILES.items() if (folder / p).exists()},
         }
+        if status == "running":
+            found["since"] = info.get("resumed") or info.get("started")
         return found | _ahead(keys, info, metrics, clock, status)
 
 
@@ -179,13 +181,6 @@ def status_of(folder: Path, info: Mapping[str, Any]) -> str:
     status = status_in(info)
     here = info.get("host") == socket.gethostname()
     return "stopped" if status == "running" and here and not is_locked(folder / ".lock") else status
-
-
-def _since(info: Mapping[str, Any], status: str) -> str | None:
-    """Return when the status became what it is; None if a kill left no word of it."""
-    if status == "running":
-        return info.get("resumed") or info.get("started")
-    return info.get("ended")
 
 
 def _newest(rows: Sequence[dict[str, Any]], pattern: str) -> dict[str, Any] | None:

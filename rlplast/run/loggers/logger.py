@@ -101,13 +101,12 @@ def logged(folder: RunFolder, config: RunConfig, info: Mapping[str, Any]) -> Ite
         RlplastError: if one cannot be started.
     """
     names = config.log.to if distributed.rank() == 0 else []
-    study = info.get("study")
     about = About(
         folder.path,
         str(info.get("id") or folder.path.resolve().name),
         dataclasses.asdict(config),
         config.units,
-        study if isinstance(study, Mapping) else {},
+        info.get("study", {}),
     )
     listeners: dict[str, _Listener] = {}
 
