@@ -10,7 +10,6 @@ import argparse
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Column, Table
@@ -61,14 +60,11 @@ def run(args: argparse.Namespace) -> int:
         observer=lambda text: None if args.json else say(text),
     )
     if args.json:
-        show_json({"verdict": found.verdict, **_plain(found)})
+        plain = dataclasses.asdict(found) | {"run": str(found.run)}
+        show_json({"verdict": found.verdict, **plain})
     else:
         _text(new_console(), found)
     return 0
-
-
-def _plain(found: Diagnosis) -> dict[str, Any]:
-    return dataclasses.asdict(found) | {"run": str(found.run)}
 
 
 def _text(console: Console, found: Diagnosis) -> None:

@@ -47,10 +47,6 @@ class RunProgress(Rows):
         """Note what the next step will be."""
         self._compiling = getattr(loop.trainable, "about_to_compile", False)
 
-    def forget(self) -> None:
-        """Let go of the loop, and of the environments and networks that it holds."""
-        self._loop = None
-
     def look(self) -> None:
         """Read where the run is now."""
         loop, elapsed = self._loop, duration(self.get_time() - self._began)
@@ -105,4 +101,4 @@ def progress(now: Callable[[], float] = time.monotonic) -> Iterator[Callable[[Lo
             yield watched
             watched.ended = True
     finally:
-        watched.forget()
+        watched._loop = None  # which holds environments and networks

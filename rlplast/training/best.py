@@ -66,10 +66,9 @@ def improved(best: Best | None, metric: str, scores: Mapping[str, float]) -> Bes
     value = scores[metric]
     if not math.isfinite(value):
         return None
-    if best is not None and best.metric == metric:
-        lowest = not higher_is_better(metric)
-        if not (value < best.value if lowest else value > best.value):
-            return None
+    sign = 1 if higher_is_better(metric) else -1
+    if best is not None and best.metric == metric and sign * value <= sign * best.value:
+        return None
     return Best(metric, value)
 
 

@@ -111,7 +111,7 @@ class Loop:
         attach(trainable, self.hooks)
         self._since = time.perf_counter()
         self._cpu_since = time.process_time()
-        getattr(self.observer, "begins", _ignore)(self)
+        getattr(self.observer, "begins", lambda loop: None)(self)
         with noted_signals() as signals, self._background:
             if not self.started:
                 self.started = True
@@ -305,13 +305,8 @@ class Loop:
         if self._saved is None or self._saved[0] != clock:
             # Of one clock, before and after what is due.
             settled = int(self._pending is None and not self._stopped)
-            position = (
-                clock[self.total.unit],
-                clock.updates,
-                clock.env_steps,
-                clock.phase,
-                settled,
-            )
+            counts = clock[self.total.unit], clock.updates, clock.env_steps, clock.phase
+            position = (*counts, settled)
             kind = "branch" if not settled else "step" if due else "best"
             path = self._path(position, kind)
             if best and self._best is not None:
@@ -447,10 +442,6 @@ class Loop:
         self._cpu_seconds = float(state["time/cpu_seconds"])
         self._logged = Clock.saved(state["logged"]) if state["logged"] else None
         self.started = any(v > 0 for v in state["clock"].values())
-
-
-def _ignore(loop: Loop) -> None:
-    """Do nothing as a run begins."""
 
 
 def _number(clock: Clock) -> int:
