@@ -133,16 +133,11 @@ class Rows(Progress):
         """Note how far a task is.
 
         Its rate is that of the later part of its time: what is slow at first (or fast, as an agent
-        before its first update) is soon forgotten, and pauses count.
-
-        Args:
-            number: of the task.
-            done: how much of `total` is done.
-            total: the whole.
-            unit: what its rate is counted in; without one no rate is shown.
-            scale: how many of that unit `done` has, each.
-            uneven: whether the time left is given as a range: by the rate of late, and by that
-                since the beginning.
+        before its first update) is soon forgotten, and pauses count. It is in `unit`, of which
+        `done`
+        has `scale` each; without a unit none is shown. If it is `uneven`, the time left is a range:
+        by
+        the rate of late, and by that since the beginning.
         """
         task, now = next(task for task in self.tasks if task.id == number), self.get_time()
         self.speed_estimate_period = max(_WINDOW, (task.elapsed or 0.0) * 2 / 3)

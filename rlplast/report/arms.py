@@ -71,8 +71,6 @@ def label_of(config: Config) -> str:
     Examples:
         >>> label_of({"hooks": [{"method": "fire", "at": "50%"}], "penalties": []})
         'fire at 50%'
-        >>> label_of({"hooks": []})
-        'none'
     """
     rows = [row for key in _TREATMENT for row in config.get(key) or []]
     return " + ".join(map(_row_label, rows)) or NO_TREATMENT

@@ -439,14 +439,10 @@ def panels(
     across: Sequence[Datum] = (),
     shaded: Mapping[str, Sequence[tuple[float, float]]] | None = None,
 ) -> Spec:
-    """Return small charts of curves, each with its own y axis, all over one x axis.
+    """Return small charts of curves, each with its own y axis, all over one x axis called `label`.
 
-    Args:
-        looks: of all arms of the report.
-        found: title → its curves, of which each says its layer.
-        label: of the common axis.
-        across: where a dashed line is drawn.
-        shaded: title → where the panel's background is grey, from and to.
+    `found` has title → its curves, of which each says its layer; `shaded` title → where the panel's
+    background is grey, from and to; `across` where a dashed line is drawn.
     """
     arms, layers = Arms(looks), {row["layer"] for rows in found.values() for row in rows}
     x = alt.X("x:Q", title=label, axis=_steps(4))

@@ -48,13 +48,9 @@ _TRIM = 0.25  # share cut off at either end
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with the ends of its interval.
+    """A value with the ends of its interval, and how many scores are behind it.
 
-    Attributes:
-        value: the point estimate; not-a-number for no scores.
-        low: lower end; not-a-number where a task has fewer than `FEWEST` seeds.
-        high: upper end, likewise.
-        count: how many scores are behind it.
+    The value is not-a-number for no scores, the ends where a task has fewer than `FEWEST` seeds.
     """
 
     value: float
@@ -67,10 +63,7 @@ class Estimate:
 class Mean:
     """A mean or a trimmed mean, as Student's t knows it; arrays of the samples' leading shape.
 
-    Attributes:
-        value: the mean.
-        variance: the square of its standard error.
-        freedom: degrees of freedom, at least 1.
+    ``variance`` is the square of its standard error; ``freedom`` are at least 1 degrees.
     """
 
     value: np.ndarray
@@ -248,16 +241,16 @@ def curve_band(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the IQM over seeds at every point, and the ends of its interval.
 
-    Each point has the interval that `stratified_interval` gives its scores. Hence the band holds
-    the true value at 95% of the points, not the whole true curve in 95% of studies.
+    Each point has the interval that `stratified_interval` gives its scores: the band holds the true
+    value at 95% of the points, not the whole true curve in 95% of studies.
 
     Args:
         ys: shape (seeds, points); not-a-number where a run has no score, which is left out.
         bounds: the least and the largest possible score, where the band is cut.
 
     Returns:
-        value, low and high, each of shape (points,); low and high are not-a-number at points
-        that fewer than `FEWEST` seeds have.
+        value, low and high, each of shape (points,); low and high are not-a-number at points that
+        fewer than `FEWEST` seeds have.
     """
     ordered = np.sort(ys.T, axis=-1)  # not-a-number last
     present = (~np.isnan(ordered)).sum(axis=-1)
@@ -312,15 +305,11 @@ class Comparison:
 
 
 def compare_arms(x: Sequence[Mapping[int, float]], y: Sequence[Mapping[int, float]]) -> Comparison:
-    """Compare two arms, by seed if on every task at least `FEWEST` seeds are common.
+    """Compare two arms, per task scores by seed, by seed if on each at least `FEWEST` are common.
 
     The difference is then the interquartile mean over seeds. If not so many are common, but both
     arms have as many of their own on every task, it is that of the plain means, and the test is
     Welch's. With fewer, it is by seed, without an interval and a p-value.
-
-    Args:
-        x: per task, scores of one arm by seed.
-        y: per task, those of the other.
     """
     pairs = [
         np.array([ours[own] - theirs[own] for own in sorted(ours.keys() & theirs.keys())])
@@ -345,11 +334,8 @@ def _tested(found: Mean) -> float | None:
 def welch(x: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> Mean:
     """Return the difference of the means of independent samples, by Welch's method.
 
-    Over several tasks it is the mean of the tasks' differences: each has one weight in both arms.
-
-    Args:
-        x: per task, scores of one arm, shape (..., seeds); at least two seeds.
-        y: per task, those of the other, shape (..., seeds of that arm).
+    Over several tasks it is the mean of the tasks' differences. Per task, arms have scores of shape
+    (..., seeds), at least two seeds.
     """
     samples = [*x, *y]
     parts = [variance_of_sum(own) / (own.shape[-1] * len(x)) ** 2 for own in samples]

@@ -24,12 +24,9 @@ _SHARES = {
 
 @dataclass(frozen=True)
 class Scale:
-    """An affine scale.
+    """An affine scale; scores of scales with one label may be averaged.
 
-    Attributes:
-        label: its name; scores of scales with one name may be averaged.
-        zero: the raw score that is 0 on it.
-        one: the raw score that is 1 on it.
+    The raw scores ``zero`` and ``one`` are 0 and 1 on it.
     """
 
     label: str

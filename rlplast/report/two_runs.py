@@ -25,10 +25,6 @@ def compare(one: Path, other: Path) -> dict[str, Any]:
         that differ; ``result``: pairs of ``score`` (the name), ``final`` (as in a report),
         ``evaluation`` (the newest line), ``updates``, ``seconds``; ``metrics`` and ``receipts``:
         the ``lines`` of either, and the ``first`` difference, as `first_difference` has it.
-
-    Raises:
-        ConfigError: if one is no run's folder.
-        DamagedFile: naming the file that is cut or altered.
     """
     for folder in (one, other):
         check_is_run(folder)

@@ -37,10 +37,9 @@ def report_of(raw: Results, waits: bool = False) -> "Report":
 class Report:
     """The runs of a report and its numbers.
 
-    Attributes:
-        single: runs as they were trained.
-        results: the same with the continuations of a seed as one run, their mean.
-        summary: the numbers of `results`.
+    ``single`` has runs as they were trained; in ``results``, of which ``summary`` has the numbers,
+    the
+    continuations of a seed are one run, their mean.
     """
 
     single: Results

@@ -297,14 +297,7 @@ def p_words(p_value: float) -> str:
 
 @dataclass(frozen=True)
 class Card:
-    """What a reader is to know first.
-
-    Attributes:
-        lines: the first is large.
-        facts: names with their values.
-        bad: what went wrong.
-        folded: titles with paragraphs that are folded away.
-    """
+    """What a reader is to know first; the first line is large, ``folded`` has titles → paragraphs."""
 
     lines: Sequence[Claim]
     facts: Mapping[str, str]

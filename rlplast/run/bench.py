@@ -22,12 +22,10 @@ FIRST = 8  # updates by whose end everything is compiled or captured
 
 @dataclass(frozen=True)
 class Side:
-    """What updates with one value of `accelerate` take.
+    """What updates with one value of `accelerate` take, in seconds.
 
-    Attributes:
-        times: seconds of an update, one for each turn; none if there is a problem.
-        setup: seconds that the first updates take besides, such as for compiling.
-        problem: why there are no such updates here.
+    ``times`` are those of an update, one for each turn; ``setup`` is what the first updates take
+    besides. ``problem`` says why there are no such updates here.
     """
 
     times: list[float]

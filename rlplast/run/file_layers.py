@@ -38,10 +38,7 @@ def _is_quantised(name: str, tensor: Tensor) -> bool:
 def check_own(tensors: Tensors, names: Iterable[str], remedy: str = "") -> None:
     """Refuse tensors from which, or by which, a layer computes its weight.
 
-    Args:
-        tensors: all of a file.
-        names: those to check.
-        remedy: what else messages advise.
+    Of all `tensors` of a file only `names` are checked; messages end with `remedy`.
 
     Raises:
         ConfigError: naming the first: of a parametrisation, or of a type that no edit can write.

@@ -26,10 +26,10 @@ class NativeEnv:
     def act(self, act: Callable[[np.ndarray], np.ndarray], obs: Any) -> Any:
         """Return the action for an observation; of several an array of actions.
 
-        Args:
-            act: actions of observations (batch, …) as the agent sees them.
-            obs: an observation of the environment, or several: a list of them, or with a batch axis
-                first, in each entry of a Dict or Tuple.
+        `act` returns the agent's actions for observations (batch, …) as it sees them. Several are a
+        list of
+        observations of the environment, or have a batch axis first, in each entry of a Dict or
+        Tuple.
 
         Raises:
             ConfigError: for what is no observation of it.

@@ -147,10 +147,7 @@ def next_firing(
 ) -> tuple[str, Time] | None:
     """Return the method and time of the scheduled hook that is due next; None without one.
 
-    Args:
-        hooks: those of the run's config.
-        length: what run.json says of the run's length.
-        clock: counts by unit.
+    `hooks` are those of the run's config, `length` is that of run.json.
     """
     now, end = Clock(**{unit: clock.get(unit, 0) for unit in UNITS}), Clock(**length["known"])
     reference = Time.parse(length["percentages_of"])

@@ -34,8 +34,7 @@ def paced(
 ) -> dict[str, list[float]]:
     """Return seconds per step of each side; sides take turns of `TURN` seconds.
 
-    There are fewer rounds, at least one, if single steps are so long that all would take more than
-    `longest` seconds.
+    There are fewer rounds, at least one, if all would take more than `longest` seconds.
     """
     counts, least = {}, 0.0
     for name, run in sides.items():

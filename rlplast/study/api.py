@@ -169,13 +169,8 @@ def build_each(
 ) -> tuple[str, ...]:
     """Build each arm of each task once, so that errors show before hours of training.
 
-    Args:
-        left: the cells.
-        report: called with what is built next.
-        processes: that train each together.
-
-    Returns:
-        A line for each environment that cannot be resumed exactly.
+    `report` is called with what is built next. Returns a line for each environment that cannot be
+    resumed exactly.
 
     Raises:
         ConfigError: naming the arm, for whatever its config asks that is not there.

@@ -49,12 +49,9 @@ def run_cell(
 ) -> None:
     """Bring one cell of a study to its end.
 
-    Args:
-        study: its folder.
-        cells: of study.json, by key.
-        key: of the cell.
-        plan: what else study.json says.
-        how: train or resume, of another process that trains it together with the first one.
+    `cells` are those of study.json by key, `plan` is what else it says. Another process that trains
+    the
+    cell together with the first one is told `how`: train or resume.
 
     Raises:
         DamagedFile: if it, or the prefix it goes on from, is damaged.

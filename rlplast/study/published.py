@@ -31,13 +31,11 @@ _Row = dict[str, str]
 
 @dataclass(frozen=True)
 class PublishedPoint:
-    """What was published at one moment.
+    """What was published at one moment, of at least two seeds.
 
-    Attributes:
-        env_steps: the moment.
-        seeds: how many runs it is of, from 2 on.
-        mean: over seeds, of each seed's mean evaluation in the 20k env_steps up to the moment.
-        sd: standard deviation of the same.
+    Mean and standard deviation are over seeds, of each one's mean evaluation in the 20k env_steps
+    up
+    to the moment.
     """
 
     env_steps: int

@@ -77,9 +77,8 @@ def run_smoke(
 def smoke_study(study: StudyConfig) -> tuple[dict[str, Any], dict[str, str], dict[str, str]]:
     """Return the study of the first seed, and of the first of each grid and sample, made small.
 
-    Returns:
-        Its keys; the arms that it leaves out, with another that is equal when made small; and texts
-        of configs, such as folders, that small ones replace, with their keys.
+    Its keys; the arms that it leaves out, with another that is equal when made small; and texts of
+    configs, such as folders, that small ones replace, with their keys.
 
     Raises:
         ConfigError: naming an arm whose config is wrong, or cannot be made small.

@@ -36,8 +36,7 @@ class StudyState:
 
     Attributes:
         study: what study.json says.
-        rows: the cells in the order in which workers take them: first those with the longest way to
-            go, so prefixes before what goes on from them.
+        rows: the cells in the order in which workers take them: the longest way to go first.
         cells: the same by key.
         open: those that are not done.
         claims: of all cells.

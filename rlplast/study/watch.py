@@ -33,12 +33,8 @@ class Failure:
 class Progress:
     """How far a study is; observers get it up to five times a second.
 
-    Attributes:
-        cells: all of them.
-        done: keys of those that are done, and of those that are no longer needed.
-        running: keys of those that run.
-        failures: those that failed for good.
-        event: what has just happened, in words; empty if nothing.
+    ``done`` and ``running`` are keys of cells; done are also those that are no longer needed.
+    ``event`` is what has just happened, in words; empty if nothing.
     """
 
     cells: Sequence[Cell]

@@ -50,20 +50,17 @@ def work(
     run: Run | None = None,
     tell: Callable[[str], object] = lambda text: None,
 ) -> int:
-    """Be a worker of a study.
+    """Be a worker of a study; returns how many cells came to their end.
 
     Args:
         root: the study's folder.
         cells: after so many it ends.
         seconds: after so long its cell saves, and it ends.
-        waits: whether it waits for cells that others hold, to take them over from workers that
-            die; else it ends when nothing is left but those.
+        waits: whether it waits for cells that others hold, to take them over from workers that die;
+            else it ends when nothing is left but those.
         gpus: what its cells see, as CUDA_VISIBLE_DEVICES says it; None: what this process sees.
         run: runs a cell; default: in a process of its own.
         tell: called with a line for each cell that is taken, and how that ended.
-
-    Returns:
-        How many cells came to their end.
 
     Raises:
         ConfigError: if it is no study's folder, or a study of other versions.

@@ -27,13 +27,9 @@ FILE = "best.json"
 
 @dataclass(frozen=True)
 class Best:
-    """The best evaluation so far.
+    """The best evaluation so far, by one of its scores.
 
-    Attributes:
-        metric: name of the score; `higher_is_better` says which value is the best.
-        value: the score, finite.
-        checkpoint: name of the checkpoint saved then; empty until it is.
-        clock: the counters of then, by unit.
+    ``checkpoint`` is the name of the one saved then, empty until it is; ``clock`` has the counters.
     """
 
     metric: str
@@ -112,13 +108,10 @@ def best_checkpoint(root: Path) -> Path:
 def find_checkpoint(
     run: Path, name: str, key: str, report: Callable[[str], object] = warnings.warn
 ) -> Path:
-    """Return the folder of a run's checkpoint.
+    """Return the folder of a run's checkpoint: newest, best or its name such as ``step-30000``.
 
-    Args:
-        run: the run's folder.
-        name: newest, best, or the checkpoint's own name such as ``step-30000``.
-        key: what error messages call `name`.
-        report: called with a message for each newer checkpoint that is damaged and passed over.
+    Error messages call the name `key`. `report` is called with a message for each newer checkpoint
+    that is damaged and passed over.
 
     Raises:
         ConfigError: if the run has none of that name.

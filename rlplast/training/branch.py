@@ -40,8 +40,7 @@ def branch_run(
         until: where `run` was to stop; it may have ended before any of them.
 
     Raises:
-        DamagedFile: if the newest checkpoint or the lines of `run` are damaged, or it is not the
-            one in which `until` stopped it.
+        DamagedFile: if `run` has damaged files, or was trained on beyond where `until` stopped it.
         RlplastError: if the disk is full or not writable.
     """
     found = _newest(run)

@@ -90,14 +90,10 @@ def _join(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A moment of a run, ready to be written; nothing in it is touched by training.
+    """A moment of a run, ready to be written: copies of tensors, and what JSON holds of the rest.
 
-    Attributes:
-        tensors: copies of the tensors by name.
-        initial: copies of the initial weights; empty if they are shared.
-        state: what JSON holds of the nested state.
-        write_files: writes further files (a replay) into the folder it is given.
-        shared: files to be hard-linked.
+    ``initial`` is empty if initial weights are among the files to be hard-linked, ``shared``.
+    ``write_files`` writes further files (a replay). The rest is as of `snapshot`.
     """
 
     folder: Path

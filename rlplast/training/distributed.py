@@ -139,12 +139,11 @@ def shared(values: Mapping[str, float], keys: Sequence[str]) -> Mapping[str, flo
 
 
 def check_in_step(networks: Iterable[Network], buffers: bool = True) -> None:
-    """Check that all ranks hold the same weights, bit for bit.
+    """Check that all ranks hold the same weights, bit for bit, and the same buffers.
 
-    Args:
-        networks: what to compare.
-        buffers: whether buffers count too. Other people's trainers let the statistics of a
-            BatchNorm differ until the next forward pass.
+    Not so `buffers` in other people's trainers, which let the statistics of a BatchNorm differ
+    until
+    the next forward pass.
 
     Raises:
         RlplastError: in every rank, naming the first tensors that differ.

@@ -12,11 +12,9 @@ __all__ = ["Intervals", "is_due"]
 class Intervals:
     """How often a run logs, evaluates, measures and saves; None: never.
 
-    Attributes:
-        episodes: of an evaluation.
-        keep: checkpoints kept.
-        keep_every: checkpoints kept for ever, whether or not `checkpoint` makes one there.
-        best: score of an evaluation whose best moment is kept too; see `higher_is_better`.
+    Checkpoints at multiples of ``keep_every`` stay for ever, whether or not ``checkpoint`` makes
+    one
+    there, and so does that of the best evaluation by the score ``best``.
     """
 
     log: Schedule

@@ -18,14 +18,7 @@ __all__ = ["Kind", "get_kind", "kinds", "register_kind"]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of run.
-
-    Attributes:
-        name: the value of a config's key ``kind``.
-        config: ``module:Class`` of its config, a dataclass derived from `RunConfig`.
-        trainable: ``module:Class`` of its `Trainable`, made from a checked config and a device.
-        origin: rlplast, or the package or module that registered it.
-    """
+    """A kind of run, with the ``module:Class`` of its config and of its `Trainable`."""
 
     name: str
     config: str
@@ -79,8 +72,8 @@ def register_kind(name: str, *, config: str, trainable: str) -> None:
         name: the value of a config's key ``kind``.
         config: ``module:Class`` of its config, a dataclass derived from
             `rlplast.training.config.RunConfig`.
-        trainable: ``module:Class`` of its trainer, a `rlplast.training.trainable.Trainable`
-            made from a config and a device.
+        trainable: ``module:Class`` of its trainer, a `rlplast.training.trainable.Trainable` made
+            from a config and a device.
 
     Raises:
         ConfigError: for a name that is taken, or a class not given as ``module:Class``.

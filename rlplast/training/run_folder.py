@@ -59,10 +59,10 @@ def numbered(path: Path) -> Path:
 
 
 class RunFolder:
-    """The one writer of a run's folder.
+    """The one writer of a run's folder, which is created if absent.
 
     Attributes:
-        path: the folder; created if absent.
+        path: the folder.
         lost: by file, how many lines `cut` has cut off, which the run writes anew.
         listener: called with each line once it is in its file: with the file (metrics or receipts),
             the clock's counters, and the values or the receipt.

@@ -30,12 +30,8 @@ __all__ = ["About", "Logger", "check_loggers", "logged", "receipt_values"]
 class About:
     """What a logger knows of a run.
 
-    Attributes:
-        folder: the run's.
-        id: of the run; the same after every resume.
-        config: the run's, nested as in its file.
-        units: what its clock counts.
-        study: of a study's cell: ``study``, ``task``, ``seed``, ``arm``; else empty.
+    The id stays after every resume; ``study``, of a study's cell, has ``study``, ``task``, ``seed``
+    and ``arm``.
     """
 
     folder: Path
@@ -58,9 +54,8 @@ class About:
 class Logger(Protocol):
     """Shows a run somewhere.
 
-    Attributes:
-        resumed: whether it has the lines of earlier processes already; None for one that hides
-            repeated lines by itself.
+    ``resumed`` says whether it has the lines of earlier processes already; None for one that hides
+    repeated lines by itself.
     """
 
     resumed: bool | None
@@ -92,10 +87,7 @@ def _module(name: str) -> Any:
 def logged(folder: RunFolder, config: RunConfig, info: Mapping[str, Any]) -> Iterator[None]:
     """Start a run's loggers, give them its lines, and close them with its outcome.
 
-    Args:
-        folder: the run's, cut back to where it goes on.
-        config: the run's.
-        info: what run.json says: the run's id, and the study whose cell it is.
+    The folder is cut back to where the run goes on; `info` is its run.json.
 
     Raises:
         RlplastError: if one cannot be started.
