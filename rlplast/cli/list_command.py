@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from rlplast import plugins
 from rlplast.cli.output import say, show_json
@@ -185,12 +185,10 @@ def run(args: argparse.Namespace) -> int:
 def _show_table(rows: list[Row]) -> None:
     """Print what each entry of a family does."""
     foreign = any(row["from"] != "rlplast" for row in rows)
-    table = Table()
     longest = max(len(row["name"]) for row in rows)
-    table.add_column("name", no_wrap=True, min_width=min(longest, 40))  # whole, to be copied
+    name = Column("name", no_wrap=True, min_width=min(longest, 40))  # whole, to be copied
     heads = ["summary", "from"] if foreign else ["summary"]
-    for head in heads:
-        table.add_column(head, overflow="fold")
+    table = Table(name, *(Column(head, overflow="fold") for head in heads))
     for row in rows:
         table.add_row(row["name"], *(row[head] for head in heads))
     show(table, columns(_PIPED_WIDTH))

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from rlplast.cli.output import new_console, visible
@@ -174,12 +174,10 @@ def receipt_table(receipts: Sequence[dict[str, Any]], unit: str, width: int) -> 
         numbers.pop()
         heads.pop()
     # Without lines the longest names and numbers of ours fit into 80 columns.
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("method", no_wrap=True, overflow="fold")
-    table.add_column("network", overflow="fold")
-    table.add_column("at", overflow="fold")
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True, overflow="fold")
+    columns = [Column("method", no_wrap=True, overflow="fold")]
+    columns += [Column(head, overflow="fold") for head in ("network", "at")]
+    columns += [Column(head, justify="right", no_wrap=True, overflow="fold") for head in heads]
+    table = Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for row in receipts:
         at = f"{row['clock'][unit]:,} {unit}"
         units = None if row.get("units") is None else sum(row["units"].values())

@@ -26,10 +26,9 @@ def compare(one: Path, other: Path) -> dict[str, Any]:
         ``evaluation`` (the newest line), ``updates``, ``seconds``; ``metrics`` and ``receipts``:
         the ``lines`` of either, and the ``first`` difference, as `first_difference` has it.
     """
-    for folder in (one, other):
+    folders, results = (one, other), []
+    for folder in folders:
         check_is_run(folder)
-    folders = (one, other)
-    results = []
     for folder in folders:
         with unaltered(folder):
             results.append(_result(folder, read_lines(folder / "metrics.jsonl")))

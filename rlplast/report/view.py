@@ -100,7 +100,8 @@ class Report:
         """
         length = task_length(self.results.configs[self.any_of(task)])
         unit = self.unit(task)
-        return ("tasks done", length) if length and unit == "epochs" else (_words(unit), 1)
+        own = length and unit == "epochs"
+        return ("tasks done", length) if own else (unit.replace("_", " "), 1)
 
     def bounds(self, task: str, key: str) -> tuple[float, float]:
         """Return between what a score or metric of a task's runs lies, if that is known."""
@@ -114,10 +115,6 @@ class Report:
         """Return each arm's look with its rows of a table, in the order of the study."""
         parts = dict(iter(rows.groupby("arm", sort=False)))
         return [(look, parts[look.name]) for look in self.looks if look.name in parts]
-
-
-def _words(unit: str) -> str:
-    return unit.replace("_", " ")
 
 
 def slug_of(name: str) -> str:

@@ -297,7 +297,7 @@ def p_words(p_value: float) -> str:
 
 @dataclass(frozen=True)
 class Card:
-    """What a reader is to know first; the first line is large, ``folded`` has titles → paragraphs."""
+    """What a reader is to know first; the first line is large, `folded` has title → paragraphs."""
 
     lines: Sequence[Claim]
     facts: Mapping[str, str]

@@ -25,8 +25,10 @@ def play(agent: Callable[[], Any], episodes: int | None, video: Path | None) -> 
     episodes = 10 if episodes is None else episodes
     if type(episodes) is not int or episodes < 1:
         raise ConfigError(f"--episodes {episodes!r}: allowed is at least 1")
-    if video is not None:
-        _check_video(video)
+    if video is not None and video.suffix != ".gif":
+        raise ConfigError(f"--video {video}: allowed is a file that ends with .gif")
+    if video is not None and (not video.parent.is_dir() or video.is_dir()):
+        raise ConfigError(f"--video {video}: allowed is a file in a folder that exists")
     frames: list[np.ndarray] = []
     try:
         played = agent().play(0, episodes, frames.append if video is not None else None)
@@ -49,10 +51,3 @@ def play(agent: Callable[[], Any], episodes: int | None, video: Path | None) -> 
         with whole(video) as temporary:
             first.save(temporary, format="GIF", **options)
     return scores
-
-
-def _check_video(path: Path) -> None:
-    if path.suffix != ".gif":
-        raise ConfigError(f"--video {path}: allowed is a file that ends with .gif")
-    if not path.parent.is_dir() or path.is_dir():
-        raise ConfigError(f"--video {path}: allowed is a file in a folder that exists")

@@ -64,20 +64,14 @@ def updates_at(config: Any, time: Time) -> float:
     if time.unit == "updates":
         return time.value
     if config.kind == "supervised":
-        return _updates_of_epochs(config, time)
+        updates, left = 0.0, time.value
+        for phase in phases_of(config):
+            part = min(left, 1 if time.unit == "phase" else phase.epochs)
+            share = part if time.unit == "phase" else part / phase.epochs
+            updates += share * phase.epochs * batches_per_epoch(phase, config.batch_size)
+            left -= part
+        return updates
     if time.unit == "tokens":
         return time.value / (config.batch_size * config.model.context)
     starts = [phase.start for phase in config.phase_list()]
     return starts[int(time.value)] if time.value < len(starts) else config.total_time().value
-
-
-def _updates_of_epochs(config: Any, time: Time) -> float:
-    """Return the updates up to an epoch or a phase of a classifier."""
-    updates = 0.0
-    left = time.value
-    for phase in phases_of(config):
-        part = min(left, 1 if time.unit == "phase" else phase.epochs)
-        share = part if time.unit == "phase" else part / phase.epochs
-        updates += share * phase.epochs * batches_per_epoch(phase, config.batch_size)
-        left -= part
-    return updates

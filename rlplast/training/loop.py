@@ -117,11 +117,11 @@ class Loop:
                 self.started = True
                 self._checkpoint()
                 self._settle()  # one precedes the first update
-                self._fire(None, trainable.clock)
+                self._fired(self.hooks.fire(None, trainable.clock))
             if self._stopped and self._pending is None:  # at an end that may have moved since
                 self._end(signals)
             if self._fired_until is not None:  # what fell on the end of the run before it grew
-                self._fire(self._fired_until, trainable.clock)
+                self._fired(self.hooks.fire(self._fired_until, trainable.clock))
                 self._fired_until = None
             if self._unread and not self._stopped:
                 self._observe(trainable.clock)
@@ -198,7 +198,7 @@ class Loop:
     def _after_step(self, previous: Clock, clock: Clock) -> None:
         every = self.intervals
         if not self._stopped:
-            self._fire(previous, clock)
+            self._fired(self.hooks.fire(previous, clock))
         if clock[self.total.unit] >= self.total.value:
             return  # run() looks at the end, once no update is owed any more
         schedules = (every.metrics, every.evaluate, every.log, every.checkpoint, every.keep_every)
@@ -219,10 +219,6 @@ class Loop:
         if (due or best) and not first:
             self._checkpoint(best, due)
 
-    def _fire(self, previous: Clock | None, clock: Clock) -> None:
-        """Fire what is due; ranks that are then out of step stop here."""
-        self._fired(self.hooks.fire(previous, clock))
-
     def _observe(self, clock: Clock) -> None:
         """Give hooks the values just measured, once."""
         values, self._unread = self._unread, {}
@@ -231,6 +227,7 @@ class Loop:
             self._fired(self.hooks.observe(distributed.shared(values, self.hooks.reads()), clock))
 
     def _fired(self, receipts: list[Any]) -> None:
+        """Write what has fired; ranks that are then out of step stop here."""
         if receipts:
             distributed.check_in_step(self.trainable.networks.values())
         self._receipts(receipts)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rlplast.core.errors import RlplastError
+from rlplast.core.optional import import_optional
 from rlplast.core.rng import preserve_global_rng
 from rlplast.run.differences import leaves
 from rlplast.run.info import reporting_outcome
@@ -76,7 +77,7 @@ class Logger(Protocol):
 def check_loggers(config: RunConfig) -> None:
     """Check that the packages of a run's loggers are there, else raise ConfigError."""
     for name in config.log.to:
-        _module(name).check()
+        import_optional(*_module(name).LIBRARY)
 
 
 def _module(name: str) -> Any:
