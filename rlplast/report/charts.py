@@ -223,10 +223,7 @@ def metrics(report: Report) -> Iterator[Chart]:
 
 
 def metrics_of(report: Report, task: str) -> dict[str, dict[str, list[str]]]:
-    """Return network → metric → the layers it was measured of, "" for all of the network.
-
-    Without sketches and densities, and without networks of one tensor, such as a temperature.
-    """
+    """Return network → metric → layers, "" for all of it; no sketches, no single tensors."""
     results = report.results
     rows = results.numbers[results.numbers.run.isin(results.of(task).index)]
     names = sorted(name for name in rows.name.unique() if name.startswith("metric/"))

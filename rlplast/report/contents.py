@@ -126,8 +126,7 @@ def write_report(
 ) -> Path:
     """Write a report's files, each whole at any moment, and return its page.
 
-    The folder is made if it is not there; what is in it of other names stays. A chart that cannot
-    be drawn has no picture, and is on the page all the same; `warn` gets a line.
+    A chart that cannot be drawn is on the page all the same, without a picture; `warn` gets a line.
 
     Raises:
         RlplastError: if a file cannot be written.

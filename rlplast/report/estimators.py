@@ -48,10 +48,7 @@ _TRIM = 0.25  # share cut off at either end
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with the ends of its interval, and how many scores are behind it.
-
-    The value is not-a-number for no scores, the ends where a task has fewer than `FEWEST` seeds.
-    """
+    """A value with its interval, of `count` scores; not-a-number what these are too few for."""
 
     value: float
     low: float
@@ -61,10 +58,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean or a trimmed mean, as Student's t knows it; arrays of the samples' leading shape.
-
-    ``variance`` is the square of its standard error; ``freedom`` are at least 1 degrees.
-    """
+    """A mean or a trimmed mean, as Student's t knows it; arrays of the samples' leading shape."""
 
     value: np.ndarray
     variance: np.ndarray

@@ -516,8 +516,7 @@ def comparable(results: Results) -> Results:
 
     Raises:
         NothingDone: if no run is finished.
-        ConfigError: if runs of one task count different units or have different scores, or if an
-            arm has another config in another study.
+        ConfigError: if runs of one task, or configs of one arm, cannot be compared.
     """
     done = results.done
     if done.empty:

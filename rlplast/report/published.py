@@ -75,10 +75,7 @@ def _mean_at(report: Report, run: int, moment: int) -> float | None:
 
 
 def bands(report: Report, task: str) -> list[tuple[str, str, np.ndarray, Any, Any, Any]]:
-    """Return the published bands of a task's chart, as far as ours go.
-
-    Of each: arm, source and seeds in words, xs, mean, low, high.
-    """
+    """Return the published bands of a task's chart: arm, source in words, xs, mean, low, high."""
     runs = report.results.of(task)
     if runs.empty or report.unit(task) != _UNIT:
         return []

@@ -24,10 +24,7 @@ _SHARES = {
 
 @dataclass(frozen=True)
 class Scale:
-    """An affine scale; scores of scales with one label may be averaged.
-
-    The raw scores ``zero`` and ``one`` are 0 and 1 on it.
-    """
+    """An affine scale, by the raw scores that are 0 and 1 on it; one label may be averaged."""
 
     label: str
     zero: float = 0.0
@@ -66,8 +63,7 @@ def bounds_of(task_id: str, score_key: str) -> tuple[float, float]:
 def reference_id(config: Mapping[str, Any]) -> str:
     """Return the id by which `scale_of` knows a run's task, from its config; empty for none.
 
-    Shortened episodes of a control task have lower returns than those that its scale was made for,
-    so they have no id, nor has a sequence of tasks.
+    Shortened episodes of a control task, and sequences of tasks, have none.
     """
     env = config.get("env") or {}
     name = "" if env.get("sequence") or env.get("shift") else str(env.get("id", ""))

@@ -193,8 +193,9 @@ def ends(report: Report) -> Iterator[Table]:
 def after_firing(report: Report) -> Iterator[Table]:
     """Yield a table per task: what was measured at the clock of the first firing, by arm.
 
-    A run without a firing has what it measured where one of its seed fired first. A hook with a
-    condition fires after the measurement that it reads, so runs with one have no such values.
+    Without a firing it is what a run measured where one of its seed fired first. A hook with a
+    condition
+    fires after the measurement that it reads, so runs with one have no such values.
     """
     results, what = report.results, "what a run measured right after the first firing"
     for task in report.tasks:

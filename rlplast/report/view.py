@@ -17,11 +17,7 @@ LONGEST = 80  # letters of a task in a file's name
 
 
 def report_of(raw: Results, waits: bool = False) -> "Report":
-    """Return what a report says, from what was read.
-
-    Args:
-        raw: runs that were not measured.
-        waits: whether there is a report too while no run is finished.
+    """Return what a report says, from what was read; with `waits` also while no run is finished.
 
     Raises:
         NothingDone: if no run is finished.
@@ -94,10 +90,7 @@ class Report:
         return self.results.runs.unit[self.any_of(task)]
 
     def axis(self, task: str) -> tuple[str, int]:
-        """Return what the x axis of a task's pictures says, and how many units one step of it is.
-
-        A run whose phases are tasks of one length is drawn over the tasks done.
-        """
+        """Return what the x axis of a task's pictures says, and how many units a step of it is."""
         length = task_length(self.results.configs[self.any_of(task)])
         unit = self.unit(task)
         own = length and unit == "epochs"

@@ -53,9 +53,7 @@ HOLM = (
 
 
 def coverage_words(count: int, kinds: Sequence[Kind] = ("final score",)) -> str:
-    """Return in words how often intervals of so many seeds held the true value.
-
-    Between two simulated numbers of seeds the words are of the smaller one.
+    """Return in words how often intervals of so many seeds, or the next fewer, held the true value.
 
     Examples:
         >>> coverage_words(4)
@@ -306,10 +304,7 @@ class Card:
 
 
 def card(single: Results, results: Results, summary: Summary) -> Card:
-    """Return what a reader is to know first: who is better by how much, how sure, at what cost.
-
-    `single` are runs as they were trained, `results` have continuations as one run.
-    """
+    """Return what a reader is to know first; `single` has continuations one by one."""
     found = rulings(results, summary) or list(_ends(results, summary))
     if results.done.empty:
         found = [Claim("No run is done yet.")]

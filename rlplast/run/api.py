@@ -115,10 +115,7 @@ class Run:
         return read_lines(self.path / f"{name}.jsonl")
 
     def agent(self) -> Any:
-        """Return the Trainable with the checkpoint's weights; built once.
-
-        They are those that evaluations use: of `hare_tortoise` the slow ones.
-        """
+        """Return the Trainable with the weights that evaluations of the checkpoint use; built once."""
         if self._trainable is None:
             trainable, hooks = self._opened(self.config, data=False)
             write([Assign(block, value) for block, value in hooks.evaluation().items()])
@@ -128,8 +125,7 @@ class Run:
     def trainer(self, config: RunConfig | None = None) -> Any:
         """Return a new Trainable as the checkpoint's training left it, with its data.
 
-        Args:
-            config: another config than the run's, which differs in what is measured only.
+        `config` may differ from the run's in what is measured only.
         """
         return self._opened(self.config if config is None else config, data=True)[0]
 

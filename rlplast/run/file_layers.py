@@ -80,10 +80,7 @@ def _lies_transposed(path: str, own: Tensors) -> bool:
 
 
 def stored_transposed(layers: Mapping[str, Tensors]) -> set[str]:
-    """Return the paths of layers that are stored (d_in, d_out).
-
-    A square weight tells nothing. Of GPT-2's layers one that is not square speaks for all.
-    """
+    """Return the paths of layers that are stored (d_in, d_out); square weights do not tell."""
     found = {path for path, own in layers.items() if _lies_transposed(path, own)}
     gpt2 = {path for path in layers if path.rpartition(".")[2] in CONV1D}
     return found | gpt2 if found & gpt2 else found

@@ -66,11 +66,7 @@ def unaltered(folder: object) -> Iterator[None]:
 
 
 def read_info(folder: Path) -> dict[str, Any]:
-    """Read a run's run.json; {} for a run killed before it was written.
-
-    Raises:
-        DamagedFile: if it is cut or altered, naming the key.
-    """
+    """Read a run's run.json; {} for a run killed before it was written; DamagedFile if altered."""
     path = folder / "run.json"
     if not path.is_file():
         return {}

@@ -145,10 +145,7 @@ def share_done(row: Mapping[str, Any], starts: Sequence[Time], stops: Sequence[T
 def next_firing(
     hooks: Sequence[Mapping[str, Any]], length: Mapping[str, Any], clock: Mapping[str, int]
 ) -> tuple[str, Time] | None:
-    """Return the method and time of the scheduled hook that is due next; None without one.
-
-    `hooks` are those of the run's config, `length` is that of run.json.
-    """
+    """Return the method and time of the scheduled hook that is due next; None without one."""
     now, end = Clock(**{unit: clock.get(unit, 0) for unit in UNITS}), Clock(**length["known"])
     reference = Time.parse(length["percentages_of"])
     schedules = []

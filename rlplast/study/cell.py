@@ -183,10 +183,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def die_with(parent: int, number: int = signal.SIGTERM) -> None:
-    """Have Linux send this process a signal when its parent is gone; elsewhere nothing happens.
-
-    The parent of Linux is the thread that started this process: that one must live as long.
-    """
+    """Have Linux send this process a signal when its parent, that is a thread, is gone."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:  # it died before the line above

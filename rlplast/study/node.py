@@ -82,10 +82,7 @@ class SlurmJob:
         return self.process.returncode
 
     def checkpoint(self, number: int) -> Any:
-        """Have cells save, and return what runs when Slurm starts the job again.
-
-        submitit calls this between two lines of the above, when Slurm has warned the job.
-        """
+        """Have cells save once Slurm has warned, and return what runs when the job starts again."""
         import submitit
 
         if self.process is not None:

@@ -295,10 +295,7 @@ def _file_name(text: str) -> str:
 
 
 def cost(cells: Sequence[Cell]) -> tuple[float, int]:
-    """Return what the cells cost in whole runs, and how many runs they stand for.
-
-    A prefix of unknown length counts as nothing, so the saving is never overstated.
-    """
+    """Return what the cells cost in whole runs, at most, and how many runs they stand for."""
     return sum(weights(cells).values()), sum(cell.arm is not None for cell in cells)
 
 

@@ -66,10 +66,7 @@ class PublishedCurve:
 
 
 def published_curves(study: "StudyConfig") -> list[PublishedCurve]:
-    """Return the curves that a study's key ``published`` names, in the order of tasks and arms.
-
-    An arm has none in a task that its rows do not name.
-    """
+    """Return the curves that a study's key ``published`` names, in the order of tasks and arms."""
     given = study.published
     if given is None:
         return []

@@ -15,10 +15,7 @@ Row = dict[str, Any]  # a cell as study.json has it
 
 
 def pending(rows: Sequence[Row], root: Path) -> list[Row]:
-    """Return the cells that have something left to do, in order.
-
-    A prefix is needed only by cells that have not begun.
-    """
+    """Return the cells with something left to do, in order: prefixes only for cells not begun."""
     needed: set[str] = set()
     left = []
     for row in reversed(rows):  # a prefix comes before what goes on from it

@@ -27,10 +27,7 @@ FILE = "best.json"
 
 @dataclass(frozen=True)
 class Best:
-    """The best evaluation so far, by one of its scores.
-
-    ``checkpoint`` is the name of the one saved then, empty until it is; ``clock`` has the counters.
-    """
+    """The best evaluation so far; its ``checkpoint`` has no name until it is saved."""
 
     metric: str
     value: float
@@ -49,11 +46,7 @@ def higher_is_better(key: str) -> bool:
 
 
 def improved(best: Best | None, metric: str, scores: Mapping[str, float]) -> Best | None:
-    """Return the new best, if these scores are better than `best`; a tie is not.
-
-    Raises:
-        ConfigError: if the scores have no such metric.
-    """
+    """Return the new best, if these scores, which have the metric, are better; a tie is not."""
     if metric not in scores:
         raise ConfigError(
             f"checkpoint.best = {metric!r} is no score of an evaluation: "

@@ -165,11 +165,7 @@ def snapshot(
 
 
 def write(taken: Snapshot) -> None:
-    """Write a snapshot; it appears under its name whole or not at all.
-
-    Raises:
-        RlplastError: if the disk is full or not writable; what was there stays.
-    """
+    """Write a snapshot; it appears under its name whole or, with RlplastError, not at all."""
     folder, temporary, previous = taken.folder, taken.temporary, taken.previous
     try:
         taken.write_files(temporary)
@@ -329,8 +325,7 @@ def unseal_newer(root: Path, path: Path) -> None:
 def prune(root: Path, keep: int, best: str | None = None) -> None:
     """Delete all but the newest `keep` due checkpoints, those that stay, and the one called `best`.
 
-    A ``branch`` checkpoint, where a run stopped early, stays while it is the newest. Leftovers of
-    interrupted writing go too.
+    A ``branch`` checkpoint, where a run stopped early, stays while it is the newest.
     """
     sealed = _sealed(root)
     due = [(path, seal) for path, seal in sealed if path.name.startswith("step-")]

@@ -233,10 +233,7 @@ class RunConfig(Section):
             raise ConfigError(f"log.to = {self.log.to!r}: allowed is each once")
 
     def resolved(self, parent: "RunConfig | None" = None) -> "RunConfig":
-        """Return the config with what a run settles as it starts, on its machine.
-
-        `parent` is the config of the run that this one goes on from, whose choices it keeps.
-        """
+        """Return the config with what a run settles as it starts, or its `parent` has settled."""
         if self.device != "auto":
             return self
         if parent is not None:
@@ -258,10 +255,7 @@ class RunConfig(Section):
         """Refuse so many processes by ConfigError, if they cannot train the config together."""
 
     def adds_penalties_apart(self) -> bool:
-        """Say whether an update without a term is the same, bit for bit, whatever penalties exist.
-
-        Not so in a kind of run whose updates are compiled differently if there are penalties.
-        """
+        """Say whether other penalties leave an update without a term the same, bit for bit."""
         return True
 
     def to_resume(self) -> "RunConfig":

@@ -55,10 +55,7 @@ def rank() -> int:
 
 
 def join(device: torch.device) -> torch.device:
-    """Enter the process group, if there are several processes and it is not done yet.
-
-    Returns the device of this process: of CUDA devices, each takes its own.
-    """
+    """Enter the process group, if there is one, and return the device of this process."""
     if world() == 1:
         return device
     if device.type == "cuda":

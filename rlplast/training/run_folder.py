@@ -136,11 +136,7 @@ class RunFolder:
             self.listener(lines)
 
     def cut(self, lengths: Mapping[str, int]) -> None:
-        """Cut the files back to the lengths that a checkpoint stored.
-
-        Raises:
-            DamagedFile: if a file is shorter, or has no end of a line there: it was edited.
-        """
+        """Cut the files back to a checkpoint's lengths; DamagedFile if no line ends there."""
         for name, length in lengths.items():
             path, file = self.path / name, self._files[name]
             with path.open("rb") as reader:

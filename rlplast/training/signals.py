@@ -26,8 +26,7 @@ def stop_if_asked() -> None:
 def heard() -> list[signal.Signals]:
     """Return the signals that ask to stop; not SIGHUP where it is ignored, as nohup does.
 
-    SIGINT counts even where a shell without job control had it ignored. So Ctrl-C in a script also
-    stops the runs that it started with ``&``, once they have saved a checkpoint.
+    SIGINT counts even where a shell had it ignored, so Ctrl-C also stops runs started with ``&``.
     """
     asking = [signal.SIGINT, signal.SIGTERM]
     hangup = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN

@@ -55,8 +55,8 @@ class About:
 class Logger(Protocol):
     """Shows a run somewhere.
 
-    ``resumed`` says whether it has the lines of earlier processes already; None for one that hides
-    repeated lines by itself.
+    ``resumed``: whether it has the lines of earlier processes; None for one that hides repeats
+    itself.
     """
 
     resumed: bool | None

@@ -13,10 +13,7 @@ REMEDY = "look at what it says"
 
 
 class TensorBoard:
-    """Writes scalars over env_steps or updates, whichever are more.
-
-    The files are opened at the first line: what a killed process wrote from there on is hidden.
-    """
+    """Writes scalars over env_steps or updates, whichever are more."""
 
     resumed = None
 

@@ -17,10 +17,7 @@ _EXIT = {"done": 0, "interrupted": 130}
 
 
 class WeightsAndBiases:
-    """Logs lines and receipts as they come, drawn over the clock.
-
-    Its own step only counts what it was given, so it never goes back.
-    """
+    """Logs lines and receipts as they come, drawn over the clock: its own step never goes back."""
 
     def __init__(self, about: About) -> None:
         import wandb
