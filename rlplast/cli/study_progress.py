@@ -69,11 +69,9 @@ class StudyProgress(Rows):
 
 
 @contextmanager
-def study_progress(
-    root: Path, now: Callable[[], float] = time.monotonic
-) -> Iterator[Callable[[Progress], None]]:
+def study_progress(root: Path) -> Iterator[Callable[[Progress], None]]:
     """Show a study's progress while the block runs; yields an observer."""
-    with StudyProgress(root, now).shown() as watched:
+    with StudyProgress(root).shown() as watched:
 
         def observe(progress: Progress) -> None:
             watched.observe(progress)

@@ -87,22 +87,12 @@ def clock_words(counts: Mapping[str, Any]) -> str:
 
 
 def figure(value: float | None) -> str:
-    """Return a number with four significant digits, or a dash where there is none.
-
-    Examples:
-        >>> figure(0.123456), figure(None)
-        ('0.1235', '-')
-    """
+    """Return a number with four significant digits, or a dash where there is none."""
     return "-" if value is None else f"{value:.4g}"
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun.
-
-    Examples:
-        >>> counted(1, "episode"), counted(2, "episode")
-        ('1 episode', '2 episodes')
-    """
+    """Return a number with its noun."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 

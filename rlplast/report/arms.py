@@ -160,15 +160,15 @@ def looks(arms: Sequence[str], baseline: str | None) -> tuple[Look, ...]:
     return tuple(found)
 
 
-def unused(name: str, names: Collection[str], joint: str = " ") -> str:
+def unused(name: str, names: Collection[str]) -> str:
     """Return a name that is none of `names`: itself, or with a number from 2 on.
 
     Examples:
-        >>> unused("a", ["a", "a 2"])
-        'a 3'
+        >>> unused("a", ["a", "a-2"])
+        'a-3'
     """
     number, free = 1, name
     while free in names:
         number += 1
-        free = f"{name}{joint}{number}"
+        free = f"{name}-{number}"
     return free

@@ -212,7 +212,7 @@ def metrics(report: Report) -> Iterator[Chart]:
                             mean = np.nanmean(ys, axis=0)
                             line = _line(look, xs / step, mean, most=PANEL_POINTS)
                             rows.append(line | {"layer": layer})
-            name = unused(f"metrics-{report.slugs[task]}-{slug_of(network)}", used, "-")
+            name = unused(f"metrics-{report.slugs[task]}-{slug_of(network)}", used)
             used.append(name)
             caption = "Mean over seeds; each panel has its own y axis."
             if any(len(layers) > 1 for layers in names.values()):

@@ -58,7 +58,7 @@ class Report:
         """Task → its part of a file's name, each another; "all" is that of all tasks."""
         found = {ALL_TASKS: "all"}
         for task in self.results.tasks:
-            found[task] = unused(slug_of(task), found.values(), "-")
+            found[task] = unused(slug_of(task), found.values())
         return found
 
     @cached_property

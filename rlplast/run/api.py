@@ -115,7 +115,7 @@ class Run:
         return read_lines(self.path / f"{name}.jsonl")
 
     def agent(self) -> Any:
-        """Return the Trainable with the weights that evaluations of the checkpoint use; built once."""
+        """Return the Trainable with the weights that the run's evaluations use; built once."""
         if self._trainable is None:
             trainable, hooks = self._opened(self.config, data=False)
             write([Assign(block, value) for block, value in hooks.evaluation().items()])

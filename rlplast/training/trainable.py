@@ -116,7 +116,7 @@ class Trainable(Source, Protocol):
         return ()
 
     def phase_over(self) -> bool:
-        """Whether the next step, once no update is owed, starts a phase; the old one is measured."""
+        """Whether a phase starts with the next step once no update is owed; the old is measured."""
         return False
 
     def evaluate(self, number: int, episodes: int) -> dict[str, float]:
