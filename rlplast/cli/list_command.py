@@ -114,9 +114,6 @@ def list_rows(family: str | None = None, known: Mapping[str, list[Row]] | None =
     """Return the rows of one family, or of all, as ``--json`` prints them.
 
     `known` has rows of families for which nothing needs to be imported.
-
-    Raises:
-        ConfigError: naming the nearest family if there is no such one.
     """
     if family is not None:
         check_choice("family", family, FAMILIES)

@@ -86,12 +86,8 @@ class Rows(Progress):
     """Rows on stderr, one for each task: its name, a bar, its share, rate and time left.
 
     They are redrawn in place on a terminal, and are as long as it is wide at the moment. Elsewhere
-    a plain line says the same after 4 s and every 30 s.
-
-    Args:
-        now: a clock, in seconds.
-        bar: columns of a bar, at most.
-        stays: whether the last rows stay, or are printed, after `shown`.
+    a plain line says the same after 4 s and every 30 s. The last ones stay after `shown`, if told
+    so.
 
     Attributes:
         details: what a line under the first row says, the most important first.

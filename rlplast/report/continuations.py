@@ -18,14 +18,12 @@ __all__ = ["recoveries", "share_recovered"]
 def recoveries(results: Results) -> pd.DataFrame:
     """Return which continuations recovered, by task and arm.
 
-    A continuation recovers if its final score is at least as good as the study says, or as
-    the best score of its prefix, without which a seed is left out. One that has no score at its end
-    does not.
+    That is, whose final score is at least as good as the study says, or as the best score of their
+    prefix, without which a seed is left out. Without a score at its end none does.
 
     Returns:
         Columns: ``task``, ``arm``, ``value``, ``low``, ``high``, ``count`` (continuations),
-            ``recovered``, ``seeds``, ``least`` and ``most`` (scores from which one counts). Empty
-            for runs without continuations.
+            ``recovered``, ``seeds``, ``least`` and ``most`` (scores from which one counts).
     """
     done = results.done[results.done.branch.notna()]
     several = done.study.map(results.runs.groupby("study").continuation.max() > 1).astype(bool)

@@ -68,11 +68,10 @@ class Mean:
 def middle(samples: Sequence[np.ndarray]) -> Mean:
     """Return the IQM of all samples together, with its standard error.
 
-    The standard error is the larger one of two: that of a trimmed mean (Tukey & McLaughlin 1963),
-    from winsorised values, which with few seeds is too small where the seeds in the middle happen
-    to
-    agree; and that of the plain mean. Both are made within each sample, so how far tasks are apart
-    is in neither.
+    That is the larger of two: that of a trimmed mean (Tukey & McLaughlin 1963), from winsorised
+    values, which with few seeds is too small where the seeds in the middle happen to agree; and
+    that
+    of the plain mean. Both are made within each sample, so how far tasks are apart is in neither.
 
     Args:
         samples: per task, scores, shape (..., seeds), at least two seeds; leading axes equal.
@@ -148,11 +147,7 @@ def probability_of_improvement(x: Sequence[np.ndarray], y: Sequence[np.ndarray])
 
     The mean over tasks of P(X > Y) + ½ P(X = Y), over all pairs of seeds (the Mann–Whitney U
     statistic over its maximum). The two arms count as independent: where they share seeds, the
-    interval is rather too long.
-
-    Args:
-        x: per task, the scores of one arm's seeds, shape (seeds,).
-        y: per task, those of the other arm, shape (seeds of that arm,).
+    interval is rather too long. Both have, per task, the scores of the arm's seeds, shape (seeds,).
     """
     count, sizes = sum(map(len, x)), [(len(a), len(b)) for a, b in zip(x, y, strict=True)]
     fewest = min(map(min, sizes))
@@ -257,14 +252,9 @@ def curve_band(
 def area_under_curve(xs: np.ndarray, ys: np.ndarray, start: float | None = None) -> float:
     """Return a curve's mean height: its area by trapezoids over its length.
 
-    Args:
-        xs: ascending, shape (points,).
-        ys: shape (points,).
-        start: x from which on; the curve is cut there by a straight line. Default, or before the
-            first point: the whole curve.
-
-    Returns:
-        Of a single point its value, of none not-a-number.
+    The curve begins at `start`, cut there by a straight line, or at its first point. `xs` ascend;
+    both
+    have shape (points,). Of a single point it is its value, of none not-a-number.
     """
     if start is not None and len(xs) and start > xs[0]:
         if start > xs[-1]:

@@ -161,10 +161,7 @@ def sequence(visits: pd.DataFrame, shares: bool) -> pd.DataFrame:
     """Return the numbers of each arm, estimated over its seeds, from all `visits`.
 
     The arm called ``oracle`` is what others are compared with, seed by seed; `shares` as of
-    `forward_transfer`.
-
-    Returns:
-        Columns: ``arm``, ``seeds``, and `NUMBERS`, each with NAME_low and NAME_high.
+    `forward_transfer`. Columns are ``arm``, ``seeds``, and `NUMBERS` with NAME_low and NAME_high.
     """
     oracle = dict(iter(visits[visits.arm == ORACLE].groupby("seed")))
     apart = (-1.0, 1.0) if shares else UNBOUNDED  # what differences of scores can be

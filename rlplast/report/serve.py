@@ -37,13 +37,9 @@ def serve(
 ) -> None:
     """Show a report on this machine until interrupted; its page renews itself.
 
-    Args:
-        folders: of the runs.
-        write: writes ``report.html`` into `out`.
-        out: the folder to show.
-        port: 0 for any that is free.
-        started: called with the page's address.
-        failed: called with a line that says why the report could not be written again.
+    `write` writes ``report.html`` into `out`; port 0 is any that is free. `started` is called with
+    the
+    page's address, `failed` with a line that says why the report could not be written again.
 
     Raises:
         ConfigError: if the port is taken.

@@ -182,17 +182,9 @@ def drop_and_recovery(
     """Return how much a score fell at a firing, after how long it was back, and the area lost.
 
     The area is between the last score before and the curve after, until it is back there or ends.
-    From the firing to the first score after it the curve is flat.
-
-    Args:
-        xs: ascending, shape (points,).
-        ys: shape (points,).
-        moment: x of the firing.
-        after: index of the first score after it.
-        higher: whether a higher score is better.
-
-    Returns:
-        None without a score on either side. The time is 0 without a drop, inf if it never was back.
+    From the firing, at `moment`, to the first score after it, number `after`, the curve is flat.
+    The
+    time is 0 without a drop, inf if the score never was back. None without a score on either side.
     """
     if not 0 < after < len(xs):
         return None

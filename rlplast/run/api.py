@@ -311,13 +311,10 @@ def resume(
 ) -> Run:
     """Continue a run from its newest undamaged checkpoint.
 
-    Args:
-        run: its folder.
-        total: a new, longer total; percentages keep referring to the old one.
-        observer: called after every step.
-        report: called with messages, such as of a damaged checkpoint passed over.
-        until: where to stop early, as `Loop` says.
-        device: another device; default: that of the run.
+    Percentages keep referring to the old total. `observer` is called after every step, `report`
+    with
+    messages, such as of a damaged checkpoint passed over; `until` is where to stop early, as `Loop`
+    says.
 
     Raises:
         ConfigError: if it is no run's folder, the new total is no longer one, or the run's device
@@ -407,12 +404,9 @@ def branch(
 ) -> Run:
     """Make a run that goes on, by `resume`, from where another one stopped.
 
-    Args:
-        run: folder of a run that was ended by `until`, or before any of it.
-        out: the new run's folder; empty, or none yet.
-        config: the new run's; up to there it agrees with that of `run`.
-        until: that of `run`.
-        study: what run.json says of the study that the run is a cell of.
+    `run` was ended by `until`, or before any of it; up to there `config` agrees with its own.
+    `study` is
+    what run.json says of the study that the new run is a cell of.
 
     Raises:
         ConfigError: if `out` is not empty.
@@ -481,10 +475,9 @@ def load(
 ) -> Run:
     """Open a run's folder; modules that ``rlplast --import`` named are imported again.
 
-    Args:
-        run: the folder.
-        checkpoint: which checkpoint its agent has: newest, best or a name such as ``step-800``.
-        report: called with a message for each newer checkpoint that is damaged and passed over.
+    `checkpoint` is newest, best or a name such as ``step-800``; `report` is called with a message
+    for
+    each newer one that is damaged and passed over.
 
     Raises:
         ConfigError: if it is none, a module that it was begun with is not there, or another version

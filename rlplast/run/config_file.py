@@ -25,12 +25,12 @@ _LARGEST = 1e38  # the range of float32
 def read_config(source: str | Path | Mapping[str, Any], *overrides: Mapping[str, Any]) -> RunConfig:
     """Return a checked config.
 
+    Text under ``hooks``, ``penalties`` or ``layers`` is the path of a YAML file that holds the
+    list, or the name of a shipped one such as ``supervised/hooks/fire``.
+
     Args:
         source: a path, a shipped name such as ``dqn/asterix``, or a mapping.
         overrides: values by dotted key, applied last; a later mapping's over an earlier one's.
-
-    Text under ``hooks``, ``penalties`` or ``layers`` is the path of a YAML file that holds the
-    list, or the name of a shipped one such as ``supervised/hooks/fire``.
 
     Raises:
         ConfigError: naming the key, its value, and what is allowed.

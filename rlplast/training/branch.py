@@ -29,10 +29,10 @@ def branch_run(
 ) -> None:
     """Make `out` a run that `resume` continues from the newest checkpoint of `run`.
 
-    Its lines begin with those of `run`. It appears whole or not at all.
+    Its lines begin with those of `run`, which nobody writes to. It appears whole or not at all.
 
     Args:
-        run: a run's folder that nobody writes to.
+        run: a run's folder.
         out: the new folder; an empty one, or none yet.
         config: the new run's config.yaml.
         info: the new run's run.json, but for its status and where it comes from.

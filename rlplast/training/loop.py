@@ -51,13 +51,11 @@ class Loop:
         total: the run's length.
         folder: where everything is written.
         intervals: how often.
-        measure: returns plasticity metrics by name, given the Trainable and a number that seeds the
-            probe; with `state_dict` and `load_state_dict` if it remembers something.
-        observer: called after every step, for progress bars; its method `begins`, if it has one,
-            before the first.
-        until: where to stop early, at whichever comes first: after that step, before anything that
-            is due there, which a run that goes on from the checkpoint fires first. So runs whose
-            hooks differ from there on can share this one (a study's prefix).
+        measure: returns plasticity metrics by name, given a number that seeds the probe.
+        observer: called after every step; its method `begins`, if it has one, before the first.
+        until: where to stop early, at whichever comes first: before anything that is due there,
+            which a run that goes on from the checkpoint fires first. So runs whose hooks differ
+            from there on can share this one (a study's prefix).
         runs: the run's id, then those of the runs it was branched from; none if not known.
         latest: the newest value of each name in metrics.jsonl.
         doing: what it does at the moment, in a word, for progress bars.
