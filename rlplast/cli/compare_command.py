@@ -27,13 +27,11 @@ _TITLES = {  # of what differs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("runs", type=Path, nargs=2, metavar="RUN", help="folders of two runs")
     parser.add_argument("--json", action="store_true", help="print data, not text")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
     from rlplast.report.two_runs import compare  # statistics are slow to import
 
     found = compare(*args.runs)

@@ -31,7 +31,6 @@ BUILT_IN = ("digits", "random", "bit_flipping", "curve")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("name", nargs="?", metavar="NAME", help=" | ".join(SETS))
     parser.add_argument("--root", type=Path, metavar="DIR", help="folder of what you downloaded")
     parser.add_argument(
@@ -47,7 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
     if args.name is None:
         if args.root is not None or args.download:
             raise ConfigError(f"NAME is not set: allowed with --root are {', '.join(SETS)}")

@@ -25,7 +25,6 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("folder", metavar="RUN", help="the run's folder")
     parser.add_argument(
         "--checkpoint", default="newest", help="newest (default), best, or a name such as step-800"
@@ -43,7 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
     if Path(args.folder).is_file():
         raise ConfigError(
             f"{args.folder} is a file: allowed is a run's folder. In Python there are "

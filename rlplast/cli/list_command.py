@@ -41,7 +41,6 @@ FAMILIES = (*registry.FAMILIES, "hooks", "methods")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument(
         "family", nargs="?", metavar="FAMILY", help=f"{' | '.join(FAMILIES)}; default: all"
     )
@@ -159,7 +158,6 @@ def _described(params: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
     more = imported() or plugins.packages()  # which may have registered rows
     rows = list_rows(args.family, None if more else json.loads(REGISTERED.read_text()))
     if args.json:

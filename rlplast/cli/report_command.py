@@ -23,7 +23,6 @@ __all__ = ["add_arguments", "report", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="studies or runs")
     parser.add_argument("--out", type=Path, help="folder to write; default: DIR/report")
     parser.add_argument(
@@ -35,7 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
     if args.serve:
         _serve(args)
     else:

@@ -17,7 +17,6 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("--out", metavar="FILE", type=Path, help="instead of printing it")
 
 

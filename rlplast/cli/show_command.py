@@ -30,13 +30,11 @@ _FEW = 20  # failures and running cells
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("folder", type=Path, metavar="RUN", help="folder of a run or a study")
     parser.add_argument("--json", action="store_true", help="print data, not text")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
     folder = args.folder
     if (folder / "study.json").exists():
         found, text = show_study(folder) | _arms(folder), _study_text

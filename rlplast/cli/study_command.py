@@ -26,7 +26,6 @@ __all__ = ["add_arguments", "run", "shown"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("config", metavar="CONFIG", help="file or shipped name")
     parser.add_argument("--out", help="the study's folder; default: runs/study-NAME")
     parser.add_argument("--executor", help="local, ray or slurm; default: the config's")
@@ -44,7 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
     # Both import more than other commands need.
     if args.smoke:
         from rlplast.cli.study_smoke import run_smoke
