@@ -22,7 +22,7 @@ def build(config: RunConfig) -> tuple[Trainable, Hooks]:
     """Return the Trainable of a config and its hooks, everything checked."""
     check_names(config.metrics.names)
     trainable = build_trainable(config)
-    measured = config.metrics.names if config.metrics.every is not None else None
+    names = tuple(config.metrics.names) if config.metrics.every is not None else None
     try:
         hooks = Hooks(
             config.hooks,
@@ -31,7 +31,7 @@ def build(config: RunConfig) -> tuple[Trainable, Hooks]:
             config.stream_seed,
             config.schedule_units,
             getattr(trainable, "horizon", config.horizon)(),  # exact, once the data are known
-            Measured(measured and tuple(measured), config.evaluate.every is not None),
+            Measured(names, config.evaluate.every is not None),
             source=trainable,
             penalties=trainable.penalties,
         )
