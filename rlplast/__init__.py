@@ -77,20 +77,14 @@ _HOMES = {
     "rlplast.core.network.record": ("record",),
     "rlplast.core.network.units": ("UnitSpec",),
     "rlplast.training.kinds": ("register_kind",),
-    "rlplast.methods.dash": ("dash",),
-    "rlplast.methods.fire": ("fire",),
-    "rlplast.methods.full_reset": ("full_reset",),
-    "rlplast.methods.head_reset": ("head_reset",),
     "rlplast.methods.l2": ("L2",),
     "rlplast.methods.l2_init": ("L2Init",),
     "rlplast.methods.lifecycle": ("Lifecycle",),
     "rlplast.methods.parseval": ("Parseval",),
-    "rlplast.methods.redo": ("redo",),
-    "rlplast.methods.regrama": ("regrama",),
-    "rlplast.methods.shrink_perturb": ("shrink_perturb",),
-    "rlplast.methods.swr": ("swr",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
+_METHODS = ("dash", "fire", "full_reset", "head_reset", "redo", "regrama", "shrink_perturb", "swr")
+_HOME |= {name: f"rlplast.methods.{name}" for name in _METHODS}
 __all__ = [
     "L2",
     "Assign",
@@ -153,18 +147,15 @@ def train(
     observer: "Callable[[Loop], None] | None" = None,
     **overrides: Any,
 ) -> "Run":
-    """Train a config to its end, as `rlplast train` does.
+    """Train a config to its end, as `rlplast train` does, and return the run.
 
     Args:
         config: a path, a shipped name such as ``dqn/asterix``, or a mapping of keys.
         out: the run's folder; default: a new folder below ``runs/``.
         observer: called after every step; ``loop.latest`` has the newest value of each name in
             metrics.jsonl, and ``loop.trainable.clock`` counts. What it raises ends the run.
-        **overrides: keys of the config to set. Write nested keys with double underscores, such
-            as ``optimizer__lr=1e-4``.
-
-    Returns:
-        The finished run.
+        **overrides: keys of the config to set. Write nested keys with double underscores, such as
+            ``optimizer__lr=1e-4``.
     """
     from rlplast.run import api
 
@@ -172,14 +163,11 @@ def train(
 
 
 def resume(run: "str | Path", total: str | None = None) -> "Run":
-    """Continue a run from its newest undamaged checkpoint, as `rlplast resume` does.
+    """Continue a run from its newest undamaged checkpoint, as `rlplast resume` does, and return it.
 
     Args:
         run: the run's folder.
         total: a new, longer total. Percentages stay shares of the old one.
-
-    Returns:
-        The finished run.
     """
     from rlplast.run import api
 
@@ -214,8 +202,8 @@ def units(model: Any, units: Any = None) -> "tuple[UnitGroup, ...]":
         units: `UnitSpec`s, for a model that does not declare its units and cannot be traced.
 
     Returns:
-        The groups that methods may edit. A model in which all layers write to a residual stream has
-        none. ``Network("model", model).units().refused`` says of each layer why it has none.
+        The groups that methods may edit; none where all layers write to a residual stream.
+        ``Network("model", model).units().refused`` says of each layer why it has none.
 
     Raises:
         NothingToEdit: if no units were found because the model cannot be traced.

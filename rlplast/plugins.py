@@ -1,12 +1,5 @@
 """Plug-ins: what installed packages add by entry points, without `--import`.
 
-- `METHODS`, `ENVS`, `KINDS`: the groups of entry points. Each names a module that registers what
-  it brings when it is imported.
-- `load`: import the entry points of a group, each once.
-- `owner`, `origin`: where something registered comes from; `packages`: who may bring something.
-- `BrokenPlugin`: raised for an entry point that cannot be loaded.
-- `import_named`: imports a module that a user names, from the current folder too.
-
 Needs the standard library only: environments import this, and no torch.
 """
 
@@ -104,11 +97,7 @@ def origin(module: str) -> str:
 
 
 def import_named(module: str) -> ModuleType:
-    """Import a module that a user names, looked for in the current folder too.
-
-    Raises:
-        ModuleNotFoundError: if there is none, or one that it imports is not there.
-    """
+    """Import a module that a user names, looked for in the current folder too."""
     here = str(Path.cwd())
     if here not in sys.path:
         # Last, or folders of the user's called agents or envs would hide ours; and it stays

@@ -55,7 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
     kind: Any = registry.get("methods", args.method).target
     needs = [f"reads {what}" for what in kind.reads]
     if any(implements(kind, name) for name in ("install", "term", "follow")):

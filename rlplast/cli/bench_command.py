@@ -29,13 +29,11 @@ SAME = 1.02  # times the least time: what counts as equal to it
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("config", metavar="CONFIG", help="file or shipped name")
     parser.set_defaults(takes_overrides=True)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
     began = time.monotonic()
     config: Any = read_config(args.config, overrides(args.overrides))
     with stoppable():

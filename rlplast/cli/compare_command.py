@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from rlplast.cli.output import new_console, show_json, visible
@@ -27,13 +27,11 @@ _TITLES = {  # of what differs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("runs", type=Path, nargs=2, metavar="RUN", help="folders of two runs")
     parser.add_argument("--json", action="store_true", help="print data, not text")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
     from rlplast.report.two_runs import compare  # statistics are slow to import
 
     found = compare(*args.runs)
@@ -51,15 +49,10 @@ def run(args: argparse.Namespace) -> int:
         _pairs(console, title, pairs)
     _pairs(console, "results", _results(found, alike), "")
     console.print()
-    show_rows(console, _verdict(found) if alike else [("equal", _kinds(found))])
-    return 0
-
-
-def _kinds(found: Mapping[str, Any]) -> str:
     one, other = found["kinds"]
-    return (
-        f"no, A is of kind {one} and B of kind {other}; keys of one of them are left out (--json)"
-    )
+    kinds = f"A is of kind {one} and B of kind {other}; keys of one of them are left out (--json)"
+    show_rows(console, _verdict(found) if alike else [("equal", f"no, {kinds}")])
+    return 0
 
 
 def _results(found: Mapping[str, Any], alike: bool) -> dict[str, list[str]]:
@@ -82,9 +75,8 @@ def _pairs(
     _say(console, title if pairs else f"{title}{none}", "bold")
     if not pairs:
         return
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for head in ("", "A", "B"):
-        table.add_column(head, overflow="fold")
+    heads = (Column(head, overflow="fold") for head in ("", "A", "B"))
+    table = Table(*heads, box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for key, pair in pairs.items():
         table.add_row(*map(str, (key, *pair)))
     console.print(table)

@@ -31,7 +31,6 @@ BUILT_IN = ("digits", "random", "bit_flipping", "curve")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("name", nargs="?", metavar="NAME", help=" | ".join(SETS))
     parser.add_argument("--root", type=Path, metavar="DIR", help="folder of what you downloaded")
     parser.add_argument(
@@ -47,11 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
     if args.name is None:
         if args.root is not None or args.download:
             raise ConfigError(f"NAME is not set: allowed with --root are {', '.join(SETS)}")
-        show(_sets())
+        table = Table("name", "what", "for", "licence", "from")
+        for name, own in SETS.items():
+            table.add_row(name, own.title, own.purpose, own.licence, own.page)
+        show(table)
         return 0
     if args.name in BUILT_IN:
         say(f"{args.name} needs no file: it comes with rlplast; use data.name: {args.name}")
@@ -76,13 +77,6 @@ def run(args: argparse.Namespace) -> int:
             f"permissions, such as with `chmod -R u+rwX {args.root}`"
         ) from error
     return 0
-
-
-def _sets() -> Table:
-    table = Table("name", "what", "for", "licence", "from")
-    for name, own in SETS.items():
-        table.add_row(name, own.title, own.purpose, own.licence, own.page)
-    return table
 
 
 def _say_source(own: Published) -> None:

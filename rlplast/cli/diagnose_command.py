@@ -10,7 +10,6 @@ import argparse
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Column, Table
@@ -26,7 +25,6 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("folder", metavar="RUN", help="the run's folder")
     parser.add_argument(
         "--checkpoint", default="newest", help="newest (default), best, or a name such as step-800"
@@ -44,11 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command.
-
-    Raises:
-        ConfigError: for a file in place of a run, or a value that is not allowed.
-    """
     if Path(args.folder).is_file():
         raise ConfigError(
             f"{args.folder} is a file: allowed is a run's folder. In Python there are "
@@ -65,14 +58,11 @@ def run(args: argparse.Namespace) -> int:
         observer=lambda text: None if args.json else say(text),
     )
     if args.json:
-        show_json({"verdict": found.verdict, **_plain(found)})
+        plain = dataclasses.asdict(found) | {"run": str(found.run)}
+        show_json({"verdict": found.verdict, **plain})
     else:
         _text(new_console(), found)
     return 0
-
-
-def _plain(found: Diagnosis) -> dict[str, Any]:
-    return dataclasses.asdict(found) | {"run": str(found.run)}
 
 
 def _text(console: Console, found: Diagnosis) -> None:

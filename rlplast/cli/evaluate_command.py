@@ -18,7 +18,6 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("folder", metavar="RUN", help="the run's folder")
     parser.add_argument("--episodes", type=int, help="full episodes, for an agent (default 10)")
     parser.add_argument(
@@ -28,7 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
     opened = api.load(args.folder, args.checkpoint, warn)
     try:
         if args.checkpoint == "best":

@@ -18,10 +18,7 @@ _SHOWN = 20  # receipts
 
 
 def finish(run: Run) -> None:
-    """Print a run's receipts and last scores, and draw ``plot.png`` into its folder.
-
-    The run has ended well, so what is wrong with its lines is only a warning.
-    """
+    """Print a run's receipts and last scores, and draw ``plot.png``; damaged lines only warn."""
     try:
         _finish(run)
     except DamagedFile as error:

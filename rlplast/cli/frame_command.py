@@ -16,18 +16,12 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="studies or runs")
     parser.add_argument("--out", type=Path, required=True, help="a .csv or .parquet file to write")
     parser.add_argument("--runs", action="store_true", help="a row per run, not per number")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command.
-
-    Raises:
-        ConfigError: if --out is of another kind, or pyarrow is not installed.
-    """
     from rlplast.report import frame  # pandas is slow to import
 
     if args.out.suffix not in (".csv", ".parquet"):

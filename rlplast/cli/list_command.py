@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from rlplast import plugins
 from rlplast.cli.output import say, show_json
@@ -41,7 +41,6 @@ FAMILIES = (*registry.FAMILIES, "hooks", "methods")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument(
         "family", nargs="?", metavar="FAMILY", help=f"{' | '.join(FAMILIES)}; default: all"
     )
@@ -113,12 +112,7 @@ def _families(family: str | None) -> tuple[str, ...]:
 def list_rows(family: str | None = None, known: Mapping[str, list[Row]] | None = None) -> list[Row]:
     """Return the rows of one family, or of all, as ``--json`` prints them.
 
-    Args:
-        family: one of `FAMILIES`.
-        known: rows of families for which nothing needs to be imported.
-
-    Raises:
-        ConfigError: naming the nearest family if there is no such one.
+    `known` has rows of families for which nothing needs to be imported.
     """
     if family is not None:
         check_choice("family", family, FAMILIES)
@@ -164,7 +158,6 @@ def _described(params: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
     more = imported() or plugins.packages()  # which may have registered rows
     rows = list_rows(args.family, None if more else json.loads(REGISTERED.read_text()))
     if args.json:
@@ -187,12 +180,10 @@ def run(args: argparse.Namespace) -> int:
 def _show_table(rows: list[Row]) -> None:
     """Print what each entry of a family does."""
     foreign = any(row["from"] != "rlplast" for row in rows)
-    table = Table()
     longest = max(len(row["name"]) for row in rows)
-    table.add_column("name", no_wrap=True, min_width=min(longest, 40))  # whole, to be copied
+    name = Column("name", no_wrap=True, min_width=min(longest, 40))  # whole, to be copied
     heads = ["summary", "from"] if foreign else ["summary"]
-    for head in heads:
-        table.add_column(head, overflow="fold")
+    table = Table(name, *(Column(head, overflow="fold") for head in heads))
     for row in rows:
         table.add_row(row["name"], *(row[head] for head in heads))
     show(table, columns(_PIPED_WIDTH))

@@ -1,8 +1,4 @@
-"""What a command says while it works: rows that are redrawn, or plain lines from time to time.
-
-- `Rows`: rich's progress, with a line of details, and plain lines where there is no terminal.
-- `step_shown`: what is done just now, and nothing else; `counted_shown`: a count.
-"""
+"""What a command says while it works: rows that are redrawn, or plain lines from time to time."""
 
 import sys
 import threading
@@ -90,12 +86,8 @@ class Rows(Progress):
     """Rows on stderr, one for each task: its name, a bar, its share, rate and time left.
 
     They are redrawn in place on a terminal, and are as long as it is wide at the moment. Elsewhere
-    a plain line says the same after 4 s and every 30 s.
-
-    Args:
-        now: a clock, in seconds.
-        bar: columns of a bar, at most.
-        stays: whether the last rows stay, or are printed, after `shown`.
+    a plain line says the same after 4 s and every 30 s. The last ones stay after `shown`, if told
+    so.
 
     Attributes:
         details: what a line under the first row says, the most important first.
@@ -137,16 +129,11 @@ class Rows(Progress):
         """Note how far a task is.
 
         Its rate is that of the later part of its time: what is slow at first (or fast, as an agent
-        before its first update) is soon forgotten, and pauses count.
-
-        Args:
-            number: of the task.
-            done: how much of `total` is done.
-            total: the whole.
-            unit: what its rate is counted in; without one no rate is shown.
-            scale: how many of that unit `done` has, each.
-            uneven: whether its rate changes so much that the time left is given as a range: by the
-                rate of late, and by that since the beginning.
+        before its first update) is soon forgotten, and pauses count. It is in `unit`, of which
+        `done`
+        has `scale` each; without a unit none is shown. If it is `uneven`, the time left is a range:
+        by
+        the rate of late, and by that since the beginning.
         """
         task, now = next(task for task in self.tasks if task.id == number), self.get_time()
         self.speed_estimate_period = max(_WINDOW, (task.elapsed or 0.0) * 2 / 3)
@@ -191,8 +178,8 @@ class Rows(Progress):
     def shown(self) -> Iterator[Self]:
         """Show the rows while the block runs.
 
-        Without a terminal, the last line is left out if the block fails, or was so short that there
-        was none before.
+        Without a terminal, the last line is left out if the block fails, or if there was none
+        before.
         """
         if not self.disable:
             self.start()

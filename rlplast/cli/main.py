@@ -111,14 +111,9 @@ def parser(imported: Callable[[], None] = lambda: None) -> argparse.ArgumentPars
 
 
 def main(argv: Sequence[str] | None = None, imported: Callable[[], None] = lambda: None) -> int:
-    """Run one command.
+    """Run one command; returns the exit code.
 
-    Args:
-        argv: arguments without the program's name; default: the process's own.
-        imported: called once the command's file is imported, which takes seconds.
-
-    Returns:
-        The exit code.
+    `argv` has no program's name; `imported` is called once the command's file is imported.
     """
 
     def run() -> int:

@@ -22,7 +22,6 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     add = parser.add_argument
     add("file", type=Path, metavar="FILE", help="a .safetensors, or a flat .pt")
     reference = "earlier weights; adds weight_difference, sfe and sfe_normalized"
@@ -39,7 +38,6 @@ def _weights(path: Path) -> dict[str, Tensor]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
     weights, reference = (path and _weights(path) for path in (args.file, args.reference))
     result = measure(weights, reference)
     chosen = args.metric or list(result["total"])

@@ -2,12 +2,6 @@
 
 Names in configs, run folders and files are whatever somebody wrote there: they may hold letters
 that move the cursor, or brackets that look like rich's markup.
-
-- `say`, `warn`: a line on stdout, or on stderr.
-- `new_console`: a rich console for tables and trees, and for what is redrawn.
-- `show_json`: a value as ``--json`` prints it.
-- `visible`: a text as all of them print it.
-- `safe_warnings`, `show_error`: what Python itself prints.
 """
 
 import json
@@ -57,12 +51,7 @@ class _Console(Console):
 
 
 def new_console(stderr: bool = False, width: int | None = None) -> Console:
-    """Return a rich console.
-
-    Args:
-        stderr: whether it prints there.
-        width: columns; default: the terminal's.
-    """
+    """Return a rich console; without a width as wide as the terminal."""
     return _Console(stderr=stderr, width=width, markup=False, emoji=False)
 
 

@@ -24,11 +24,7 @@ _SCORES = {  # name in metrics → in the line
 
 
 class RunProgress(Rows):
-    """The rows of a run, and its loop's observer.
-
-    Args:
-        now: a clock, in seconds.
-    """
+    """The rows of a run, and its loop's observer."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__(now)
@@ -50,10 +46,6 @@ class RunProgress(Rows):
     def __call__(self, loop: Loop) -> None:
         """Note what the next step will be."""
         self._compiling = getattr(loop.trainable, "about_to_compile", False)
-
-    def forget(self) -> None:
-        """Let go of the loop, and of the environments and networks that it holds."""
-        self._loop = None
 
     def look(self) -> None:
         """Read where the run is now."""
@@ -99,11 +91,7 @@ def _length(loop: Loop) -> tuple[str, float]:
 
 @contextmanager
 def progress(now: Callable[[], float] = time.monotonic) -> Iterator[Callable[[Loop], None]]:
-    """Show a run's progress while the block runs; yields the loop's observer.
-
-    Args:
-        now: a clock, in seconds.
-    """
+    """Show a run's progress while the block runs; yields the loop's observer."""
     if rank() > 0:
         yield lambda loop: None
         return
@@ -113,4 +101,4 @@ def progress(now: Callable[[], float] = time.monotonic) -> Iterator[Callable[[Lo
             yield watched
             watched.ended = True
     finally:
-        watched.forget()
+        watched._loop = None  # which holds environments and networks

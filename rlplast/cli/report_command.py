@@ -7,6 +7,7 @@ runs.csv and curves.csv.
 
 import argparse
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,6 @@ __all__ = ["add_arguments", "report", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="studies or runs")
     parser.add_argument("--out", type=Path, help="folder to write; default: DIR/report")
     parser.add_argument(
@@ -34,10 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
     if args.serve:
-        return _serve(args)
-    report(args.folders, args.out)
+        _serve(args)
+    else:
+        report(args.folders, args.out)
     return 0
 
 
@@ -54,7 +54,7 @@ def _warn(line: str) -> None:
     warn(f"rlplast: {line}")
 
 
-def _serve(args: argparse.Namespace) -> int:
+def _serve(args: argparse.Namespace) -> None:
     from rlplast.report import contents
     from rlplast.report.serve import serve
 
@@ -66,11 +66,8 @@ def _serve(args: argparse.Namespace) -> int:
     def started(address: str) -> None:
         say(f"report: {address}   Ctrl-C ends it")
 
-    try:
+    with suppress(KeyboardInterrupt):
         serve(args.folders, write, out, args.port, started, _warn)
-    except KeyboardInterrupt:
-        return 0
-    return 0
 
 
 def _table(written: "Written") -> Table:

@@ -15,18 +15,12 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("folder", metavar="RUN", help="the run's folder")
     parser.add_argument("--total", help="a new, longer total, such as '400k env_steps'")
     parser.add_argument("--device", help="another device to go on on, such as cpu")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command.
-
-    Raises:
-        ConfigError: for a longer total in a study's folder, or a prefix, which must not grow.
-    """
     study = study_of(Path(args.folder))
     if study is not None and is_prefix(study, Path(args.folder)):
         raise ConfigError(

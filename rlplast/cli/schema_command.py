@@ -17,16 +17,11 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("--out", metavar="FILE", type=Path, help="instead of printing it")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print or write the schema.
-
-    Raises:
-        ConfigError: for a file in a folder that is not there.
-    """
+    """Print or write the schema."""
     text = schema_text()
     if args.out is None:
         say(text, end="")

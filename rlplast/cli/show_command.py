@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from rlplast.cli.output import new_console, show_json
 from rlplast.cli.tables import clock_words, figure, rate, receipt_table, show_rows, size
@@ -30,17 +30,11 @@ _FEW = 20  # failures and running cells
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("folder", type=Path, metavar="RUN", help="folder of a run or a study")
     parser.add_argument("--json", action="store_true", help="print data, not text")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command.
-
-    Raises:
-        ConfigError: if there is no run and no study.
-    """
     folder = args.folder
     if (folder / "study.json").exists():
         found, text = show_study(folder) | _arms(folder), _study_text
@@ -125,11 +119,10 @@ def _run_text(console: Console, found: Mapping[str, Any]) -> None:
 
 def _cost_table(cost: Mapping[str, Any]) -> Table:
     """Return a table of what the newest firings cost."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for head in ("fired", "at"):
-        table.add_column(head, overflow="fold")
-    for head in (f"drop of\n{cost['score']}", f"recovered\nafter {cost['unit']}", "area\nlost"):
-        table.add_column(head, justify="right", overflow="fold")
+    heads = (f"drop of\n{cost['score']}", f"recovered\nafter {cost['unit']}", "area\nlost")
+    columns = [Column(head, overflow="fold") for head in ("fired", "at")]
+    columns += [Column(head, justify="right", overflow="fold") for head in heads]
+    table = Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for row in cost["firings"][-_RECEIPTS:]:
         after = "not yet" if row["recovered_after"] is None else f"{row['recovered_after']:,.0f}"
         names = ", ".join(row["methods"])

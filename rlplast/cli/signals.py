@@ -1,7 +1,4 @@
-"""Signals that stop a command.
-
-- `stoppable`: SIGTERM and SIGHUP stop a block as SIGINT does.
-"""
+"""Signals that stop a command."""
 
 import signal
 import threading

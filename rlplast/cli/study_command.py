@@ -20,13 +20,12 @@ from rlplast.cli.tables import counted, wrapped
 from rlplast.study.api import study, study_folder
 from rlplast.study.plan import Cell
 from rlplast.study.spec import StudyConfig
-from rlplast.study.watch import Failure, Progress
+from rlplast.study.watch import Progress
 
 __all__ = ["add_arguments", "run", "shown"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("config", metavar="CONFIG", help="file or shipped name")
     parser.add_argument("--out", help="the study's folder; default: runs/study-NAME")
     parser.add_argument("--executor", help="local, ray or slurm; default: the config's")
@@ -44,7 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
     # Both import more than other commands need.
     if args.smoke:
         from rlplast.cli.study_smoke import run_smoke
@@ -74,8 +72,13 @@ def run(args: argparse.Namespace) -> int:
     path = found.folder
     if not found.began:
         console.print(f"{path} is done: `rlplast report {path}`", soft_wrap=True)
-    _show_failures(found.failures)
-    if found.began and not found.failures:
+    for failure in found.failures:
+        log = f"   log: {failure.log}" if failure.log else ""
+        say(f"failed: {failure.cell.name}: {failure.reason}{log}")
+    if found.failures:
+        count = counted(len(found.failures), "cell")
+        say(f"{count} failed; all others are done. The same command tries them again.")
+    elif found.began:
         console.print(f"study: {path}   next: `rlplast report {path}`", soft_wrap=True)
     return int(bool(found.failures))
 
@@ -103,13 +106,3 @@ def shown(folder: Path) -> Iterator[dict[str, Any]]:
             observers[0](progress)
 
         yield {"step": step, "observer": observe}
-
-
-def _show_failures(failures: Sequence[Failure]) -> None:
-    """Print what failed, and what the same command would do."""
-    for failure in failures:
-        log = f"   log: {failure.log}" if failure.log else ""
-        say(f"failed: {failure.cell.name}: {failure.reason}{log}")
-    if failures:
-        count = counted(len(failures), "cell")
-        say(f"{count} failed; all others are done. The same command tries them again.")

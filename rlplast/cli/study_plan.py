@@ -1,9 +1,4 @@
-"""A study's plan in words.
-
-- `run_plan`: `rlplast study NAME --plan`.
-- `show_tree`: the cells of the first task and seed, with what they take if that is known.
-- `seed_lines`: what few seeds cost.
-"""
+"""A study's plan in words."""
 
 import argparse
 from collections import Counter, defaultdict
@@ -24,11 +19,7 @@ __all__ = ["run_plan", "seed_lines", "show_tree"]
 
 
 def run_plan(args: argparse.Namespace) -> int:
-    """Show cells, steps and time of a study.
-
-    Raises:
-        ConfigError: if an arm cannot be built here, or for the executor.
-    """
+    """Show cells, steps and time of a study; ConfigError if an arm or executor cannot be had."""
     from rlplast.study.estimate import plan_study  # imports more than other commands need
 
     found = plan_study(args.config, args.out, args.executor, args.jobs)

@@ -23,12 +23,7 @@ _WITH_RATES = 80  # columns: narrower, names have more need of them
 
 
 class StudyProgress(Rows):
-    """The rows of a study; `observe` gets its progress.
-
-    Args:
-        root: the study's folder.
-        now: a clock, in seconds.
-    """
+    """The rows of a study; `observe` gets its progress."""
 
     def __init__(self, root: Path, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__(now, bar=10)
@@ -74,16 +69,9 @@ class StudyProgress(Rows):
 
 
 @contextmanager
-def study_progress(
-    root: Path, now: Callable[[], float] = time.monotonic
-) -> Iterator[Callable[[Progress], None]]:
-    """Show a study's progress while the block runs; yields an observer.
-
-    Args:
-        root: the study's folder.
-        now: a clock, in seconds.
-    """
-    with StudyProgress(root, now).shown() as watched:
+def study_progress(root: Path) -> Iterator[Callable[[Progress], None]]:
+    """Show a study's progress while the block runs; yields an observer."""
+    with StudyProgress(root).shown() as watched:
 
         def observe(progress: Progress) -> None:
             watched.observe(progress)

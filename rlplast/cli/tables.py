@@ -1,14 +1,4 @@
-"""Tables, numbers and names for people.
-
-- `show`: print one table, unwrapped where the output is not a terminal.
-- `columns`: how wide the terminal is; `wrapped`: a sentence in lines of that width.
-- `receipt_table`: the table of firings.
-- `show_rows`: print names and values below each other.
-- `figure`: a number in a cell; `count`: one in few letters.
-- `counted`: a number with its noun; `clock_words`: counts with their units.
-- `size`, `rate`: a number of bytes, and counts per time.
-- `middle`: a name shortened in its middle, where names of one list are most alike.
-"""
+"""Tables, numbers and names for people."""
 
 import os
 import textwrap
@@ -17,7 +7,7 @@ from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from rlplast.cli.output import new_console, visible
@@ -44,12 +34,7 @@ _UNWRAPPED = 10_000  # columns; a table only takes what it needs
 
 
 def show(table: Table, width: int = _UNWRAPPED) -> None:
-    """Print a table: fitted to a terminal, with whole lines into a file or pipe.
-
-    Args:
-        table: the table.
-        width: columns at which lines into a file or pipe are wrapped after all.
-    """
+    """Print a table: fitted to a terminal, with whole lines, up to `width`, into a file or pipe."""
     console = new_console()
     if not console.is_terminal:
         console = new_console(width=width)
@@ -75,12 +60,7 @@ def columns(piped: int) -> int:
 
 
 def show_rows(console: Console, rows: Iterable[tuple[str, str]]) -> None:
-    """Print names and values below each other; long values go on in their own column.
-
-    Args:
-        console: where to.
-        rows: (name, value) each; names of up to 12 letters. Neither is markup.
-    """
+    """Print names of up to 12 letters with their values, which go on in a column of their own."""
     for name, value in rows:
         lines = Text(visible(str(value))).wrap(
             console, max(1, console.width - _NAMES), overflow="fold"
@@ -107,22 +87,12 @@ def clock_words(counts: Mapping[str, Any]) -> str:
 
 
 def figure(value: float | None) -> str:
-    """Return a number with four significant digits, or a dash where there is none.
-
-    Examples:
-        >>> figure(0.123456), figure(None)
-        ('0.1235', '-')
-    """
+    """Return a number with four significant digits, or a dash where there is none."""
     return "-" if value is None else f"{value:.4g}"
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun.
-
-    Examples:
-        >>> counted(1, "episode"), counted(2, "episode")
-        ('1 episode', '2 episodes')
-    """
+    """Return a number with its noun."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
@@ -182,13 +152,7 @@ def middle(name: str, columns: int) -> str:
 
 
 def receipt_table(receipts: Sequence[dict[str, Any]], unit: str, width: int) -> Table:
-    """Return a table of firings.
-
-    Args:
-        receipts: rows of ``receipts.jsonl``.
-        unit: of the clock, to say when.
-        width: columns there are; seconds are left out where these are few.
-    """
+    """Return a table of firings; `unit` says when, seconds are left out of a narrow one."""
     numbers = ["sfe", "dfi_before", "dfi_after", "time/seconds"]
     heads = ["SFE", "DfI\nbefore", "DfI\nafter", "seconds"]
     if not any(row["dfi_after"] is not None for row in receipts):
@@ -200,12 +164,10 @@ def receipt_table(receipts: Sequence[dict[str, Any]], unit: str, width: int) -> 
         numbers.pop()
         heads.pop()
     # Without lines the longest names and numbers of ours fit into 80 columns.
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("method", no_wrap=True, overflow="fold")
-    table.add_column("network", overflow="fold")
-    table.add_column("at", overflow="fold")
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True, overflow="fold")
+    columns = [Column("method", no_wrap=True, overflow="fold")]
+    columns += [Column(head, overflow="fold") for head in ("network", "at")]
+    columns += [Column(head, justify="right", no_wrap=True, overflow="fold") for head in heads]
+    table = Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for row in receipts:
         at = f"{row['clock'][unit]:,} {unit}"
         units = None if row.get("units") is None else sum(row["units"].values())

@@ -20,7 +20,6 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument(
         "text", nargs="+", type=Path, metavar="TEXT", help="UTF-8 files, and folders of *.txt"
     )
@@ -51,7 +50,6 @@ def _validation(text: str) -> float | Path:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
     columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with stoppable(), counted_shown(*columns) as advance:  # nothing half-written is left
         about = write_corpus(

@@ -35,7 +35,6 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("config", metavar="CONFIG", help="file or shipped name")
     parser.add_argument("--out", help="the run's folder; default: a new one below runs/")
     parser.add_argument("--print_config", action="store_true", help="print the config and exit")
@@ -43,11 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def overrides(arguments: Sequence[str]) -> dict[str, Any]:
-    """Return ``--dotted.key VALUE`` and ``--dotted.key=VALUE`` pairs, values read as YAML.
-
-    Raises:
-        ConfigError: for a word that is no key, or a key without a value.
-    """
+    """Return ``--dotted.key VALUE`` and ``--dotted.key=VALUE`` pairs, values read as YAML."""
     found: dict[str, Any] = {}
     words = list(arguments)
     while words:
@@ -64,7 +59,6 @@ def overrides(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
     config = api.read_config(args.config, overrides(args.overrides))
     if args.print_config:
         say(api.dump_config(config), end="")

@@ -22,7 +22,6 @@ Row = dict[str, Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument(
         "config", metavar="CONFIG", help="file, or a shipped name such as dqn/asterix"
     )
@@ -31,7 +30,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
     trainable = build_trainable(read_config(args.config, overrides(args.overrides)))
     try:
         rows = [row for network in trainable.networks.values() for row in _rows(network)]

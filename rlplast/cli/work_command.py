@@ -21,7 +21,6 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
     parser.add_argument("study", metavar="STUDY", type=Path, help="folder of a study")
     parser.add_argument("--jobs", type=int, default=1, help="workers; default: 1")
     parser.add_argument("--cells", type=int, help="after so many cells a worker ends")
@@ -29,7 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command."""
     for key in ("jobs", "cells"):
         if getattr(args, key) is not None and getattr(args, key) < 1:
             raise ConfigError(f"--{key} {getattr(args, key)}: allowed is at least 1")

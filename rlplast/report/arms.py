@@ -71,8 +71,6 @@ def label_of(config: Config) -> str:
     Examples:
         >>> label_of({"hooks": [{"method": "fire", "at": "50%"}], "penalties": []})
         'fire at 50%'
-        >>> label_of({"hooks": []})
-        'none'
     """
     rows = [row for key in _TREATMENT for row in config.get(key) or []]
     return " + ".join(map(_row_label, rows)) or NO_TREATMENT
@@ -109,8 +107,7 @@ def number_variants(
 
     The second config of a label gets " (2)", in an order that depends on the configs alone.
 
-    Returns:
-        The label of each run, and notes that say what the numbered ones differ in.
+    Returns the label of each run, and notes that say what the numbered ones differ in.
     """
     kept = [
         json.dumps(sorted((k, v) for k, v in texts(own).items() if not is_free(k)))
@@ -132,15 +129,7 @@ def number_variants(
 
 @dataclass(frozen=True)
 class Look:
-    """How an arm is drawn.
-
-    Attributes:
-        index: in the order of the study.
-        name: the arm's.
-        colour: its own, together with `dash` and `shape`.
-        shape: of its points.
-        dash: of its lines, lengths of strokes and gaps in pixels.
-    """
+    """How an arm is drawn: its place in the study, name, colour, shape of points and dashes."""
 
     index: int
     name: str
@@ -171,15 +160,15 @@ def looks(arms: Sequence[str], baseline: str | None) -> tuple[Look, ...]:
     return tuple(found)
 
 
-def unused(name: str, names: Collection[str], joint: str = " ") -> str:
+def unused(name: str, names: Collection[str]) -> str:
     """Return a name that is none of `names`: itself, or with a number from 2 on.
 
     Examples:
-        >>> unused("a", ["a", "a 2"])
-        'a 3'
+        >>> unused("a", ["a", "a-2"])
+        'a-3'
     """
     number, free = 1, name
     while free in names:
         number += 1
-        free = f"{name}{joint}{number}"
+        free = f"{name}-{number}"
     return free

@@ -212,7 +212,7 @@ def metrics(report: Report) -> Iterator[Chart]:
                             mean = np.nanmean(ys, axis=0)
                             line = _line(look, xs / step, mean, most=PANEL_POINTS)
                             rows.append(line | {"layer": layer})
-            name = unused(f"metrics-{report.slugs[task]}-{slug_of(network)}", used, "-")
+            name = unused(f"metrics-{report.slugs[task]}-{slug_of(network)}", used)
             used.append(name)
             caption = "Mean over seeds; each panel has its own y axis."
             if any(len(layers) > 1 for layers in names.values()):
@@ -223,11 +223,7 @@ def metrics(report: Report) -> Iterator[Chart]:
 
 
 def metrics_of(report: Report, task: str) -> dict[str, dict[str, list[str]]]:
-    """Return network → metric → the layers it was measured of, "" for all of the network.
-
-    Without sketches and densities, which are many numbers at once, and without networks of one
-    tensor: a temperature's log α has a norm that says nothing.
-    """
+    """Return network → metric → layers, "" for all of it; no sketches, no single tensors."""
     results = report.results
     rows = results.numbers[results.numbers.run.isin(results.of(task).index)]
     names = sorted(name for name in rows.name.unique() if name.startswith("metric/"))
@@ -440,14 +436,10 @@ def panels(
     across: Sequence[Datum] = (),
     shaded: Mapping[str, Sequence[tuple[float, float]]] | None = None,
 ) -> Spec:
-    """Return small charts of curves, each with its own y axis, all over one x axis.
+    """Return small charts of curves, each with its own y axis, all over one x axis called `label`.
 
-    Args:
-        looks: of all arms of the report.
-        found: title → its curves, of which each says its layer.
-        label: of the common axis.
-        across: where a dashed line is drawn.
-        shaded: title → where the panel's background is grey, from and to.
+    `found` has title → its curves, of which each says its layer; `shaded` title → where the panel's
+    background is grey, from and to; `across` where a dashed line is drawn.
     """
     arms, layers = Arms(looks), {row["layer"] for rows in found.values() for row in rows}
     x = alt.X("x:Q", title=label, axis=_steps(4))
@@ -480,12 +472,7 @@ def points(
 ) -> Spec:
     """Return a chart with a row per arm: a point with its interval, and dots for seeds.
 
-    Args:
-        looks: of all arms of the report.
-        rows: of `_point`, from top to bottom.
-        label: of the axis.
-        reference: where a line across all arms is drawn.
-        share: whether the axis is from 0 to 1.
+    A line across all arms is drawn at `reference`; with `share` the axis is from 0 to 1.
     """
     arms, names = Arms(looks), [row["arm"] for row in rows]
     y = alt.Y("arm:N", title=None, sort=names, axis=alt.Axis(ticks=False, domain=False))

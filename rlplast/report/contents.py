@@ -1,8 +1,7 @@
 """A report: read runs, compute their numbers, and write a page, its pictures and its tables.
 
-The template escapes whatever text it is given. Nothing is loaded from anywhere: styles, scripts and
-charts are in the page. Behind each chart stands its picture, which is seen where no script draws
-it: on paper, or in a browser without scripts.
+The template escapes whatever text it is given. Nothing is loaded from anywhere. Behind each chart
+stands its picture, which is seen where no script draws it: on paper, or in a browser without.
 """
 
 import base64
@@ -127,8 +126,7 @@ def write_report(
 ) -> Path:
     """Write a report's files, each whole at any moment, and return its page.
 
-    The folder is made if it is not there; what is in it of other names stays. A chart that cannot
-    be drawn has no picture, and is on the page all the same; `warn` gets a line.
+    A chart that cannot be drawn is on the page all the same, without a picture; `warn` gets a line.
 
     Raises:
         RlplastError: if a file cannot be written.
@@ -259,15 +257,10 @@ def page(
     footer: str = "",
     svgs: Mapping[str, str] | None = None,
 ) -> str:
-    """Return a whole page, with a box for each arm, which hides it.
+    """Return a whole page, with a box for each arm of `looks`, which hides it.
 
-    Args:
-        title: of the page.
-        looks: of the arms that have a box.
-        sections: those without parts are left out; the first one has no heading, and stands above
-            the boxes.
-        footer: at the end.
-        svgs: name of a chart → its .svg file.
+    Sections without parts are left out; the first one has no heading, and stands above the boxes.
+    `svgs` are the charts' .svg files by name.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),

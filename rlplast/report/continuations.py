@@ -18,17 +18,12 @@ __all__ = ["recoveries", "share_recovered"]
 def recoveries(results: Results) -> pd.DataFrame:
     """Return which continuations recovered, by task and arm.
 
-    A continuation recovers if its final score is at least as good as the study says, or as
-    the best score of its prefix, without which a seed is left out. One that has no score at its end
-    does not.
-
-    Args:
-        results: measured, with continuations as they were trained.
+    That is, whose final score is at least as good as the study says, or as the best score of their
+    prefix, without which a seed is left out. Without a score at its end none does.
 
     Returns:
         Columns: ``task``, ``arm``, ``value``, ``low``, ``high``, ``count`` (continuations),
-        ``recovered``, ``seeds``, ``least`` and ``most`` (scores from which one counts). Empty for
-        runs without continuations.
+            ``recovered``, ``seeds``, ``least`` and ``most`` (scores from which one counts).
     """
     done = results.done[results.done.branch.notna()]
     several = done.study.map(results.runs.groupby("study").continuation.max() > 1).astype(bool)
@@ -56,15 +51,12 @@ def recoveries(results: Results) -> pd.DataFrame:
 
 
 def share_recovered(seeds: Sequence[Sequence[bool]]) -> Estimate:
-    """Estimate the share of runs that recover.
+    """Estimate the share of runs that recover, from each seed's continuations.
 
-    The interval is Wilson's. Continuations of one seed are alike, so they count as fewer runs than
-    there are: as many as the variance of the seeds' shares allows, and with Student's t. Where
-    all recover, or none does, each seed counts as one run. With fewer than 5 seeds the interval is
-    that of these branches: each continuation counts.
-
-    Args:
-        seeds: for each seed, whether its continuations recovered.
+    The interval is Wilson's. Continuations of one seed are alike, so they count as fewer runs: as
+    many as the variance of the seeds' shares allows, and with Student's t. Where all recover, or
+    none does, each seed counts as one run. With fewer than 5 seeds the interval is that of these
+    branches: each continuation counts.
     """
     count = sum(map(len, seeds))
     share = sum(map(sum, seeds)) / count

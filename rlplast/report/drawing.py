@@ -35,13 +35,10 @@ def draw(
     config: Mapping[str, Any],
     warn: Callable[[str], object],
 ) -> dict[str, Picture]:
-    """Return the pictures of charts, all drawn by one other process.
+    """Return the pictures of charts by name, all drawn by one other process.
 
-    Args:
-        specs: name of a picture → its chart.
-        version: of Vega-Lite.
-        config: what all charts have in common.
-        warn: called with a line that names the pictures that could not be drawn, and why.
+    `version` is that of Vega-Lite, `config` what all charts have in common. `warn` is called with a
+    line that names the pictures that could not be drawn, and why.
     """
     if not specs:
         return {}
@@ -104,12 +101,11 @@ def svg(spec: dict[str, Any], version: str, config: dict[str, Any]) -> str:
     clips = list(dict.fromkeys(re.findall(r'<clipPath id="(\w+)"', drawing)))
     numbers = {clip: f"clip-{number}" for number, clip in enumerate(clips)}
     drawing = re.sub(r"\bclip\d+\b", lambda found: numbers.get(found[0], found[0]), drawing)
-    return _GEOMETRY.sub(lambda found: _LONG.sub(_rounded, found[0]), drawing)
 
+    def rounded(number: re.Match[str]) -> str:
+        return f"{float(number[0]):.1f}".removesuffix(".0")
 
-def _rounded(number: re.Match[str]) -> str:
-    """Return a number of pixels with one decimal."""
-    return f"{float(number[0]):.1f}".removesuffix(".0")
+    return _GEOMETRY.sub(lambda found: _LONG.sub(rounded, found[0]), drawing)
 
 
 def png(drawing: str) -> bytes:

@@ -1,10 +1,9 @@
 """Statistics of a few runs: point estimates, each with an interval, and tests.
 
 As in rliable (Agarwal et al. 2021, arXiv:2108.13264), the interquartile mean (IQM) leaves out
-⌊n/4⌋ values at either end. Its interval is Student's, with the larger of two standard errors: that
-of a trimmed mean (Tukey & McLaughlin 1963) and that of the plain mean. `scripts/coverage.py`
-measures how often such intervals hold the true value; docs/explanation/statistics.md says it.
-With fewer than `FEWEST` seeds in a task `low` and `high` are not-a-number. Nothing here is random.
+⌊n/4⌋ values at either end. Its interval is Student's; docs/explanation/statistics.md says how often
+it holds the true value, as `scripts/coverage.py` measures it. With fewer than `FEWEST` seeds in a
+task `low` and `high` are not-a-number. Nothing here is random.
 """
 
 import math
@@ -49,14 +48,7 @@ _TRIM = 0.25  # share cut off at either end
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with the ends of its interval.
-
-    Attributes:
-        value: the point estimate; not-a-number for no scores.
-        low: lower end; not-a-number where a task has fewer than `FEWEST` seeds.
-        high: upper end, likewise.
-        count: how many scores are behind it.
-    """
+    """A value with its interval, of `count` scores; not-a-number what these are too few for."""
 
     value: float
     low: float
@@ -66,13 +58,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean or a trimmed mean, as Student's t knows it; arrays of the samples' leading shape.
-
-    Attributes:
-        value: the mean.
-        variance: the square of its standard error.
-        freedom: degrees of freedom, at least 1.
-    """
+    """A mean or a trimmed mean, as Student's t knows it; arrays of the samples' leading shape."""
 
     value: np.ndarray
     variance: np.ndarray
@@ -82,11 +68,10 @@ class Mean:
 def middle(samples: Sequence[np.ndarray]) -> Mean:
     """Return the IQM of all samples together, with its standard error.
 
-    The standard error is the larger one of two. That of a trimmed mean is made from the
-    winsorised values: those outside the middle half are moved to its ends. With few seeds it is
-    too small by chance, when the seeds in the middle happen to agree. That of the plain mean does
-    not depend on which seeds are in the middle. Both are made within each sample, so how far
-    tasks are apart is in neither.
+    That is the larger of two: that of a trimmed mean (Tukey & McLaughlin 1963), from winsorised
+    values, which with few seeds is too small where the seeds in the middle happen to agree; and
+    that
+    of the plain mean. Both are made within each sample, so how far tasks are apart is in neither.
 
     Args:
         samples: per task, scores, shape (..., seeds), at least two seeds; leading axes equal.
@@ -160,28 +145,20 @@ def stratified_interval(
 def probability_of_improvement(x: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> Estimate:
     """Estimate how likely a run of `x` scores higher than a run of `y` on a task.
 
-    The mean over tasks of P(X > Y) + ½ P(X = Y), counted over all pairs of seeds (the
-    Mann–Whitney U statistic over its maximum). The two arms count as independent: where they
-    share seeds, the interval is rather too long.
-
-    Args:
-        x: per task, the scores of one arm's seeds, shape (seeds,).
-        y: per task, those of the other arm, shape (seeds of that arm,).
+    The mean over tasks of P(X > Y) + ½ P(X = Y), over all pairs of seeds (the Mann–Whitney U
+    statistic over its maximum). The two arms count as independent: where they share seeds, the
+    interval is rather too long. Both have, per task, the scores of the arm's seeds, shape (seeds,).
     """
     count, sizes = sum(map(len, x)), [(len(a), len(b)) for a, b in zip(x, y, strict=True)]
     fewest = min(map(min, sizes))
     share = math.nan
     if fewest:
-        share = float(np.mean([_wins(a, b) for a, b in zip(x, y, strict=True)]))
+        signs = (np.sign(a[:, None] - b[None, :]) for a, b in zip(x, y, strict=True))
+        share = float(np.mean([0.5 + sign.mean() / 2 for sign in signs]))  # a tie counts half
     if fewest < FEWEST:
         return Estimate(share, math.nan, math.nan, count)
     low, high = newcombe_interval(np.array(share), sizes)
     return Estimate(share, float(low), float(high), count)
-
-
-def _wins(x: np.ndarray, y: np.ndarray) -> float:
-    """Return the share of pairs that x wins; a tie counts half."""
-    return float(0.5 + np.sign(x[:, None] - y[None, :]).mean() / 2)
 
 
 def newcombe_interval(
@@ -192,7 +169,7 @@ def newcombe_interval(
     Newcombe's method 5 (2006, Statistics in Medicine 25:559): all shares whose distance from the
     given one is at most 1.96 of the standard errors that Hanley & McNeil (1982) give for them. It
     lies within 0 and 1, and has a length where all pairs are won. As if all tasks had one share,
-    which is cautious: unequal ones vary less.
+    which is cautious.
 
     Args:
         share: from 0 to 1, any shape.
@@ -220,8 +197,7 @@ def newcombe_interval(
 def align(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
     """Put curves on the union of their points, by straight lines between each one's own.
 
-    Outside a curve's own range there is nothing: not-a-number. Of several values at one x the
-    last counts.
+    Outside a curve's own range there is not-a-number. Of several values at one x the last counts.
 
     Args:
         curves: (xs, ys) each, xs ascending; both of shape (points of that curve,).
@@ -250,16 +226,16 @@ def curve_band(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the IQM over seeds at every point, and the ends of its interval.
 
-    Each point has the interval that `stratified_interval` gives its scores. Hence the band holds
-    the true value at 95% of the points, not the whole true curve in 95% of studies.
+    Each point has the interval that `stratified_interval` gives its scores: the band holds the true
+    value at 95% of the points, not the whole true curve in 95% of studies.
 
     Args:
         ys: shape (seeds, points); not-a-number where a run has no score, which is left out.
         bounds: the least and the largest possible score, where the band is cut.
 
     Returns:
-        value, low and high, each of shape (points,); low and high are not-a-number at points
-        that fewer than `FEWEST` seeds have.
+        value, low and high, each of shape (points,); low and high are not-a-number at points that
+        fewer than `FEWEST` seeds have.
     """
     ordered = np.sort(ys.T, axis=-1)  # not-a-number last
     present = (~np.isnan(ordered)).sum(axis=-1)
@@ -276,14 +252,9 @@ def curve_band(
 def area_under_curve(xs: np.ndarray, ys: np.ndarray, start: float | None = None) -> float:
     """Return a curve's mean height: its area by trapezoids over its length.
 
-    Args:
-        xs: ascending, shape (points,).
-        ys: shape (points,).
-        start: x from which on; the curve is cut there by a straight line. Default, or before
-            the first point: the whole curve.
-
-    Returns:
-        The mean height; of a single point its value, of none not-a-number.
+    The curve begins at `start`, cut there by a straight line, or at its first point. `xs` ascend;
+    both
+    have shape (points,). Of a single point it is its value, of none not-a-number.
     """
     if start is not None and len(xs) and start > xs[0]:
         if start > xs[-1]:
@@ -304,8 +275,7 @@ class Comparison:
     Attributes:
         difference: its interval excludes 0 exactly where the p-value is below 0.05, if there is
             one. Its count is that of pairs: 0 if it is not by seed.
-        p_value: two-sided, of the hypothesis that there is no difference; None with too few seeds,
-            and where seeds do not differ at all.
+        p_value: two-sided; None with too few seeds, and where seeds do not differ at all.
         paired: whether the difference is between runs of equal seeds.
     """
 
@@ -315,15 +285,11 @@ class Comparison:
 
 
 def compare_arms(x: Sequence[Mapping[int, float]], y: Sequence[Mapping[int, float]]) -> Comparison:
-    """Compare two arms, by seed if on every task at least `FEWEST` seeds are common.
+    """Compare two arms, per task scores by seed, by seed if on each at least `FEWEST` are common.
 
     The difference is then the interquartile mean over seeds. If not so many are common, but both
     arms have as many of their own on every task, it is that of the plain means, and the test is
     Welch's. With fewer, it is by seed, without an interval and a p-value.
-
-    Args:
-        x: per task, scores of one arm by seed.
-        y: per task, those of the other.
     """
     pairs = [
         np.array([ours[own] - theirs[own] for own in sorted(ours.keys() & theirs.keys())])
@@ -348,12 +314,8 @@ def _tested(found: Mean) -> float | None:
 def welch(x: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> Mean:
     """Return the difference of the means of independent samples, by Welch's method.
 
-    Over several tasks it is the mean of the tasks' differences, so that each has the same weight
-    in both arms.
-
-    Args:
-        x: per task, scores of one arm, shape (..., seeds); at least two seeds.
-        y: per task, those of the other, shape (..., seeds of that arm).
+    Over several tasks it is the mean of the tasks' differences. Per task, arms have scores of shape
+    (..., seeds), at least two seeds.
     """
     samples = [*x, *y]
     parts = [variance_of_sum(own) / (own.shape[-1] * len(x)) ** 2 for own in samples]
@@ -362,10 +324,7 @@ def welch(x: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> Mean:
 
 
 def p_value_of(found: Mean) -> np.ndarray:
-    """Return the two-sided p-value of Student's test against 0.
-
-    Without any spread it is 1 at a value of 0, and 0 elsewhere.
-    """
+    """Return the two-sided p-value of Student's test against 0; without spread it is 1 or 0."""
     error = np.sqrt(found.variance)
     sure = np.where(found.value == 0, 0.0, math.inf)
     distance = np.divide(np.abs(found.value), error, out=sure, where=error > 0)
@@ -375,8 +334,7 @@ def p_value_of(found: Mean) -> np.ndarray:
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values corrected by Holm's method (1979), in their order.
 
-    The smallest of m is multiplied by m, the next by m − 1, and so on; none is smaller than one
-    before it, and none is above 1. Below 0.05 are then false ones in at most 5% of studies.
+    Below 0.05 are then false ones in at most 5% of studies.
 
     Examples:
         >>> holm([0.01, 0.04, 0.03])

@@ -66,14 +66,14 @@ class Results:
         arms: in the order in which they are shown.
         tasks: likewise.
         baseline: the arm that others are compared with, if there is one.
-        runs: a row per run that has begun, by its number: `IDENTITY`, folder, source (the folder
-            of its study), given (the config that its study wrote for it; without a study, its
-            own), kind, score (a name of metrics.jsonl), unit, total, final_share, branch,
-            branch_updates, seconds_before, best_at, recovered (the score from which a continuation
-            counts as recovered; NaN for the best one of its prefix); later what
-            `statistics.measure` adds. The prefixes of studies are among them, as arm "".
-        numbers: a row per measured number: run, line, the counters of the clock, name, value; a
-            value that was no finite number is NaN.
+        runs: a row per run that has begun, by its number: `IDENTITY`, folder, source (the folder of
+            its study), given (the config that its study wrote for it; else its own), kind, score (a
+            name of metrics.jsonl), unit, total, final_share, branch, branch_updates,
+            seconds_before, best_at, recovered (the score from which a continuation counts as
+            recovered; NaN for the best one of its prefix); later what `statistics.measure` adds.
+            The prefixes of studies are among them, as arm "".
+        numbers: a row per measured number: run, line, the counters of the clock, name, value (NaN
+            for what was no finite number).
         receipts: run → its lines of receipts.jsonl.
         configs: run → config.yaml.
         infos: run → run.json.
@@ -141,18 +141,18 @@ def frame(*folders: str | Path) -> pd.DataFrame:
 
     Returns:
         Columns: ``study`` ("" outside of one), ``task``, ``arm``, ``seed``, ``continuation`` (from
-        1), ``status`` (done, running, failed, interrupted), the counters of the clock (``updates``,
-        ``env_steps``, ``epochs``, ``phase``, …; 0 where a run does not count it), ``name`` (as in
-        metrics.jsonl, such as ``eval/return_mean``), ``value`` (NaN where it was no finite number).
-        Prefixes that arms share are not in it: each arm has those numbers.
+            1), ``status`` (done, running, failed, interrupted), the counters of the clock
+            (``updates``, ``env_steps``, ``epochs``, ``phase``, …; 0 where a run does not count it),
+            ``name`` (as in metrics.jsonl, such as ``eval/return_mean``), ``value`` (NaN where it
+            was no finite number). Arms have the numbers of the prefixes that they share.
 
     Raises:
         ConfigError: if there is no run.
         DamagedFile: if a file is cut or altered.
 
     Examples:
-        ``curves = rlplast.frame("runs/a")``, then
-        ``seaborn.lineplot(curves[curves.name == "eval/return_mean"], x="env_steps", y="value")``.
+        ``curves = rlplast.frame("runs/a")``, then ``seaborn.lineplot(curves[curves.name ==
+        "eval/return_mean"], x="env_steps", y="value")``.
     """
     found = read(map(Path, folders))
     about = found.runs[found.runs.arm != PREFIX][IDENTITY]
@@ -173,15 +173,15 @@ def runs(*folders: str | Path) -> pd.DataFrame:
         *folders: as of `frame`.
 
     Returns:
-        Columns: ``study``, ``task``, ``arm``, ``seed``, ``continuation``, ``status``,
-        ``diverged`` (whether something was not finite, so it has no final score), ``kind``,
-        ``score`` (its name), ``final`` (mean of it in the last tenth, or the share that
-        ``evaluate.final`` says), ``area`` (mean height of its curve), ``best_at`` (of the
-        checkpoint ``best``, if it is kept), ``unit`` and ``total`` (what the run's length counts,
-        and how many), ``updates``, ``seconds`` and ``cpu_seconds`` (its prefix included),
-        ``fired/METHOD`` (firings of a method, at one moment once for all networks), the keys of
-        the config that differ between runs, by dotted name, as text, and ``folder``. A run that
-        has not ended has the numbers up to now.
+        Columns: ``study``, ``task``, ``arm``, ``seed``, ``continuation``, ``status``, ``diverged``
+            (something was not finite: no final score), ``kind``, ``score`` (its name), ``final``
+            (mean of it in the last tenth, or the share that ``evaluate.final`` says), ``area``
+            (mean height of its curve), ``best_at`` (of the checkpoint ``best``, if it is kept),
+            ``unit`` and ``total`` (what the run's length counts, and how many), ``updates``,
+            ``seconds`` and ``cpu_seconds`` (its prefix included), ``fired/METHOD`` (firings of a
+            method, at one moment once for all networks), the keys of the config that differ between
+            runs, by dotted name, as text, and ``folder``. A run that has not ended has the numbers
+            up to now.
 
     Raises:
         ConfigError: if there is no run.
@@ -238,8 +238,8 @@ def read(folders: Iterable[Path]) -> Results:
     """Read all runs of some folders.
 
     Args:
-        folders: each a study's folder, a run's folder, or one that has such folders somewhere
-            in it. The arm of a run outside a study is what its hooks say.
+        folders: of studies, of runs, or with such folders somewhere in them. The arm of a run
+            outside a study is what its hooks say.
 
     Raises:
         ConfigError: if there is no run.
@@ -261,11 +261,7 @@ def read(folders: Iterable[Path]) -> Results:
 
 
 def read_run(folder: Path) -> Results:
-    """Return a run's folder as results of one run, number 0, that were not measured.
-
-    Raises:
-        DamagedFile: if a file is cut or altered.
-    """
+    """Return a run's folder as results of one run, number 0, that were not measured."""
     with unaltered(folder):
         run = _Run("", "", "run", 0, 1, "done", folder, folder)
         return _merge([_Part("", ["run"], [""], runs=[run])])
@@ -520,8 +516,7 @@ def comparable(results: Results) -> Results:
 
     Raises:
         NothingDone: if no run is finished.
-        ConfigError: if runs of one task count different units or have different scores, or if an
-            arm has another config in another study.
+        ConfigError: if runs of one task, or configs of one arm, cannot be compared.
     """
     done = results.done
     if done.empty:
@@ -564,8 +559,8 @@ def comparable(results: Results) -> Results:
 def averaged(results: Results) -> Results:
     """Return results in which the continuations of a seed are one run, their mean.
 
-    It has the numbers that all of them have at one x. One that is not finite in one of them is NaN.
-    All else is that of the first continuation.
+    It has the numbers that all of them have at one x; NaN where one is not finite. All else is that
+    of the first continuation.
     """
     keys, numbers = ["study", "task", "arm", "seed"], results.numbers
     groups = [list(own) for own in results.done.groupby(keys, sort=False).groups.values()]

@@ -11,9 +11,7 @@ NOTHING = "–"
 def number(value: float | None, width: float = math.inf) -> str:
     """Return a number with three significant digits, a count whole, a dash where there is none.
 
-    Args:
-        value: the number.
-        width: of its interval, of which two digits are shown at least.
+    Of its interval's `width` at least two digits are shown.
 
     Examples:
         >>> number(0.123456), number(1234567.0), number(1.25e42), number(2.0), number(None)
@@ -39,11 +37,7 @@ def number(value: float | None, width: float = math.inf) -> str:
 
 
 def estimate(row: Any, name: str = "value") -> str:
-    """Return the value of an estimate with its interval.
-
-    Args:
-        row: has NAME, and the ends of its interval as NAME_low and NAME_high, or low and high.
-        name: of the value.
+    """Return the value `name` of a row with its interval, NAME_low and NAME_high, or low and high.
 
     Examples:
         >>> estimate({"value": 1.25, "low": 1.0, "high": 1.5})

@@ -36,8 +36,7 @@ def plot_run(folder: Path, out: Path) -> Path:
     """Draw the metrics of a run's folder into a .png or .svg file, and return that.
 
     Raises:
-        RlplastError: if it cannot be drawn or written, or if lines of the run are damaged. An
-            older picture is then gone.
+        RlplastError: if it cannot be drawn or written. An older picture is then gone.
     """
     from rlplast.report.charts import CONFIG, VERSION  # slow to import; most commands draw nothing
 
@@ -58,11 +57,7 @@ def plot_run(folder: Path, out: Path) -> Path:
 
 
 def draw_run(rows: Sequence[Row], receipts: Sequence[Row]) -> dict[str, Any]:
-    """Return a Vega-Lite chart of metrics above one another, with a line where hooks fired.
-
-    A panel of which nothing was measured is left out. Every-update hooks have no line. `rows` are
-    the lines of metrics.jsonl, `receipts` those of receipts.jsonl.
-    """
+    """Return a Vega-Lite chart of metrics above one another, with lines where hooks fired."""
     import altair as alt
 
     unit = "env_steps" if rows and "env_steps" in rows[-1] else "updates"

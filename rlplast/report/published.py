@@ -19,11 +19,11 @@ def compared(report: Report) -> pd.DataFrame:
     """Return every published moment that ours have reached, in the order of tasks and arms.
 
     Returns:
-        Columns: ``task``, ``arm``, ``source`` (who published it), ``env_steps``,
-        ``published_seeds``, ``published_mean``, ``published_low`` and ``published_high`` (two
-        standard errors below and above), ``seeds`` (our runs with evaluations in the 20k env_steps
-        up to the moment), ``mean`` (over them, of the mean of these evaluations), ``verdict``
-        (where that lies: inside, above or below the band).
+        Columns: ``task``, ``arm``, ``source``, ``env_steps``, ``published_seeds``,
+            ``published_mean``, ``published_low`` and ``published_high`` (two standard errors below
+            and above), ``seeds`` (our runs with evaluations in the 20k env_steps up to the moment),
+            ``mean`` (over them, of the mean of these evaluations), ``verdict`` (inside, above or
+            below the band).
     """
     rows = []
     for curve in _published(report):
@@ -75,11 +75,7 @@ def _mean_at(report: Report, run: int, moment: int) -> float | None:
 
 
 def bands(report: Report, task: str) -> list[tuple[str, str, np.ndarray, Any, Any, Any]]:
-    """Return the published bands of a task's chart, as far as ours go.
-
-    Returns:
-        Of each: arm, source and seeds in words, xs, mean, low, high.
-    """
+    """Return the published bands of a task's chart: arm, source in words, xs, mean, low, high."""
     runs = report.results.of(task)
     if runs.empty or report.unit(task) != _UNIT:
         return []

@@ -24,13 +24,7 @@ _SHARES = {
 
 @dataclass(frozen=True)
 class Scale:
-    """An affine scale.
-
-    Attributes:
-        label: its name; scores of scales with one name may be averaged.
-        zero: the raw score that is 0 on it.
-        one: the raw score that is 1 on it.
-    """
+    """An affine scale, by the raw scores that are 0 and 1 on it; one label may be averaged."""
 
     label: str
     zero: float = 0.0
@@ -54,9 +48,7 @@ HUMANOID_BENCH = _REFERENCES["humanoid_bench, the return that is a success"]
 
 
 def bounds_of(task_id: str, score_key: str) -> tuple[float, float]:
-    """Return the least and the largest value that a score or metric can have, if they are known.
-
-    Arguments are those of `scale_of`.
+    """Return the least and largest value of a score or metric, if known; arguments as `scale_of`'s.
 
     Examples:
         >>> bounds_of("", "eval/accuracy"), bounds_of("dmc/humanoid-walk", "eval/return_mean")
@@ -69,11 +61,9 @@ def bounds_of(task_id: str, score_key: str) -> tuple[float, float]:
 
 
 def reference_id(config: Mapping[str, Any]) -> str:
-    """Return the id by which `scale_of` knows a run's task; empty for one that it should not.
+    """Return the id by which `scale_of` knows a run's task, from its config; empty for none.
 
-    Args:
-        config: of the run. Shortened episodes of a control task have lower returns than those
-            that its scale was made for, so they have no id, nor has a sequence of tasks.
+    Shortened episodes of a control task, and sequences of tasks, have none.
     """
     env = config.get("env") or {}
     name = "" if env.get("sequence") or env.get("shift") else str(env.get("id", ""))
@@ -85,10 +75,8 @@ def scale_of(task_id: str, score_key: str) -> Scale:
     """Return the scale of a task's score, `RAW` if there is none.
 
     Args:
-        task_id: such as ``atari/Asterix``, ``dmc/humanoid-walk`` or
-            ``humanoid_bench/h1-walk-v0``.
-        score_key: name of the score in metrics.jsonl; returns are those of evaluations, since
-            training returns are of an exploring agent.
+        task_id: such as ``atari/Asterix``, ``dmc/humanoid-walk`` or ``humanoid_bench/h1-walk-v0``.
+        score_key: name in metrics.jsonl; of returns only those of evaluations have a scale.
 
     Examples:
         >>> scale_of("dmc/humanoid-walk", "eval/return_mean").of(250.0)

@@ -53,8 +53,8 @@ def visits(results: Results, runs: Iterable[int]) -> pd.DataFrame:
 
     Returns:
         Columns: ``run``, ``arm``, ``seed``, ``phase``, ``name`` (the task's), ``mean`` (height of
-        its curve while it was trained), ``end`` (its score at the end of that), ``last`` (its score
-        at the end of the run); NaN where nothing was measured.
+            its curve while it was trained), ``end`` (its score at the end of that), ``last`` (that
+            at the end of the run); NaN where nothing was measured.
     """
     rows = []
     for run in runs:
@@ -86,10 +86,7 @@ def _points(results: Results, run: int, key: str, phase: int) -> tuple[Any, Any]
 
 
 def task_curve(results: Results, run: int, task: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return a task's score over the whole run, as (xs, ys), in the score's own sense.
-
-    While a task is trained, the score of the run is its score.
-    """
+    """Return a task's score over the whole run, as (xs, ys): while it is trained, the run's."""
     about, names = results.runs.loc[run], tasks_in(results.configs[run])
     own = results.named(_key(about.score, task), run).dropna(subset="value")
     rest = results.named(about.score, run).dropna(subset="value")
@@ -114,14 +111,7 @@ def trained(results: Results, run: int) -> dict[str, list[tuple[float, float]]]:
 
 
 def revisits(run: pd.DataFrame) -> float:
-    """Return how much better later visits of a task are than its first, on average.
-
-    Args:
-        run: rows of `visits`.
-
-    Returns:
-        The mean of visit j minus visit 1 over all tasks and all j > 1; NaN if no task comes again.
-    """
+    """Return how much better later visits of a task are than its first, on average, or NaN."""
     first = run.groupby("name")["mean"].transform(lambda own: own.iloc[0])
     return float((run["mean"] - first)[run.duplicated("name")].mean())
 
@@ -129,8 +119,7 @@ def revisits(run: pd.DataFrame) -> float:
 def late_change(run: pd.DataFrame) -> float:
     """Return how much better the second half of the tasks is than the first task, on average.
 
-    That is plasticity where tasks are equally hard by construction, as under random labels or
-    permuted inputs; NaN where a task comes again.
+    That is plasticity where tasks are equally hard by construction; NaN where a task comes again.
     """
     if run.name.duplicated().any() or len(run) < 2:
         return math.nan
@@ -139,12 +128,7 @@ def late_change(run: pd.DataFrame) -> float:
 
 
 def plasticity_loss(run: pd.DataFrame, oracle: pd.DataFrame) -> float:
-    """Return how much better a new agent ends its tasks, on average over phases but the first.
-
-    Args:
-        run: rows of `visits`.
-        oracle: those of a run with a new agent in every phase.
-    """
+    """Return how much better a new agent ends its tasks, on average over later phases."""
     both = run.merge(oracle, on="phase", suffixes=("", "_oracle"))
     return float((both.end_oracle - both.end)[both.phase > 0].mean())
 
@@ -152,11 +136,7 @@ def plasticity_loss(run: pd.DataFrame, oracle: pd.DataFrame) -> float:
 def forward_transfer(run: pd.DataFrame, oracle: pd.DataFrame, shares: bool) -> float:
     """Return how much better tasks are learned than by a new agent, over first visits but phase 0.
 
-    Args:
-        run: rows of `visits`.
-        oracle: those of a run with a new agent in every phase.
-        shares: scores are from 0 to 1; then each difference is a share of what the new agent
-            lacks, (mean − oracle) / (1 − oracle), else it is the plain difference.
+    Of scores that are `shares` each difference is a share of what the new agent lacks.
     """
     both = run[~run.duplicated("name")].merge(oracle, on="phase", suffixes=("", "_oracle"))
     both = both[both.phase > 0]
@@ -170,23 +150,18 @@ def forward_transfer(run: pd.DataFrame, oracle: pd.DataFrame, shares: bool) -> f
 def forgetting(run: pd.DataFrame) -> float:
     """Return how much of what a task had reached is lost at the end of the run, on average.
 
-    The mean over tasks, but the one trained last, of the score at the end of its last visit minus
-    that at the end of the run; NaN without others.
+    The mean over tasks, but the one trained last, from the end of the last visit; NaN without
+    others.
     """
     final = run.drop_duplicates("name", keep="last").set_index("name")
     return float((final.end - final["last"]).drop(run.name.iloc[-1]).mean())
 
 
 def sequence(visits: pd.DataFrame, shares: bool) -> pd.DataFrame:
-    """Return the numbers of each arm, estimated over its seeds.
+    """Return the numbers of each arm, estimated over its seeds, from all `visits`.
 
-    Args:
-        visits: what the function of that name returns. The arm called ``oracle`` is what others
-            are compared with, seed by seed.
-        shares: as of `forward_transfer`.
-
-    Returns:
-        Columns: ``arm``, ``seeds``, and `NUMBERS`, each with NAME_low and NAME_high.
+    The arm called ``oracle`` is what others are compared with, seed by seed; `shares` as of
+    `forward_transfer`. Columns are ``arm``, ``seeds``, and `NUMBERS` with NAME_low and NAME_high.
     """
     oracle = dict(iter(visits[visits.arm == ORACLE].groupby("seed")))
     apart = (-1.0, 1.0) if shares else UNBOUNDED  # what differences of scores can be

@@ -23,6 +23,7 @@ __all__ = ["serve"]
 # Any port: one on another machine may lead here, as of `ssh -L 9000:localhost:8000`.
 _OURS = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?", re.IGNORECASE)
 _WATCHED = ("study.json", "run.json", "metrics.jsonl")
+_EVERY = 5.0  # seconds between two looks at the runs
 _REST = 10  # times as long as the page took to write, it is left as it is: runs need the cores
 
 
@@ -33,18 +34,12 @@ def serve(
     port: int,
     started: Callable[[str], None],
     failed: Callable[[str], None],
-    every: float = 5.0,
 ) -> None:
     """Show a report on this machine until interrupted; its page renews itself.
 
-    Args:
-        folders: of the runs.
-        write: writes ``report.html`` into `out`.
-        out: the folder to show.
-        port: 0 for any that is free.
-        started: called with the page's address.
-        failed: called with a line that says why the report could not be written again.
-        every: seconds between two looks at the runs.
+    `write` writes ``report.html`` into `out`; port 0 is any that is free. `started` is called with
+    the
+    page's address, `failed` with a line that says why the report could not be written again.
 
     Raises:
         ConfigError: if the port is taken.
@@ -62,7 +57,7 @@ def serve(
     started(f"http://127.0.0.1:{server.server_port}/report.html")
     try:
         while True:
-            time.sleep(max(every, _REST * took))
+            time.sleep(max(_EVERY, _REST * took))
             now = _state(folders)
             if now == seen:
                 continue

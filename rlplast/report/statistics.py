@@ -60,13 +60,12 @@ def measure(results: Results) -> Results:
 
     - ``final``: mean score in the last tenth of it, or the share that `evaluate.final` says, at
       least the last score; NaN if it has none, or if the last one was no finite number.
-    - ``change``: that minus the mean score in the first tenth, of runs on tasks that are drawn
-      alike; else NaN.
+    - ``change``: that minus the mean score in the first tenth, where tasks are drawn alike; else
+    NaN.
     - ``area``: mean height of its curve; ``area_after``: from where the first finished run
       of its task leaves the others.
     - ``firing``: x of its first scheduled firing after its branch; NaN without one.
-    - ``seconds``, ``cpu_seconds``: of the whole run, its prefix included; ``own_seconds``: after
-      its branch; ``updates``: of the optimizer.
+    - ``seconds``, ``cpu_seconds``: prefix included; ``own_seconds``: after its branch; ``updates``.
     """
     table = results.runs.copy()
     table["firing"] = [_first_firing(results, run) for run in table.index]
@@ -128,9 +127,9 @@ def firings(results: Results, run: int | None = None) -> pd.DataFrame:
 
     Returns:
         Columns: ``run``, ``task``, ``arm``, ``seed``, ``methods`` (joined by ", "), ``at`` (in the
-        run's unit), ``drop`` (how much worse the first score after it is than the last before),
-        ``recovered_after`` (x from it to the first score that is at least as good; inf if that
-        does not come before the next firing), ``area`` (lost until then: score times x).
+            run's unit), ``drop`` (how much worse the first score after it is than the last before),
+            ``recovered_after`` (x from it to the first score that is at least as good; inf if not
+            before the next firing), ``area`` (lost until then: score times x).
     """
     rows = []
     for number in results.done.index if run is None else [run]:
@@ -183,17 +182,9 @@ def drop_and_recovery(
     """Return how much a score fell at a firing, after how long it was back, and the area lost.
 
     The area is between the last score before and the curve after, until it is back there or ends.
-    From the firing to the first score after it the curve is flat.
-
-    Args:
-        xs: ascending, shape (points,).
-        ys: shape (points,).
-        moment: x of the firing.
-        after: index of the first score after it.
-        higher: whether a higher score is better.
-
-    Returns:
-        None without a score on either side. The time is 0 without a drop, inf if it never was back.
+    From the firing, at `moment`, to the first score after it, number `after`, the curve is flat.
+    The
+    time is 0 without a drop, inf if the score never was back. None without a score on either side.
     """
     if not 0 < after < len(xs):
         return None

@@ -63,15 +63,12 @@ def table(
     """Return a data frame as a table.
 
     Numbers are aligned; whole ones are counts. A column NAME with NAME_low and NAME_high is an
-    estimate, with its interval in brackets. Columns without anything are left out.
+    estimate, with its interval in brackets. Columns without anything are left out. The column
+    ``arm``, if there is one, says which look a row has.
 
-    Args:
-        data: its column ``arm``, if there is one, says which look a row has.
-        looks: of all arms.
-        title: above it.
-        caption: below it.
-        heads: the columns to show; the meaning of each that is shown goes before the caption.
-        **names: what words of `heads` are told.
+    `heads` are the columns to show, all by default; their words are told `names`. The meaning of
+    each
+    column that is shown goes before the caption.
     """
     ends = {
         f"{name}{end}"
@@ -196,9 +193,9 @@ def ends(report: Report) -> Iterator[Table]:
 def after_firing(report: Report) -> Iterator[Table]:
     """Yield a table per task: what was measured at the clock of the first firing, by arm.
 
-    Hooks fire before a measurement at the same clock, and updates come after it. A run without a
-    firing has what it measured where one of its seed fired first. A hook with a condition fires
-    after the measurement that it reads, so runs with one have no such values.
+    Without a firing it is what a run measured where one of its seed fired first. A hook with a
+    condition
+    fires after the measurement that it reads, so runs with one have no such values.
     """
     results, what = report.results, "what a run measured right after the first firing"
     for task in report.tasks:

@@ -20,22 +20,15 @@ def compare(one: Path, other: Path) -> dict[str, Any]:
     """Return where two runs differ, as JSON can hold it; a pair is of `one` and `other`.
 
     Returns:
-        ``runs``, ``kinds``, ``status``: pairs; ``config``: pairs by dotted key; ``free``: the
-        same of keys that do not change what is trained, such as seed and log interval;
-        ``made_with``: pairs of what run.json says of versions and machine, where they differ;
-        ``result``: pairs of ``score`` (the name), ``final`` (as in a report), ``evaluation`` (the
-        newest line), ``updates``, ``seconds``; ``metrics`` and ``receipts``: the ``lines`` of
-        either, and the ``first`` difference, as `first_difference` has it. Of values under
-        ``time/`` none counts.
-
-    Raises:
-        ConfigError: if one is no run's folder.
-        DamagedFile: naming the file that is cut or altered.
+        ``runs``, ``kinds``, ``status``: pairs; ``config``: pairs by dotted key; ``free``: the same
+        of keys that do not change what is trained; ``made_with``: pairs of versions and machine
+        that differ; ``result``: pairs of ``score`` (the name), ``final`` (as in a report),
+        ``evaluation`` (the newest line), ``updates``, ``seconds``; ``metrics`` and ``receipts``:
+        the ``lines`` of either, and the ``first`` difference, as `first_difference` has it.
     """
-    for folder in (one, other):
+    folders, results = (one, other), []
+    for folder in folders:
         check_is_run(folder)
-    folders = (one, other)
-    results = []
     for folder in folders:
         with unaltered(folder):
             results.append(_result(folder, read_lines(folder / "metrics.jsonl")))
@@ -60,9 +53,7 @@ def first_difference(
 ) -> dict[str, Any] | None:
     """Return where two lists of lines part, values under ``time/`` left out; None if nowhere.
 
-    Returns:
-        ``line`` (from 1), ``clock`` there, ``key``, ``values``: the pair; "absent" for a key, or a
-        line, that only the other one has.
+    A key, or a line, that only the other one has is "absent".
 
     Examples:
         >>> first_difference([{"updates": 5, "train/loss": 0.5}], [{"updates": 5}])

@@ -17,11 +17,7 @@ LONGEST = 80  # letters of a task in a file's name
 
 
 def report_of(raw: Results, waits: bool = False) -> "Report":
-    """Return what a report says, from what was read.
-
-    Args:
-        raw: runs that were not measured.
-        waits: whether there is a report too while no run is finished.
+    """Return what a report says, from what was read; with `waits` also while no run is finished.
 
     Raises:
         NothingDone: if no run is finished.
@@ -37,10 +33,9 @@ def report_of(raw: Results, waits: bool = False) -> "Report":
 class Report:
     """The runs of a report and its numbers.
 
-    Attributes:
-        single: runs as they were trained.
-        results: the same with the continuations of a seed as one run, their mean.
-        summary: the numbers of `results`.
+    ``single`` has runs as they were trained; in ``results``, of which ``summary`` has the numbers,
+    the
+    continuations of a seed are one run, their mean.
     """
 
     single: Results
@@ -63,7 +58,7 @@ class Report:
         """Task → its part of a file's name, each another; "all" is that of all tasks."""
         found = {ALL_TASKS: "all"}
         for task in self.results.tasks:
-            found[task] = unused(slug_of(task), found.values(), "-")
+            found[task] = unused(slug_of(task), found.values())
         return found
 
     @cached_property
@@ -95,13 +90,11 @@ class Report:
         return self.results.runs.unit[self.any_of(task)]
 
     def axis(self, task: str) -> tuple[str, int]:
-        """Return what the x axis of a task's pictures says, and how many units one step of it is.
-
-        A run whose phases are tasks of one length is drawn over the tasks done.
-        """
+        """Return what the x axis of a task's pictures says, and how many units a step of it is."""
         length = task_length(self.results.configs[self.any_of(task)])
         unit = self.unit(task)
-        return ("tasks done", length) if length and unit == "epochs" else (_words(unit), 1)
+        own = length and unit == "epochs"
+        return ("tasks done", length) if own else (unit.replace("_", " "), 1)
 
     def bounds(self, task: str, key: str) -> tuple[float, float]:
         """Return between what a score or metric of a task's runs lies, if that is known."""
@@ -115,10 +108,6 @@ class Report:
         """Return each arm's look with its rows of a table, in the order of the study."""
         parts = dict(iter(rows.groupby("arm", sort=False)))
         return [(look, parts[look.name]) for look in self.looks if look.name in parts]
-
-
-def _words(unit: str) -> str:
-    return unit.replace("_", " ")
 
 
 def slug_of(name: str) -> str:

@@ -53,13 +53,7 @@ HOLM = (
 
 
 def coverage_words(count: int, kinds: Sequence[Kind] = ("final score",)) -> str:
-    """Return in words how often intervals of so many seeds held the true value.
-
-    Between two simulated numbers of seeds the words are of the smaller one.
-
-    Args:
-        count: seeds of a task.
-        kinds: of which intervals.
+    """Return in words how often intervals of so many seeds, or the next fewer, held the true value.
 
     Examples:
         >>> coverage_words(4)
@@ -77,10 +71,10 @@ def coverage_words(count: int, kinds: Sequence[Kind] = ("final score",)) -> str:
 
 
 def verdict(row: Row, sense: int, diverged: int = 0) -> Verdict:
-    """Return what a row says of its arm against the baseline.
+    """Return what a row of `statistics.Summary` says of its arm against the baseline.
 
     Args:
-        row: of `statistics.Summary`, of an arm that is compared.
+        row: of an arm that is compared.
         sense: 1 where a higher score is better, −1 for losses.
         diverged: runs of the baseline that diverged.
 
@@ -159,8 +153,8 @@ def verdict_words(results: Results, summary: Summary) -> list[str]:
 def rulings(results: Results, summary: Summary) -> list[Claim]:
     """Return which arms differ from the baseline, and what cannot be judged, in sentences.
 
-    On the mean over all tasks if there are rows of that with a test; then per task, on the arms
-    and tasks that are not in it. Of each the arms that differ come first, the best on top.
+    On the mean over all tasks if that has a test; then per task, on the arms and tasks that are not
+    in it. Of each the arms that differ come first, the best on top.
     """
     baseline, rows = summary.baseline, summary.rows
     if baseline is None:
@@ -301,14 +295,7 @@ def p_words(p_value: float) -> str:
 
 @dataclass(frozen=True)
 class Card:
-    """What a reader is to know first.
-
-    Attributes:
-        lines: the first is large.
-        facts: names with their values.
-        bad: what went wrong.
-        folded: titles with paragraphs that are folded away.
-    """
+    """What a reader is to know first; the first line is large, `folded` has title → paragraphs."""
 
     lines: Sequence[Claim]
     facts: Mapping[str, str]
@@ -317,13 +304,7 @@ class Card:
 
 
 def card(single: Results, results: Results, summary: Summary) -> Card:
-    """Return what a reader is to know first: who is better by how much, how sure, at what cost.
-
-    Args:
-        single: runs as they were trained.
-        results: with continuations as one run.
-        summary: the numbers of `results`.
-    """
+    """Return what a reader is to know first; `single` has continuations one by one."""
     found = rulings(results, summary) or list(_ends(results, summary))
     if results.done.empty:
         found = [Claim("No run is done yet.")]

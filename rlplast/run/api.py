@@ -107,20 +107,15 @@ class Run:
         return read_info(self.path)
 
     def lines(self, name: str = "metrics") -> list[dict[str, Any]]:
-        """Return the rows of ``metrics.jsonl`` or ``receipts.jsonl``.
-
-        A last line that is not finished, as a killed run leaves it, does not count.
+        """Return the whole rows of ``metrics.jsonl`` or ``receipts.jsonl``.
 
         Raises:
-            DamagedFile: if another line is no JSON object.
+            DamagedFile: if a line but the last is no JSON object.
         """
         return read_lines(self.path / f"{name}.jsonl")
 
     def agent(self) -> Any:
-        """Return the Trainable with the checkpoint's weights; built once.
-
-        They are those that evaluations of the run use: of `hare_tortoise` the slow ones.
-        """
+        """Return the Trainable with the weights that the run's evaluations use; built once."""
         if self._trainable is None:
             trainable, hooks = self._opened(self.config, data=False)
             write([Assign(block, value) for block, value in hooks.evaluation().items()])
@@ -130,8 +125,7 @@ class Run:
     def trainer(self, config: RunConfig | None = None) -> Any:
         """Return a new Trainable as the checkpoint's training left it, with its data.
 
-        Args:
-            config: another config than the run's, which differs in what is measured only.
+        `config` may differ from the run's in what is measured only.
         """
         return self._opened(self.config if config is None else config, data=True)[0]
 
@@ -194,14 +188,13 @@ class Run:
 
         Returns:
             What evaluations log during training, without ``eval/``. Of five episodes or more also
-            the 95% intervals of the mean return, ``return_low`` and ``return_high``, unless all
-            returns are equal, and of the share of successes, ``success_low`` and
-            ``success_high``. They are Student's; of shares, such as returns that are all 0 or 1,
-            Wilson's.
+            95% intervals of the mean return, ``return_low`` and ``return_high``, unless all returns
+            are equal, and of the share of successes, ``success_low`` and ``success_high``:
+            Student's, of shares (also returns that are all 0 or 1) Wilson's.
 
         Raises:
-            ConfigError: for a number of episodes or a video that is not allowed, or for either of
-                them where what was trained is no agent.
+            ConfigError: for a number of episodes or a video that is not allowed, or either of them
+                where what was trained is no agent.
             DamagedFile: if the checkpoint is damaged.
         """
         kind = self.config.kind
@@ -252,8 +245,7 @@ def train(
     loop = _loop(config, path, info, observer, until)
     try:
         info |= resume_info(loop.trainable, info)
-        _report_level(info, report)
-        _report_notes(loop, report)
+        _report_start(loop, info, report)
         if distributed.rank() == 0:
             _check_new(path)  # once more, now that it is locked
             write_text(path / "config.yaml", dump_config(config))
@@ -265,17 +257,13 @@ def train(
     return Run(path, config)
 
 
-def _report_level(info: Mapping[str, Any], report: Callable[[str], None]) -> None:
-    """Say if an interruption changes a run."""
+def _report_start(loop: Loop, info: Mapping[str, Any], report: Callable[[str], None]) -> None:
+    """Say what is to be known of a run before it begins, such as if an interruption changes it."""
     if info.get("environment", {}).get("resume", "exact") != "exact":
         report(f"after an interruption: {resume_words(info)}")
-
-
-def _report_notes(loop: Loop, report: Callable[[str], None]) -> None:
-    """Say what a trainer wants to be known before it begins."""
     for note in loop.trainable.notes:
         report(note)
-    blocks = (block for own in loop.trainable.networks.values() for block in own.blocks)
+    blocks = (block for network in loop.trainable.networks.values() for block in network.blocks)
     missing = linear.build()
     if missing and any(block.param.is_cpu for block in blocks):
         report(f"linear layers compute by PyTorch's own product, which may be slower: {missing}")
@@ -323,13 +311,10 @@ def resume(
 ) -> Run:
     """Continue a run from its newest undamaged checkpoint.
 
-    Args:
-        run: the run's folder.
-        total: a new, longer total; percentages keep referring to the old one.
-        device: another device to go on on; default: that of the run.
-        observer: called after every step.
-        report: called with messages, such as of a damaged checkpoint passed over.
-        until: where to stop early, as `Loop` says.
+    Percentages keep referring to the old total. `observer` is called after every step, `report`
+    with
+    messages, such as of a damaged checkpoint passed over; `until` is where to stop early, as `Loop`
+    says.
 
     Raises:
         ConfigError: if it is no run's folder, the new total is no longer one, or the run's device
@@ -346,16 +331,14 @@ def resume(
     elif done:
         report(f"{near(path)} is done: nothing to resume (a longer run: --total)")
         return opened
-    _report_device(config, path, info, report)
-    _report_edits(config, path, info, report)
+    _report_changes(config, path, info, report)
     begun = _has_checkpoint(path)  # else it starts where it did, be it from another run
     with _naming_version(info):
         loop = _loop(config.to_resume() if begun else config, path, info, observer, until)
     info = info or first_info(config)
     try:
         info |= resume_info(loop.trainable, info)
-        _report_level(info, report)
-        _report_notes(loop, report)
+        _report_start(loop, info, report)
         with _naming_version(info):
             _continue(loop, report)
         if restarted := restart_info(info, loop.trainable):
@@ -381,13 +364,13 @@ def _here(config: RunConfig) -> RunConfig:
     return config
 
 
-def _report_device(
+def _report_changes(
     config: RunConfig, path: Path, info: Mapping[str, Any], report: Callable[[str], None]
 ) -> None:
-    """Say if a run goes on on another device than before."""
+    """Say if a run goes on on another device, or with other threads or another seed."""
     before = (info.get("devices") or [None])[-1]
     try:
-        now = device_info(choose_device(config.device))
+        device = device_info(choose_device(config.device))
     except ConfigError as error:
         if before is not None and before["type"] == "cpu":
             raise
@@ -395,25 +378,19 @@ def _report_device(
             f"{error}. `rlplast resume {near(path)} --device cpu` moves the run to another "
             "device, where numbers round otherwise"
         ) from error
-    if before is not None and now != before:
+    if before is not None and device != before:
         report(
-            f"{near(path)} goes on on {device_words(now)}, it was on {device_words(before)}: "
+            f"{near(path)} goes on on {device_words(device)}, it was on {device_words(before)}: "
             "numbers may round otherwise, so it is not the uninterrupted run bit for bit"
         )
-
-
-def _report_edits(
-    config: RunConfig, path: Path, info: Mapping[str, Any], report: Callable[[str], None]
-) -> None:
-    """Say if a config has other threads, or another seed, than the run began with."""
     for key, now, why in (
         ("threads", config.threads, "numbers round otherwise with another count"),
         ("seed", config.seed, "later draws are those of another run"),
     ):
-        before = info.get(key, now)
-        if before != now:
+        first = info.get(key, now)
+        if first != now:
             report(
-                f"{near(path)} began with {key} = {before}, its config.yaml says {now}: {why}, so "
+                f"{near(path)} began with {key} = {first}, its config.yaml says {now}: {why}, so "
                 "it is not the uninterrupted run bit for bit"
             )
 
@@ -427,12 +404,9 @@ def branch(
 ) -> Run:
     """Make a run that goes on, by `resume`, from where another one stopped.
 
-    Args:
-        run: folder of a run that was ended by `until`.
-        out: the new run's folder.
-        config: its config, which must agree with that of `run` up to there.
-        until: the `until` of `run`, which may have ended before any of it.
-        study: what run.json says of the study that the run is a cell of.
+    `run` was ended by `until`, or before any of it; up to there `config` agrees with its own.
+    `study` is
+    what run.json says of the study that the new run is a cell of.
 
     Raises:
         ConfigError: if `out` is not empty.
@@ -452,8 +426,7 @@ def branch(
 def _naming_version(info: Mapping[str, Any]) -> Iterator[None]:
     """Let an error say which version began a run, if it is another one."""
     now = versions().get("rlplast", "a checkout that is not installed")
-    found = info.get("versions")
-    began = found.get("rlplast", now) if isinstance(found, dict) else now
+    began = info.get("versions", {}).get("rlplast", now)
     try:
         yield
     except (ConfigError, DamagedFile) as error:
@@ -502,10 +475,9 @@ def load(
 ) -> Run:
     """Open a run's folder; modules that ``rlplast --import`` named are imported again.
 
-    Args:
-        run: the folder.
-        checkpoint: which checkpoint its agent has: newest, best or a name such as ``step-800``.
-        report: called with a message for each newer checkpoint that is damaged and passed over.
+    `checkpoint` is newest, best or a name such as ``step-800``; `report` is called with a message
+    for
+    each newer one that is damaged and passed over.
 
     Raises:
         ConfigError: if it is none, a module that it was begun with is not there, or another version

@@ -20,12 +20,10 @@ FIRST = 8  # updates by whose end everything is compiled or captured
 
 @dataclass(frozen=True)
 class Side:
-    """What updates with one value of `accelerate` take.
+    """What updates with one value of `accelerate` take, in seconds.
 
-    Attributes:
-        times: seconds of an update, one for each turn; none if there is a problem.
-        setup: seconds that the first updates take besides, such as for compiling.
-        problem: why there are no such updates here.
+    ``times`` are those of an update, one for each turn; ``setup`` is what the first updates take
+    besides. ``problem`` says why there are no such updates here.
     """
 
     times: list[float]
@@ -38,11 +36,7 @@ class Side:
 
 
 def measure(config: Any, report: Callable[[str], None]) -> dict[str, Side]:
-    """Return what updates take with each value of `accelerate`; `report` gets each part's name.
-
-    Raises:
-        RlplastError: for what the config asks that is not there.
-    """
+    """Return what updates take with each value of `accelerate`; `report` gets each part's name."""
     gpu = choose_device(config.device).type == "cuda"
     runs, first, sides = {}, {}, {}
     with ExitStack() as stack:

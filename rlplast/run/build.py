@@ -19,13 +19,10 @@ __all__ = ["build", "build_trainable"]
 
 
 def build(config: RunConfig) -> tuple[Trainable, Hooks]:
-    """Return the Trainable of a config and its hooks, everything checked.
-
-    Raises:
-        ConfigError: for whatever the config asks that is not there.
-    """
+    """Return the Trainable of a config and its hooks, everything checked."""
     check_names(config.metrics.names)
     trainable = build_trainable(config)
+    names = tuple(config.metrics.names) if config.metrics.every is not None else None
     try:
         hooks = Hooks(
             config.hooks,
@@ -34,7 +31,7 @@ def build(config: RunConfig) -> tuple[Trainable, Hooks]:
             config.stream_seed,
             config.schedule_units,
             getattr(trainable, "horizon", config.horizon)(),  # exact, once the data are known
-            _measured(config),
+            Measured(names, config.evaluate.every is not None),
             source=trainable,
             penalties=trainable.penalties,
         )
@@ -45,18 +42,8 @@ def build(config: RunConfig) -> tuple[Trainable, Hooks]:
     return trainable, hooks
 
 
-def _measured(config: RunConfig) -> Measured:
-    """Return what hooks with `when` can wait for."""
-    names = tuple(config.metrics.names) if config.metrics.every is not None else None
-    return Measured(names, config.evaluate.every is not None)
-
-
 def check_processes(config: RunConfig, count: int) -> None:
-    """Check that so many processes can train a run together.
-
-    Raises:
-        ConfigError: if they cannot.
-    """
+    """Refuse a run that so many processes cannot train together, by ConfigError."""
     make = get_kind(config.kind).trainable_class()
     if count > 1 and not getattr(make, "several_processes", False):
         raise ConfigError(
@@ -67,11 +54,7 @@ def check_processes(config: RunConfig, count: int) -> None:
 
 
 def check_hooks_of_processes(hooks: Hooks, count: int) -> None:
-    """Check that hooks do the same in each of so many processes.
-
-    Raises:
-        ConfigError: if some read what only their process sees.
-    """
+    """Refuse hooks that read what only one of so many processes sees, by ConfigError."""
     if count > 1 and hooks.recorded():
         raise ConfigError(
             f"hooks read activations at every update, of which each of {count} processes sees its "
@@ -81,11 +64,7 @@ def check_hooks_of_processes(hooks: Hooks, count: int) -> None:
 
 
 def build_trainable(config: RunConfig) -> Trainable:
-    """Return the Trainable of a config, without its hooks.
-
-    Raises:
-        ConfigError: for whatever the config asks that is not there.
-    """
+    """Return the Trainable of a config, without its hooks."""
     make = get_kind(config.kind).trainable_class()
     check_processes(config, distributed.world())
     torch.set_num_threads(config.threads)

@@ -25,12 +25,12 @@ _LARGEST = 1e38  # the range of float32
 def read_config(source: str | Path | Mapping[str, Any], *overrides: Mapping[str, Any]) -> RunConfig:
     """Return a checked config.
 
+    Text under ``hooks``, ``penalties`` or ``layers`` is the path of a YAML file that holds the
+    list, or the name of a shipped one such as ``supervised/hooks/fire``.
+
     Args:
         source: a path, a shipped name such as ``dqn/asterix``, or a mapping.
         overrides: values by dotted key, applied last; a later mapping's over an earlier one's.
-
-    Text under ``hooks``, ``penalties`` or ``layers`` is the path of a YAML file that holds the
-    list, or the name of a shipped one such as ``supervised/hooks/fire``.
 
     Raises:
         ConfigError: naming the key, its value, and what is allowed.
@@ -118,26 +118,21 @@ def _set(data: Any, dotted: str, value: Any) -> None:
     """Set ``a.b.c`` in nested mappings and lists; intermediate mappings are created."""
     *parents, last = dotted.split(".")
     for key in parents:
-        if isinstance(data, list):
-            data = data[_index(data, key, dotted)]
-        elif isinstance(data, dict):
-            if not isinstance(data.get(key), dict | list):
-                data[key] = {}
-            data = data[key]
-        else:
-            raise ConfigError(f"--{dotted}: there is no {key!r} to set")
-    if isinstance(data, list):
-        data[_index(data, last, dotted)] = value
-    elif isinstance(data, dict):
-        data[last] = value
-    else:
-        raise ConfigError(f"--{dotted}: there is no {last!r} to set")
+        if isinstance(data, dict) and not isinstance(data.get(key), dict | list):
+            data[key] = {}
+        data = data[_place(data, key, dotted)]
+    data[_place(data, last, dotted)] = value
 
 
-def _index(items: list[Any], key: str, dotted: str) -> int:
-    if key in map(str, range(len(items))):
+def _place(data: Any, key: str, dotted: str) -> str | int:
+    """Return a mapping's key as it is, and a list's as a position."""
+    if isinstance(data, dict):
+        return key
+    if not isinstance(data, list):
+        raise ConfigError(f"--{dotted}: there is no {key!r} to set")
+    if key in map(str, range(len(data))):
         return int(key)
-    allowed = f"a position from 0 to {len(items) - 1}" if items else "nothing: the list is empty"
+    allowed = f"a position from 0 to {len(data) - 1}" if data else "nothing: the list is empty"
     raise ConfigError(
         f"--{dotted}: {shortened(key)} is no position in the list: allowed is {allowed}"
     )

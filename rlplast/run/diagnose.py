@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,80 +106,43 @@ def diagnose(
     if hasattr(config.evaluate, "overestimation"):
         evaluate: Any = dataclasses.replace(config.evaluate, overestimation=True)
         config = dataclasses.replace(config, evaluate=evaluate)
-    trainer = run.trainer(config)
-    try:
-        with preserve_global_rng():
-            return _diagnosed(run, trainer, updates, targets, samples, episodes, lr, observer)
-    finally:
-        trainer.close()
-
-
-def _diagnosed(
-    run: Run,
-    trainer: Any,
-    updates: int,
-    targets: int,
-    samples: int,
-    episodes: int,
-    lr: float | None,
-    observer: Callable[[str], None],
-) -> Diagnosis:
-    batch = trainer.sample(samples, 0)
-    if batch is None:
-        raise ConfigError(
-            f"{run.path} has no data yet to look at its networks with: allowed is a run whose "
-            "checkpoint has some; go on with `rlplast resume`"
-        )
-    networks = []
-    for name, network in trainer.networks.items():
-        if network.trainable() and trainer.outputs(name, batch) is not None:
-            observer(f"{name}: {3 * targets} fits of {updates:,} updates")
-            own = network.optimizers[0].defaults["lr"]  # its schedule may be at its end
-            rate = own if lr is None else lr
-            options = {"updates": updates, "targets": targets, "lr": rate}
-            networks.append(diagnose_network(trainer, network, batch, **options))
-    scores: dict[str, float] = {}
-    trained = any(own.verdict != "new" for own in networks)
-    if trained and hasattr(trainer, "play") and episodes and not trainer.spec.changes:
-        observer("1 episode" if episodes == 1 else f"{episodes:,} episodes")
-        scores = trainer.play(0, episodes).scores()
-    return Diagnosis(
-        run.path,
-        run.config.kind,
-        tuple(networks),
-        _of_agent(trainer, scores) if trained else (),
-        scores,
-        _study(run, trainer),
-    )
+    with closing(run.trainer(config)) as trainer, preserve_global_rng():
+        batch = trainer.sample(samples, 0)
+        if batch is None:
+            raise ConfigError(
+                f"{run.path} has no data yet to look at its networks with: allowed is a run whose "
+                "checkpoint has some; go on with `rlplast resume`"
+            )
+        networks = []
+        for name, network in trainer.networks.items():
+            if network.trainable() and trainer.outputs(name, batch) is not None:
+                observer(f"{name}: {3 * targets} fits of {updates:,} updates")
+                first = network.optimizers[0].defaults["lr"]  # its schedule may be at its end
+                rate = first if lr is None else lr
+                options = {"updates": updates, "targets": targets, "lr": rate}
+                networks.append(diagnose_network(trainer, network, batch, **options))
+        scores: dict[str, float] = {}
+        trained = any(network.verdict != "new" for network in networks)
+        if trained and hasattr(trainer, "play") and episodes and not trainer.spec.changes:
+            observer("1 episode" if episodes == 1 else f"{episodes:,} episodes")
+            scores = trainer.play(0, episodes).scores()
+        agent, study = _of_agent(trainer, scores) if trained else (), _study(run, trainer)
+    return Diagnosis(run.path, config.kind, tuple(networks), agent, scores, study)
 
 
 def _of_agent(trainer: Any, scores: dict[str, float]) -> tuple[Sign, ...]:
     signs = []
     if "overestimation_normalized" in scores:
         share = scores["overestimation_normalized"]
-        signs.append(
-            Sign(
-                "overestimation",
-                share,
-                None,
-                None,
-                share > 1,
-                "Q minus the return that followed, over the size of the return. Far above 0 the "
-                "values have come loose, as they do at a high replay ratio",
-            )
+        means = (
+            "Q minus the return that followed, over the size of the return. Far above 0 the "
+            "values have come loose, as they do at a high replay ratio"
         )
+        signs.append(Sign("overestimation", share, None, None, share > 1, means))
     if "temperature" in trainer.networks:
         alpha = float(trainer.temperature().detach())
-        signs.append(
-            Sign(
-                "temperature",
-                alpha,
-                None,
-                None,
-                not 0.005 < alpha < 1,
-                "SAC's entropy coefficient. Outside 0.005 to 1 an agent often stands still",
-            )
-        )
+        means = "SAC's entropy coefficient. Outside 0.005 to 1 an agent often stands still"
+        signs.append(Sign("temperature", alpha, None, None, not 0.005 < alpha < 1, means))
     return tuple(signs)
 
 

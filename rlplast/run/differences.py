@@ -25,12 +25,7 @@ FREE = (
 
 
 def leaves(value: Any, lists: bool = False, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted key, value) of a config.
-
-    Args:
-        value: the config.
-        lists: whether entries of lists, such as hooks, are values; else a list is one.
-        path: of `value` in the config.
+    """Yield (dotted key, value) of a config; with `lists` also the entries of lists, such as hooks.
 
     Examples:
         >>> dict(leaves({"agent": {"lr": 0.1, "widths": [8, 9]}, "data": {}}))

@@ -16,10 +16,7 @@ __all__ = ["play"]
 def play(agent: Callable[[], Any], episodes: int | None, video: Path | None) -> dict[str, float]:
     """Return the scores of full episodes, as `Run.evaluate` describes them.
 
-    Args:
-        agent: returns what plays; called once the arguments have been checked.
-        episodes: how many; default: 10.
-        video: a .gif to write.
+    `agent` returns what plays; it is called once the other arguments have been checked.
 
     Raises:
         ConfigError: for a number of episodes or a video that is not allowed, or if what draws the
@@ -28,8 +25,10 @@ def play(agent: Callable[[], Any], episodes: int | None, video: Path | None) -> 
     episodes = 10 if episodes is None else episodes
     if type(episodes) is not int or episodes < 1:
         raise ConfigError(f"--episodes {episodes!r}: allowed is at least 1")
-    if video is not None:
-        _check_video(video)
+    if video is not None and video.suffix != ".gif":
+        raise ConfigError(f"--video {video}: allowed is a file that ends with .gif")
+    if video is not None and (not video.parent.is_dir() or video.is_dir()):
+        raise ConfigError(f"--video {video}: allowed is a file in a folder that exists")
     frames: list[np.ndarray] = []
     try:
         played = agent().play(0, episodes, frames.append if video is not None else None)
@@ -45,20 +44,10 @@ def play(agent: Callable[[], Any], episodes: int | None, video: Path | None) -> 
         low, high = wilson(scores["success_rate"], episodes)
         scores |= {"success_low": low, "success_high": high}
     if video is not None:
-        _write_gif(video, frames)
+        from PIL import Image
+
+        first, *rest = [Image.fromarray(frame) for frame in frames]
+        options: Any = {"save_all": True, "append_images": rest, "duration": 66, "loop": 0}
+        with whole(video) as temporary:
+            first.save(temporary, format="GIF", **options)
     return scores
-
-
-def _check_video(path: Path) -> None:
-    if path.suffix != ".gif":
-        raise ConfigError(f"--video {path}: allowed is a file that ends with .gif")
-    if not path.parent.is_dir() or path.is_dir():
-        raise ConfigError(f"--video {path}: allowed is a file in a folder that exists")
-
-
-def _write_gif(path: Path, frames: list[np.ndarray]) -> None:
-    from PIL import Image
-
-    first, *rest = [Image.fromarray(frame) for frame in frames]
-    with whole(path) as temporary:
-        first.save(temporary, format="GIF", save_all=True, append_images=rest, duration=66, loop=0)

@@ -38,10 +38,7 @@ def _is_quantised(name: str, tensor: Tensor) -> bool:
 def check_own(tensors: Tensors, names: Iterable[str], remedy: str = "") -> None:
     """Refuse tensors from which, or by which, a layer computes its weight.
 
-    Args:
-        tensors: all of a file.
-        names: those to check.
-        remedy: what else messages advise.
+    Of all `tensors` of a file only `names` are checked; messages end with `remedy`.
 
     Raises:
         ConfigError: naming the first: of a parametrisation, or of a type that no edit can write.
@@ -83,24 +80,14 @@ def _lies_transposed(path: str, own: Tensors) -> bool:
 
 
 def stored_transposed(layers: Mapping[str, Tensors]) -> set[str]:
-    """Return the paths of layers that are stored (d_in, d_out).
-
-    A square weight tells nothing. Of GPT-2's layers one that is not square speaks for all.
-    """
+    """Return the paths of layers that are stored (d_in, d_out); square weights do not tell."""
     found = {path for path, own in layers.items() if _lies_transposed(path, own)}
     gpt2 = {path for path in layers if path.rpartition(".")[2] in CONV1D}
     return found | gpt2 if found & gpt2 else found
 
 
 def layer_of(path: str, tensors: Tensors, transposed: bool, bare: bool) -> nn.Module:
-    """Return a module of one layer's tensors.
-
-    Args:
-        path: of the layer.
-        tensors: by their names in the layer.
-        transposed: whether its weight lies (d_in, d_out).
-        bare: whether the weight is called otherwise in the file: experts, tokens of positions.
-    """
+    """Return a module of one layer's tensors."""
     layer, specs = nn.Module(), []
     for name, tensor in tensors.items():  # names from a file need not be fit for attributes
         kept: Any = layer._parameters if isinstance(tensor, nn.Parameter) else layer._buffers

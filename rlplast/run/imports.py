@@ -18,11 +18,7 @@ def imported() -> list[str]:
 
 
 def import_modules(modules: Iterable[str]) -> None:
-    """Import modules, looked for in the current folder too.
-
-    Raises:
-        ConfigError: if there is no such module, or no module can be called so.
-    """
+    """Import modules, looked for in the current folder too; ConfigError if one is not there."""
     _imported.clear()
     for module in modules:
         if not _is_name(module):
@@ -38,18 +34,9 @@ def import_modules(modules: Iterable[str]) -> None:
 
 
 def import_again(info: Mapping[str, Any], folder: Path) -> None:
-    """Import the modules that a run was begun with.
-
-    Args:
-        info: what its run.json says.
-        folder: the run's.
-
-    Raises:
-        ConfigError: if one is not there.
-    """
-    given = info.get("imports")
-    for module in given if isinstance(given, list) else []:
-        if not isinstance(module, str) or not _is_name(module) or module in _imported:
+    """Import the modules that `info`, a run.json, names; ConfigError if one is not there."""
+    for module in info.get("imports", ()):
+        if not _is_name(module) or module in _imported:
             continue
         try:
             import_named(module)

@@ -134,15 +134,11 @@ def first_info(config: RunConfig, study: Mapping[str, Any] | None = None) -> dic
 def resume_info(trainable: Any, info: Mapping[str, Any]) -> dict[str, Any]:
     """Return what run.json says of how a trainer's environment goes on after an interruption.
 
-    It is decided once in a run: what `info` says already stays.
-
-    Raises:
-        RlplastError: as `rlplast.agents.tasks.Tasks.decide` says.
+    It is decided once in a run (`rlplast.agents.tasks.Tasks.decide`): what `info` says stays.
     """
     if not hasattr(trainable, "decide_resume"):
         return {}
-    known = info.get("environment")
-    return {"environment": trainable.decide_resume(known if isinstance(known, Mapping) else {})}
+    return {"environment": trainable.decide_resume(info.get("environment", {}))}
 
 
 def restart_info(info: Mapping[str, Any], trainable: Any) -> dict[str, Any]:
@@ -176,9 +172,7 @@ def resume_words(info: Mapping[str, Any]) -> str:
 def run_ids(info: Mapping[str, Any]) -> tuple[str, ...]:
     """Return a run's id, then those of the runs it was branched from; none if it has no id."""
     own = [info["id"]] if info.get("id") else []
-    origin = info.get("branched_from")
-    ids = origin.get("ids") if isinstance(origin, Mapping) else None
-    return (*own, *(ids if isinstance(ids, list) else ()))
+    return (*own, *info.get("branched_from", {}).get("ids", ()))
 
 
 def device_words(device: Mapping[str, Any]) -> str:

@@ -37,8 +37,8 @@ def length_info(config: RunConfig) -> dict[str, Any]:
     """Return what run.json says of a run's length, so that its config need not be read for it.
 
     Returns:
-        ``total``; ``percentages_of``, the time that percentages refer to; ``known``, the counts at
-        the end that are known in advance, by unit; ``expected``, such counts as `length` has them.
+        ``total``; ``percentages_of``, what percentages refer to; counts at the end by unit: those
+        ``known`` in advance, and ``expected``, as `length` has them.
     """
     expected: dict[str, float] = {}
     with suppress(ConfigError):  # the set of images is larger than it is taken for
@@ -64,20 +64,14 @@ def updates_at(config: Any, time: Time) -> float:
     if time.unit == "updates":
         return time.value
     if config.kind == "supervised":
-        return _updates_of_epochs(config, time)
+        updates, left = 0.0, time.value
+        for phase in phases_of(config):
+            part = min(left, 1 if time.unit == "phase" else phase.epochs)
+            share = part if time.unit == "phase" else part / phase.epochs
+            updates += share * phase.epochs * batches_per_epoch(phase, config.batch_size)
+            left -= part
+        return updates
     if time.unit == "tokens":
         return time.value / (config.batch_size * config.model.context)
     starts = [phase.start for phase in config.phase_list()]
     return starts[int(time.value)] if time.value < len(starts) else config.total_time().value
-
-
-def _updates_of_epochs(config: Any, time: Time) -> float:
-    """Return the updates up to an epoch or a phase of a classifier."""
-    updates = 0.0
-    left = time.value
-    for phase in phases_of(config):
-        part = min(left, 1 if time.unit == "phase" else phase.epochs)
-        share = part if time.unit == "phase" else part / phase.epochs
-        updates += share * phase.epochs * batches_per_epoch(phase, config.batch_size)
-        left -= part
-    return updates

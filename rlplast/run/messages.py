@@ -53,12 +53,7 @@ def _broken(text: str, file: TextIO) -> str:
 
 
 def warn(text: str, file: TextIO | None = None) -> None:
-    """Print a line on stderr, at once; nothing if nobody listens any more.
-
-    Args:
-        text: the line.
-        file: instead of stderr.
-    """
+    """Print a line on stderr, at once; nothing if nobody listens any more."""
     with suppress(OSError, ValueError):
         out = file or sys.stderr
         print(_broken(visible(text), out), file=out, flush=True)

@@ -12,12 +12,7 @@ __all__ = ["NativeEnv"]
 
 
 class NativeEnv:
-    """An environment in whose own form an agent is asked.
-
-    Args:
-        env_id: its id.
-        options: its options.
-    """
+    """An environment in whose own form an agent is asked."""
 
     def __init__(self, env_id: str, options: Mapping[str, Any]) -> None:
         self._env = envs.make(env_id, np.random.default_rng(0), **options)
@@ -31,10 +26,10 @@ class NativeEnv:
     def act(self, act: Callable[[np.ndarray], np.ndarray], obs: Any) -> Any:
         """Return the action for an observation; of several an array of actions.
 
-        Args:
-            act: what the agent does: actions of observations (batch, …) as it sees them.
-            obs: an observation of the environment, or several: a list of them, or with a batch
-                axis first, in each entry of a Dict or Tuple.
+        `act` returns the agent's actions for observations (batch, …) as it sees them. Several are a
+        list of
+        observations of the environment, or have a batch axis first, in each entry of a Dict or
+        Tuple.
 
         Raises:
             ConfigError: for what is no observation of it.

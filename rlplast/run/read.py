@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError, did_you_mean
-from rlplast.run.shapes import CONFIG, METRICS, RECEIPTS, RUN_INFO, check_keys, check_line
+from rlplast.run.shapes import CONFIG, RECEIPTS, RUN_INFO, check_keys, check_line
 from rlplast.run.shipped import shipped_configs
 from rlplast.training import best
 from rlplast.training.best import Best
@@ -28,16 +28,11 @@ __all__ = [
     "unaltered",
 ]
 
-_LINES = {"metrics.jsonl": METRICS, "receipts.jsonl": RECEIPTS}
 _TAIL = 1 << 14  # bytes of a file that are sure to hold its last line
 
 
 def check_is_run(folder: Path) -> None:
-    """Check that a folder is a run's.
-
-    Raises:
-        ConfigError: if it is none.
-    """
+    """Check that a folder is a run's, else raise ConfigError."""
     started = any((folder / name).is_file() for name in ("run.json", "metrics.jsonl"))
     if not started or not (folder / "config.yaml").is_file():
         why = "it has no config.yaml and run.json" if folder.is_dir() else "there is no such folder"
@@ -61,11 +56,7 @@ def meant(folder: Path) -> str:
 
 @contextmanager
 def unaltered(folder: object) -> Iterator[None]:
-    """Say of a folder that it holds what nothing of ours wrote, if the block trips over that.
-
-    Raises:
-        DamagedFile: naming the folder.
-    """
+    """Raise DamagedFile, naming the folder, if the block trips over what nothing of ours wrote."""
     try:
         yield
     except RlplastError:
@@ -75,11 +66,7 @@ def unaltered(folder: object) -> Iterator[None]:
 
 
 def read_info(folder: Path) -> dict[str, Any]:
-    """Read a run's run.json; {} for a run killed before it was written.
-
-    Raises:
-        DamagedFile: if it is cut or altered, naming the key.
-    """
+    """Read a run's run.json; {} for a run killed before it was written; DamagedFile if altered."""
     path = folder / "run.json"
     if not path.is_file():
         return {}
@@ -89,11 +76,7 @@ def read_info(folder: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file that holds one object.
-
-    Raises:
-        DamagedFile: if it cannot be read, or is anything else.
-    """
+    """Read a JSON file that holds one object; DamagedFile if it does not, or cannot be read."""
     try:
         value = json.loads(read(path))
     except OSError as error:
@@ -112,7 +95,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         DamagedFile: naming the first other line that is no JSON object, or has a number too long to
             be one of ours, or a value of another type than its key has.
     """
-    kinds = _LINES.get(path.name, {})
+    kinds = RECEIPTS if path.name == "receipts.jsonl" else {}
     try:
         lines = read(path).split(b"\n")
     except OSError as error:
@@ -147,11 +130,7 @@ _DECODER = json.JSONDecoder(parse_int=_count)  # making one takes as long as a l
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read a run's config.yaml.
-
-    Raises:
-        DamagedFile: if it is absent or no mapping.
-    """
+    """Read a run's config.yaml; DamagedFile if it is absent or no mapping."""
     path = folder / "config.yaml"
     try:
         config = parse_yaml(read(path).decode(), str(path))
@@ -166,11 +145,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_best(folder: Path) -> Best | None:
-    """Return a run's best evaluation, if it keeps the checkpoint of that.
-
-    Raises:
-        DamagedFile: if the file that says so is cut or altered.
-    """
+    """Return a run's best evaluation, if it keeps the checkpoint of that."""
     try:
         return best.read_best(folder / "checkpoints")
     except ConfigError:

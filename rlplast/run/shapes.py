@@ -12,7 +12,6 @@ from rlplast.core.validation import Section, check_value
 
 __all__ = [
     "CONFIG",
-    "METRICS",
     "RECEIPTS",
     "RUN_INFO",
     "STUDY",
@@ -117,7 +116,6 @@ class Cell(Section):
 
 Kinds = Mapping[str, tuple[type, ...]]  # key → what it may be, if it is no number
 
-METRICS: Kinds = {}
 RECEIPTS: Kinds = {
     "hook": (str,),
     "method": (str,),
@@ -137,11 +135,7 @@ _INNER = {"environment.resume", "environment.reason", "length.total"}  # there i
 
 
 def check_keys(data: Mapping[str, Any], shape: Mapping[str, Any], where: object) -> None:
-    """Check the values of a JSON object by their keys, of which few must be there.
-
-    Raises:
-        DamagedFile: naming `where`, the key, its value and what is allowed.
-    """
+    """Check the values of a JSON object by their keys; DamagedFile names `where` and the key."""
     for key, hint in shape.items():
         *outer, last = key.split(".")
         inside: Any = data
@@ -157,11 +151,7 @@ def check_keys(data: Mapping[str, Any], shape: Mapping[str, Any], where: object)
 
 
 def check_line(line: Mapping[str, Any], kinds: Kinds, where: str) -> None:
-    """Check a line of a .jsonl file: keys that are not in `kinds` have numbers or null.
-
-    Raises:
-        DamagedFile: naming `where`, the key and its value.
-    """
+    """Check a line of a .jsonl file: keys that are not in `kinds` have numbers or null."""
     if not kinds and {*map(type, line.values())} <= _NUMBERS:  # most lines, so they are quick
         return
     absent = next((key for key in kinds if key in _NEEDED and key not in line), None)

@@ -11,11 +11,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def config_folder() -> Path:
-    """Return the shipped configs' folder: in the package if installed, beside it in a checkout.
-
-    Raises:
-        RlplastError: if the installation has lost it.
-    """
+    """Return the shipped configs' folder: in the package if installed, beside it in a checkout."""
     candidates = (_PACKAGE / "configs", _PACKAGE.parent / "configs")
     for folder in candidates:
         if folder.is_dir():
@@ -24,10 +20,7 @@ def config_folder() -> Path:
 
 
 def shipped_configs() -> dict[str, Path]:
-    """Return ``{name: file}`` of every shipped config, sorted by name.
-
-    Files in a folder ``hooks`` are no configs: each is a list of hooks to put into one.
-    """
+    """Return ``{name: file}`` of every shipped config, sorted by name, without lists of hooks."""
     folder = config_folder()
     files = {
         p.relative_to(folder).with_suffix("").as_posix(): p
@@ -38,13 +31,7 @@ def shipped_configs() -> dict[str, Path]:
 
 
 def find_config(name_or_path: str) -> Path:
-    """Return the file meant by a path or by a shipped config's name.
-
-    A file of that path comes before a shipped config of that name.
-
-    Raises:
-        ConfigError: naming the nearest shipped config if it is neither.
-    """
+    """Return the file of that path, else the shipped config of that name, else ConfigError."""
     if os.path.isfile(name_or_path):  # False also for what no file can be called
         return Path(name_or_path)
     shipped = shipped_configs()

@@ -56,7 +56,7 @@ def show_run(folder: Path) -> dict[str, Any]:
             "folder": str(folder),
             "kind": keys.get("kind"),
             "status": status,
-            "since": _since(info, status),
+            "since": info.get("ended"),  # None if a kill left no word of it
             "diverged": bool(info.get("diverged")),
             **{key: info.get(key) for key in ("command", "host", "seed", "threads")},
             "device": ", then ".join(map(device_words, info.get("devices", []))),
@@ -75,6 +75,8 @@ def show_run(folder: Path) -> dict[str, Any]:
             "bytes": disk_used(folder),
             "files": {k: str(folder / p) for k, p in _FILES.items() if (folder / p).exists()},
         }
+        if status == "running":
+            found["since"] = info.get("resumed") or info.get("started")
         return found | _ahead(keys, info, metrics, clock, status)
 
 
@@ -124,12 +126,9 @@ def in_short(folder: Path) -> str:
 
 
 def share_done(row: Mapping[str, Any], starts: Sequence[Time], stops: Sequence[Time]) -> float:
-    """Return the share that is done, in [0, 1], of training that ends at the first of `stops`.
+    """Return the share that is done, in [0, 1], of training that ends at any of `stops`.
 
-    Args:
-        row: counts by unit now, such as a line of metrics.
-        starts: where the training began; other units began at 0.
-        stops: where it may end; at least one.
+    It began at `starts`; units that are not in it began at 0.
 
     Examples:
         >>> share_done({"updates": 75}, [Time(50, "updates")], [Time(100, "updates")])
@@ -146,16 +145,7 @@ def share_done(row: Mapping[str, Any], starts: Sequence[Time], stops: Sequence[T
 def next_firing(
     hooks: Sequence[Mapping[str, Any]], length: Mapping[str, Any], clock: Mapping[str, int]
 ) -> tuple[str, Time] | None:
-    """Return the method and time of the scheduled hook that is due next; None without one.
-
-    Args:
-        hooks: those of the run's config.
-        length: what run.json says of the run's length.
-        clock: counts by unit.
-
-    Raises:
-        ConfigError: for a schedule that is not allowed.
-    """
+    """Return the method and time of the scheduled hook that is due next; None without one."""
     now, end = Clock(**{unit: clock.get(unit, 0) for unit in UNITS}), Clock(**length["known"])
     reference = Time.parse(length["percentages_of"])
     schedules = []
@@ -185,13 +175,6 @@ def status_of(folder: Path, info: Mapping[str, Any]) -> str:
     status = status_in(info)
     here = info.get("host") == socket.gethostname()
     return "stopped" if status == "running" and here and not is_locked(folder / ".lock") else status
-
-
-def _since(info: Mapping[str, Any], status: str) -> str | None:
-    """Return when the status became what it is; None if a kill left no word of it."""
-    if status == "running":
-        return info.get("resumed") or info.get("started")
-    return info.get("ended")
 
 
 def _newest(rows: Sequence[dict[str, Any]], pattern: str) -> dict[str, Any] | None:

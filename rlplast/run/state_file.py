@@ -76,13 +76,10 @@ def _flat(path: Path, tree: Any) -> dict[str, Tensor]:
 
 
 def write(tensors: Tensors, source: Path, path: Path) -> None:
-    """Write tensors in the format of the path's extension; whole or not at all.
+    """Write tensors in the format of the path's extension; whole or, with RlplastError, not at all.
 
     Tied tensors stay tied in a ``.pt``. Permissions, and a ``.safetensors``' metadata, are those of
     the file that they were read from.
-
-    Raises:
-        RlplastError: if the disk is full or not writable; what was there stays.
     """
     target = path.resolve()  # a link keeps pointing at what is now the new file
     try:

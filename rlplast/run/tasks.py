@@ -12,16 +12,8 @@ __all__ = ["tasks_of"]
 def tasks_of(config: RunConfig | Mapping[str, Any]) -> list[str]:
     """Return the name of each phase's task in a run of an agent, as in ``eval/<task>/return_mean``.
 
-    A task that comes again has its name again. A run may end before the last phase begins.
-
-    Args:
-        config: a config, or what config.yaml holds.
-
-    Returns:
-        One name for a run of one environment, and none for a run without any.
-
-    Raises:
-        ConfigError: if the keys of ``env`` do not go together.
+    One for a run of one environment, none for a run without any. A task that comes again has its
+    name again; a run may end before its last phase. `config` may be what config.yaml holds.
 
     Examples:
         >>> tasks_of({"env": {"sequence": ["a/x", "a/y"], "steps_per_task": "9k", "cycles": 2}})

@@ -49,8 +49,7 @@ def paced(
 ) -> dict[str, list[float]]:
     """Return seconds per step of each side; sides take turns of `TURN` seconds.
 
-    There are fewer rounds, at least one, if single steps are so long that all would take more than
-    `longest` seconds.
+    There are fewer rounds, at least one, if all would take more than `longest` seconds.
     """
     counts, least = {}, 0.0
     for name, run in sides.items():
@@ -76,15 +75,25 @@ def built(config: Any, *overrides: Mapping[str, Any]) -> tuple[Any, Hooks]:
 def ready(config: Any, accelerate: str) -> tuple[Any, Hooks]:
     """Return the trainable of a config, ready for updates, and its hooks.
 
-    An agent is past its random steps, which are few, or its first rollout. Its replay is small, a
-    DQN explores as at the end of its decay, and tasks do not change.
+    An agent is past its random steps, which are few, or its first rollout, with a small replay. A
+    DQN
+    explores as at the end of its decay, and tasks do not change.
     """
     if not hasattr(config, "agent"):
         own = {"accelerate": accelerate} if hasattr(config, "accelerate") else {}
         return built(dataclasses.asdict(config), own)
     keys: dict[str, Any] = {"agent.accelerate": accelerate}
     if hasattr(config, "replay_ratio"):
-        keys |= _of_replay(config)
+        agent, n = config.agent, config.env.num_envs
+        keys |= {
+            "agent.initial_steps": min(agent.initial_steps, max(FILL, n * (agent.n_step + 1))),
+            "agent.initial_updates": 0,
+            "agent.buffer_size": min(agent.buffer_size, REPLAY + n * (agent.n_step + 10)),
+        }
+        if isinstance(config.replay_ratio, list):
+            keys["replay_ratio"] = config.update_plan().ratios[-1][1]
+        if config.kind == "dqn":
+            keys["agent.epsilon_decay"] = 0.0
     if config.whole_time() is not None:
         keys |= {"total": "auto", "env.steps_per_task": 10**7 * config.env.num_envs}
     trainable, hooks = built(dataclasses.asdict(config), keys)
@@ -95,21 +104,6 @@ def ready(config: Any, accelerate: str) -> tuple[Any, Hooks]:
         trainable.close()
         raise
     return trainable, hooks
-
-
-def _of_replay(config: Any) -> dict[str, Any]:
-    """Return what makes the replay of an agent small, and its beginning short."""
-    agent, n = config.agent, config.env.num_envs
-    keys: dict[str, Any] = {
-        "agent.initial_steps": min(agent.initial_steps, max(FILL, n * (agent.n_step + 1))),
-        "agent.initial_updates": 0,
-        "agent.buffer_size": min(agent.buffer_size, REPLAY + n * (agent.n_step + 10)),
-    }
-    if isinstance(config.replay_ratio, list):
-        keys["replay_ratio"] = config.update_plan().ratios[-1][1]
-    if config.kind == "dqn":
-        keys["agent.epsilon_decay"] = 0.0
-    return keys
 
 
 def updates(trainable: Any) -> Steps:

@@ -118,11 +118,7 @@ def study(
 
 
 def study_folder(source: str | Path | Mapping[str, Any], out: str | Path | None) -> Path:
-    """Return where a study goes.
-
-    Raises:
-        ConfigError: for a mapping, which has no name, without a folder.
-    """
+    """Return where a study goes; ConfigError for a mapping, which has no name, without a folder."""
     if out is not None:
         return Path(out)
     if isinstance(source, Mapping):
@@ -149,20 +145,12 @@ def read_study_config(
 
 
 def study_cells(study: StudyConfig) -> list[Cell]:
-    """Return the cells of a study, every run's config resolved.
-
-    Raises:
-        ConfigError: naming the arm whose config is wrong.
-    """
+    """Return the cells of a study, every run's config resolved; errors as of `planned_runs`."""
     return plan(planned_runs(study), study.continuations)
 
 
 def planned_runs(study: StudyConfig) -> list[PlannedRun]:
-    """Return the runs of a study with their configs.
-
-    Raises:
-        ConfigError: naming the arm whose config is wrong.
-    """
+    """Return the runs of a study with their configs; ConfigError names an arm that is wrong."""
     runs, read = [], {}  # seeds differ in nothing else: one of them is read
     for run in runs_of(study):
         try:
@@ -181,13 +169,8 @@ def build_each(
 ) -> tuple[str, ...]:
     """Build each arm of each task once, so that errors show before hours of training.
 
-    Args:
-        left: the cells.
-        report: called with what is built next.
-        processes: that train each together.
-
-    Returns:
-        A line for each environment that cannot be resumed exactly.
+    `report` is called with what is built next. Returns a line for each environment that cannot be
+    resumed exactly.
 
     Raises:
         ConfigError: naming the arm, for whatever its config asks that is not there.
@@ -265,11 +248,7 @@ def write_study(
 
 
 def executor_of(study: StudyConfig, cells: Sequence[Cell]) -> Executor:
-    """Return the executor that a study names, for its cells.
-
-    Raises:
-        ConfigError: for an option that is not allowed, or a library or a cluster that is not there.
-    """
+    """Return the executor that a study names, for its cells; ConfigError if it cannot be had."""
     options = {key: value for key, value in study.executor.items() if key != "kind"}
     threads = max(cell.config.threads for cell in cells)
     kind = study.executor.get("kind", "local")

@@ -49,12 +49,9 @@ def run_cell(
 ) -> None:
     """Bring one cell of a study to its end.
 
-    Args:
-        study: its folder.
-        cells: of study.json, by key.
-        key: of the cell.
-        plan: what else study.json says.
-        how: train or resume, of another process that trains it together with the first one.
+    `cells` are those of study.json by key, `plan` is what else it says. Another process that trains
+    the
+    cell together with the first one is told `how`: train or resume.
 
     Raises:
         DamagedFile: if it, or the prefix it goes on from, is damaged.
@@ -132,14 +129,10 @@ def _wait_for(folder: Path) -> None:
 
 @contextmanager
 def lead(processes: int, command: Sequence[str]) -> Iterator[None]:
-    """Be rank 0 of so many processes, and start the others.
+    """Be rank 0 of so many processes, and start the others, by `command`.
 
     They end with this one. If one of them fails, this one does too, though it may be waiting for
     that one's numbers.
-
-    Args:
-        processes: how many there are.
-        command: program and arguments of the others; what they print is not kept, but for errors.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -190,10 +183,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def die_with(parent: int, number: int = signal.SIGTERM) -> None:
-    """Have Linux send this process a signal when its parent is gone; elsewhere nothing happens.
-
-    The parent of Linux is the thread that started this process: that one must live as long.
-    """
+    """Have Linux send this process a signal when its parent, that is a thread, is gone."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:  # it died before the line above

@@ -78,11 +78,8 @@ class Attempt:
 class Claims:
     """What is known of a study's attempts; `look` learns what is new.
 
-    Args:
-        study: the study's folder.
-        retries: how often a cell that failed is tried again.
-
     Attributes:
+        retries: how often a cell that failed is tried again.
         attempts: of each cell, in order.
         states: of each cell that has any: free, held, done or failed for good.
     """
@@ -117,11 +114,7 @@ class Claims:
         return [attempt for attempt in open_ if attempt.end is not None]
 
     def claim(self, cell: str) -> "Claim | None":
-        """Claim a cell's next attempt; None if another worker was faster.
-
-        Raises:
-            OSError: if the file cannot be written.
-        """
+        """Claim a cell's next attempt; None if another worker was faster."""
         known = self.attempts.get(cell)
         number = known[-1].number + 1 if known else 1
         self._folder.mkdir(exist_ok=True)
@@ -168,11 +161,7 @@ class Claims:
 
 
 class Claim:
-    """A cell that this process holds.
-
-    Args:
-        path: the attempt's file, which this process has created.
-        number: of the attempt.
+    """A cell that this process holds, by a file that it has created.
 
     Attributes:
         number: of the attempt.
@@ -210,11 +199,7 @@ class Claim:
         return not self.lost
 
     def finish(self, end: str, code: int = 0, reason: str = "") -> None:
-        """Write how it ended.
-
-        Raises:
-            OSError: if the file cannot be written.
-        """
+        """Write how it ended."""
         seconds = round(_uptime() - self._began, 3)
         self._row |= {"end": end, "exit": code, "reason": reason[:_REASON], "seconds": seconds}
         self._write()

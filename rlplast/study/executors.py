@@ -26,10 +26,8 @@ _DEATHS = 3  # of nodes under a Ray task
 _JOBS = 32  # of Slurm at once, by default
 _AGAIN = 100  # times that Slurm's time limit may come to a job
 _WARNING = int(node.GRACE)  # seconds before the time limit: early enough to save
-_EARLY, _LEAST = (
-    60,
-    60,
-)  # seconds that Slurm may warn before that; that a run needs to get somewhere
+_EARLY = 60  # seconds that Slurm may warn before that
+_LEAST = 60  # seconds that a run needs to get somewhere
 # Slow to import. Workers import those that this process has, since it built every arm.
 _SLOW = ("torch._dynamo", "sklearn.datasets", "altair", "gymnasium", "mujoco")
 
@@ -46,11 +44,7 @@ class Executor:
     stays = False
 
     def start(self, root: Path, cells: int) -> None:
-        """Start workers for a study's folder in which so many cells are left.
-
-        Raises:
-            RlplastError: if they cannot be started.
-        """
+        """Start workers for a study's folder in which so many cells are left."""
         raise NotImplementedError
 
     def ended(self) -> str | None:

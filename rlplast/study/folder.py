@@ -50,7 +50,7 @@ def read_study(path: Path) -> dict[str, Any]:
 
     Raises:
         ConfigError: if the folder is no study's, or of a version that this one cannot read.
-        DamagedFile: if the file is no valid JSON.
+        DamagedFile: if the file is cut or altered.
     """
     file, remedy = path / "study.json", "restore it, or choose another --out"
     if not file.exists():
@@ -137,10 +137,7 @@ def cell_row(cell: "Cell") -> dict[str, Any]:
 
 
 class StudyFolder:
-    """The one writer of a study's folder, which it locks.
-
-    Args:
-        path: the folder; created if absent.
+    """The one writer of a study's folder, which it makes and locks.
 
     Raises:
         ConfigError: if another study runs in it, it holds something else, or it cannot be written.
@@ -178,11 +175,10 @@ class StudyFolder:
             )
 
     def open_for(self, versions: Mapping[str, str]) -> None:
-        """Check that the folder is new, or a study's of these versions.
+        """Check that the folder is new or a study's of these versions: compared arms come from one.
 
         Raises:
-            ConfigError: if it holds cells of other versions: arms that are compared must come
-                from one.
+            ConfigError: if it holds cells of other versions.
             DamagedFile: if study.json is damaged.
         """
         if not (self.path / "study.json").exists():

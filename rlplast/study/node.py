@@ -25,9 +25,6 @@ def begin(
         command: program and arguments of `rlplast.study.work.main`.
         log: file that their messages are appended to; cells have their own.
         environment: variables beside those of this process.
-
-    Raises:
-        OSError: if the program or the log cannot be opened.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     # Slurm sends the first to all processes of a job, and a terminal that closes the second. What
@@ -95,10 +92,7 @@ class SlurmJob:
         return self.process.returncode
 
     def checkpoint(self, number: int) -> Any:
-        """Have cells save, and return what runs when Slurm starts the job again.
-
-        submitit calls this between two lines of the above, when Slurm has warned the job.
-        """
+        """Have cells save once Slurm has warned, and return what runs when the job starts again."""
         import submitit
 
         if self.process is not None:

@@ -84,9 +84,7 @@ class Cell:
 def plan(runs: Iterable[PlannedRun], continuations: int = 1) -> list[Cell]:
     """Return the cells of all runs; a prefix comes before the cells that go on from it.
 
-    Args:
-        runs: all of them.
-        continuations: how many cells each arm has that goes on from a prefix.
+    Each arm that goes on from a prefix has so many continuations.
 
     Raises:
         ConfigError: if two arms, or two tasks, are the same run, or a hook is never due; or if
@@ -297,11 +295,7 @@ def _file_name(text: str) -> str:
 
 
 def cost(cells: Sequence[Cell]) -> tuple[float, int]:
-    """Return what the cells cost in whole runs, and how many runs they stand for.
-
-    A prefix of unknown length counts as nothing, and the arms after it as whole runs: so the saving
-    is never overstated.
-    """
+    """Return what the cells cost in whole runs, at most, and how many runs they stand for."""
     return sum(weights(cells).values()), sum(cell.arm is not None for cell in cells)
 
 

@@ -1,7 +1,7 @@
 """Published curves that a study's arms are held against: its key ``published``.
 
-A CSV has a row per task, setting and moment, and at least the columns of `COLUMNS`. Any other
-column, such as ``replay_ratio``, is one of the setting, by which a study picks rows.
+A CSV has a row per task, setting and moment, and at least the columns of `COLUMNS`. By any other
+one, such as ``replay_ratio``, a study picks rows.
 """
 
 import csv
@@ -31,13 +31,11 @@ _Row = dict[str, str]
 
 @dataclass(frozen=True)
 class PublishedPoint:
-    """What was published at one moment.
+    """What was published at one moment, of at least two seeds.
 
-    Attributes:
-        env_steps: the moment.
-        seeds: how many runs it is of, from 2 on.
-        mean: over seeds, of each seed's mean evaluation in the 20k env_steps up to the moment.
-        sd: standard deviation of the same.
+    Mean and standard deviation are over seeds, of each one's mean evaluation in the 20k env_steps
+    up
+    to the moment.
     """
 
     env_steps: int
@@ -68,10 +66,7 @@ class PublishedCurve:
 
 
 def published_curves(study: "StudyConfig") -> list[PublishedCurve]:
-    """Return the curves that a study's key ``published`` names, in the order of tasks and arms.
-
-    An arm has none in a task that its rows do not name.
-    """
+    """Return the curves that a study's key ``published`` names, in the order of tasks and arms."""
     given = study.published
     if given is None:
         return []

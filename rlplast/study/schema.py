@@ -33,10 +33,7 @@ def meanings(cls: type) -> dict[str, str]:
 
 
 def config_schema() -> Schema:
-    """Return the schema of a file that holds a run's config or a study's.
-
-    Hooks, penalties and layers are those that are registered, plug-ins included.
-    """
+    """Return the schema of runs' and studies' configs, with all methods that are registered."""
     definitions: dict[str, Schema] = {key: _row(key, family) for key, family in LISTS.items()}
     _schedule(definitions["hooks"])
     of_kinds: list[Schema] = [{"properties": {"kind": {"enum": list(kinds())}}}]

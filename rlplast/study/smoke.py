@@ -50,8 +50,8 @@ def run_smoke(
     """Run a smoke in a new folder; other arguments and errors as of `rlplast.study`.
 
     Returns:
-        Rows of a name, seconds and words: for each cell the words are ``ok`` or what is wrong, and
-        then comes what else there is to say. And the number of faults.
+        Rows of a name, seconds and words: ``ok`` or what is wrong of each cell, then what else
+        there is to say. And the number of faults.
     """
     if (path / "study.json").exists():  # its cells may be of other code
         raise ConfigError(f"--out {path} is not empty: --smoke begins anew, choose another one")
@@ -77,9 +77,8 @@ def run_smoke(
 def smoke_study(study: StudyConfig) -> tuple[dict[str, Any], dict[str, str], dict[str, str]]:
     """Return the study of the first seed, and of the first of each grid and sample, made small.
 
-    Returns:
-        Its keys; the arms that it leaves out, with another that is equal when made small; and texts
-        of configs, such as folders, that small ones replace, with their keys.
+    Its keys; the arms that it leaves out, with another that is equal when made small; and texts of
+    configs, such as folders, that small ones replace, with their keys.
 
     Raises:
         ConfigError: naming an arm whose config is wrong, or cannot be made small.
@@ -122,7 +121,7 @@ def small(config: RunConfig, own: Mapping[str, Any]) -> RunConfig:
 
     Sizes are those of the table here, and of the config's own key ``smoke``. Other times in counts
     shrink as the run does, unit by unit: to at least 1, and of updates to 2, since a hook with a
-    period of 1 acts inside them. Percentages stay. Conditions hold whenever they are looked at.
+    period of 1 acts inside them.
     """
     data = asdict(config)
     given = {key: value for key, value in leaves(data, lists=True) if value is not None}

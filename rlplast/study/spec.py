@@ -142,11 +142,7 @@ class StudyConfig(Section):
         return list(self.seeds)
 
     def task_list(self) -> dict[str, dict[str, Any]]:
-        """Return each task's name and values by dotted key; one without a name if none is given.
-
-        Raises:
-            ConfigError: for values that are no mapping.
-        """
+        """Return each task's name and values by dotted key; one without a name if none is given."""
         if self.tasks is None:
             return {"": {}}
         if isinstance(self.tasks, list):
@@ -165,11 +161,7 @@ class StudyConfig(Section):
     def expanded(self, task: str | None = None) -> list[tuple[str, Layers]]:
         """Return each arm's name and its values by dotted key, in the order of the file.
 
-        Args:
-            task: of this task, without arms that do not run there; None for all arms.
-
-        Raises:
-            ConfigError: if two arms end up with one name.
+        Only of those that run in `task`, if given. ConfigError if two arms end up with one name.
         """
         arms: dict[str, Layers] = {}
         for name, arm in self.arms.items():

@@ -15,10 +15,7 @@ Row = dict[str, Any]  # a cell as study.json has it
 
 
 def pending(rows: Sequence[Row], root: Path) -> list[Row]:
-    """Return the cells that have something left to do, in order.
-
-    A prefix is needed only by cells that have not begun.
-    """
+    """Return the cells with something left to do, in order: prefixes only for cells not begun."""
     needed: set[str] = set()
     left = []
     for row in reversed(rows):  # a prefix comes before what goes on from it
@@ -32,22 +29,15 @@ def pending(rows: Sequence[Row], root: Path) -> list[Row]:
 
 
 class StudyState:
-    """A study's cells and how they stand, as of the last `look`.
-
-    Args:
-        root: the study's folder.
+    """A study's cells and how they stand, as of the last `look`; errors as of `read_study`.
 
     Attributes:
         study: what study.json says.
-        rows: the cells in the order in which workers take them: first those with the longest way
-            to go, so prefixes before what goes on from them.
+        rows: the cells in the order in which workers take them: the longest way to go first.
         cells: the same by key.
         open: those that are not done.
         claims: of all cells.
         ended: attempts that ended between the last look and the one before it; none at first.
-
-    Raises:
-        ConfigError, DamagedFile: as of `read_study`.
     """
 
     def __init__(self, root: Path) -> None:

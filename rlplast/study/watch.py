@@ -33,12 +33,8 @@ class Failure:
 class Progress:
     """How far a study is; observers get it up to five times a second.
 
-    Attributes:
-        cells: all of them.
-        done: keys of those that are done, and of those that are no longer needed.
-        running: keys of those that run.
-        failures: those that failed for good.
-        event: what has just happened, in words; empty if nothing.
+    ``done`` and ``running`` are keys of cells; done are also those that are no longer needed.
+    ``event`` is what has just happened, in words; empty if nothing.
     """
 
     cells: Sequence[Cell]
@@ -56,14 +52,8 @@ def watch(
 ) -> list[Failure]:
     """Start workers, and watch until no cell is left to run.
 
-    Args:
-        root: the study's folder, with its plan.
-        cells: all of them.
-        executor: starts workers.
-        observer: called with the progress at every event, and up to five times a second.
-
-    Returns:
-        The cells that failed for good, or could not be run for want of their prefix.
+    Returns the cells that failed for good, or could not be run for want of their prefix. `observer`
+    gets the progress at every event, and up to five times a second.
 
     Raises:
         RlplastError: if workers cannot be started, or end without a reason.

@@ -50,7 +50,7 @@ def work(
     run: Run | None = None,
     tell: Callable[[str], object] = lambda text: None,
 ) -> int:
-    """Be a worker of a study.
+    """Be a worker of a study; returns how many cells came to their end.
 
     Args:
         root: the study's folder.
@@ -61,9 +61,6 @@ def work(
         gpus: what its cells see, as CUDA_VISIBLE_DEVICES says it; None: what this process sees.
         run: runs a cell; default: in a process of its own.
         tell: called with a line for each cell that is taken, and how that ended.
-
-    Returns:
-        How many cells came to their end.
 
     Raises:
         ConfigError: if it is no study's folder, or a study of other versions.
@@ -237,15 +234,9 @@ def crew(
 ) -> int:
     """Be so many workers, each a process, spread over the GPUs that this process sees.
 
-    Args:
-        root: the study's folder.
-        jobs: how many.
-        cells: of each; with the others as of `work`.
-        seconds: after so long all end.
-        waits: whether they wait for cells that others hold.
-
-    Returns:
-        An exit code: 0, or that of a worker that failed.
+    Other arguments are as of `work`; after `seconds` all end. Returns 0, or the exit code of a
+    worker
+    that failed.
 
     Raises:
         Interrupted: after a signal, once their cells have saved.

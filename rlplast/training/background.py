@@ -9,8 +9,8 @@ __all__ = ["Background"]
 class Background:
     """A thread for one job at a time.
 
-    As a context it waits at its end. An error of the job is raised there, or by the next call,
-    unless another one is on its way already.
+    An error of the job is raised by the next call or, as a context, at the end, unless another one
+    is on its way already.
 
     Examples:
         >>> with Background() as background:

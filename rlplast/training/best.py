@@ -27,14 +27,7 @@ FILE = "best.json"
 
 @dataclass(frozen=True)
 class Best:
-    """The best evaluation so far.
-
-    Attributes:
-        metric: name of the score; `higher_is_better` says which value is the best.
-        value: the score, finite.
-        checkpoint: name of the checkpoint saved then; empty until it is.
-        clock: the counters of then, by unit.
-    """
+    """The best evaluation so far; its ``checkpoint`` has no name until it is saved."""
 
     metric: str
     value: float
@@ -53,11 +46,7 @@ def higher_is_better(key: str) -> bool:
 
 
 def improved(best: Best | None, metric: str, scores: Mapping[str, float]) -> Best | None:
-    """Return the new best, if these scores are better than `best`; a tie is not.
-
-    Raises:
-        ConfigError: if the scores have no such metric.
-    """
+    """Return the new best, if these scores, which have the metric, are better; a tie is not."""
     if metric not in scores:
         raise ConfigError(
             f"checkpoint.best = {metric!r} is no score of an evaluation: "
@@ -66,19 +55,14 @@ def improved(best: Best | None, metric: str, scores: Mapping[str, float]) -> Bes
     value = scores[metric]
     if not math.isfinite(value):
         return None
-    if best is not None and best.metric == metric:
-        lowest = not higher_is_better(metric)
-        if not (value < best.value if lowest else value > best.value):
-            return None
+    sign = 1 if higher_is_better(metric) else -1
+    if best is not None and best.metric == metric and sign * value <= sign * best.value:
+        return None
     return Best(metric, value)
 
 
 def write_best(root: Path, best: Best | None) -> None:
-    """Write which of the checkpoints in `root` is the best, or that none is.
-
-    Raises:
-        RlplastError: if the disk is full or not writable.
-    """
+    """Write which of the checkpoints in `root` is the best, or that none is."""
     if best is None:
         (root / FILE).unlink(missing_ok=True)
     else:
@@ -106,12 +90,7 @@ def read_best(root: Path) -> Best:
 
 
 def best_checkpoint(root: Path) -> Path:
-    """Return the checkpoint in `root` of the best evaluation so far, checked.
-
-    Raises:
-        ConfigError: if the run keeps none, or had no evaluation yet.
-        DamagedFile: if it is damaged or not there any more.
-    """
+    """Return the checkpoint of the best evaluation so far, checked; raises as `read_best` does."""
     from rlplast.training import checkpoint  # here, as torch takes a second
 
     found = root / read_best(root).checkpoint
@@ -122,13 +101,10 @@ def best_checkpoint(root: Path) -> Path:
 def find_checkpoint(
     run: Path, name: str, key: str, report: Callable[[str], object] = warnings.warn
 ) -> Path:
-    """Return the folder of a run's checkpoint.
+    """Return the folder of a run's checkpoint: newest, best or its name such as ``step-30000``.
 
-    Args:
-        run: the run's folder.
-        name: newest, best, or the checkpoint's own name such as ``step-30000``.
-        key: what error messages call `name`.
-        report: called with a message for each newer checkpoint that is damaged and passed over.
+    Error messages call the name `key`. `report` is called with a message for each newer checkpoint
+    that is damaged and passed over.
 
     Raises:
         ConfigError: if the run has none of that name.

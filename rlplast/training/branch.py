@@ -1,7 +1,6 @@
 """Branching: a new run's folder that goes on from where another one stopped.
 
-Nothing is read into memory and nothing copied that can be shared: the checkpoint's files are
-hard links, so that many arms of one prefix take the disk of one.
+A checkpoint's files are hard links: many arms of one prefix take the disk of one.
 """
 
 import json
@@ -30,11 +29,10 @@ def branch_run(
 ) -> None:
     """Make `out` a run that `resume` continues from the newest checkpoint of `run`.
 
-    Its lines of metrics and receipts begin with those of `run`. It appears whole or not at
-    all.
+    Its lines begin with those of `run`, which nobody writes to. It appears whole or not at all.
 
     Args:
-        run: a run's folder that nobody writes to.
+        run: a run's folder.
         out: the new folder; an empty one, or none yet.
         config: the new run's config.yaml.
         info: the new run's run.json, but for its status and where it comes from.
@@ -42,8 +40,7 @@ def branch_run(
         until: where `run` was to stop; it may have ended before any of them.
 
     Raises:
-        DamagedFile: if the newest checkpoint of `run`, or its lines, are damaged, or it is not
-            the one in which `until` stopped it.
+        DamagedFile: if `run` has damaged files, or was trained on beyond where `until` stopped it.
         RlplastError: if the disk is full or not writable.
     """
     found = _newest(run)

@@ -1,9 +1,9 @@
 """Checkpoints: everything a run needs to go on, complete or absent.
 
-A checkpoint is written beside its final place, fsynced, sealed with a manifest of sizes
-and checksums (``COMPLETE``), and renamed. Tensors go to safetensors, the rest to JSON;
-nothing is ever unpickled. A damaged one is refused with its reason. Files that never change again
-(initial weights, rows of a replay) are written once; the next checkpoints are hard-linked to them.
+A checkpoint is written beside its final place, fsynced, sealed with a manifest of sizes and
+checksums (``COMPLETE``), and renamed. Tensors go to safetensors, the rest to JSON; nothing is ever
+unpickled. Files that never change again (initial weights, rows of a replay) are written once; the
+next checkpoints are hard-linked to them.
 """
 
 import dataclasses
@@ -90,16 +90,10 @@ def _join(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A moment of a run, ready to be written; nothing in it is touched by training.
+    """A moment of a run, ready to be written: copies of tensors, and what JSON holds of the rest.
 
-    The other attributes are arguments of `snapshot`.
-
-    Attributes:
-        tensors: copies of the tensors by name.
-        initial: copies of the initial weights; empty if they are shared.
-        state: what JSON holds of the nested state.
-        write_files: writes further files (a replay) into the folder it is given.
-        shared: files to be hard-linked.
+    ``initial`` is empty if initial weights are among the files to be hard-linked, ``shared``.
+    ``write_files`` writes further files (a replay). The rest is as of `snapshot`.
     """
 
     folder: Path
@@ -135,11 +129,10 @@ def snapshot(
     Args:
         folder: final folder; its parent is created, and what is there already replaced.
         position: how far the run is; orders checkpoints.
-        tensors: tensors by name, on any device. Those whose names end with `INITIAL` never
-            change: they go to a file of their own, shared with `previous`.
+        tensors: by name, on any device. Those whose names end with `INITIAL` never change: they go
+            to a file of their own, shared with `previous`.
         state: nested mappings and lists of tensors, arrays and JSON values.
-        save_files: called with `previous`; returns the function that writes further files, which
-            `write` calls first.
+        save_files: called with `previous`; returns what writes further files.
         previous: an undamaged checkpoint of this run that files may be hard links to.
         stays: whether `prune` never deletes it.
         written: an earlier snapshot that is no longer needed; the copies take its memory.
@@ -172,11 +165,7 @@ def snapshot(
 
 
 def write(taken: Snapshot) -> None:
-    """Write a snapshot; it appears under its name whole or not at all.
-
-    Raises:
-        RlplastError: if the disk is full or not writable; what was there stays.
-    """
+    """Write a snapshot; it appears under its name whole or, with RlplastError, not at all."""
     folder, temporary, previous = taken.folder, taken.temporary, taken.previous
     try:
         taken.write_files(temporary)
@@ -239,11 +228,7 @@ def _delete(folder: Path) -> None:
 
 
 def load(folder: Path) -> tuple[dict[str, Tensor], Any]:
-    """Return the tensors and the nested state of a checkpoint, checked.
-
-    Raises:
-        DamagedFile: naming the file and what is wrong with it.
-    """
+    """Return the tensors and the nested state of a checkpoint, checked."""
     check(folder)
     try:
         tensors = safetensors.torch.load_file(folder / TENSORS)
@@ -256,15 +241,7 @@ def load(folder: Path) -> tuple[dict[str, Tensor], Any]:
 
 
 def check_run(folder: Path, runs: Collection[str]) -> None:
-    """Check that a checkpoint is of this run, or of one that this run was branched from.
-
-    Args:
-        folder: the checkpoint.
-        runs: ids of these runs; none if they are not known.
-
-    Raises:
-        DamagedFile: if it is another run's.
-    """
+    """Check that a checkpoint is of one of these runs (ids, if known), else raise DamagedFile."""
     run = check_seal(folder)["run"]
     if run is not None and runs and run not in runs:
         raise DamagedFile(
@@ -279,11 +256,7 @@ _MISFITS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeErro
 
 @contextmanager
 def fitting(path: Path) -> Iterator[None]:
-    """Refuse a checkpoint whose state does not fit what is loaded from it in this block.
-
-    Raises:
-        DamagedFile: naming the checkpoint.
-    """
+    """Raise DamagedFile where a checkpoint's state does not fit what this block loads from it."""
     try:
         yield
     except RlplastError:
@@ -342,10 +315,7 @@ def newest(root: Path) -> tuple[Path, list[str]]:
 
 
 def unseal_newer(root: Path, path: Path) -> None:
-    """Unseal the checkpoints after `path`; the run that resumes from `path` writes them again.
-
-    They count lines of the run's files that the resume cuts off.
-    """
+    """Unseal the checkpoints after `path`, which count lines that a resume from `path` cuts off."""
     for other in complete(root):
         if other == path:
             return
@@ -355,8 +325,7 @@ def unseal_newer(root: Path, path: Path) -> None:
 def prune(root: Path, keep: int, best: str | None = None) -> None:
     """Delete all but the newest `keep` due checkpoints, those that stay, and the one called `best`.
 
-    A ``branch`` checkpoint, where a run stopped early, stays while it is the newest. Leftovers of
-    interrupted writing go too.
+    A ``branch`` checkpoint, where a run stopped early, stays while it is the newest.
     """
     sealed = _sealed(root)
     due = [(path, seal) for path, seal in sealed if path.name.startswith("step-")]

@@ -95,11 +95,7 @@ _Representer.add_representer(float, _Representer.represent_float)
 
 
 def read_yaml(path: Path) -> Any:
-    """Read a YAML file.
-
-    Raises:
-        ConfigError: if it is absent or no valid YAML.
-    """
+    """Read a YAML file; ConfigError if it is absent or no valid YAML."""
     try:
         return parse_yaml(path.read_text(), str(path))
     except (OSError, UnicodeDecodeError) as error:
@@ -241,11 +237,7 @@ class RunConfig(Section):
         return continued_seed(self.seed, self.continuation)
 
     def total_time(self) -> Time:
-        """Return the run's length.
-
-        Raises:
-            ConfigError: if it is a percentage or zero, or longer than all phases.
-        """
+        """Return the run's length; ConfigError for a percentage, zero, or more than all phases."""
         whole = self.whole_time()
         if whole is not None and self.total == "auto":
             return whole
@@ -257,20 +249,12 @@ class RunConfig(Section):
         return total
 
     def check(self) -> None:
-        """Check values against their ranges and against each other.
-
-        Raises:
-            ConfigError: naming key, value and what is allowed.
-        """
+        """Check values against their ranges and against each other, else raise ConfigError."""
         if len(set(self.log.to)) < len(self.log.to):
             raise ConfigError(f"log.to = {self.log.to!r}: allowed is each once")
 
     def resolved(self, parent: "RunConfig | None" = None) -> "RunConfig":
-        """Return the config with what a run settles as it starts, on its machine.
-
-        Args:
-            parent: the config of the run that this one goes on from, whose choices it keeps.
-        """
+        """Return the config with what a run settles as it starts, or its `parent` has settled."""
         if self.device != "auto":
             return self
         if parent is not None:
@@ -289,17 +273,10 @@ class RunConfig(Section):
         return self
 
     def check_processes(self, count: int) -> None:
-        """Check that the config fits so many processes that train together; default: it does.
-
-        Raises:
-            ConfigError: naming what does not.
-        """
+        """Refuse so many processes by ConfigError, if they cannot train the config together."""
 
     def adds_penalties_apart(self) -> bool:
-        """Say whether an update without a term is the same, bit for bit, whatever penalties exist.
-
-        A kind of run whose updates are compiled differently if there are penalties says no.
-        """
+        """Say whether other penalties leave an update without a term the same, bit for bit."""
         return True
 
     def to_resume(self) -> "RunConfig":
@@ -331,11 +308,7 @@ class RunConfig(Section):
         return self.units
 
     def intervals(self) -> Intervals:
-        """Return the schedules of logging, evaluation, metrics and checkpoints.
-
-        Raises:
-            ConfigError: for a period that is no time, or counts below 1.
-        """
+        """Return the schedules of logging, evaluation, metrics and checkpoints."""
         total = self.reference_time()
 
         def every(key: str, period: str | None, name: str = "every") -> Schedule | None:

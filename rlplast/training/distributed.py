@@ -1,11 +1,9 @@
 """Several processes that train one network together, as ``torchrun`` or a study starts them.
 
-Every process (rank) takes the same steps, each on its own rows of a batch, and gradients
-are averaged. Weights are never sent: hooks fire in every rank, from the same streams, on
-equal weights. So a plan that reads what only one rank has seen (activations or gradients
-of its own rows) must average it over all ranks before it decides; what a plan reads of
-weights, optimizer state, its own stream or a probe batch is the same everywhere. Nothing
-registered reads more than that; `check_in_step` finds out whoever breaks the rule.
+Every process (rank) takes the same steps, each on its own rows of a batch, and gradients are
+averaged. Weights are never sent: hooks fire in every rank, from the same streams, on equal weights.
+So a plan that reads what only one rank has seen (activations or gradients of its own rows) must
+average it over all ranks before it decides; `check_in_step` finds out whoever breaks the rule.
 """
 
 import math
@@ -57,14 +55,7 @@ def rank() -> int:
 
 
 def join(device: torch.device) -> torch.device:
-    """Enter the process group, if there are several processes and it is not done yet.
-
-    Args:
-        device: what the config asks for.
-
-    Returns:
-        The device of this process: of CUDA devices, each takes its own.
-    """
+    """Enter the process group, if there is one, and return the device of this process."""
     if world() == 1:
         return device
     if device.type == "cuda":
@@ -77,11 +68,7 @@ def join(device: torch.device) -> torch.device:
 
 
 def leave() -> None:
-    """Leave the process group.
-
-    Not while an error is under way: the other ranks wait for this one then, and it is its end
-    that makes torchrun stop them.
-    """
+    """Leave the process group; not while an error ends this process, as torchrun then stops all."""
     if world() > 1 and dist.is_initialized() and sys.exc_info()[0] is None:
         # Threads of the group need the interpreter's lock to drop their last tensors. What is freed
         # next may hold it and wait for them, for ever, so they get the time first (pytorch #56297).
@@ -141,10 +128,7 @@ def barrier() -> None:
 
 @torch.no_grad()
 def shared(values: Mapping[str, float], keys: Sequence[str]) -> Mapping[str, float]:
-    """Return, of what was measured at one moment, the values of `keys` that rank 0 has.
-
-    Rank 0 alone measures plasticity metrics. All ranks call this together; alone, `values`.
-    """
+    """Return what rank 0, which alone measures metrics, has of `keys`; alone, `values`."""
     if world() == 1:
         return values
     mine = torch.tensor([values.get(key, math.nan) for key in keys], dtype=torch.float64)
@@ -152,12 +136,11 @@ def shared(values: Mapping[str, float], keys: Sequence[str]) -> Mapping[str, flo
 
 
 def check_in_step(networks: Iterable[Network], buffers: bool = True) -> None:
-    """Check that all ranks hold the same weights and buffers, bit for bit.
+    """Check that all ranks hold the same weights, bit for bit, and the same buffers.
 
-    Args:
-        networks: what to compare.
-        buffers: whether buffers count too. Other people's trainers let the statistics of a
-            BatchNorm differ until the next forward pass.
+    Not so `buffers` in other people's trainers, which let the statistics of a BatchNorm differ
+    until
+    the next forward pass.
 
     Raises:
         RlplastError: in every rank, naming the first tensors that differ.

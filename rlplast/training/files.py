@@ -17,11 +17,7 @@ _PIECE = 1 << 20  # bytes read at once
 
 
 def fsync(path: Path) -> None:
-    """Force a file's bytes, or a folder's entries, to disk.
-
-    Raises:
-        OSError: if the disk refuses.
-    """
+    """Force a file's bytes, or a folder's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -56,8 +52,7 @@ def _delete(path: Path) -> None:
 def lock(path: Path) -> TextIO | None:
     """Open a file, created if absent, that is locked until it is closed or the process ends.
 
-    Returns:
-        The file; None if another process, or other file object, has it locked.
+    Returns None if another process, or other file object, has it locked.
 
     Raises:
         DamagedFile: if it is no plain file.
@@ -87,11 +82,7 @@ def is_locked(path: Path) -> bool:
 
 
 def link(source: Path, target: Path) -> None:
-    """Give a file a second name, or copy it where there are no hard links.
-
-    Raises:
-        OSError: if there is no such file, or the disk is full.
-    """
+    """Give a file a second name, or copy it where there are no hard links."""
     try:
         os.link(source, target)
     except OSError:  # another file system, or one without hard links
@@ -100,32 +91,19 @@ def link(source: Path, target: Path) -> None:
 
 
 def read(path: Path) -> bytes:
-    """Return a file's bytes.
-
-    Raises:
-        DamagedFile: if it is no plain file.
-        OSError: if it cannot be read.
-    """
+    """Return a file's bytes; DamagedFile if it is no plain file."""
     check_plain(path)
     return path.read_bytes()
 
 
 def check_plain(path: Path) -> None:
-    """Check that a path, if there is something, is a file: opening a pipe might never end.
-
-    Raises:
-        DamagedFile: if it is anything else.
-    """
+    """Raise DamagedFile for a pipe and the like, whose opening might never end."""
     if path.exists() and not path.is_file():
         raise DamagedFile(f"{path} is no plain file: delete it, or move it away")
 
 
 def checksum(path: Path) -> int:
-    """Return the CRC-32 of a file.
-
-    Raises:
-        OSError: if it cannot be read.
-    """
+    """Return the CRC-32 of a file."""
     value = 0
     with path.open("rb") as file:
         while piece := file.read(_PIECE):

@@ -26,11 +26,7 @@ def content(tensor: Tensor) -> memoryview:
 
 
 def check_data(saved: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Compare fingerprints by name.
-
-    Raises:
-        ConfigError: naming the data that changed.
-    """
+    """Compare fingerprints by name; ConfigError names the data that changed."""
     changed = [name for name, value in now.items() if saved.get(name) != value]
     if changed:
         raise ConfigError(

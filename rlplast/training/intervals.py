@@ -10,19 +10,11 @@ __all__ = ["Intervals", "is_due"]
 
 @dataclass(frozen=True)
 class Intervals:
-    """How often a run logs, evaluates, measures and saves.
+    """How often a run logs, evaluates, measures and saves; None: never.
 
-    Attributes:
-        log: one line of training metrics.
-        evaluate: an evaluation, or None.
-        metrics: plasticity metrics, or None.
-        checkpoint: a checkpoint.
-        episodes: episodes per evaluation.
-        keep: checkpoints kept.
-        keep_every: checkpoints kept for ever, whether or not `checkpoint` makes one there, or
-            None.
-        best: score of an evaluation whose best moment is kept too, or None. The lowest is the
-            best if its name ends with ``loss``, else the highest.
+    Checkpoints at multiples of ``keep_every`` stay for ever, whether or not ``checkpoint`` makes
+    one
+    there, and so does that of the best evaluation by the score ``best``.
     """
 
     log: Schedule

@@ -18,14 +18,7 @@ __all__ = ["Kind", "get_kind", "kinds", "register_kind"]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of run.
-
-    Attributes:
-        name: the value of a config's key ``kind``.
-        config: ``module:Class`` of its config, a dataclass derived from `RunConfig`.
-        trainable: ``module:Class`` of its `Trainable`, made from a checked config and a device.
-        origin: rlplast, or the package or module that registered it.
-    """
+    """A kind of run, with the ``module:Class`` of its config and of its `Trainable`."""
 
     name: str
     config: str
@@ -33,22 +26,14 @@ class Kind:
     origin: str = "rlplast"
 
     def config_class(self) -> type[RunConfig]:
-        """Return the config's class.
-
-        Raises:
-            ConfigError: if it cannot be imported, or is no config.
-        """
+        """Return the config's class; ConfigError if it cannot be imported, or is no config."""
         found = self._import(self.config)
         if not (isinstance(found, type) and issubclass(found, RunConfig)):
             raise ConfigError(f"{self._quoted(self.config)} is no class derived from RunConfig")
         return found
 
     def trainable_class(self) -> Callable[[Any, torch.device], Trainable]:
-        """Return what is called with a config and a device.
-
-        Raises:
-            ConfigError: if it cannot be imported, or is no class.
-        """
+        """Return what is called with a config and a device; ConfigError if it is not there."""
         return self._import(self.trainable)
 
     def _import(self, path: str) -> Any:
@@ -87,8 +72,8 @@ def register_kind(name: str, *, config: str, trainable: str) -> None:
         name: the value of a config's key ``kind``.
         config: ``module:Class`` of its config, a dataclass derived from
             `rlplast.training.config.RunConfig`.
-        trainable: ``module:Class`` of its trainer, a `rlplast.training.trainable.Trainable`
-            made from a config and a device.
+        trainable: ``module:Class`` of its trainer, a `rlplast.training.trainable.Trainable` made
+            from a config and a device.
 
     Raises:
         ConfigError: for a name that is taken, or a class not given as ``module:Class``.
@@ -104,19 +89,11 @@ def register_kind(name: str, *, config: str, trainable: str) -> None:
 
 
 def kinds() -> dict[str, Kind]:
-    """Return every kind by name: ours, then those of plug-ins and imported modules.
-
-    Raises:
-        ConfigError: for a plug-in that cannot be loaded.
-    """
+    """Return every kind by name: ours, then those of plug-ins and imported modules."""
     load_plugins(plugins.KINDS)
     return dict(_KINDS)
 
 
 def get_kind(name: Any) -> Kind:
-    """Return a kind by name.
-
-    Raises:
-        ConfigError: naming the nearest kind if there is no such one.
-    """
+    """Return a kind by name; ConfigError names the nearest one if there is none."""
     return look_up(name, kinds(), f"kind = {shortened(name)}")

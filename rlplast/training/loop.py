@@ -1,15 +1,15 @@
 """The loop: drives anything that trains, fires hooks, logs, evaluates, checkpoints.
 
-After each step of the Trainable, in this order: scheduled hooks that became due,
-metrics, evaluation, log line, hooks whose condition a value just measured fulfils, checkpoint.
-Every-update hooks fire inside the update. The end of a run is always measured, evaluated,
-logged and saved, after the last update owed; the end of an agent's phase likewise, but for saving.
+After each step of the Trainable, in this order: scheduled hooks that became due, metrics,
+evaluation, log line, hooks whose condition a value just measured fulfils, checkpoint. Every-update
+hooks fire inside the update. The end of a run is always measured, evaluated, logged and saved,
+after the last update owed; the end of an agent's phase likewise, but for saving.
 
 A checkpoint is the state as it was at its moment; a thread writes it while training goes on.
 Whatever needs it to be there (the next one, the end of the run, a signal) waits.
 
-Of several processes (`rlplast.training.distributed`) each runs its own loop, step by step with
-the others; rank 0 alone measures metrics and writes.
+Of several processes (`rlplast.training.distributed`) each runs its own loop, in step with the
+others; rank 0 alone measures metrics and writes.
 """
 
 import dataclasses
@@ -51,14 +51,13 @@ class Loop:
         total: the run's length.
         folder: where everything is written.
         intervals: how often.
-        measure: returns plasticity metrics by name, given the Trainable and a number that
-            seeds the probe; with `state_dict` and `load_state_dict` if it remembers something.
-        observer: called after every step, for progress bars. If it has a method `begins`, that is
-            called before the first one.
-        until: where to stop early, at whichever comes first: after that step, before anything
-            that is due there. A run that goes on from the checkpoint fires that first. So runs
-            whose hooks differ from there on can share this one (a study's prefix).
+        measure: returns plasticity metrics by name, given a number that seeds the probe.
+        observer: called after every step; its method `begins`, if it has one, before the first.
+        until: where to stop early, at whichever comes first: before anything that is due there,
+            which a run that goes on from the checkpoint fires first. So runs whose hooks differ
+            from there on can share this one (a study's prefix).
         runs: the run's id, then those of the runs it was branched from; none if not known.
+        latest: the newest value of each name in metrics.jsonl.
         doing: what it does at the moment, in a word, for progress bars.
     """
 
@@ -110,17 +109,17 @@ class Loop:
         attach(trainable, self.hooks)
         self._since = time.perf_counter()
         self._cpu_since = time.process_time()
-        getattr(self.observer, "begins", _ignore)(self)
+        getattr(self.observer, "begins", lambda loop: None)(self)
         with noted_signals() as signals, self._background:
             if not self.started:
                 self.started = True
                 self._checkpoint()
                 self._settle()  # one precedes the first update
-                self._fire(None, trainable.clock)
+                self._fired(self.hooks.fire(None, trainable.clock))
             if self._stopped and self._pending is None:  # at an end that may have moved since
                 self._end(signals)
             if self._fired_until is not None:  # what fell on the end of the run before it grew
-                self._fire(self._fired_until, trainable.clock)
+                self._fired(self.hooks.fire(self._fired_until, trainable.clock))
                 self._fired_until = None
             if self._unread and not self._stopped:
                 self._observe(trainable.clock)
@@ -197,7 +196,7 @@ class Loop:
     def _after_step(self, previous: Clock, clock: Clock) -> None:
         every = self.intervals
         if not self._stopped:
-            self._fire(previous, clock)
+            self._fired(self.hooks.fire(previous, clock))
         if clock[self.total.unit] >= self.total.value:
             return  # run() looks at the end, once no update is owed any more
         schedules = (every.metrics, every.evaluate, every.log, every.checkpoint, every.keep_every)
@@ -218,10 +217,6 @@ class Loop:
         if (due or best) and not first:
             self._checkpoint(best, due)
 
-    def _fire(self, previous: Clock | None, clock: Clock) -> None:
-        """Fire what is due; ranks that are then out of step stop here."""
-        self._fired(self.hooks.fire(previous, clock))
-
     def _observe(self, clock: Clock) -> None:
         """Give hooks the values just measured, once."""
         values, self._unread = self._unread, {}
@@ -230,6 +225,7 @@ class Loop:
             self._fired(self.hooks.observe(distributed.shared(values, self.hooks.reads()), clock))
 
     def _fired(self, receipts: list[Any]) -> None:
+        """Write what has fired; ranks that are then out of step stop here."""
         if receipts:
             distributed.check_in_step(self.trainable.networks.values())
         self._receipts(receipts)
@@ -304,13 +300,8 @@ class Loop:
         if self._saved is None or self._saved[0] != clock:
             # Of one clock, before and after what is due.
             settled = int(self._pending is None and not self._stopped)
-            position = (
-                clock[self.total.unit],
-                clock.updates,
-                clock.env_steps,
-                clock.phase,
-                settled,
-            )
+            counts = clock[self.total.unit], clock.updates, clock.env_steps, clock.phase
+            position = (*counts, settled)
             kind = "branch" if not settled else "step" if due else "best"
             path = self._path(position, kind)
             if best and self._best is not None:
@@ -415,8 +406,7 @@ class Loop:
         """Continue from a checkpoint: networks, streams, environments, files cut to length.
 
         Raises:
-            DamagedFile: if the checkpoint, or a file it counts the lines of, is damaged, or if it
-                is another run's.
+            DamagedFile: if it, or a file it counts the lines of, is damaged, or is another run's.
         """
         tensors, state = checkpoint.load(path)
         checkpoint.check_run(path, self.runs)
@@ -447,10 +437,6 @@ class Loop:
         self._cpu_seconds = float(state["time/cpu_seconds"])
         self._logged = Clock.saved(state["logged"]) if state["logged"] else None
         self.started = any(v > 0 for v in state["clock"].values())
-
-
-def _ignore(loop: Loop) -> None:
-    """Do nothing as a run begins."""
 
 
 def _number(clock: Clock) -> int:

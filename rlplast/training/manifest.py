@@ -18,8 +18,8 @@ FORMAT = 2
 def manifest(folder: Path, previous: Path | None) -> dict[str, list[int]]:
     """Return ``{name: [bytes, checksum]}`` of a folder's files, everything on disk.
 
-    A hard link to a file of the previous checkpoint, which is on disk already, keeps the checksum
-    it was written with: what has been damaged since must not be sealed as good.
+    A hard link to a file of the previous checkpoint keeps the checksum it was written with: what
+    has been damaged since must not be sealed as good.
     """
     shared = _known(previous) if previous is not None else {}
     found = {}
@@ -46,11 +46,7 @@ def _known(folder: Path) -> dict[tuple[int, int], list[int]]:
 
 
 def check_seal(folder: Path) -> dict[str, Any]:
-    """Return a checkpoint's manifest; the files it lists are not looked at.
-
-    Raises:
-        DamagedFile: if there is none that this version can read.
-    """
+    """Return a checkpoint's manifest, its files unseen; DamagedFile if it has none of ours."""
     try:
         manifest = json.loads(read(folder / SENTINEL))
         files = {name: [int(size), int(crc)] for name, (size, crc) in manifest["files"].items()}
@@ -68,11 +64,7 @@ def check_seal(folder: Path) -> dict[str, Any]:
 
 
 def check(folder: Path) -> None:
-    """Check every file of a checkpoint against its manifest.
-
-    Raises:
-        DamagedFile: naming the file that is missing, short or altered.
-    """
+    """Check every file of a checkpoint against its manifest, else raise DamagedFile."""
     for path in folder.rglob("*"):
         if not path.is_file() and not path.is_dir():  # a pipe: reading it would never end
             raise DamagedFile(f"{path} is no plain file")

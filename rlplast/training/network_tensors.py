@@ -39,11 +39,7 @@ def aliases(network: Network) -> dict[str, str]:
 
 @torch.no_grad()
 def load_network_tensors(network: Network, tensors: dict[str, Tensor]) -> None:
-    """Copy tensors saved by `network_tensors` into the network's own memory, by name.
-
-    Raises:
-        DamagedFile: if one is missing, has another shape, or is not of this network.
-    """
+    """Copy tensors of `network_tensors` into the network's memory; DamagedFile if one misfits."""
 
     def copy(name: str, into: Tensor) -> None:
         if name not in tensors:
@@ -75,10 +71,7 @@ def load_network_tensors(network: Network, tensors: dict[str, Tensor]) -> None:
 
 
 def first_not_finite(network: Network) -> str | None:
-    """Return the name of the first Block with an entry that is not finite, or None.
-
-    One pass over each, since training waits for it.
-    """
+    """Return the name of the first Block with an entry that is not finite, or None."""
     for block in network.blocks:
         view = block.view.detach()
         if view.is_floating_point() and view.numel() > 0:

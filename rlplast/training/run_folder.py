@@ -36,11 +36,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file that is whole at any moment.
-
-    Raises:
-        RlplastError: if the disk is full or not writable; what was there stays.
-    """
+    """Write a file that is whole at any moment."""
     with _writing(path), whole(path) as temporary:
         temporary.write_text(text)
 
@@ -63,10 +59,7 @@ def numbered(path: Path) -> Path:
 
 
 class RunFolder:
-    """The one writer of a run's folder.
-
-    Args:
-        path: the folder; created if absent.
+    """The one writer of a run's folder, which is created if absent.
 
     Attributes:
         path: the folder.
@@ -143,11 +136,7 @@ class RunFolder:
             self.listener(lines)
 
     def cut(self, lengths: Mapping[str, int]) -> None:
-        """Cut the files back to the lengths that a checkpoint stored.
-
-        Raises:
-            DamagedFile: if a file is shorter, or has no end of a line there: it was edited.
-        """
+        """Cut the files back to a checkpoint's lengths; DamagedFile if no line ends there."""
         for name, length in lengths.items():
             path, file = self.path / name, self._files[name]
             with path.open("rb") as reader:

@@ -18,11 +18,7 @@ class EvaluationStopped(Exception):
 
 
 def stop_if_asked() -> None:
-    """End an evaluation in the main thread if a signal was noted.
-
-    Raises:
-        EvaluationStopped: then.
-    """
+    """Raise EvaluationStopped in the main thread if a signal was noted."""
     if any(_noted) and threading.current_thread() is threading.main_thread():
         raise EvaluationStopped
 
@@ -30,8 +26,7 @@ def stop_if_asked() -> None:
 def heard() -> list[signal.Signals]:
     """Return the signals that ask to stop; not SIGHUP where it is ignored, as nohup does.
 
-    SIGINT counts even where a shell without job control had it ignored. So Ctrl-C in a script also
-    stops the runs that it started with ``&``, once they have saved a checkpoint.
+    SIGINT counts even where a shell had it ignored, so Ctrl-C also stops runs started with ``&``.
     """
     asking = [signal.SIGINT, signal.SIGTERM]
     hangup = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
@@ -40,20 +35,13 @@ def heard() -> list[signal.Signals]:
 
 @contextmanager
 def noted_signals() -> Iterator[list[int]]:
-    """Note SIGINT, SIGTERM and SIGHUP in a block; a SIGINT after one of them ends the block.
+    """Note SIGINT, SIGTERM and SIGHUP in a block; yields the numbers noted so far.
 
-    It does so wherever Python code runs or waits, such as in an environment that hangs; compiled
-    code goes on until it returns. A third one ends the process, as the system does it. SIGTERM and
-    SIGHUP only ask: Slurm sends SIGTERM to each process, and so does who started this one; a
-    terminal that closes may send SIGHUP twice. After SIGHUP alone SIGINT only asks too.
-
+    A SIGINT after SIGINT or SIGTERM raises Interrupted wherever Python code runs or waits, such as
+    in an environment that hangs; compiled code goes on until it returns. A third one ends the
+    process, as the system does it. SIGTERM and SIGHUP only ask: Slurm sends SIGTERM to each
+    process, and so does who started this one; a terminal that closes may send SIGHUP twice.
     Outside the main thread signals are the host's affair, and nothing is noted.
-
-    Yields:
-        The numbers of the signals noted so far.
-
-    Raises:
-        Interrupted: after that SIGINT.
     """
     received: list[int] = []
 

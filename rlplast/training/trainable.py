@@ -116,10 +116,7 @@ class Trainable(Source, Protocol):
         return ()
 
     def phase_over(self) -> bool:
-        """Whether the next step starts a phase, or will once no update is owed any more.
-
-        A phase is then measured as a run is at its end: once, after its last update.
-        """
+        """Whether a phase starts with the next step once no update is owed; the old is measured."""
         return False
 
     def evaluate(self, number: int, episodes: int) -> dict[str, float]:
@@ -141,8 +138,7 @@ class Trainable(Source, Protocol):
     def save_files(self, previous: Path | None) -> Callable[[Path], None]:
         """Return what writes bulk data (a replay), as they are now, into a checkpoint's folder.
 
-        It is called once, in another thread while training goes on, and may link to files of
-        the checkpoint `previous`.
+        That is called once, in another thread, and may link to files of the checkpoint `previous`.
         """
         return lambda folder: None
 

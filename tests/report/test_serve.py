@@ -35,8 +35,7 @@ def test_page_waits_for_the_first_run_and_is_written_again_when_one_ends(tmp_pat
     study = write_study(tmp_path, arms=("none", "fire"), seeds=(1,), statuses=absent)
     code = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "from functools import partial; import rlplast.report.serve as s; "
-        "s.serve = partial(s.serve, every=0.1); "
+        "import rlplast.report.serve; rlplast.report.serve._EVERY = 0.1; "
         "from rlplast.cli.main import main; sys.exit(main())"
     )
     command = [sys.executable, "-c", code, "report", str(study), "--serve", "--port", "0"]

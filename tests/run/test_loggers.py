@@ -103,7 +103,7 @@ def logger_is(patch: pytest.MonkeyPatch, act: Callable[[str], object]) -> None:
     """Put a logger in the place of all, which does this when a method of a name is called."""
     names = ("log", "receipt", "flush", "close")
     made = SimpleNamespace(resumed=None, **{n: lambda *_, n=n: act(n) for n in names})
-    module = SimpleNamespace(check=lambda: None, start=lambda about: act("start") or made)
+    module = SimpleNamespace(LIBRARY=("json", ""), start=lambda about: act("start") or made)
     patch.setattr(loggers, "_module", lambda name: module)
 
 

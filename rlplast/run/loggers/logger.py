@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rlplast.core.errors import RlplastError
+from rlplast.core.optional import import_optional
 from rlplast.core.rng import preserve_global_rng
 from rlplast.run.differences import leaves
 from rlplast.run.info import reporting_outcome
@@ -30,12 +31,8 @@ __all__ = ["About", "Logger", "check_loggers", "logged", "receipt_values"]
 class About:
     """What a logger knows of a run.
 
-    Attributes:
-        folder: the run's.
-        id: of the run; the same after every resume.
-        config: the run's, nested as in its file.
-        units: what its clock counts.
-        study: of a study's cell: ``study``, ``task``, ``seed``, ``arm``; else empty.
+    The id stays after every resume; ``study``, of a study's cell, has ``study``, ``task``, ``seed``
+    and ``arm``.
     """
 
     folder: Path
@@ -58,9 +55,8 @@ class About:
 class Logger(Protocol):
     """Shows a run somewhere.
 
-    Attributes:
-        resumed: whether it has the lines of earlier processes already; None for one that hides
-            repeated lines by itself.
+    ``resumed``: whether it has the lines of earlier processes; None for one that hides repeats
+    itself.
     """
 
     resumed: bool | None
@@ -79,13 +75,9 @@ class Logger(Protocol):
 
 
 def check_loggers(config: RunConfig) -> None:
-    """Check that the packages of a run's loggers are there.
-
-    Raises:
-        ConfigError: naming what to install.
-    """
+    """Check that the packages of a run's loggers are there, else raise ConfigError."""
     for name in config.log.to:
-        _module(name).check()
+        import_optional(*_module(name).LIBRARY)
 
 
 def _module(name: str) -> Any:
@@ -96,22 +88,18 @@ def _module(name: str) -> Any:
 def logged(folder: RunFolder, config: RunConfig, info: Mapping[str, Any]) -> Iterator[None]:
     """Start a run's loggers, give them its lines, and close them with its outcome.
 
-    Args:
-        folder: the run's, cut back to where it goes on.
-        config: the run's.
-        info: what run.json says: the run's id, and the study whose cell it is.
+    The folder is cut back to where the run goes on; `info` is its run.json.
 
     Raises:
         RlplastError: if one cannot be started.
     """
     names = config.log.to if distributed.rank() == 0 else []
-    study = info.get("study")
     about = About(
         folder.path,
         str(info.get("id") or folder.path.resolve().name),
         dataclasses.asdict(config),
         config.units,
-        study if isinstance(study, Mapping) else {},
+        info.get("study", {}),
     )
     listeners: dict[str, _Listener] = {}
 

@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlplast.core.optional import import_optional
 from rlplast.run.loggers.logger import About, flat, receipt_values
 from rlplast.training.files import lock
 
-__all__ = ["MLflow", "check", "start"]
+__all__ = ["LIBRARY", "REMEDY", "MLflow", "start"]
+
+LIBRARY = ("mlflow.tracking", "mlflow")  # a module, and the extra that has it
 
 EXPERIMENT = "rlplast"  # unless MLFLOW_EXPERIMENT_NAME is set, or the run is a study's
 REMEDY = "look at MLFLOW_TRACKING_URI"
@@ -23,17 +24,6 @@ _MOST_METRICS, _MOST_PARAMS = 1000, 100  # of one request
 _SQLITE = "sqlite:///"
 _PATIENCE = 120.0  # seconds for other processes that make the tables of one file
 _FOREIGN = re.compile(r"[^\w\-. :/]", re.ASCII)  # characters that no name may have there
-
-
-def check() -> None:
-    """Check that the package is there."""
-    import_optional("mlflow.tracking", "mlflow")
-
-
-def start(about: About) -> "MLflow":
-    """Return the logger of a run, which goes on with what it began."""
-    check()
-    return MLflow(about)
 
 
 class MLflow:
@@ -92,6 +82,9 @@ class MLflow:
     def close(self, status: str) -> None:
         """Say how the run ended."""
         self._client.set_terminated(self._id, _STATUS[status])
+
+
+start = MLflow
 
 
 def _parts(items: Sequence[Any], most: int) -> list[Sequence[Any]]:

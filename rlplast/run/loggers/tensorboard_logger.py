@@ -3,29 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rlplast.core.optional import import_optional
 from rlplast.run.loggers.logger import About
 
-__all__ = ["TensorBoard", "check", "start"]
+__all__ = ["LIBRARY", "REMEDY", "TensorBoard", "start"]
+
+LIBRARY = ("tensorboard.summary", "")
 
 REMEDY = "look at what it says"
 
 
-def check() -> None:
-    """Check that the package is there."""
-    import_optional("tensorboard.summary", "")
-
-
-def start(about: About) -> "TensorBoard":
-    """Return the logger of a run."""
-    return TensorBoard(about)
-
-
 class TensorBoard:
-    """Writes scalars over env_steps or updates, whichever are more.
-
-    The files are opened at the first line: what a killed process wrote from there on is hidden.
-    """
+    """Writes scalars over env_steps or updates, whichever are more."""
 
     resumed = None
 
@@ -55,3 +43,6 @@ class TensorBoard:
         """Close the files."""
         if self._writer is not None:
             self._writer.close()
+
+
+start = TensorBoard

@@ -4,10 +4,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from rlplast.core.optional import import_optional
 from rlplast.run.loggers.logger import About, receipt_values
 
-__all__ = ["WeightsAndBiases", "check", "start"]
+__all__ = ["LIBRARY", "REMEDY", "WeightsAndBiases", "start"]
+
+LIBRARY = ("wandb.sdk", "wandb")  # a folder wandb may lie about: it has no such module
 
 PROJECT = "rlplast"  # unless WANDB_PROJECT is set
 REMEDY = "`wandb login`, or set WANDB_MODE=offline"
@@ -15,22 +16,8 @@ _LONGEST = 64  # characters of a tag, a group, a job type
 _EXIT = {"done": 0, "interrupted": 130}
 
 
-def check() -> None:
-    """Check that the package is there."""
-    import_optional("wandb.sdk", "wandb")  # a folder wandb may lie about: it has no such module
-
-
-def start(about: About) -> "WeightsAndBiases":
-    """Return the logger of a run, which goes on with what it began."""
-    check()
-    return WeightsAndBiases(about)
-
-
 class WeightsAndBiases:
-    """Logs lines and receipts as they come, drawn over the clock.
-
-    Its own step only counts what it was given, so it never goes back.
-    """
+    """Logs lines and receipts as they come, drawn over the clock: its own step never goes back."""
 
     def __init__(self, about: About) -> None:
         import wandb
@@ -76,3 +63,6 @@ class WeightsAndBiases:
         """Send the rest; what is not done counts as failed there, and the summary says which."""
         self._run.summary["status"] = status
         self._run.finish(exit_code=_EXIT.get(status, 1))
+
+
+start = WeightsAndBiases
