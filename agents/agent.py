@@ -21,7 +21,7 @@ from rlplast.agents.sequence import TaskSequence
 from rlplast.agents.tasks import Tasks
 from rlplast.core.clock import Clock
 from rlplast.core.device import compile_options, on_device
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import ConfigError, Diverged
 from rlplast.core.fast.graphs import graphs_of
 from rlplast.core.method.context import Activations
 from rlplast.core.method.penalties import Penalties
@@ -41,13 +41,7 @@ MOST = 64  # updates of a block; a signal waits for its end
 
 
 class Agent(Reader):
-    """An agent with its environments; a `Trainable` but for networks, losses and its data.
-
-    Args:
-        config: a checked config.
-        tasks: of its phases.
-        device: where networks live and updates run.
-    """
+    """An agent with its environments; a `Trainable` but for networks, losses and its data."""
 
     units: tuple[str, ...]
     means: tuple[str, ...]  # names of what each update adds to `sums`
@@ -88,10 +82,10 @@ class Agent(Reader):
     # One step: a vector environment step, one update, or the start of a phase.
 
     def step(self) -> None:
-        """Do one update if one is owed, else start a phase if one is over, else step all envs.
+        """Do an update if one is owed, else start a phase if one is over, else step all envs.
 
-        The start of a phase is the networks' part of a switch alone, so that hooks that fire there
-        still find data in the replay. The new task begins with the next environment step.
+        The start of a phase treats networks alone, so that hooks that fire there still find data in
+        the replay. The new task begins with the next environment step.
         """
         if self.owes():
             self.update()
@@ -112,7 +106,7 @@ class Agent(Reader):
         """Return how many of the updates that are due before then `update` can make at once."""
 
     def phase_over(self) -> bool:
-        """Whether all env_steps of a phase are done: the next one starts once no update is owed."""
+        """Whether all env_steps of a phase are done; the next one starts once no update is owed."""
         return self.sequence.is_over(self.clock.phase, self.clock.env_steps)
 
     @property
@@ -135,16 +129,7 @@ class Agent(Reader):
                 write([Assign(theirs, network.fresh(mine, drawn)) for mine, theirs in pairs])
 
     def _enter_task(self) -> None:
-        """Go on in the task of this phase."""
         self.experience.switch(self.clock.phase)
-
-    def _lr_place(self) -> tuple[int, int]:
-        """Return the updates done in this phase, and how many it has: warm-up and fall of rates."""
-        done, phase, start = self.clock.updates, self.clock.phase, self.sequence.start
-        if self.sequence.each is None:
-            return done, self.updates_planned
-        first, end = (self.config.updates_at(start(p)) for p in (phase, phase + 1))
-        return done - first, end - first
 
     @abstractmethod
     def _environment_step(self) -> None:
@@ -159,15 +144,20 @@ class Agent(Reader):
         """Update all networks once; eager, or compiled as a whole.
 
         Returns:
-            What is added to `sums`, (len(means),), and the activations of each network, if they
-            are recorded.
+            What is added to `sums`, (len(means),), and recorded activations by network.
         """
 
     # What an update consists of.
 
     def _set_lr(self) -> None:
+        """Set learning rates by the updates done in this phase, and how many it has."""
+        done, end, phase = self.clock.updates, self.updates_planned, self.clock.phase
+        if self.sequence.each is not None:
+            starts = (self.sequence.start(p) for p in (phase, phase + 1))
+            first, last = map(self.config.updates_at, starts)
+            done, end = done - first, last - first
         for updater in self.updaters.values():
-            updater.set_lr(*self._lr_place())
+            updater.set_lr(done, end)
 
     def _update(self, learn: Callable[[Any], Any], batch: Any) -> None:
         """Update once on what one update reads, and count it."""
@@ -181,9 +171,9 @@ class Agent(Reader):
         self.penalties.last = self.clock = after
         self.updates_summed += 1
 
-    def _hooks(self, found: tuple[Tensor, dict[str, Activations]], after: Clock) -> None:
+    def _hooks(self, learnt: tuple[Tensor, dict[str, Activations]], after: Clock) -> None:
         """Add up the values of `learn`, and run the hooks inside the update."""
-        values, activations = found
+        values, activations = learnt
         self.sums += values
         self.after_update(after, activations)
 
@@ -191,17 +181,12 @@ class Agent(Reader):
         self.updaters[network].minimise(self._penalised(network, loss))
 
     def _penalised(self, network: str, loss: Tensor) -> Tensor:
-        """Return a network's loss with the terms of its penalties."""
         if not self.penalties.terms:
             return loss
         return self.penalties.add(network, loss, clock=self.clock.advance(updates=1))
 
     def _learns(self, learn: Callable[..., Any]) -> Callable[..., Any]:
-        """Return an update, compiled as a whole where all of it can be.
-
-        Else its losses are compiled, and terms of penalties and optimizers of other kinds stay
-        outside.
-        """
+        """Return an update, compiled as a whole if possible; else only its losses are compiled."""
         if not self._compiles_whole():
             return learn
         name = learn.__name__
@@ -227,11 +212,7 @@ class Agent(Reader):
     def _with_activations(
         self, network: str, *inputs: Any, wanted: bool = False
     ) -> tuple[Any, Activations]:
-        """Return what a network gives, and its hidden activations.
-
-        Our networks return them. Those of users are read by forward hooks: if activations are
-        recorded or `wanted`.
-        """
+        """Return outputs and hidden activations, of users' networks if recorded or `wanted`."""
         handle = self.networks[network]
         module: Any = handle.module
         if not self._is_of_user(network):
@@ -239,17 +220,12 @@ class Agent(Reader):
         read = wanted or network in self.recorded
         if not read or not any(group.point for group in handle.units().groups):
             return module(*inputs), {}
-        with record(handle) as found:
+        with record(handle) as activations:
             values = module(*inputs)
-        return values, found
+        return values, activations
 
     def _check_single(self, *names: str, action_dim: int | None = None) -> None:
-        """Refuse updates on one transition if networks of a user cannot learn from one.
-
-        Args:
-            names: of the networks.
-            action_dim: of the actions that they read beside observations; None if they do not.
-        """
+        """Refuse `batch_size` 1 if a user's networks cannot learn from one transition."""
         if self.config.agent.batch_size > 1:
             return
         sizes = self.spec.stacked_shape, *([] if action_dim is None else [(action_dim,)])
@@ -266,7 +242,6 @@ class Agent(Reader):
         return any(map(self._is_of_user, self.recorded))
 
     def _compiled(self, loss: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a loss, compiled if the config says so."""
         if self.config.agent.accelerate != "compile":
             return loss
         compiled = torch.compile(loss, dynamic=False, options=compile_options(self.device))
@@ -276,17 +251,16 @@ class Agent(Reader):
 
         return chosen
 
-    def _kept(self, network: str, found: Activations) -> Activations:
+    def _kept(self, network: str, activations: Activations) -> Activations:
         """Return activations as an output of the update, if they are recorded."""
-        return {k: v.detach() for k, v in found.items()} if network in self.recorded else {}
+        return {k: v.detach() for k, v in activations.items()} if network in self.recorded else {}
 
     # What the loop asks for.
 
     def evaluate(self, number: int, episodes: int) -> dict[str, float]:
         """Return scores of unclipped full episodes, or of as many as `evaluate.steps` allows.
 
-        Of a sequence those of the current task, and the mean return by task: of the current one,
-        or of all seen so far.
+        Of a sequence these are of the current task, with mean returns of it or of all seen tasks.
         """
         steps = self.config.evaluate.steps
         scores = self.play(number, episodes, steps=steps).scores()
@@ -294,23 +268,15 @@ class Agent(Reader):
         if sequence.each is None:
             return scores
         now, names = sequence.tasks[phase], sequence.names
-        asked = sequence.seen(phase) if self._evaluates_all() else [now]
-        for task in asked:
-            again = task == now  # it was played already
-            mean = scores["return_mean"] if again else self._mean_return(number, episodes, task)
+        end = self.config.env_steps_total(self.config.total_time())
+        ended = (self.clock.env_steps >= end or self.phase_over()) and not self.owes()
+        seen = ended or self.config.evaluate.tasks == "seen"
+        for task in sequence.seen(phase) if seen else [now]:
+            mean = scores["return_mean"]
+            if task != now:
+                mean = float(self.play(number, episodes, steps=steps, task=task).returns.mean())
             scores[f"{names[task]}/return_mean"] = mean
         return scores
-
-    def _mean_return(self, number: int, episodes: int, task: int) -> float:
-        return float(
-            self.play(number, episodes, steps=self.config.evaluate.steps, task=task).returns.mean()
-        )
-
-    def _evaluates_all(self) -> bool:
-        """Whether this is the end of a phase or of the run, or all tasks are asked for."""
-        end = self.config.env_steps_total(self.config.total_time())
-        ended = self.clock.env_steps >= end or self.phase_over()
-        return self.config.evaluate.tasks == "seen" or (ended and not self.owes())
 
     def play(
         self,
@@ -322,12 +288,7 @@ class Agent(Reader):
     ) -> Evaluation:
         """Play full episodes as in an evaluation; see `evaluate_policy`.
 
-        Args:
-            number: of the evaluation, for its streams.
-            episodes: how many.
-            on_frame: called with each picture.
-            steps: instead of so many episodes, those that end within so many env_steps.
-            task: by its number; None for that of this phase.
+        Streams are those of evaluation `number`; `task` is None for that of this phase.
 
         Raises:
             ConfigError: in an environment that changes.
@@ -338,9 +299,14 @@ class Agent(Reader):
         of_task = () if task == now else ("task", task)
         stream = partial(numpy_stream, self.config.seed, "evaluation", number, *of_task)
         rng = stream("policy")
-        make = partial(self.tasks.make, task)
-        if learned := self.experience.learned().get(task):
-            make = partial(_with_learned, make, learned)
+        learned = self.experience.learned().get(task)
+
+        def make(rngs: list[np.random.Generator]) -> envs.VectorEnv | envs.TaskVector:
+            env = self.tasks.make(task, rngs)
+            if learned:  # normalise as in training
+                env.take_over(learned, freeze=True)
+            return env
+
         with self.reading(copies=False):
             return evaluate_policy(
                 make,
@@ -354,7 +320,7 @@ class Agent(Reader):
             )
 
     def _values(self) -> Values | None:
-        """Return what the agent says about returns, if evaluations compare it with them."""
+        """Return the Q-values that evaluations compare with returns; None for no comparison."""
         return None
 
     @abstractmethod
@@ -363,10 +329,7 @@ class Agent(Reader):
 
     @contextmanager
     def _acting_mode(self) -> Iterator[None]:
-        """Let batch norms of users' networks act by their running statistics.
-
-        Those of a batch would be of the environments' few observations.
-        """
+        """Let batch norms of users' networks act by their running statistics, not by a batch's."""
         if self._batch_norms is None:
             parts = [part for module in self._acting() for part in module.modules()]
             self._batch_norms = [m for m in parts if isinstance(m, _BatchNorm)]
@@ -380,7 +343,7 @@ class Agent(Reader):
                 norm.training = True
 
     def _computed(self, compute: Callable[..., Tensor], *inputs: np.ndarray) -> np.ndarray:
-        """Return what acting computes of inputs of the host; as a graph, if updates are graphs."""
+        """Return what acting computes of arrays of the host; as a graph, if updates are graphs."""
         sent = [on_device(array, self.device) for array in inputs]
         if self._graphs is None:
             return compute(*sent).cpu().numpy()
@@ -388,15 +351,10 @@ class Agent(Reader):
         return self._graphs(key, compute, *sent).cpu().numpy()
 
     def _act_in_evaluation(self, obs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return actions for stacked observations."""
         return self._act_greedily(obs)
 
     def metrics(self) -> dict[str, float]:
-        """Return means since the last call: losses and so on, return of finished episodes.
-
-        Losses are without penalties, whose sum over networks is ``train/penalty``. Once there is
-        ``time/compile``, the seconds that compiling the update took.
-        """
+        """Return means since the last call: losses without penalties, returns of episodes."""
         values = self.experience.episode_metrics()
         if self._compile_seconds is not None:
             values["time/compile"], self._compile_seconds = self._compile_seconds, None
@@ -423,8 +381,15 @@ class Agent(Reader):
             return self._act_greedily(obs)
 
     @abstractmethod
-    def _act_greedily(self, obs: np.ndarray) -> np.ndarray:
-        """Return the actions that the agent takes for the best."""
+    def _act_greedily(self, obs: np.ndarray) -> np.ndarray: ...
+
+    def _check_finite(self, actions: np.ndarray) -> None:
+        if not np.isfinite(actions).all():
+            raise Diverged(
+                f"the policy's actions are not finite at {self.clock}: training diverged; the last "
+                "checkpoint is kept (lower optimizer.lr, or look at receipts.jsonl for a hook just "
+                "before)"
+            )
 
     def _as_stored(self, obs: np.ndarray) -> np.ndarray:
         """Return observations in the type that environments give them in."""
@@ -454,12 +419,12 @@ class Agent(Reader):
         self.penalties.load_state_dict(state.get("penalties", {}))
 
     def save_files(self, previous: Path | None) -> Callable[[Path], None]:
-        """Return what writes bulk data as they are now: none."""
+        """Return what writes bulk data: none."""
         return lambda folder: None
 
     def load_files(self, folder: Path) -> None:
         """Read what `save_files` wrote, and begin new episodes where open ones cannot go on."""
-        self.experience.resume()
+        self.experience.load_files(folder)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -467,7 +432,7 @@ class Agent(Reader):
         return ()
 
     def decide_resume(self, known: Mapping[str, Any]) -> dict[str, Any]:
-        """Find how the run goes on after an interruption, as `Tasks.decide` does."""
+        """Find how the run goes on after an interruption; see `Tasks.decide`."""
         return self.tasks.decide(known)
 
     @property
@@ -478,12 +443,3 @@ class Agent(Reader):
     def close(self) -> None:
         """Close the environments and their processes."""
         self.experience.close()
-
-
-def _with_learned(
-    make: Callable[..., Any], learned: list[Any], rngs: list[np.random.Generator]
-) -> Any:
-    """Make environments whose wrappers normalise as they do in training."""
-    env = make(rngs)
-    env.take_over(learned, freeze=True)
-    return env

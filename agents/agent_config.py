@@ -25,9 +25,6 @@ class AgentEvaluateConfig(EvaluateConfig):
     """How often and how long the agent is evaluated, and on which tasks of a sequence.
 
     Attributes:
-        every: how often; null for never.
-        episodes: full episodes per evaluation.
-        final: share of the run, at its end, whose scores are averaged to the final score.
         steps: play for so many env_steps, summed over environments, instead of `episodes`. Episodes
             that end within them count, or the first one that ends. Short episodes count more often.
         tasks: current evaluates on the task in training, seen on all tasks so far. At the end of
@@ -43,7 +40,7 @@ class AgentConfig(RunConfig, ABC):
     """A run of an agent.
 
     Attributes:
-        agent: the agent, a section of each kind's own (no key of this class).
+        agent: the agent.
         total: length of the run. auto means the whole sequence of tasks, or 200k env_steps without
             one.
         env: the environment, or a sequence of tasks.
@@ -115,8 +112,12 @@ class AgentConfig(RunConfig, ABC):
     @property
     def units(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """What lines of metrics count: phases of several tasks too, and episodes if asked."""
+        times = (  # not those of hooks: arms that differ in hooks share lines
+            *(self.total, self.percentages_of, self.log.every, self.evaluate.every),
+            *(self.metrics.every, self.checkpoint.every, self.checkpoint.keep_every),
+        )
         counted = ["updates", "env_steps", "frames"]
-        counted += ["episodes"] if _names_episodes(self) else []
+        counted += ["episodes"] if "episode" in str(times) else []
         return (*counted, *([] if self.sequence().each is None else ["phase"]))
 
     @property
@@ -125,11 +126,7 @@ class AgentConfig(RunConfig, ABC):
         return tuple(dict.fromkeys((*self.units, "episodes")))
 
     def sequence(self) -> TaskSequence:
-        """Return the tasks of the run's phases.
-
-        Raises:
-            ConfigError: for keys that do not go together.
-        """
+        """Return the tasks of the run's phases."""
         return TaskSequence.parse(self.env)
 
     def total_time(self) -> Time:
@@ -144,14 +141,14 @@ class AgentConfig(RunConfig, ABC):
 
     def resolved(self, parent: RunConfig | None = None) -> "AgentConfig":
         """Return the config with what ``device: auto`` and ``accelerate: auto`` stand for."""
-        found: Any = super().resolved(parent)
+        resolved: Any = super().resolved(parent)
         if self.agent.accelerate != "auto":
-            return found
-        choice = chosen(found)
+            return resolved
+        choice = chosen(resolved)
         if isinstance(parent, AgentConfig):  # whose bits it keeps; off and graph have the same
             before = parent.agent.accelerate
             choice = choice if {choice, before} == {"off", "graph"} else before
-        return replace(found, agent=replace(self.agent, accelerate=choice))
+        return replace(resolved, agent=replace(self.agent, accelerate=choice))
 
     def without_graphs(self) -> "AgentConfig":
         """Return the config with eager updates instead of CUDA graphs."""
@@ -160,7 +157,7 @@ class AgentConfig(RunConfig, ABC):
         return replace(self, agent=replace(self.agent, accelerate="off"))
 
     def adds_penalties_apart(self) -> bool:
-        """Say that only eager updates are the same with penalties: others are compiled in parts."""
+        """Whether updates are the same with penalties: others are compiled in parts."""
         return self.agent.accelerate in ("off", "graph")
 
     def whole_time(self) -> Time | None:
@@ -169,7 +166,7 @@ class AgentConfig(RunConfig, ABC):
         return None if length is None else Time(length, "env_steps")
 
     def env_steps_total(self, total: Time | None = None) -> int:
-        """Return the env_steps of a `total`; by default of the run as first planned.
+        """Return the env_steps of a `total`, by default of the run as first planned.
 
         Of a total in episodes it is the most that these can have.
         """
@@ -177,18 +174,14 @@ class AgentConfig(RunConfig, ABC):
         if total.unit == "env_steps":
             return int(total.value)
         if total.unit == "episodes":
-            return int(total.value) * self._longest_episode()
+            longest = spec_of(self.env.id, self.env.options).max_episode_steps
+            if longest is None:
+                raise ConfigError(
+                    f"total = {self.total!r}: episodes of {self.env.id} have no limit, so that the "
+                    "run's length in env_steps is not known; give a total in env_steps"
+                )
+            return int(total.value) * longest
         return self.env_steps_of(int(total.value))
-
-    def _longest_episode(self) -> int:
-        """Return the most env_steps of an episode."""
-        limit = spec_of(self.env.id, self.env.options).max_episode_steps
-        if limit is None:
-            raise ConfigError(
-                f"total = {self.total!r}: episodes of {self.env.id} have no limit, so that the "
-                "run's length in env_steps is not known; give a total in env_steps"
-            )
-        return limit
 
     def updates_planned(self) -> int:
         """Return the updates of the run as first planned, over which learning rates fall."""
@@ -200,8 +193,7 @@ class AgentConfig(RunConfig, ABC):
     def horizon(self) -> Clock:
         """Return the clock at the end of the run; frames are not known in advance.
 
-        An episode has at least one env_step. So episodes are the most that there can be, and of a
-        total in episodes the other counts.
+        Episodes are the most that there can be; of a total in episodes the other counters are.
         """
         total = self.total_time()
         if total.unit == "episodes":
@@ -218,20 +210,3 @@ class AgentConfig(RunConfig, ABC):
             return Clock(updates=int(total.value), env_steps=env_steps, phase=phases)
         taken = math.ceil(env_steps / n) * n  # whole vector steps
         return Clock(updates=self.updates_at(taken), env_steps=env_steps, phase=phases)
-
-
-def _names_episodes(config: AgentConfig) -> bool:
-    """Say whether a config's length or an interval is in episodes.
-
-    Hooks do not count: arms that differ in hooks share lines.
-    """
-    times = [
-        config.total,
-        config.percentages_of,
-        config.log.every,
-        config.evaluate.every,
-        config.metrics.every,
-        config.checkpoint.every,
-        config.checkpoint.keep_every,
-    ]
-    return "episode" in str(times)

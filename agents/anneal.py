@@ -1,8 +1,5 @@
 """n-step returns and a discount that move after each reset, as BBF has them.
 
-The config key is ``agent.anneal``. `Anneal` is a pure function of the updates done, so there is
-nothing to save.
-
 Source: Schwarzer et al. 2023 (BBF, arXiv:2305.19452); `exponential_decay_scheduler` of its code.
 """
 
@@ -15,9 +12,7 @@ from pydantic import Field, PositiveInt
 from rlplast.core.errors import ConfigError
 from rlplast.core.validation import Section
 
-__all__ = ["Anneal", "AnnealConfig", "anneal_of"]
-
-KEY = "agent.anneal"
+__all__ = ["AnnealConfig", "check_anneal"]
 
 
 @dataclass
@@ -36,28 +31,16 @@ class AnnealConfig(Section):
     n_step: Annotated[int, Field(ge=1, le=1000)] | None = None
     gamma: Annotated[float, Field(ge=0, lt=1)] | None = None
 
+    def at(self, updates: int, n_step: int, gamma: float) -> tuple[int, float]:
+        """Return n and γ of the update after so many: n and 1 − γ move exponentially.
 
-@dataclass(frozen=True)
-class Anneal:
-    """n and γ as functions of the updates done.
-
-    Attributes:
-        every: updates from the beginning of a cycle to that of the next; the first begins at 0.
-        updates: how many, from the beginning of a cycle, in which n and γ move.
-        n_step: n at the beginning of a cycle, and at its end.
-        gamma: the same of γ.
-    """
-
-    every: int
-    updates: int
-    n_step: tuple[int, int]
-    gamma: tuple[float, float]
-
-    def at(self, updates: int) -> tuple[int, float]:
-        """Return n and γ of the update after so many: n and 1 − γ move exponentially."""
+        `n_step` and `gamma` are those at the end of a cycle.
+        """
         left = max(0.0, 1 - updates % self.every / self.updates)
-        n = round(_between(*self.n_step, left))
-        return n, 1 - _between(1 - self.gamma[0], 1 - self.gamma[1], left)
+        first_n = n_step if self.n_step is None else self.n_step
+        first_gamma = gamma if self.gamma is None else self.gamma
+        n = round(_between(first_n, n_step, left))
+        return n, 1 - _between(1 - first_gamma, 1 - gamma, left)
 
 
 def _between(start: float, end: float, left: float) -> float:
@@ -67,28 +50,23 @@ def _between(start: float, end: float, left: float) -> float:
     return math.exp(left * (math.log(start) - math.log(end)) + math.log(end))
 
 
-def anneal_of(config: AnnealConfig | None, n_step: int, gamma: float) -> Anneal | None:
-    """Return what ``agent.anneal`` asks for; None if nothing moves.
+def check_anneal(config: AnnealConfig | None, gamma: float) -> None:
+    """Check ``agent.anneal`` against itself and ``agent.gamma``.
 
-    Args:
-        config: the key's value.
-        n_step: n at the end of a cycle, ``agent.n_step``.
-        gamma: γ at the end of a cycle, ``agent.gamma``.
+    Raises:
+        ConfigError: if nothing moves, γ moves to 1, or they move for longer than a cycle.
     """
     if config is None:
-        return None
+        return
     if config.n_step is None and config.gamma is None:
         raise ConfigError(
-            f"{KEY} has neither n_step nor gamma: needed is one of them, as in {{every: 40000, "
-            "updates: 10000, n_step: 10, gamma: 0.97}"
+            "agent.anneal has neither n_step nor gamma: needed is one of them, as in {every: "
+            "40000, updates: 10000, n_step: 10, gamma: 0.97}"
         )
     if config.gamma is not None and gamma == 1:
-        raise ConfigError(f"{KEY}.gamma with agent.gamma = 1: allowed is agent.gamma below 1")
+        raise ConfigError("agent.anneal.gamma with agent.gamma = 1: allowed is agent.gamma below 1")
     if config.updates > config.every:
         raise ConfigError(
-            f"{KEY}.updates = {config.updates}: allowed is at most every = {config.every}, or a "
-            "cycle would never come to its end"
+            f"agent.anneal.updates = {config.updates}: allowed is at most every = {config.every}, "
+            "or a cycle would never come to its end"
         )
-    first_n = n_step if config.n_step is None else config.n_step
-    first_gamma = gamma if config.gamma is None else config.gamma
-    return Anneal(config.every, config.updates, (first_n, n_step), (first_gamma, gamma))

@@ -1,7 +1,5 @@
 """Categorical values: a head gives probabilities of bins, and their mean is the value.
 
-The config key is ``agent.values``. Losses are cross-entropies with a target distribution.
-
 Sources: Bellemare et al. 2017 (C51, arXiv:1707.06887), Algorithm 1; Farebrother et al. 2024 (Stop
 Regressing, arXiv:2403.03950), Sections 3.1 and 3.2 for two-hot targets and HL-Gauss.
 """
@@ -17,7 +15,7 @@ from torch import Tensor
 from rlplast.core.errors import ConfigError
 from rlplast.core.validation import Section
 
-__all__ = ["Categorical", "ValuesConfig", "categorical_of", "check_values"]
+__all__ = ["Categorical", "ValuesConfig", "check_values"]
 
 _SIGMA = 0.75
 _FINEST = 1e-6  # width of a bin, in shares of the largest value: some steps of float32
@@ -49,8 +47,7 @@ def check_values(config: ValuesConfig | None) -> None:
     """Check ``agent.values`` against itself.
 
     Raises:
-        ConfigError: if the range is empty, or bins are too narrow for float32, or there is a width
-            that nothing reads.
+        ConfigError: for an empty range, bins too narrow for float32, or a width that nothing reads.
     """
     if config is None:
         return
@@ -74,24 +71,11 @@ def check_values(config: ValuesConfig | None) -> None:
         )
 
 
-def categorical_of(config: ValuesConfig | None, device: torch.device) -> "Categorical | None":
-    """Return what ``agent.values`` asks for; None for values that are numbers."""
-    return None if config is None else Categorical(config, device)
-
-
 class Categorical:
     """Bins of values, and targets as probabilities of them.
 
-    The bins of ``hl_gauss`` lie side by side from low to high, and their centres are their values.
-    Those of the others are points: the first is at low and the last at high.
-
-    Attributes:
-        bins: their number.
-        centres: (bins,), float32: their values, in ascending order.
-
-    Args:
-        config: which and where.
-        device: where values are computed.
+    The bins of ``hl_gauss`` lie side by side from low to high, and their centres, (bins,), are
+    their values. Those of the others are points: the first is at low and the last at high.
     """
 
     def __init__(self, config: ValuesConfig, device: torch.device | str = "cpu") -> None:
@@ -123,20 +107,16 @@ class Categorical:
     def target(
         self, reward: Tensor, discount: Tensor, logits_next: Tensor, cost: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Return the probabilities that a transition teaches, (batch, bins).
+        """Return the probabilities that a transition teaches, (batch, bins), and the share clipped.
 
-        The target is r + discount · (V(s') − cost); ``c51`` moves each bin so. The sum over bins
-        has a fixed order, so that it repeats on every device.
+        The target is r + discount · (V(s') − cost); ``c51`` moves each bin so. The share is that of
+        targets outside [low, high]; of ``c51`` the mean probability that is.
 
         Args:
             reward: (batch,), the n-step discounted sum.
             discount: (batch,), γ^k, 0 after a termination.
             logits_next: (batch, bins), of the next observation.
             cost: (batch,), what the policy pays there: a SAC's α log π; None for nothing.
-
-        Returns:
-            The probabilities, and which share of the targets is outside [low, high]; of ``c51``
-            the mean probability that is.
         """
         if self.kind == "c51":
             share, value = logits_next.float().softmax(1), self.centres.unsqueeze(0)
@@ -147,8 +127,9 @@ class Categorical:
             value = value - cost.unsqueeze(1)
         moved = reward.unsqueeze(1) + discount.unsqueeze(1) * value
         outside = ((moved < self.low) | (moved > self.high)).float()
-        found = (share.unsqueeze(2) * self.probabilities(moved)).sum(1)
-        return found, (share * outside).sum(1).mean()
+        # Sums over bins have a fixed order, so that they repeat on every device.
+        target = (share.unsqueeze(2) * self.probabilities(moved)).sum(1)
+        return target, (share * outside).sum(1).mean()
 
     def cross_entropy(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return −Σ target · log softmax(logits), (...), of (..., bins) each."""

@@ -1,8 +1,4 @@
-"""Whole updates through `torch.compile`.
-
-- `chosen`: what ``accelerate: auto`` stands for.
-- `CompiledUpdate`: an update as one compiled graph.
-"""
+"""Whole updates through `torch.compile`."""
 
 import os
 import shutil
@@ -37,8 +33,7 @@ def chosen(config: Any) -> str:
     compiles: with adam or adamw, a network of ours, and without penalties and layers that read
     gradients. Hooks do not count, so that arms of a study that differ in hooks share their prefix.
 
-    It depends on the config and the machine, never on time: the same run has the same bits at any
-    hour.
+    It depends on the config and the machine, never on time.
     """
     own_network = is_factory(config.agent.network)  # what a user wrote may not compile
     if uses_gpu(config.device):
@@ -57,8 +52,8 @@ def chosen(config: Any) -> str:
 
 
 def _is_ours(row: Any) -> bool:
-    found = listed_method(row)
-    return found is not None and found.__module__.startswith("rlplast.")
+    method = listed_method(row)
+    return method is not None and method.__module__.startswith("rlplast.")
 
 
 def _reads_gradients(row: Any) -> bool:
@@ -75,19 +70,12 @@ class CompiledUpdate:
     """A function that takes gradients and writes weights, as one compiled graph.
 
     A call checks all that was assumed when it was compiled, and collects weights and the state of
-    optimizers. That takes a fifth of a small update, so `again` does neither.
-
-    Args:
-        learn: the function.
-        device: where it runs.
-        on_compile: called with the seconds of the first call, which compiles.
+    optimizers. That takes a fifth of a small update, so `again` does neither. `on_compile` is
+    called with the seconds of the first call.
     """
 
     def __init__(
-        self,
-        learn: Callable[..., Any],
-        device: torch.device,
-        on_compile: Callable[[float], None],
+        self, learn: Callable[..., Any], device: torch.device, on_compile: Callable[[float], None]
     ) -> None:
         import torch._dynamo
 
@@ -104,9 +92,9 @@ class CompiledUpdate:
             compiled = _inductor(graph, inputs, options)
 
             def run(*args: Any) -> Any:
-                found = compiled(*args)
-                self._graph = compiled, args, found
-                return found
+                outputs = compiled(*args)
+                self._graph = compiled, args, outputs
+                return outputs
 
             return run
 
@@ -123,7 +111,7 @@ class CompiledUpdate:
 
         started, self._graph = time.perf_counter(), None
         try:
-            found = self._compiled(batch)
+            returned = self._compiled(batch)
         except TorchDynamoException as error:
             cause = " ".join(str(error).strip().splitlines()[:2])
             raise ConfigError(
@@ -134,8 +122,8 @@ class CompiledUpdate:
         if self._on_compile is not None:
             self._on_compile(time.perf_counter() - started)
             self._on_compile = None
-        self.again = (self._graph and _again(*self._graph, batch, found)) or self
-        return found
+        self.again = (self._graph and _again(*self._graph, batch, returned)) or self
+        return returned
 
 
 def _inductor(graph: Any, inputs: Any, options: dict[str, Any]) -> Callable[..., Any]:
@@ -149,40 +137,31 @@ def _again(
     args: Sequence[Any],
     outputs: Sequence[Any],
     batch: Any,
-    found: Any,
+    returned: Any,
 ) -> Callable[[Any], Any] | None:
-    """Return a call of the same graph with another batch, and all else as it was.
-
-    None if the function returned anything else than the graph's outputs. Nor does that hold for a
-    graph with others: tensors that a module puts into its attributes, which only a whole call does.
-
-    Args:
-        compiled: the graph.
-        args: what it was called with.
-        outputs: what it gave.
-        batch: tensors, or None, in tuples of tuples.
-        found: what the function returned: outputs, in tuples and mappings.
-    """
+    """Return a call of the same graph with another batch; None if it has other outputs."""
     places = {id(arg): i for i, arg in enumerate(args)}
-    read = [(places[id(own)], j) for j, own in enumerate(_leaves(batch)) if id(own) in places]
+    read = [(places[id(leaf)], j) for j, leaf in enumerate(_leaves(batch)) if id(leaf) in places]
     numbers = {id(output): i for i, output in enumerate(outputs)}
     args = list(args)
 
     def built(like: Any, outputs: Sequence[Any]) -> Any:
         if isinstance(like, tuple):
-            return tuple(built(own, outputs) for own in like)
+            return tuple(built(part, outputs) for part in like)
         if isinstance(like, dict):
-            return {name: built(own, outputs) for name, own in like.items()}
+            return {name: built(part, outputs) for name, part in like.items()}
         return outputs[numbers[id(like)]]
 
-    if {id(leaf) for leaf in _leaves(found)} != set(numbers):
+    # A graph with other outputs has tensors that a module puts into its attributes, which only a
+    # whole call does.
+    if {id(leaf) for leaf in _leaves(returned)} != set(numbers):
         return None
 
     def again(batch: Any) -> Any:
         leaves = _leaves(batch)
         for place, leaf in read:
             args[place] = leaves[leaf]
-        return built(found, compiled(*args))
+        return built(returned, compiled(*args))
 
     return again
 

@@ -14,16 +14,12 @@ __all__ = ["DeviceFrames", "fits"]
 
 
 def fits(nbytes: int, device: torch.device) -> bool:
-    """Whether frames take at most half of what is free on a GPU, as networks need memory too."""
+    """Whether frames take at most half of a GPU's free memory, as networks need some too."""
     return device.type == "cuda" and 2 * nbytes <= torch.cuda.mem_get_info(device)[0]
 
 
 class DeviceFrames:
-    """A copy on a device of the frames that a replay keeps on the host.
-
-    Args:
-        frames: the replay's, `[rows, *obs_shape]`; they stay the ones that are saved.
-        device: a CUDA device.
+    """A copy on a CUDA device of the frames that a replay keeps, and saves, on the host.
 
     Raises:
         ConfigError: if the device has no room for them.
@@ -54,12 +50,9 @@ class DeviceFrames:
     def stack(
         self, rows: npt.NDArray[np.int64], blank: npt.NDArray[np.bool_] | None, out: Tensor
     ) -> None:
-        """Write stacks of frames.
+        """Write stacks of frames to `out`, `[batch, *stacked_shape]`, on the device.
 
-        Args:
-            rows: `[batch, frame_stack]`, where they lie.
-            blank: likewise, which are zero instead; None for none.
-            out: `[batch, *stacked_shape]`, on the device.
+        `rows` is `[batch, frame_stack]`, where they lie; `blank` likewise, which are zero instead.
         """
         flat = out.view(rows.size, *self._host.shape[1:])
         torch.index_select(self._frames, 0, on_device(rows.ravel(), self._device), out=flat)

@@ -1,7 +1,6 @@
 """DQN: Q-learning from replay with a target network, at any replay ratio.
 
-Source: Mnih et al. 2015; defaults of FIRE's DQN and Dopamine. The update is one function
-of static tensors (`DQN.learn`).
+Source: Mnih et al. 2015; defaults of FIRE's DQN and Dopamine.
 """
 
 from functools import partial
@@ -85,10 +84,9 @@ class DQN(OffPolicyAgent):
     def _sync_target(self) -> None:
         """Move the target by τ towards the network; its buffers are copied."""
         tau = self.config.agent.tau
-        moves = [tau < 1 and mine.role != "buffer" for mine, _ in self._followed]
         move = partial(torch._foreach_lerp_, weight=tau)
-        for chosen, write in ((True, move), (False, torch._foreach_copy_)):
-            pairs = [pair for pair, own in zip(self._followed, moves, strict=True) if own is chosen]
+        for moves, write in ((True, move), (False, torch._foreach_copy_)):
+            pairs = [p for p in self._followed if (tau < 1 and p[0].role != "buffer") is moves]
             if pairs:
                 write([theirs.view for _, theirs in pairs], [mine.view for mine, _ in pairs])
 
@@ -129,16 +127,15 @@ class DQN(OffPolicyAgent):
         return self._mean(network(obs)).argmax(1)
 
     def td_loss(self, batch: Batch) -> tuple[Tensor, Tensor, Activations]:
-        """Return the mean Huber loss and the mean Q(s, a) of a batch; writes nothing.
+        """Return the mean Huber loss, what is logged, and activations if they are recorded.
 
-        Of categorical values it is the mean cross-entropy, and (2,): the mean Q(s, a) and the share
-        of the targets that is clipped. Last come the online network's activations, if they are
-        recorded.
+        Logged is the mean Q(s, a). Of categorical values the loss is the mean cross-entropy, and
+        logged are (2,): the mean Q(s, a) and the share of the targets that is clipped.
         """
         agent, categorical = self.config.agent, self.categorical
         with self._autocast():
-            values, found = self._with_activations("q", batch.obs)
-            q, kept = q_of(values, batch.action).float(), self._kept("q", found)
+            values, activations = self._with_activations("q", batch.obs)
+            q, kept = q_of(values, batch.action).float(), self._kept("q", activations)
             with torch.no_grad():
                 q_next = self.target(batch.obs_next)
                 best = self.online(batch.obs_next) if agent.double else None
@@ -178,7 +175,6 @@ class DQN(OffPolicyAgent):
         return {"train/epsilon": self._exploration()} | super().metrics()
 
     def _loss_on(self, network: str, batch: Batch) -> Tensor:
-        """Return the TD loss of a batch."""
         return self.td_loss(batch)[0]
 
     def _outputs_on(self, network: str, batch: Batch, module: nn.Module) -> Tensor:

@@ -5,9 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from rlplast.agents.networks import Activation, Init, Output, check_network
+from rlplast.agents.networks import Activation, Init, Output, check_network, refuse_given
 from rlplast.agents.off_policy_config import OffPolicyAgentConfig, OffPolicyConfig, Width
-from rlplast.core.errors import ConfigError
 from rlplast.optimizers.config import OptimizerConfig
 
 __all__ = ["DQNAgentConfig", "DQNConfig"]
@@ -38,9 +37,8 @@ class DQNAgentConfig(OffPolicyAgentConfig):
         epsilon_decay: share of the run over which the exploration rate falls linearly, after
             initial_steps. On a sequence it is a share of each task.
         epsilon_eval: exploration rate in evaluations.
-        exploration: each or shared. With each, every environment draws whether its next action
-            is random. With shared, one draw decides for all of them, in evaluations too. Random
-            actions themselves are always drawn one by one.
+        exploration: each: every environment draws whether its next action is random. shared: one
+            draw decides for all of them, in evaluations too; the actions are drawn one by one.
         policy: network that acts: online or target.
         clip_rewards: whether the agent learns from the sign of rewards; null: only on Atari.
     """
@@ -79,18 +77,10 @@ class DQNConfig(OffPolicyConfig):
     )
 
     def check(self) -> None:
-        """Check values; see `OffPolicyConfig`."""
+        """Check values against their ranges and against each other; write out what is auto."""
         super().check()
         ours = ("convs", "hidden", "activation", "output", "init", "values")
-        check_network(self.agent, DQNAgentConfig(), ours)
-        self._check_values()
-
-    def _check_values(self) -> None:
-        """Refuse keys that categorical values do not read."""
-        usual = DQNAgentConfig()
-        for name in ("output", "huber_delta") if self.agent.values is not None else ():
-            if getattr(self.agent, name) != getattr(usual, name):
-                raise ConfigError(
-                    f"agent.{name} = {getattr(self.agent, name)!r}: it is of values that are one "
-                    "number, and agent.values has bins; leave one of the two out"
-                )
+        check_network(self.agent, ours)
+        if self.agent.values is not None:
+            why = "it is of values that are one number, and agent.values has bins"
+            refuse_given(self.agent, ("output", "huber_delta"), f"{why}; leave one of the two out")

@@ -1,8 +1,4 @@
-"""Actions of stochastic policies, drawn on the host: of few observations that is faster.
-
-Each gives actions and their log-probabilities, as `categorical` and `gaussian` of
-`rlplast.agents.losses` compute them.
-"""
+"""Actions of stochastic policies, drawn on the host: of few observations that is faster."""
 
 import math
 
@@ -17,14 +13,8 @@ Floats = npt.NDArray[np.float32]
 def draw_categorical(
     logits: Floats, rng: np.random.Generator
 ) -> tuple[npt.NDArray[np.int64], Floats]:
-    """Draw an action for each row of logits, (batch, actions).
-
-    Of exponential variables with the rates exp(logits), each is the least one with the probability
-    of its action.
-
-    Returns:
-        Actions and log-probabilities, (batch,).
-    """
+    """Draw an action for each row of logits, (batch, actions); return log-probabilities too."""
+    # Of exponential variables with rates exp(logits) each is the least with its probability.
     waits = rng.standard_exponential(logits.shape, np.float32)
     with np.errstate(divide="ignore"):  # a wait of 0 comes first
         actions = (logits - np.log(waits)).argmax(1)

@@ -1,8 +1,7 @@
 """SAC's encoder of pictures: convolutions that the critics share, and random shifts.
 
 Source: DrQ (Kostrikov et al. 2021, arXiv:2004.13649) and DrQ-v2 (Yarats et al. 2022,
-arXiv:2107.09645). The encoder is a part of the critic, and only its loss trains it. Actor and
-critic each project its features to few numbers with a layer of their own.
+arXiv:2107.09645). The encoder is a part of the critic, and only its loss trains it.
 """
 
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from rlplast.agents.networks import ACTIVATIONS, Convs, channels_last
+from rlplast.agents.networks import ACTIVATIONS, Convs, cast_input
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.units import UnitSpec, activated
 
@@ -22,16 +21,7 @@ NORM_EPS = 1e-5
 
 
 class Encoder(nn.Module):
-    """Convolutions without padding, each followed by a nonlinearity.
-
-    Args:
-        shape: of a stack of pictures, (channels, height, width).
-        convs: channels, kernel and stride of each layer.
-        activation: of `rlplast.agents.networks.ACTIVATIONS`.
-        obs_scale: factor on pictures, which brings them into [0, 1].
-
-    Attributes:
-        features: numbers that one picture gives.
+    """Convolutions without padding, each followed by a nonlinearity, of (channels, height, width).
 
     Raises:
         ConfigError: if the pictures are too small.
@@ -58,23 +48,20 @@ class Encoder(nn.Module):
             self.add_module(f"conv{number}", nn.Conv2d(channels, width, kernel, stride))
             self.order.append(f"conv{number}")
             channels, sides = width, [(side - kernel) // stride + 1 for side in sides]
-        self.features = channels * sides[0] * sides[1]
+        self.features = channels * sides[0] * sides[1]  # of one picture
 
     def unit_specs_before(self, reader: str) -> list[UnitSpec]:
         """Return the units of each layer; a layer `reader` reads the last one's."""
         paths = [*(f"encoder.{name}" for name in self.order), reader]
         named = self.nonlinearity[0]
         return [
-            UnitSpec(own, (after,), nonlinearity=named, replaceable=True)
-            for own, after in pairwise(paths)
+            UnitSpec(layer, (reader,), nonlinearity=named, replaceable=True)
+            for layer, reader in pairwise(paths)
         ]
 
     def forward(self, obs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return features (batch, features) of pictures in bytes, and activations by layer."""
-        kind = obs.device.type
-        low = torch.is_autocast_enabled(kind)
-        x = channels_last(obs).to(torch.get_autocast_dtype(kind) if low else torch.float32)
-        x = x * self.obs_scale - 0.5
+        x = cast_input(obs) * self.obs_scale - 0.5
         activations: dict[str, Tensor] = {}
         for name in self.order:
             layer = self.get_submodule(name)
@@ -83,12 +70,7 @@ class Encoder(nn.Module):
 
 
 class Projection(nn.Module):
-    """tanh(LayerNorm(linear(x))): few numbers from many features.
-
-    Args:
-        d_in: features.
-        d_out: numbers.
-    """
+    """tanh(LayerNorm(linear(x))): few numbers from many features."""
 
     def __init__(self, d_in: int, d_out: int) -> None:
         super().__init__()
@@ -101,14 +83,12 @@ class Projection(nn.Module):
 
 @torch.no_grad()
 def shift(pictures: Tensor, offsets: Tensor, most: int) -> None:
-    """Move each picture of a batch, in place; what comes in repeats its edge.
-
-    Padded by `most` pixels that repeat the edge, a picture is cut out at its offset (DrQ).
+    """Move each picture of a batch, in place, by at most `most` pixels; its edge is repeated (DrQ).
 
     Args:
         pictures: (batch, channels, height, width).
         offsets: (batch, 2), whole numbers in [0, 2·most], down and right; `most` leaves it.
-        most: pixels by which it moves at most.
+        most: padding at each edge.
     """
     height, width = pictures.shape[-2:]
     by = offsets - most

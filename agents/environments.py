@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,7 @@ __all__ = ["Environments"]
 class Environments:
     """Environments in lockstep, with the frames that are seen of them.
 
-    Args:
-        config: of the run; every environment draws from a stream of its own, in each phase.
-        tasks: makes the environments.
+    Every environment draws from a stream of its own, in each phase.
 
     Attributes:
         env: the environments of `phase`.
@@ -32,8 +31,7 @@ class Environments:
 
     Raises:
         RlplastError: if a first observation is not finite.
-        ConfigError: if there are to be evaluations, and no second copy can be beside the only
-            environment.
+        ConfigError: if evaluations need a second copy of an environment that allows only one.
     """
 
     def __init__(self, config: AgentConfig, tasks: Tasks) -> None:
@@ -58,12 +56,11 @@ class Environments:
         return self.tasks.make(task, self._streams(phase), self.workers)
 
     def _check_second_copy(self, every: Any) -> None:
-        """Check that an evaluation can have an environment beside the only one of a user's own."""
+        """Check that evaluations can have a second copy of a user's only environment."""
         if self.num_envs > 1 or envs.is_ours(self.tasks.of(0)[0]):
             return
         try:
-            copy = self.tasks.make(0, [numpy_stream(self.seed, "second copy")])
-            with closing(copy):
+            with closing(self.tasks.make(0, [numpy_stream(self.seed, "second copy")])) as copy:
                 copy.reset()
         except (envs.EnvFailed, envs.NotFinite, ValueError) as error:
             raise ConfigError(
@@ -78,11 +75,7 @@ class Environments:
         return [numpy_stream(self.seed, *name) for name in names]
 
     def switch(self, phase: int) -> None:
-        """Go on in a phase's task, with new episodes.
-
-        Raises:
-            RlplastError: as `environment_errors` says.
-        """
+        """Go on in a phase's task, with new episodes."""
         self._learned = self.learned()
         self.env.close()
         when = f"at the start of phase {phase}"
@@ -95,29 +88,21 @@ class Environments:
     def learned(self) -> dict[int, list[Any]]:
         """Return the running statistics of wrappers, by task; of those that have some."""
         now = self.env.learned()
-        own = {self.tasks.sequence.tasks[self.phase]: now} if any(now) else {}
-        return self._learned | own
+        return self._learned | ({self.tasks.sequence.tasks[self.phase]: now} if any(now) else {})
 
-    def _begin(self, when: str) -> None:
-        """Begin new episodes."""
+    def _begin(self, when: str) -> np.ndarray:
+        """Begin new episodes; return their first observations."""
         with environment_errors(when):
             obs = self.env.reset()
-        self._begun(obs)
-
-    def _begun(self, obs: np.ndarray) -> None:
-        """Note the first observations of new episodes."""
         self.stack.push(obs, True)
+        return obs
 
     def obs(self) -> np.ndarray:
         """Return what to act on, (num_envs, ...), stacked."""
         return self.stack.obs()
 
     def play(self, actions: np.ndarray, clock: Clock) -> envs.VectorStep:
-        """Step every environment, and return what came of it; `go_on` comes next.
-
-        Raises:
-            RlplastError: as `environment_errors` says.
-        """
+        """Step every environment; `go_on` comes next."""
         with environment_errors(f"after {clock.env_steps} env_steps"):
             return self.env.step(actions)
 
@@ -135,10 +120,7 @@ class Environments:
         return clock.advance(env_steps=self.num_envs, frames=step.frames, episodes=int(ended.sum()))
 
     def episode_metrics(self) -> dict[str, float]:
-        """Return the episodes finished since the last call: number, mean return, success rate.
-
-        The last is of those that said whether they were a success.
-        """
+        """Return number, mean return and success rate of the episodes since the last call."""
         values = {"train/episodes": float(len(self.returns))}
         if self.returns:
             values["train/return"] = float(np.mean(self.returns))
@@ -151,8 +133,8 @@ class Environments:
         """Return environments and frame stacks.
 
         Raises:
-            RlplastError: as `environment_errors` says, or if new episodes would begin at a resume,
-                and ``env.resume`` is exact.
+            RlplastError: if an environment fails, or ``env.resume`` is exact and new episodes would
+                begin at a resume.
         """
         with environment_errors("as its state was to be saved"):
             task = self.tasks.sequence.tasks[self.phase]
@@ -163,37 +145,34 @@ class Environments:
                     f"episode: {self.env.restart_reason}; mend the environment, or set env.resume "
                     "to auto in the run's config.yaml"
                 )
-        learned = [[task, found] for task, found in self.learned().items()]
         state = {
             "env": env,
             "stack": self.stack.frames,
             "phase": self.phase,
             "returns": self.returns,
         }
-        optional = {"successes": self.successes, "learned": learned}
-        return state | {name: found for name, found in optional.items() if found}
+        optional = {"successes": self.successes, "learned": list(map(list, self.learned().items()))}
+        return state | {name: value for name, value in optional.items() if value}
 
     def load_state_dict(self, state: Mapping[str, Any], new_draws: bool = False) -> None:
-        """Restore what `state_dict` returned; `resume` comes next.
+        """Restore what `state_dict` returned; `load_files` comes next.
 
-        Args:
-            state: what `state_dict` returned.
-            new_draws: whether environments draw from new streams of this run from here on.
+        With `new_draws` environments draw from new streams of this run from here on.
         """
         phase = int(state.get("phase", 0))
         if phase != self.phase:
             self.env.close()
             self.env, self.phase = self._make(phase), phase
         self.env.load_state_dict(state["env"], self._streams(phase) if new_draws else None)
-        self._learned = {int(task): found for task, found in state.get("learned", [])}
+        self._learned = {int(task): statistics for task, statistics in state.get("learned", [])}
         if learned := self._learned.get(self.tasks.sequence.tasks[phase]):
             self.env.take_over(learned)  # also where a new episode begins
         self.stack.frames[:] = state["stack"]
         self.returns = [float(value) for value in state["returns"]]
         self.successes = [float(value) for value in state.get("successes", [])]
 
-    def resume(self) -> None:
-        """Begin new episodes where the open ones cannot go on.
+    def load_files(self, folder: Path) -> None:
+        """Begin new episodes where the open ones cannot go on; no files are read.
 
         Raises:
             ConfigError: if new episodes would begin, and ``env.resume`` is exact.

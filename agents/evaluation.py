@@ -48,8 +48,8 @@ def environment_errors(when: str) -> Iterator[None]:
     """Turn what an environment complains about into an error that ends the run in order.
 
     Raises:
-        RlplastError: if a worker died, a reward or observation is not finite, or an environment
-            broke its contract, or failed.
+        RlplastError: if an environment failed or broke its contract, a worker died, or a reward or
+            observation is not finite.
     """
     try:
         yield
@@ -70,9 +70,9 @@ def evaluate_policy(
 ) -> Evaluation:
     """Play full episodes in fresh environments.
 
-    Each environment plays its own fixed share of the episodes: counting whichever end
-    first would favour short ones. With `steps` they play on together until so many env_steps are
-    done, as many papers evaluate.
+    Each environment plays its own fixed share of the episodes: counting whichever end first would
+    favour short ones. With `steps` they play on together until so many env_steps are done, as many
+    papers evaluate.
 
     Args:
         make: makes an environment of each generator.
@@ -80,11 +80,11 @@ def evaluate_policy(
         act: actions for stacked observations (num_envs, ...).
         episodes: how many, at least 1.
         rng: generator of the i-th environment.
-        on_frame: called with each picture of the first environment's share, for videos; where
-            an episode ends, that is the first of the next.
-        steps: instead of `episodes`, the env_steps of all environments together within which
-            episodes count; if none ends in time, the first that ends.
-        values: what the agent says about returns, to be compared with them.
+        on_frame: called with each picture of the first environment's share, for videos; where an
+            episode ends, that is the first of the next.
+        steps: instead of `episodes`, the env_steps of all environments within which episodes
+            count; if none ends in time, the first that ends.
+        values: Q-values to be compared with returns.
 
     Raises:
         RlplastError: as `environment_errors` says.
@@ -134,7 +134,6 @@ def evaluate_policy(
                     successes[i].append(float(step.success[i]))
     finally:
         env.close()
-    found = {} if errors is None else errors.scores()
-    parts = map(np.concatenate, (returns, lengths, successes))
-    return_, length, success = parts
-    return Evaluation(return_, length, spec.success_return, success, found)
+    return_, length, success = map(np.concatenate, (returns, lengths, successes))
+    errors_of_values = {} if errors is None else errors.scores()
+    return Evaluation(return_, length, spec.success_return, success, errors_of_values)

@@ -24,16 +24,10 @@ __all__ = ["Experience"]
 class Experience(Environments):
     """Environments, replay, and the updates owed for the transitions stored.
 
-    Args:
-        config: of the run; every environment draws from a stream of its own, in each phase.
-        tasks: makes the environments.
-        rng: the stream batches are drawn from.
-        device: where batches live.
-        clip_rewards: whether the replay stores the sign of rewards only.
+    Batches are drawn from `rng`; `clip_rewards` stores the sign of rewards only.
 
     Raises:
         ConfigError: if the replay is too small ever to give a batch.
-        RlplastError: if a first observation is not finite.
     """
 
     def __init__(
@@ -78,34 +72,24 @@ class Experience(Environments):
     def switch(self, phase: int) -> None:
         """Go on in a phase's task.
 
-        Running episodes end as truncated at their last observation, whether or not the replay
-        keeps them: no transition and no n-step window reaches into another task.
-
-        Raises:
-            RlplastError: as `environment_errors` says.
+        Running episodes end as truncated at their last observation: no n-step window reaches into
+        another task.
         """
         if self.tasks.sequence.switch.replay == "clear":
             self.replay.clear()
         super().switch(phase)
 
-    def _begun(self, obs: np.ndarray) -> None:
+    def _begin(self, when: str) -> np.ndarray:
+        obs = super()._begin(when)
         self.replay.start(obs)
-        super()._begun(obs)
+        return obs
 
     def owed(self) -> int:
         """Return how many updates are due before the next environment step."""
         return int(self.credit + 1e-9)
 
-    def paid(self) -> None:
-        """Note that one owed update was done."""
-        self.credit -= 1
-
     def step(self, actions: np.ndarray, clock: Clock) -> Clock:
-        """Step every environment, store the transitions, and return the new clock.
-
-        Raises:
-            RlplastError: as `environment_errors` says; the transition is not stored.
-        """
+        """Step every environment, store the transitions, and return the new clock."""
         return self.store(actions, self.play(actions, clock), clock)
 
     def store(self, actions: np.ndarray, step: envs.VectorStep, clock: Clock) -> Clock:
@@ -123,13 +107,8 @@ class Experience(Environments):
         return after
 
     def state_dict(self) -> dict[str, Any]:
-        """Return environments, frame stacks and counters; the replay's bulk is in files.
-
-        Raises:
-            RlplastError: as `Environments` says.
-        """
-        own = {"replay": self.replay.state_dict(), "credit": self.credit}
-        return super().state_dict() | own
+        """Return environments, frame stacks and counters; the replay's bulk is in files."""
+        return super().state_dict() | {"replay": self.replay.state_dict(), "credit": self.credit}
 
     def load_state_dict(self, state: Mapping[str, Any], new_draws: bool = False) -> None:
         """Restore what `state_dict` returned; the replay follows in `load_files`."""
@@ -149,6 +128,7 @@ class Experience(Environments):
 
         Raises:
             ConfigError: if new episodes would begin, and ``env.resume`` is exact.
+            DamagedFile: if the replay holds actions that the environment has not.
         """
         self.replay.load(folder / "replay", self._replay_state, self._new_draws)
         actions = self.replay.actions()
@@ -158,7 +138,7 @@ class Experience(Environments):
                 f"replay {folder / 'replay'} holds actions from {actions.min()} to "
                 f"{actions.max()}: allowed are 0 to {count - 1}; use an older checkpoint"
             )
-        self.resume()
+        super().load_files(folder)
 
 
 def _frames_on_device(agent: Any, spec: envs.EnvSpec, device: torch.device) -> bool:

@@ -27,9 +27,8 @@ def td_target(
     Args:
         reward: (batch,), the n-step discounted sum.
         discount: (batch,), γ^k, 0 after a termination.
-        q_target_next: (batch, actions), the target network's values of the next observation.
-        q_online_next: (batch, actions): if given, it picks the action and the target
-            network values it (van Hasselt et al. 2016); None takes the maximum (Mnih 2015).
+        q_target_next: (batch, actions), of the next observation.
+        q_online_next: (batch, actions): if given, it picks the action (van Hasselt et al. 2016).
     """
     if q_online_next is None:
         value = q_target_next.amax(dim=1)
@@ -53,19 +52,11 @@ def q_of(q: Tensor, action: Tensor) -> Tensor:
 
 
 def tanh_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Return actions tanh(u), u = mean + σ·noise, and their log-probabilities.
+    """Return actions tanh(u), u = mean + σ·noise, and their log-probabilities, (batch,).
 
-    log π(a) = Σ [log N(u; mean, σ) − log(1 − tanh²u)] with the determinant's stable form
-    log(1 − tanh²u) = 2(log 2 − u − softplus(−2u)), which never rounds to log 0
-    (Haarnoja et al. 2018, Appendix C).
-
-    Args:
-        mean: (batch, action_dim).
-        log_std: (batch, action_dim), log σ.
-        noise: (batch, action_dim), standard normal.
-
-    Returns:
-        Actions in [−1, 1], (batch, action_dim), and log-probabilities, (batch,).
+    All arguments are (batch, action_dim). log π(a) = Σ [log N(u; mean, σ) − log(1 − tanh²u)] with
+    the stable form log(1 − tanh²u) = 2(log 2 − u − softplus(−2u)) (Haarnoja et al. 2018,
+    Appendix C).
     """
     u = mean + log_std.exp() * noise
     log_normal = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
@@ -74,14 +65,9 @@ def tanh_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor,
 
 
 def between(log_std: Tensor, how: str, low: float, high: float) -> Tensor:
-    """Return what a head gives for log σ, brought between bounds.
+    """Return log σ of a head, brought between bounds.
 
-    Args:
-        log_std: of any size.
-        how: ``squash`` is low + ½(high − low)(tanh x + 1), as SimBa; ``clamp`` cuts, as
-            Stable-Baselines3.
-        low: lower bound.
-        high: upper bound.
+    ``squash`` is low + ½(high − low)(tanh x + 1), as SimBa; ``clamp`` cuts, as Stable-Baselines3.
     """
     if how == "clamp":
         return log_std.clamp(low, high)
@@ -89,15 +75,9 @@ def between(log_std: Tensor, how: str, low: float, high: float) -> Tensor:
 
 
 def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
-    """Return PPO's loss of a policy: −mean min(ρ·A, clamp(ρ, 1 − ε, 1 + ε)·A).
+    """Return PPO's loss of a policy: −mean min(ρ·A, clamp(ρ, 1 − ε, 1 + ε)·A), of (batch,) each.
 
     Source: Schulman et al. 2017 (arXiv:1707.06347), equation 7.
-
-    Args:
-        ratio: ρ, (batch,): probability of the action under the policy now, over that under the one
-            that chose it.
-        advantage: A, (batch,).
-        clip: ε.
     """
     bounded = ratio.clamp(1 - clip, 1 + clip)
     return -torch.minimum(ratio * advantage, bounded * advantage).mean()
@@ -106,40 +86,23 @@ def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
 def clipped_values(values: Tensor, before: Tensor, returns: Tensor, bound: float) -> Tensor:
     """Return PPO's clipped loss of values, 0-d: the mean of the larger squared error.
 
-    One is that of V, the other that of V moved by at most `bound` from before the updates. A value
-    that has moved further, towards its return, has no gradient. As in OpenAI's baselines.
-
-    Args:
-        values: V, (batch,).
-        before: V before the updates, (batch,).
-        returns: what V learns, (batch,).
-        bound: of |V − before|.
+    One is that of V, the other that of V moved by at most `bound` from what it was before the
+    updates; (batch,) each. As in OpenAI's baselines.
     """
     near = before + (values - before).clamp(-bound, bound)
     return torch.maximum((values - returns).square(), (near - returns).square()).mean()
 
 
 def categorical(logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """Return log-probabilities of discrete actions, and entropies, (batch,) each.
-
-    Args:
-        logits: (batch, actions).
-        action: (batch,), integers.
-    """
+    """Return log-probabilities and entropies, (batch,), of logits, (batch, actions)."""
     log_probs = logits.log_softmax(-1)
     return q_of(log_probs, action), -(log_probs.exp() * log_probs).sum(-1)
 
 
 def gaussian(mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """Return log-densities of actions under N(mean, σ), and the entropy.
+    """Return log-densities, (batch,), of actions under N(mean, σ), and the entropy all share, 0-d.
 
-    Args:
-        mean: (batch, action_dim).
-        log_std: (action_dim,), log σ.
-        action: (batch, action_dim), not clipped.
-
-    Returns:
-        log-densities, (batch,), and the entropy, 0-d, which all observations share.
+    Mean and action are (batch, action_dim), log σ is (action_dim,).
     """
     scaled = (action - mean) * (-log_std).exp()
     log_prob = (-0.5 * scaled.square() - (log_std + 0.5 * math.log(2 * math.pi))).sum(-1)

@@ -6,9 +6,9 @@ initialises each Block (``init_block``), and returns its hidden activations.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -37,13 +37,14 @@ __all__ = [
     "Output",
     "OwnQNetwork",
     "QNetwork",
-    "architecture",
     "architecture_of",
+    "cast_input",
     "channels_last",
     "check_network",
     "convs_of",
     "orthogonal",
     "q_network",
+    "refuse_given",
 ]
 
 Activation = Literal["relu", "leaky_relu", "elu", "gelu", "silu", "tanh"]
@@ -79,69 +80,53 @@ ARCHITECTURES = {
 }
 
 
-def architecture(name: str, obs_shape: Sequence[int], auto: str = "mlp") -> Architecture:
-    """Return one of `ARCHITECTURES`; ``auto`` picks by the shape of a stacked observation.
+def architecture_of(agent: Any, obs_shape: Sequence[int], auto: str = "mlp") -> Architecture:
+    """Return the architecture of a DQN's or a PPO's section ``agent``.
 
-    Args:
-        name: of it, or auto.
-        obs_shape: shape of one (stacked) observation.
-        auto: what ``auto`` is for observations that are no pictures.
+    `obs_shape` is of a stacked observation; `auto` is what ``auto`` means if it is no picture.
 
     Raises:
         ConfigError: for convolutions on flat observations.
     """
-    check_choice("agent.network", name, ("auto", *ARCHITECTURES))
+    name, pictures = agent.network, len(obs_shape) == 3
     if name == "auto":
-        name = auto if len(obs_shape) != 3 else "nature" if obs_shape[-1] >= 36 else "minatar"
-    found = ARCHITECTURES[name]
-    if found.convs and len(obs_shape) != 3:
+        name = auto if not pictures else "nature" if obs_shape[-1] >= 36 else "minatar"
+    named = ARCHITECTURES[name]
+    if named.convs and not pictures:
         raise ConfigError(
             f"agent.network = {name!r} needs image observations, this environment gives "
             f"shape {tuple(obs_shape)}: allowed is mlp or mlp_small"
         )
-    return found
-
-
-def architecture_of(agent: Any, obs_shape: Sequence[int], auto: str = "mlp") -> Architecture:
-    """Return the architecture of a DQN's or a PPO's config.
-
-    Args:
-        agent: its section ``agent``.
-        obs_shape: shape of one (stacked) observation.
-        auto: what ``auto`` is for observations that are no pictures.
-    """
-    named = architecture(agent.network, obs_shape, auto)
     convs = named.convs if agent.convs is None else convs_of(agent.convs)
-    if convs and len(obs_shape) != 3:
+    if convs and not pictures:
         raise ConfigError(
             f"agent.convs = {agent.convs!r}: this environment gives no pictures but shape "
             f"{tuple(obs_shape)}; leave it out"
         )
     hidden = named.hidden if agent.hidden is None else tuple(agent.hidden)
-    own = {"activation": agent.activation, "output": getattr(agent, "output", named.output)}
-    return replace(named, convs=convs, hidden=hidden, **own)
+    output: Any = getattr(agent, "output", named.output)
+    return Architecture(convs, hidden, agent.activation, output)
 
 
-def check_network(agent: Any, usual: Any, ours: Sequence[str]) -> None:
-    """Check ``agent.network``; beside a user's function no key of our networks is allowed.
+def check_network(agent: Any, ours: Sequence[str]) -> None:
+    """Refuse an unknown ``agent.network``, or a key of our networks (`ours`) beside a user's."""
+    if is_factory(agent.network):
+        why = f"it is of our networks, and agent.network = {agent.network!r} is your own"
+        refuse_given(agent, ours, f"{why}; leave it out")
+    else:
+        check_choice("agent.network", agent.network, ("auto", *ARCHITECTURES))
 
-    Args:
-        agent: the section ``agent`` of a DQN's or a PPO's config.
-        usual: the same with default values.
-        ours: keys of our networks.
+
+def refuse_given(agent: Any, names: Sequence[str], why: str) -> None:
+    """Refuse keys of a section ``agent`` with other values than their defaults.
 
     Raises:
-        ConfigError: for another name, or such a key with a value of its own.
+        ConfigError: for the first one, with the reason.
     """
-    if not is_factory(agent.network):
-        check_choice("agent.network", agent.network, ("auto", *ARCHITECTURES))
-        return
-    for name in ours:
+    usual = type(agent)()
+    for name in names:
         if getattr(agent, name) != getattr(usual, name):
-            raise ConfigError(
-                f"agent.{name} = {getattr(agent, name)!r}: it is of our networks, and "
-                f"agent.network = {agent.network!r} is your own; leave it out"
-            )
+            raise ConfigError(f"agent.{name} = {getattr(agent, name)!r}: {why}")
 
 
 def convs_of(rows: Sequence[Sequence[int]]) -> Convs:
@@ -157,15 +142,10 @@ def convs_of(rows: Sequence[Sequence[int]]) -> Convs:
 
 
 class OwnQNetwork(nn.Module):
-    """A network that a user's function makes, whose outputs are action values.
+    """A network that a user's function ``package.module:factory`` makes, of action values.
 
-    Args:
-        name: ``package.module:factory``. The function gets `obs_shape` and `num_actions` by name.
-            Its module gets float32 observations, (batch, *obs_shape), and returns (batch, actions).
-        obs_shape: shape of one (stacked) observation.
-        num_actions: number of discrete actions.
-        obs_scale: factor on observations, 1/255 for frames.
-        seed: that its buffers are drawn from.
+    The function gets `obs_shape` and `num_actions` by name. Its module gets float32 observations,
+    (batch, *obs_shape), and returns (batch, actions). Its buffers are drawn from `seed`.
     """
 
     of_user = True
@@ -197,21 +177,9 @@ class OwnQNetwork(nn.Module):
 
 
 def q_network(
-    agent: Any,
-    obs_shape: Sequence[int],
-    num_actions: int,
-    obs_scale: float = 1.0,
-    seed: int = 0,
+    agent: Any, obs_shape: Sequence[int], num_actions: int, obs_scale: float = 1.0, seed: int = 0
 ) -> nn.Module:
-    """Return the network of a DQN's config.
-
-    Args:
-        agent: its section ``agent``.
-        obs_shape: shape of one (stacked) observation.
-        num_actions: number of discrete actions.
-        obs_scale: factor on observations.
-        seed: that buffers of a user's network are drawn from.
-    """
+    """Return the network of a DQN's section ``agent``; see `QNetwork` and `OwnQNetwork`."""
     if is_factory(agent.network):
         return OwnQNetwork(agent.network, obs_shape, num_actions, obs_scale, seed)
     arch, bins = architecture_of(agent, obs_shape), agent.values and agent.values.bins
@@ -245,7 +213,6 @@ class QNetwork(nn.Module):
         super().__init__()
         self.obs_scale, self.bins = obs_scale, bins
         self.init = init
-        check_choice("agent.init", init, get_args(Init))
         self.activation, self.output = ACTIVATIONS[arch.activation], arch.output
         self.order: list[str] = []
         shape = tuple(obs_shape)
@@ -274,9 +241,7 @@ class QNetwork(nn.Module):
     def unit_specs(self) -> list[UnitSpec]:
         """Return the units of each hidden layer."""
         pairs, (named, _) = zip(self.order, self.order[1:], strict=False), self.activation
-        return [
-            UnitSpec(own, (after,), nonlinearity=named, replaceable=True) for own, after in pairs
-        ]
+        return [UnitSpec(layer, (after,), (), named, replaceable=True) for layer, after in pairs]
 
     def init_block(self, block: Block, generator: torch.Generator) -> Tensor:
         """Draw one Block by this network's initializer."""
@@ -303,9 +268,7 @@ class QNetwork(nn.Module):
 
     def _hidden(self, obs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return what the head reads, (batch, features), and the activations of each layer."""
-        kind = obs.device.type
-        low = torch.is_autocast_enabled(kind)  # the first layer would round to it anyway
-        x = channels_last(obs).to(torch.get_autocast_dtype(kind) if low else torch.float32)
+        x = cast_input(obs)
         if self.obs_scale != 1.0:
             x = x * self.obs_scale
         activations: dict[str, Tensor] = {}
@@ -323,6 +286,13 @@ def orthogonal(block: Block, generator: torch.Generator, gain: float) -> Tensor:
     if block.role == "bias":
         return value
     return nn.init.orthogonal_(value, gain, generator=generator)
+
+
+def cast_input(obs: Tensor) -> Tensor:
+    """Return observations channels-last, in float32 or what autocast would round them to."""
+    kind = obs.device.type
+    low = torch.is_autocast_enabled(kind)
+    return channels_last(obs).to(torch.get_autocast_dtype(kind) if low else torch.float32)
 
 
 def channels_last(obs: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlplast.agents.agent import MOST, Agent
-from rlplast.agents.categorical import categorical_of
+from rlplast.agents.categorical import Categorical
 from rlplast.agents.encoders import shift
 from rlplast.agents.experience import Experience
 from rlplast.agents.off_policy_config import OffPolicyConfig
@@ -27,14 +27,7 @@ NBYTES = 4 << 20  # what batches that are drawn at once may take
 
 
 class OffPolicyAgent(Agent):
-    """An agent with its environments and replay; a `Trainable` but for networks and losses.
-
-    Args:
-        config: a checked config.
-        tasks: of its phases.
-        device: where networks live and updates run.
-        clip_rewards: whether it learns from the sign of rewards.
-    """
+    """An agent with its environments and replay; a `Trainable` but for networks and losses."""
 
     def __init__(
         self,
@@ -43,7 +36,8 @@ class OffPolicyAgent(Agent):
         device: torch.device,
         clip_rewards: bool = False,
     ) -> None:
-        self.categorical = categorical_of(config.agent.values, device)
+        values = config.agent.values
+        self.categorical = None if values is None else Categorical(values, device)
         if self.categorical is not None:
             self.means = (*self.means, "train/clipped")
         super().__init__(config, tasks, device)
@@ -55,16 +49,13 @@ class OffPolicyAgent(Agent):
             )
         rng = self.streams.numpy("replay")
         self.experience = Experience(config, tasks, rng, device, clip_rewards)
-        self._anneal = config.agent.annealed()
-        singly = device.type != "cpu" or self._anneal is not None
+        # Batches that are drawn together take memory, and gain nothing on a GPU.
+        singly = device.type != "cpu" or config.agent.anneal is not None
         most = min(MOST, NBYTES // self.experience.replay.batch_nbytes)
         self._most = 1 if singly else max(1, most)
 
     def owed(self) -> int:
-        """Return how many updates are owed that `update` can make at once.
-
-        Their batches are drawn together, which takes memory; on a GPU it gains nothing.
-        """
+        """Return how many updates are owed that `update` can make at once."""
         return min(self.experience.owed(), self._most)
 
     def update(self, count: int = 1) -> None:
@@ -77,7 +68,6 @@ class OffPolicyAgent(Agent):
             learns[part.__name__] = getattr(learn, "again", learn)
 
     def _part(self) -> Callable[[Any], Any]:
-        """Return what learns in the next update."""
         return self.learn
 
     def _batch(self, batch: Batch) -> Any:
@@ -91,22 +81,23 @@ class OffPolicyAgent(Agent):
         return self.clock.env_steps - start
 
     def _acts_randomly(self) -> bool:
-        """Say whether the next actions are random, whatever the policy."""
         return self._steps_of_schedule() < self.config.agent.initial_steps
 
     def _horizon(self) -> tuple[int, float]:
         """Return n and γ of the next update."""
-        agent, anneal = self.config.agent, self._anneal
-        return (agent.n_step, agent.gamma) if anneal is None else anneal.at(self.clock.updates)
+        agent = self.config.agent
+        if agent.anneal is None:
+            return agent.n_step, agent.gamma
+        return agent.anneal.at(self.clock.updates, agent.n_step, agent.gamma)
 
     def replay(self) -> Replay:
         """Return the replay, whose windows are those of the next update."""
-        if self._anneal is not None:
+        if self.config.agent.anneal is not None:
             self.experience.replay.look_ahead(*self._horizon())
         return self.experience.replay
 
     def _drawn(self, count: int) -> list[Batch]:
-        """Return the next transitions, whose pictures are moved if the config says so."""
+        """Draw the next transitions, and move their pictures if the config says so."""
         batches, most = self.replay().sample_block(count), self.config.agent.random_shift
         for batch in batches if most else ():
             shape = (2, len(batch.obs), 2)
@@ -117,15 +108,15 @@ class OffPolicyAgent(Agent):
 
     def _update(self, learn: Callable[[Any], Any], batch: Any) -> None:
         super()._update(learn, batch)
-        self.experience.paid()
+        self.experience.credit -= 1
 
     def _autocast(self) -> torch.autocast:
         enabled = self.config.agent.precision == "bf16"
         return torch.autocast(self.device.type, torch.bfloat16, enabled=enabled)
 
-    def _mean(self, given: Tensor) -> Tensor:
-        """Return the values that a network gives: itself, or the means of what is categorical."""
-        return given if self.categorical is None else self.categorical.mean(given)
+    def _mean(self, output: Tensor) -> Tensor:
+        """Return values: of categorical ones the means."""
+        return output if self.categorical is None else self.categorical.mean(output)
 
     def _values(self) -> Values | None:
         if not self.config.evaluate.overestimation:
@@ -141,13 +132,12 @@ class OffPolicyAgent(Agent):
         """Return Q(s, a), (batch,), for stacked observations and actions."""
 
     def metrics(self) -> dict[str, float]:
-        """Return means since the last call, as of all agents; with ``agent.anneal`` n and γ.
+        """Return means since the last call, and with ``agent.anneal`` n and γ of the next update.
 
-        These are of the next update. With ``agent.values`` there is the share of the targets
-        outside its range, ``train/clipped``.
+        With ``agent.values`` the share of targets outside its range is in ``train/clipped``.
         """
         moving = {}
-        if self._anneal is not None:
+        if self.config.agent.anneal is not None:
             moving = dict(zip(("train/n_step", "train/gamma"), self._horizon(), strict=True))
         return moving | super().metrics()
 
@@ -166,16 +156,11 @@ class OffPolicyAgent(Agent):
         return (self._batch_of(batch, rng) for batch in batches)
 
     def _batch_of(self, batch: Batch, rng: np.random.Generator) -> Any:
-        """Return what a loss reads, of a batch of transitions."""
         return batch
 
     def save_files(self, previous: Path | None) -> Callable[[Path], None]:
         """Return what writes the replay as it is now; it shares the files of `previous`."""
         return self.experience.save_files(previous)
-
-    def load_files(self, folder: Path) -> None:
-        """Read the replay, or map it; see `Replay.load`."""
-        self.experience.load_files(folder)
 
     @property
     def notes(self) -> tuple[str, ...]:

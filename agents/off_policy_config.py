@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveInt
 
 from rlplast.agents.agent_config import AgentConfig, AgentEvaluateConfig, EnvConfig, Width
-from rlplast.agents.anneal import Anneal, AnnealConfig, anneal_of
+from rlplast.agents.anneal import AnnealConfig, check_anneal
 from rlplast.agents.categorical import ValuesConfig, check_values
 from rlplast.agents.sampling import SamplingConfig, sampling_of
 from rlplast.agents.update_plan import Ratio, UpdatePlan, ratios_of
@@ -27,15 +27,8 @@ class OffPolicyEvaluateConfig(AgentEvaluateConfig):
     """How often and how long the agent is evaluated, and on which tasks of a sequence.
 
     Attributes:
-        every: how often; null for never.
-        episodes: full episodes per evaluation.
-        final: share of the run, at its end, whose scores are averaged to the final score.
-        steps: play for so many env_steps, summed over environments, instead of `episodes`. Episodes
-            that end within them count, or the first one that ends. Short episodes count more often.
         overestimation: whether evaluations also say by how much Q exceeds the discounted return
             that followed, in ``eval/overestimation``. It costs a pass of the critics per step.
-        tasks: current evaluates on the task in training, seen on all tasks so far. At the end of
-            each task and of the run all tasks so far are evaluated anyway.
     """
 
     overestimation: bool = False
@@ -66,15 +59,14 @@ class OffPolicyAgentConfig(Section):
             ``rlplast list replay``; null draws all with the same probability.
         random_shift: pixels by which each picture of a batch is moved at most, along both sides,
             before the networks see it (DrQ: 4); 0 leaves it.
-        replay: where the replay's frames are gathered. host: in main memory, from which each batch
-            is sent. device: the GPU has a copy of all of them, and only row numbers are sent. auto:
-            device for pictures that take at most half of the GPU's free memory. Batches are equal.
+        replay: where frames are gathered. host: in main memory, from which each batch is sent.
+            device: on the GPU, which has a copy of all. auto: device for pictures that take at most
+            half of the GPU's free memory. Batches are equal.
         precision: fp32, or bf16 for autocast in forward passes.
         accelerate: auto, off, compile (torch.compile) or graph (CUDA graphs, on a GPU). compile
             covers whole updates if their optimizers and hooks allow it, else the losses. graph
             launches an update as one, hooks inside it included, and gives the same bits as off.
-            auto is decided when a run starts: graph on a GPU, compile for a long run on a CPU; see
-            `rlplast.agents.compiled.chosen`.
+            auto is decided when a run starts: graph on a GPU, compile for a long run on a CPU.
     """
 
     batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 256
@@ -91,14 +83,10 @@ class OffPolicyAgentConfig(Section):
     precision: Literal["fp32", "bf16"] = "fp32"
     accelerate: Literal["auto", "off", "compile", "graph"] = "auto"
 
-    def annealed(self) -> Anneal | None:
-        """Return how n and γ move; None if they stay."""
-        return anneal_of(self.anneal, self.n_step, self.gamma)
-
     def longest_return(self) -> int:
         """Return the most env_steps whose rewards a target sums."""
-        anneal = self.annealed()
-        return self.n_step if anneal is None else max(anneal.n_step)
+        first = None if self.anneal is None else self.anneal.n_step
+        return max(self.n_step, first or 0)
 
 
 @dataclass
@@ -106,10 +94,8 @@ class OffPolicyConfig(AgentConfig):
     """A run of an off-policy agent.
 
     Attributes:
-        evaluate: how often and how long the agent is evaluated.
         replay_ratio: updates per env_step, after initial_steps. Fractions add up. A list such as
             ``[{from: 0%, value: 1}, {from: 50%, value: 8}]`` changes it on the way.
-        agent: the agent.
     """
 
     evaluate: OffPolicyEvaluateConfig = field(  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -126,9 +112,9 @@ class OffPolicyConfig(AgentConfig):
         agent, num_envs = self.agent, self.env.num_envs
         sampling_of(agent.sampling)
         check_values(agent.values)
-        longest = agent.longest_return()
+        check_anneal(agent.anneal, agent.gamma)
         self.update_plan()
-        least = num_envs * (longest + 1)
+        least = num_envs * (agent.longest_return() + 1)
         if agent.initial_steps < least:
             raise ConfigError(
                 f"agent.initial_steps = {agent.initial_steps}: allowed is at least num_envs * "
@@ -136,12 +122,10 @@ class OffPolicyConfig(AgentConfig):
             )
         total = self.total_time()
         if total.unit != "updates" and agent.initial_steps >= self.env_steps_total(total):
-            most = (
-                "" if total.unit == "env_steps" else f" ({self.env_steps_total(total)} env_steps)"
-            )
+            most = f" ({self.env_steps_total(total)} env_steps)"
             raise ConfigError(
                 f"agent.initial_steps = {agent.initial_steps}: allowed is less than the total, "
-                f"{total}{most}, or nothing is ever learnt"
+                f"{total}{most if total.unit == 'episodes' else ''}, or nothing is ever learnt"
             )
         if self.evaluate.overestimation and self.evaluate.every is None:
             raise ConfigError(

@@ -2,10 +2,6 @@
 
 Source: Chen et al. 2021 (REDQ), Section 3: the normalised bias of Q. Our own: what is done where a
 time limit cuts an episode.
-
-- `Values`: what an agent says, and in which unit.
-- `ValueErrors`: collects values and rewards step by step.
-- `returns_seen`: the returns of one episode, and how much of each was seen.
 """
 
 import copy
@@ -21,36 +17,24 @@ __all__ = ["ValueErrors", "Values", "returns_seen"]
 
 @dataclass(frozen=True)
 class Values:
-    """What an agent says about returns.
+    """What an agent says about returns: Q(s, a), (n,).
 
-    Attributes:
-        q: Q(s, a), (n,), of stacked observations (n, ...) and actions (n, ...); of the greedy
-            actions for None.
-        gamma: discount factor per env_step, in [0, 1].
-        clip_rewards: whether it learns from the sign of rewards.
+    It is of stacked observations and actions, (n, ...) each; of greedy actions for None.
     """
 
     q: Callable[[np.ndarray, np.ndarray | None], np.ndarray]
     gamma: float
-    clip_rewards: bool
+    clip_rewards: bool  # whether it learns from the sign of rewards
 
 
 def returns_seen(
     rewards: Sequence[float], gamma: float, tail: float | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the discounted return from each step of an episode on, and the share that was seen.
+    """Return the discounted return from each step of an episode on, (T,), and the share seen of it.
 
     An episode that terminated was seen whole: the shares are 1. One that was cut goes on with
     `tail`, the value of its last state. n steps before the cut γ^n of an error that all values
     share is in the tail too, and cancels; so 1 − γ^n was seen.
-
-    Args:
-        rewards: (T,).
-        gamma: discount factor.
-        tail: value of the state in which the episode was cut; None if it terminated.
-
-    Returns:
-        Returns and shares, (T,) each, float64.
     """
     returns, seen = np.empty(len(rewards)), np.empty(len(rewards))
     total, unseen = (0.0, 0.0) if tail is None else (tail, 1.0)
@@ -61,12 +45,7 @@ def returns_seen(
 
 
 class ValueErrors:
-    """Collects what an agent says and gets in the episodes of an evaluation.
-
-    Args:
-        num_envs: environments stepped together.
-        values: what the agent says.
-    """
+    """Collects what an agent says and gets in the episodes of an evaluation."""
 
     def __init__(self, num_envs: int, values: Values) -> None:
         self.values = values
@@ -80,18 +59,11 @@ class ValueErrors:
         step: envs.VectorStep,
         counted: Sequence[bool],
     ) -> None:
-        """Note one step of all environments.
-
-        Args:
-            stack: the frames that were acted on.
-            actions: (num_envs, ...).
-            step: what came of them.
-            counted: of each environment whether its episode counts; else it is left out.
-        """
+        """Note one step of all environments; `counted` says of each whether its episode counts."""
         rewards = np.sign(step.reward) if self.values.clip_rewards else step.reward
         q = self.values.q(stack.obs(), actions)
-        for own, value, reward in zip(self._steps, q, rewards, strict=True):
-            own.append((float(value), float(reward)))
+        for steps, value, reward in zip(self._steps, q, rewards, strict=True):
+            steps.append((float(value), float(reward)))
         cut = np.flatnonzero(step.truncated)
         if len(cut):
             last = copy.deepcopy(stack)
@@ -103,7 +75,6 @@ class ValueErrors:
             self._end(i, None, counted[i])
 
     def _end(self, i: int, tail: float | None, counts: bool) -> None:
-        """Add up an environment's episode, if it counts."""
         if counts:
             q, rewards = np.array(self._steps[i]).T
             returns, seen = returns_seen(rewards.tolist(), self.values.gamma, tail)
@@ -119,7 +90,7 @@ class ValueErrors:
         errors, returns, seen = map(float, self._sums)
         if seen == 0:
             return {}
-        found = {"overestimation": errors / seen}
+        scores = {"overestimation": errors / seen}
         if returns != 0:
-            found["overestimation_normalized"] = errors / abs(returns)
-        return found
+            scores["overestimation_normalized"] = errors / abs(returns)
+        return scores

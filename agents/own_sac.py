@@ -29,17 +29,7 @@ def _making(
 
 
 class OwnActor(nn.Module):
-    """A user's trunk with two linear heads; see `rlplast.agents.sac_networks.Actor`.
-
-    Args:
-        name: ``package.module:factory``.
-        obs_shape: shape of one observation.
-        action_dim: entries of an action.
-        log_std_min: lower bound of `log_std`.
-        log_std_max: upper bound.
-        log_std: how it gets between them.
-        seed: that buffers are drawn from.
-    """
+    """A user's trunk with two linear heads; see `rlplast.agents.sac_networks.Actor`."""
 
     of_user = True
 
@@ -72,16 +62,7 @@ class OwnActor(nn.Module):
 
 
 class OwnCritic(nn.Module):
-    """Values of an action by every member of an ensemble: trunks of a user with linear heads.
-
-    Args:
-        name: ``package.module:factory``.
-        obs_shape: shape of one observation.
-        action_dim: entries of an action.
-        members: how many critics.
-        seed: that buffers are drawn from.
-        bins: if values are categorical; None for one number.
-    """
+    """Values of an action by every member of an ensemble: trunks of a user with linear heads."""
 
     of_user = True
 
@@ -106,10 +87,7 @@ class OwnCritic(nn.Module):
         )
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Return values, (members, batch), or logits, (members, batch, bins).
-
-        They are of (batch, *obs_shape) and (batch, action_dim).
-        """
+        """Return values, (members, batch), or logits, (members, batch, bins)."""
         pairs = zip(self.nets, self.heads, strict=True)
         values = torch.stack([last(net(obs, action).float()) for net, last in pairs]).float()
         return values.squeeze(-1) if self.bins is None else values

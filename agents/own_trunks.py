@@ -1,9 +1,4 @@
-"""Trunks that a user's function makes: that of the actor and that of a critic, or one for both.
-
-- `making`: what makes one of the two from a seed.
-- `head`: a layer that reads what a trunk returns.
-- `order_with_heads`: the forward order of a trunk with heads side by side.
-"""
+"""Trunks that a user's function makes: that of the actor and that of a critic, or one for both."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -27,16 +22,9 @@ def making(
 ) -> tuple[Callable[[int], nn.Module], int]:
     """Return what makes a trunk from a seed, and how many numbers that of `seed` returns.
 
-    Args:
-        name: ``package.module:factory``, whose function returns a pair of modules, or one.
-        part: `ACTOR` or `CRITIC` of a pair; None for one module.
-        inputs: zeros that a trunk is called with.
-        seed: of the trunk that is looked at.
-        spaces: arguments of the function.
-
-    Raises:
-        ConfigError: for another number of modules, and as `made`, `check_again` and
-            `check_outputs` do.
+    The function `name` returns a pair of modules, of which `part` is one (`ACTOR` or `CRITIC`), or
+    one module (None). `inputs` are zeros that a trunk is called with; `spaces` are the function's
+    arguments.
     """
     make = partial(_trunk, name, part, inputs=inputs, **spaces)
     key, first = f"{_KEY} = {name!r}", make(seed=seed)
@@ -52,15 +40,15 @@ def _trunk(
         return made(f"{key} with agent.shared_trunk: true", factory, seed, inputs, **spaces)
 
     def one(**spaces: Any) -> nn.Module:
-        found = factory(**spaces)
-        if not isinstance(found, tuple) or [isinstance(m, nn.Module) for m in found] != [True] * 2:
+        pair = factory(**spaces)
+        if not isinstance(pair, tuple) or [isinstance(m, nn.Module) for m in pair] != [True] * 2:
             raise ConfigError(
-                f"{key}: the function returned a {type(found).__name__}: allowed is a "
+                f"{key}: the function returned a {type(pair).__name__}: allowed is a "
                 "pair of modules, the trunk of the actor and that of a critic (for PPO also one, "
                 "with agent.shared_trunk: true)"
             )
-        _check_apart(key, *found)
-        return found[part]
+        _check_apart(key, *pair)
+        return pair[part]
 
     which = ("the actor's trunk", "the critics' trunk")[part]
     return made(f"{key}, {which}", one, seed, inputs, **spaces)
@@ -85,19 +73,11 @@ def head(width: int, outputs: int) -> nn.Linear:
 
 
 def order_with_heads(name: str, trunk: nn.Module, *heads: str) -> Order | None:
-    """Return the forward order of a trunk and its heads; None if that of the trunk is not known.
-
-    Args:
-        name: of the trunk in the module.
-        trunk: it.
-        *heads: layers that all read what it returns.
-    """
+    """Return the forward order of a trunk and the heads that read it; None if it is unknown."""
     try:
-        own = forward_order(Network(name, trunk))
+        order = forward_order(Network(name, trunk))
     except ConfigError:
         return None
-    whole = [
-        path for path in own if not any(path.startswith(f"{other}.") for other in own if other)
-    ]
+    outer = [p for p in order if not any(p.startswith(f"{other}.") for other in order if other)]
     last = heads if len(heads) > 1 else heads[0]
-    return [*(f"{name}.{path}".rstrip(".") for path in whole), last]
+    return [*(f"{name}.{path}".rstrip(".") for path in outer), last]

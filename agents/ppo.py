@@ -1,11 +1,7 @@
 """PPO: a clipped policy gradient on rollouts of several environments.
 
 Source: Schulman et al. 2017 (arXiv:1707.06347); details and defaults of Stable-Baselines3's PPO and
-VecNormalize. Two networks take hooks: ``actor`` and ``critic``, which share nothing but the bound
-of their gradients. With ``shared_trunk`` they are one, ``actor_critic``, with two heads.
-
-An update is one step of all optimizers on one minibatch. A rollout owes as many as
-`PPOConfig.updates_per_rollout` says; which rows each one reads follows from the clock.
+VecNormalize.
 """
 
 from collections.abc import Iterator, Mapping
@@ -27,7 +23,6 @@ from rlplast.agents.rollout import Rollout, Transitions
 from rlplast.agents.running_statistics import LIMIT, RewardScale, RunningStatistics
 from rlplast.agents.tasks import Tasks
 from rlplast.core.device import on_device
-from rlplast.core.errors import Diverged
 from rlplast.core.method.context import Activations
 from rlplast.core.method.install import install_methods
 from rlplast.core.network.network import Network
@@ -103,10 +98,6 @@ class PPO(Agent):
         if self.sequence.switch.statistics == "restart":
             self.statistics.restart()
             self.rewards.statistics.restart()
-        self._begin()
-
-    def _begin(self) -> None:
-        """Go on with new episodes everywhere."""
         self.rollout.restart()
         self.rewards.begin()
         self._observe()
@@ -133,18 +124,14 @@ class PPO(Agent):
         self.clock = experience.go_on(step, self.clock)
         self._observe(last)
         ended = step.terminated | step.truncated
-        self.rollout.add(obs, actions, log_prob, self._learnt(step.reward, ended), ended)
+        reward = np.sign(step.reward) if self.clip_rewards else step.reward
+        if self.config.agent.normalize_rewards:
+            reward = self.rewards.scaled(reward, ended).clip(-LIMIT, LIMIT)
+        self.rollout.add(obs, actions, log_prob, reward, ended)
         if len(last):
             self.rollout.cut(np.flatnonzero(step.truncated), self._seen(last))
         if self.rollout.full:
             self._finish_rollout()
-
-    def _learnt(self, reward: np.ndarray, ended: np.ndarray) -> np.ndarray:
-        """Return the rewards that are learnt from, (num_envs,), of those of a step."""
-        reward = np.sign(reward) if self.clip_rewards else reward
-        if not self.config.agent.normalize_rewards:
-            return reward
-        return self.rewards.scaled(reward, ended).clip(-LIMIT, LIMIT)
 
     def _finish_rollout(self) -> None:
         """Value all observations of a rollout with the critic of now, and make data of it."""
@@ -160,12 +147,12 @@ class PPO(Agent):
     def _act(self, obs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return an action for each observation, drawn, and its log-probability."""
         with self._acting_mode():
-            found = self._computed(self._output, obs)
+            output = self._computed(self._output, obs)
         rng, log_std = self.streams.numpy("exploration"), self.actor.log_std
         if log_std is None:
-            return draw_categorical(found, rng)
-        actions, log_prob = draw_gaussian(found, log_std.detach().cpu().numpy(), rng)
-        _check_finite(actions, self.clock)
+            return draw_categorical(output, rng)
+        actions, log_prob = draw_gaussian(output, log_std.detach().cpu().numpy(), rng)
+        self._check_finite(actions)
         return actions, log_prob
 
     @torch.no_grad()
@@ -173,44 +160,40 @@ class PPO(Agent):
         """Return values, (batch,), of observations as the networks see them."""
         parts = [obs[i : i + AT_ONCE] for i in range(0, len(obs), AT_ONCE)]
         with self._acting_mode():
-            found = [self.critic(on_device(part, self.device))[:, -1] for part in parts]
-        return torch.cat(found).cpu().numpy()
+            values = [self.critic(on_device(part, self.device))[:, -1] for part in parts]
+        return torch.cat(values).cpu().numpy()
 
     # The losses: pure functions of static tensors and of the networks' parameters.
 
     def actor_loss(self, batch: Transitions) -> tuple[Tensor, tuple[Tensor, ...], Activations]:
-        """Return the clipped loss less the entropy's share, and what is logged of it.
+        """Return the clipped loss less the entropy's share, what is logged of it, and activations.
 
-        That is the entropy, an estimate of KL(old, new) and the share of ratios beyond 1 ± ε, 0-d
-        each. Last come the actor's activations, if they are recorded.
+        Logged are the entropy, an estimate of KL(old, new) and the share of ratios beyond 1 ± ε.
         """
-        output, found = self._with_activations("actor", batch.obs)
-        return *self._policy_loss(output, batch), self._kept("actor", found)
+        output, activations = self._with_activations("actor", batch.obs)
+        return *self._policy_loss(output, batch), self._kept("actor", activations)
 
     def critic_loss(self, batch: Transitions) -> tuple[Tensor, Activations]:
-        """Return ``value_coef`` times the mean squared error of values, clipped if asked.
-
-        Last come the critic's activations, if they are recorded.
-        """
-        values, found = self._with_activations("critic", batch.obs)
-        return self._value_loss(values.squeeze(1), batch), self._kept("critic", found)
+        """Return ``value_coef`` times the mean squared error of values, and activations."""
+        values, activations = self._with_activations("critic", batch.obs)
+        return self._value_loss(values.squeeze(1), batch), self._kept("critic", activations)
 
     def shared_loss(
         self, batch: Transitions
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Activations]:
-        """Return what `critic_loss` and `actor_loss` do, of one network with both heads.
-
-        They are the loss of values, that of the policy, what is logged of it, and activations.
-        """
-        output, found = self._with_activations("actor_critic", batch.obs)
+        """Return the loss of values, that of the policy, what is logged of it, and activations."""
+        output, activations = self._with_activations("actor_critic", batch.obs)
         loss_actor, logged = self._policy_loss(output[:, :-1], batch)
         loss = self._value_loss(output[:, -1], batch)
-        return loss, loss_actor, logged, self._kept("actor_critic", found)
+        return loss, loss_actor, logged, self._kept("actor_critic", activations)
 
     def _policy_loss(self, output: Tensor, batch: Transitions) -> tuple[Tensor, tuple[Tensor, ...]]:
         agent = self.config.agent
-        log_prob, entropy = self._log_prob(output, batch.action)
-        advantage = batch.advantage
+        log_std, action, advantage = self.actor.log_std, batch.action, batch.advantage
+        if log_std is None:
+            log_prob, entropy = categorical(output, action)
+        else:
+            log_prob, entropy = gaussian(output, log_std, action)
         if len(advantage) > 1:
             std, mean = torch.std_mean(advantage)
             advantage = (advantage - mean) / (std + EPS)
@@ -233,11 +216,6 @@ class PPO(Agent):
             values, batch.value, batch.returns, agent.clip_value
         )
 
-    def _log_prob(self, output: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Return log-probabilities and entropies of what the actor gives."""
-        log_std = self.actor.log_std
-        return categorical(output, action) if log_std is None else gaussian(output, log_std, action)
-
     def update(self, count: int = 1) -> None:
         """Update all networks, on so many batches."""
         learn = self._learns(self.learn)
@@ -250,8 +228,8 @@ class PPO(Agent):
         """Update actor and critic, whose gradients are clipped together."""
         activations: dict[str, Activations]
         if self.config.agent.shared_trunk:
-            loss, loss_actor, logged, found = self._shared_loss(batch)
-            losses, activations = {"actor_critic": loss_actor + loss}, {"actor_critic": found}
+            loss, loss_actor, logged, kept = self._shared_loss(batch)
+            losses, activations = {"actor_critic": loss_actor + loss}, {"actor_critic": kept}
         else:
             loss_actor, logged, of_actor = self._actor_loss(batch)
             loss, of_critic = self._critic_loss(batch)
@@ -260,8 +238,7 @@ class PPO(Agent):
         penalised = [self._penalised(network, loss) for network, loss in losses.items()]
         bound = self.config.agent.max_grad_norm
         minimise_together(list(self.updaters.values()), penalised, bound)
-        values = torch.stack([loss.detach(), loss_actor.detach(), *logged])
-        return values, activations
+        return torch.stack([loss.detach(), loss_actor.detach(), *logged]), activations
 
     def _batch(self) -> Transitions:
         """Return the next batch, in the same tensors every time."""
@@ -285,11 +262,11 @@ class PPO(Agent):
     def _act_greedily(self, obs: np.ndarray) -> np.ndarray:
         seen = self._seen(self._as_stored(obs))
         with self._acting_mode():
-            found = self._computed(self._output, seen)
+            output = self._computed(self._output, seen)
         if self.spec.action_dim is None:
-            return found.argmax(1)
-        _check_finite(found, self.clock)
-        return found.clip(-1, 1)
+            return output.argmax(1)
+        self._check_finite(output)
+        return output.clip(-1, 1)
 
     def _output(self, obs: Tensor) -> Tensor:
         return self.actor(obs)[:, : self.width]
@@ -313,7 +290,7 @@ class PPO(Agent):
         return (self.actor_loss if network == "actor" else self.critic_loss)(batch)[0]
 
     def _outputs_on(self, network: str, batch: Transitions, module: nn.Module) -> Tensor:
-        """Return a network's outputs on a batch, (batch, outputs): logits or means, or values."""
+        """Return logits, means or values, (batch, outputs)."""
         return module(batch.obs)
 
     def _activations_on(self, network: str, batch: Transitions) -> Activations:
@@ -346,12 +323,3 @@ class PPO(Agent):
         if restarts:
             self.rewards.begin()
             self._observe()
-
-
-def _check_finite(actions: np.ndarray, clock: Any) -> None:
-    if not np.isfinite(actions).all():
-        raise Diverged(
-            f"the policy's actions are not finite at {clock}: training diverged; the last "
-            "checkpoint is kept (lower optimizer.lr, or look at receipts.jsonl for a hook just "
-            "before)"
-        )

@@ -42,9 +42,9 @@ class PPOAgentConfig(Section):
         gae_lambda: λ of generalised advantage estimation.
         clip: ε: a ratio of probabilities beyond 1 ± ε gains nothing more.
         clip_value: how far a value may move in the updates of a rollout before its loss gains
-            nothing more, as in OpenAI's baselines and CleanRL (``clip_vloss``, there ``clip``);
-            null for no bound. Stable-Baselines3's ``clip_range_vf`` differs: a value beyond it has
-            no gradient even where its error grows.
+            nothing more, as in OpenAI's baselines and CleanRL (``clip_vloss``); null for no bound.
+            Beyond Stable-Baselines3's ``clip_range_vf`` no value has a gradient, even where its
+            error grows.
         entropy_coef: factor of the policy's entropy in the actor's loss.
         value_coef: factor of the mean squared error of values in the critic's loss.
         max_grad_norm: largest norm of the gradients of actor and critic together; null for no
@@ -57,8 +57,7 @@ class PPOAgentConfig(Section):
         accelerate: auto, off, compile (torch.compile) or graph (CUDA graphs, on a GPU). compile
             covers whole updates if their optimizers and hooks allow it, else the losses. graph
             launches an update as one, hooks inside it included, and gives the same bits as off.
-            auto is decided when a run starts: graph on a GPU, compile for a long run on a CPU; see
-            `rlplast.agents.compiled.chosen`.
+            auto is decided when a run starts: graph on a GPU, compile for a long run on a CPU.
     """
 
     network: str = "auto"
@@ -92,7 +91,6 @@ class PPOConfig(AgentConfig):
         env: the environment, or a sequence of tasks. Of ``env.switch`` optimizer and statistics
             count. env_steps of a task that do not fill a rollout are not learnt from.
         optimizer: the optimizer of each network, and its learning rate.
-        agent: the agent.
     """
 
     kind: str = "ppo"
@@ -116,7 +114,7 @@ class PPOConfig(AgentConfig):
         """Check values against their ranges and against each other; write out what is auto."""
         super().check()
         agent, whole, total = self.agent, self.transitions, self.total_time()
-        check_network(agent, PPOAgentConfig(), ("convs", "hidden", "activation", "init"))
+        check_network(agent, ("convs", "hidden", "activation", "init"))
         self._check_rows()
         if whole % agent.batch_size:
             near = max(n for n in range(1, min(agent.batch_size, whole) + 1) if not whole % n)
@@ -139,14 +137,14 @@ class PPOConfig(AgentConfig):
             for number, row in enumerate(getattr(self, key)):
                 named = row.get("networks") if isinstance(row, dict) else None
                 if isinstance(named, list) and not other.isdisjoint(map(str, named)):
-                    found = (
+                    remedy = (
                         "true actor and critic are one network, actor_critic, with a layer head "
                         "and a layer value (layers: [value]); for networks apart set it to false"
                         if shared
                         else "false there are two networks, actor and critic; for one set it true"
                     )
                     raise ConfigError(
-                        f"{key}[{number}].networks = {named}: with agent.shared_trunk: {found}"
+                        f"{key}[{number}].networks = {named}: with agent.shared_trunk: {remedy}"
                     )
 
     def _check_sequence(self) -> None:
@@ -169,13 +167,7 @@ class PPOConfig(AgentConfig):
                 )
 
     def updates_at(self, env_steps: int) -> int:
-        """Return the updates that are owed for so many env_steps: of whole rollouts of each task.
-
-        Examples:
-            >>> agent = PPOAgentConfig(rollout_steps=16, batch_size=64, epochs=3)
-            >>> [PPOConfig(agent=agent).updates_at(n) for n in (127, 128, 300)]
-            [0, 6, 12]
-        """
+        """Return the updates owed for so many env_steps: of whole rollouts of each task."""
         each, whole = self.sequence().each, self.transitions
         full, rest = (0, env_steps) if each is None else divmod(env_steps, each)
         rollouts = full * ((each or 0) // whole) + rest // whole

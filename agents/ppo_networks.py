@@ -5,6 +5,7 @@ Source: sizes and initializers of Stable-Baselines3's ``MlpPolicy`` and ``CnnPol
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -29,18 +30,10 @@ __all__ = [
 
 
 class PolicyNetwork(QNetwork):
-    """Logits of discrete actions, or means of continuous ones.
+    """Logits of discrete actions, or means of continuous ones; see `QNetwork`.
 
     Continuous ones have a parameter ``log_std`` beside them: log σ, (action_dim,), which no
-    observation moves.
-
-    Args:
-        arch: the trunk.
-        obs_shape: shape of one (stacked) observation.
-        outputs: discrete actions, or entries of a continuous one.
-        obs_scale: factor on observations, 1/255 for frames.
-        init: as in `QNetwork`; the head's gain is 0.01.
-        log_std: log σ at the start; None for discrete actions.
+    observation moves; it begins with `log_std`.
     """
 
     head_gains: ClassVar[dict[str, float]] = {"head": 0.01}
@@ -81,18 +74,14 @@ class ValueNetwork(QNetwork):
 
 
 class SharedNetwork(PolicyNetwork):
-    """A policy, and a value from the same trunk as its last output; see `PolicyNetwork`.
-
-    Attributes:
-        choices: how many outputs are the policy's.
-    """
+    """A policy, and a value from the same trunk as its last output; see `PolicyNetwork`."""
 
     head_gains: ClassVar[dict[str, float]] = {"head": 0.01, "value": 1.0}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.value = nn.Linear(self.get_submodule("head").in_features, 1)
-        self.choices = self.get_submodule("head").out_features
+        self.choices = self.get_submodule("head").out_features  # read by metrics of outputs
 
     def forward_order(self) -> Order:
         """Return the layers' names in forward order; heads, side by side, last."""
@@ -114,19 +103,7 @@ class OwnNetwork(nn.Module):
 
     The function gets `obs_shape` by name and returns two modules, the trunk of the actor and that
     of the critic, or one for both. Each gets float32 observations, (batch, *obs_shape), and returns
-    (batch, any number).
-
-    Args:
-        name: ``package.module:factory``.
-        part: which of the two trunks, `ACTOR` or `CRITIC`; None for the only one.
-        obs_shape: shape of one (stacked) observation.
-        outputs: of the policy: discrete actions, or entries of a continuous one.
-        obs_scale: factor on observations, 1/255 for frames.
-        seed: that buffers are drawn from.
-        log_std: log σ at the start, for continuous actions; else None.
-
-    Attributes:
-        choices: how many outputs are those of `head`; a value beside them is none.
+    (batch, any number). `part` says which of the two, `ACTOR` or `CRITIC`; None for the only one.
     """
 
     of_user = True
@@ -150,7 +127,7 @@ class OwnNetwork(nn.Module):
         self.net = make(seed)
         self.head = head(width, 1 if part == CRITIC else outputs)
         self.value = head(width, 1) if part is None else None
-        self.choices = self.head.out_features
+        self.choices = self.head.out_features  # read by metrics of outputs
         ours = {ACTOR: PolicyNetwork, CRITIC: ValueNetwork, None: SharedNetwork}[part]
         self.gains = ours.head_gains
         value = None if log_std is None else nn.Parameter(torch.full((outputs,), log_std))
@@ -159,8 +136,8 @@ class OwnNetwork(nn.Module):
 
     def forward_order(self) -> Order | None:
         """Return the layers' names in forward order, heads side by side last; None if unknown."""
-        beside = () if self.value is None else ("value",)
-        return order_with_heads("net", self.net, "head", *beside)
+        heads = ("head",) if self.value is None else ("head", "value")
+        return order_with_heads("net", self.net, *heads)
 
     def init_block(self, block: Block, generator: torch.Generator) -> Tensor:
         """Draw one Block: the trunk's as its function does, the others as our networks' are."""
@@ -187,22 +164,12 @@ def networks_of(
     log_std: float | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Return the networks of a PPO's config: ``actor`` and ``critic``, or ``actor_critic``.
-
-    Args:
-        agent: its section ``agent``.
-        obs_shape: shape of one (stacked) observation.
-        outputs: discrete actions, or entries of a continuous one.
-        obs_scale: factor on observations.
-        log_std: log σ at the start; None for discrete actions.
-        seed: that buffers of a user's networks are drawn from.
-    """
+    """Return the networks of a PPO's section ``agent``, by name; see `PolicyNetwork`."""
     if is_factory(agent.network):
         parts = {"actor_critic": None} if agent.shared_trunk else {"actor": ACTOR, "critic": CRITIC}
+        network = partial(OwnNetwork, agent.network, log_std=log_std)
         return {
-            name: OwnNetwork(
-                agent.network, part, obs_shape, outputs, obs_scale, derive_seed(seed, name), log_std
-            )
+            name: network(part, obs_shape, outputs, obs_scale, derive_seed(seed, name))
             for name, part in parts.items()
         }
     arch = policy_architecture(agent, obs_shape)
@@ -221,15 +188,7 @@ def networks_of(
 
 
 def policy_architecture(agent: Any, obs_shape: Sequence[int]) -> Architecture:
-    """Return the trunk of the networks of a PPO's config.
-
-    Args:
-        agent: its section ``agent``.
-        obs_shape: shape of one (stacked) observation.
-
-    Raises:
-        ConfigError: for convolutions on flat observations.
-    """
-    found = architecture_of(agent, obs_shape, auto="mlp_small")
+    """Return the trunk of a PPO's networks; see `architecture_of`."""
     usual = "relu" if len(obs_shape) == 3 else "tanh"
-    return replace(found, activation=agent.activation or usual)
+    architecture = architecture_of(agent, obs_shape, auto="mlp_small")
+    return replace(architecture, activation=agent.activation or usual)

@@ -1,12 +1,7 @@
 """Replay memory of single frames: stacks and n-step returns are built when sampling.
 
-A memory of stacked Atari transitions stores every frame up to eight times (28 GB for one
-million); this one stores each frame once, in one ring of rows per environment, and keeps
-what is needed to put transitions together again without ever mixing two episodes.
-
-Rows are counted from the first one ever written (`row`), so comparisons need no care at the
-ring's seam; `row % rows_per_env` is where a row lies. The newest row of each ring is the
-*head*: an observation on which no action has been taken yet.
+Rows are counted from the first one ever written (`row`); `row % rows_per_env` is where a row lies.
+The newest row of each ring is the *head*: an observation on which no action has been taken yet.
 """
 
 from collections.abc import Iterator
@@ -39,28 +34,20 @@ _TRIES = 8  # draws at once in place of one that cannot be sampled
 
 
 class Batch(NamedTuple):
-    """Transitions for one update; B transitions, stacks with the oldest frame first.
+    """B transitions for one update; stacks have the oldest frame first.
 
-    Attributes:
-        obs: `[B, *stacked_shape]`, see `rlplast.envs.base.stacked_shape`.
-        action: `[B]`, int64; continuous ones `[B, action_dim]`, float32.
-        reward: `[B]`, float32: sum of gamma^i * reward_i over the k <= n steps of the window.
-        discount: `[B]`, float32: gamma^k, or 0 where the episode terminated in the window.
-        obs_next: the observation k steps later, shaped like `obs`: at a truncation the final
-            one of the episode. Where `discount` is 0 by termination it is the first
-            observation of the next episode and means nothing.
+    `obs_next` is k <= n steps after `obs`: at a truncation the final one of the episode. Where
+    `discount` is 0 by termination it means nothing.
     """
 
-    obs: torch.Tensor
-    action: torch.Tensor
-    reward: torch.Tensor
-    discount: torch.Tensor
-    obs_next: torch.Tensor
+    obs: torch.Tensor  # [B, *stacked_shape], see `rlplast.envs.base.stacked_shape`
+    action: torch.Tensor  # [B], int64; continuous ones [B, action_dim], float32
+    reward: torch.Tensor  # [B], float32: sum of gamma^i * reward_i over the k steps
+    discount: torch.Tensor  # [B], float32: gamma^k, or 0 where the episode terminated
+    obs_next: torch.Tensor  # shaped like `obs`
 
 
 class _Windows(NamedTuple):
-    """The n-step windows that begin at some rows; every array is `[B]`."""
-
     valid: npt.NDArray[np.bool_]
     steps: npt.NDArray[np.int64]
     reward: npt.NDArray[np.float64]
@@ -71,8 +58,8 @@ class Replay:
     """N-step replay that stores each frame once.
 
     Args:
-        capacity: rows in all, at least `num_envs * (n_step + frame_stack)`. A transition
-            takes one row, a truncation one more for the final observation.
+        capacity: rows in all, at least `num_envs * (n_step + frame_stack)`. A transition takes one
+            row, a truncation one more for the final observation.
         num_envs: environments; each has a ring of `capacity // num_envs` rows.
         obs_shape: shape of a single frame.
         obs_dtype: numpy name of the frames' type, one that torch has too.
@@ -80,20 +67,18 @@ class Replay:
         n_step: longest number of steps between `obs` and `obs_next`, at least 1.
         gamma: discount per step, in [0, 1].
         batch_size: transitions in the batch of `sample`.
-        rng: the stream `sample` draws from, and whose child draws again what cannot be sampled;
-            both are saved by `state_dict`, so their states must be plain integers, as those of
-            numpy's default PCG64 are.
+        rng: the stream `sample` draws from, a PCG64; its child draws again what cannot be sampled.
         device: where batches live.
         segment_rows: rows per file on disk, at most.
         action_dim: entries of a continuous action; None for discrete actions.
-        sampling: how often `sample` draws which transition; None for all alike. The age of a
-            transition is that of its row: a truncation, which takes one more, counts as a step.
-        repeat_first: whether a stack repeats the first frame before an episode's start, instead
-            of zeros.
+        sampling: how often `sample` draws which transition; None for all alike. A transition's age
+            is that of its row: a truncation, which takes one more, counts as a step.
+        repeat_first: whether a stack repeats the first frame before an episode's start, instead of
+            zeros.
         frames_on_device: whether `device`, a GPU, has the frames too; batches are the same.
 
     Raises:
-        ConfigError: if an argument is outside what is allowed.
+        ConfigError: for too many frames in a stack.
     """
 
     def __init__(
@@ -114,27 +99,11 @@ class Replay:
         repeat_first: bool = False,
         frames_on_device: bool = False,
     ) -> None:
-        sizes = {f"obs_shape[{axis}]": length for axis, length in enumerate(obs_shape)}
-        sizes |= {"num_envs": num_envs, "frame_stack": frame_stack, "n_step": n_step}
-        sizes |= {"batch_size": batch_size, "segment_rows": segment_rows}
-        sizes |= {} if action_dim is None else {"action_dim": action_dim}
-        for name, value in sizes.items():
-            if value < 1:
-                raise ConfigError(f"{name} = {value}: allowed is a whole number from 1 on")
-        if frame_stack > 256:
+        if frame_stack > 256:  # which `age` could not count
             raise ConfigError(f"frame_stack = {frame_stack}: allowed is [1, 256]")
-        if not 0 <= gamma <= 1:
-            raise ConfigError(f"gamma = {gamma}: allowed is [0, 1]")
-        least = num_envs * (n_step + frame_stack)
-        if capacity < least:
-            raise ConfigError(
-                f"replay capacity = {capacity}: allowed is at least num_envs * (n_step + "
-                f"frame_stack) = {least}; raise the capacity"
-            )
         self._num_envs, self._rows = num_envs, capacity // num_envs
-        self._obs_shape, self._obs_dtype = tuple(obs_shape), _frame_dtype(obs_dtype)
-        self._frame_stack, self._n_step = frame_stack, n_step
-        self._segment_rows, self._sampling = segment_rows, sampling
+        self._obs_shape, self._obs_dtype = tuple(obs_shape), np.dtype(obs_dtype)
+        self._frame_stack, self._segment_rows, self._sampling = frame_stack, segment_rows, sampling
         self._rng, self._again = rng, rng.spawn(1)[0]
         self._repeat_first = repeat_first
         shape = (num_envs * self._rows, *self._obs_shape)
@@ -147,29 +116,23 @@ class Replay:
         self._written = np.zeros(num_envs, np.int64)
         self._cleared = np.zeros(num_envs, np.int64)  # rows written before the last `clear`
         self._sampleable = np.zeros(num_envs, np.int64)  # rows in each ring, for `size`
-        self._accepted: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
-        self._gammas = np.power(float(gamma), np.arange(n_step + 1))
+        self.look_ahead(n_step, gamma)
         self._back = np.arange(frame_stack - 1, -1, -1)  # frame j of a stack is so many rows back
         self._device = torch.device(device)
         on_gpu = self._device.type == "cuda"
         self._host = self._new_batch(batch_size, pinned=on_gpu)
         self._batches = [_to(self._host, self._device)]  # what `sample_block` returns
         self._copied = torch.cuda.Event() if on_gpu else None
-        self._there = DeviceFrames(self._frames, self._device) if frames_on_device else None
+        self._device_frames = DeviceFrames(self._frames, self._device) if frames_on_device else None
 
     def look_ahead(self, n_step: int, gamma: float) -> None:
-        """Sample n-step returns of another n and γ from now on.
-
-        Args:
-            n_step: rows of a window, at most as many as it was made with.
-            gamma: discount factor, in [0, 1].
-        """
+        """Sample n-step returns of another n, at most the longest, and γ from now on."""
         self._n_step, self._gammas = n_step, np.power(float(gamma), np.arange(n_step + 1))
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a run says of it as it begins."""
-        if self._there is None:
+        if self._device_frames is None:
             return ()
         return (f"replay: {self._frames.nbytes / 2**30:.3g} GiB of {self._device}'s memory",)
 
@@ -198,20 +161,15 @@ class Replay:
         return int(self._sampleable.sum() - np.count_nonzero(unusable))
 
     def clear(self) -> None:
-        """Forget all transitions; `start` has to follow.
-
-        Rows stay until they are overwritten: what is saved of them meanwhile is still right.
-        """
+        """Forget all transitions; `start` has to follow."""
         self._cleared[:] = self._written
         self._sampleable[:] = 0
 
     def start(self, obs: npt.NDArray[Any]) -> None:
         """Open an episode in every environment at `obs`, `[num_envs, *obs_shape]`.
 
-        Called again later (after environments were reset from outside) it closes the running
-        episodes as truncated at their last observation.
+        Running episodes are closed as truncated at their last observation.
         """
-        self._check("obs", obs, self._obs_shape, self._obs_dtype)
         self._write(np.arange(self._num_envs), obs, np.zeros(self._num_envs, np.uint8))
 
     def add(
@@ -223,29 +181,17 @@ class Replay:
         obs_next: npt.NDArray[Any],
         obs_final: npt.NDArray[Any],
     ) -> None:
-        """Store one transition of every environment.
+        """Store one transition of every environment; `start` came before.
 
         Args:
-            action: taken on the newest observation: whole numbers, `[num_envs]`, or with
-                `action_dim` numbers, `[num_envs, action_dim]`.
+            action: taken on the newest observation, `[num_envs]` or `[num_envs, action_dim]`.
             reward: `[num_envs]`.
             terminated: `[num_envs]`, bool; wins where both flags are set.
             truncated: `[num_envs]`, bool.
             obs_next: what the next action will be taken on, `[num_envs, *obs_shape]`: where an
                 episode ended, the first observation of the next one.
             obs_final: last observation of each ended episode; read only where truncated.
-
-        Raises:
-            ConfigError: before `start`, or if an argument has another shape or does not fit.
         """
-        if not self._written.all():
-            raise ConfigError("replay has no observation to act on: call start(obs) before add")
-        scalars = {"reward": reward, "terminated": terminated, "truncated": truncated}
-        for name, array in scalars.items():
-            self._check(name, array, (), np.dtype("f4" if name == "reward" else "?"))
-        self._check("action", action, self._action_shape, self._records["action"].dtype)
-        self._check("obs_next", obs_next, self._obs_shape, self._obs_dtype)
-        self._check("obs_final", obs_final, self._obs_shape, self._obs_dtype)
         envs = np.arange(self._num_envs)
         now = self._at(envs, self._written - 1)
         self._records["action"][now] = action
@@ -260,8 +206,6 @@ class Replay:
 
     def sample(self) -> Batch:
         """Draw `batch_size` transitions with replacement, into the same tensors always.
-
-        They are drawn uniformly, or as `sampling` says.
 
         Raises:
             ConfigError: if there is nothing to sample yet.
@@ -282,15 +226,14 @@ class Replay:
             self._batches = [Batch(*part) for part in parts]
         whole = Batch(*(part[: count * size] for part in self._host))
         drawn = self._draw(count, size, self._rng, self._again, self._sampling)
-        self._gather(whole, *drawn, self._there)
+        self._gather(whole, *drawn, self._device_frames)
         if self._device.type != "cpu":
             self._copy()
         return self._batches[:count]
 
     def _copy(self) -> None:
-        """Copy the batch from the host to the device."""
         for name, source in self._host._asdict().items():
-            if self._there is None or not name.startswith("obs"):
+            if self._device_frames is None or not name.startswith("obs"):
                 target: torch.Tensor = getattr(self._batches[0], name)
                 target.copy_(source, non_blocking=self._copied is not None)
         if self._copied is not None:
@@ -333,18 +276,15 @@ class Replay:
             "rows_written": self._written.tolist(),
             "rows_cleared": self._cleared.tolist(),
             "head_age": self._records["age"][head].tolist(),
-            "rng": [own.bit_generator.state for own in (self._rng, self._again)],
+            "rng": [rng.bit_generator.state for rng in (self._rng, self._again)],
         }
 
     def begin_save(self, previous: Path | None = None) -> replay_files.Saving:
         """Return what writes the memory as it is now into a new or empty folder, when called.
 
         That may be done once, in another thread while rows are added; `add` waits before it
-        overwrites a row that is still to be read. Nothing else is saved meanwhile.
-
-        Args:
-            previous: folder of an earlier save of this run, or of the run it went on from; its
-                files are hard-linked, and only rows added since are written.
+        overwrites a row that is still to be read. Files of the earlier save `previous` are
+        hard-linked, and only rows added since are written.
         """
         self._saving = replay_files.Saving(self._rings(), previous, self._segment_rows)
         return self._saving
@@ -352,14 +292,8 @@ class Replay:
     def load(self, folder: Path, state: dict[str, Any], new_draws: bool = False) -> None:
         """Restore memory and stream, so that sampling goes on as if never interrupted.
 
-        Files are mapped into memory where that is possible, so they must not change; several
-        processes that load them share their pages. After an error the content is undefined
-        until another `load` succeeds.
-
-        Args:
-            folder: what `begin_save` wrote.
-            state: what `state_dict` returned at that moment.
-            new_draws: whether the streams stay as they are, new.
+        Files are mapped into memory where that is possible, so they must not change. With
+        `new_draws` the streams stay as they are, new. After an error the content is undefined.
 
         Raises:
             ConfigError: if the saved memory has another layout than this one.
@@ -376,8 +310,8 @@ class Replay:
         self._cleared[:] = state.get("rows_cleared", 0)
         self._records[:] = self._blank
         replay_files.load(folder, self._rings())
-        if self._there is not None:
-            self._there.load()
+        if self._device_frames is not None:
+            self._device_frames.load()
         head = self._at(np.arange(self._num_envs), self._written - 1)
         self._records[head] = self._blank
         self._records["age"][head] = state["head_age"]
@@ -385,8 +319,8 @@ class Replay:
             rows = self._at(np.array(env), np.arange(oldest, written))
             self._sampleable[env] = np.count_nonzero(self._records["sampleable"][rows])
         if not new_draws:
-            for own, saved in zip((self._rng, self._again), state["rng"], strict=True):
-                own.bit_generator.state = saved
+            for rng, saved in zip((self._rng, self._again), state["rng"], strict=True):
+                rng.bit_generator.state = saved
 
     def _rings(self) -> replay_files.Rings:
         arrays = {"frames": self._frames, "records": self._records}
@@ -422,8 +356,8 @@ class Replay:
         self._records[at] = self._blank
         self._records["age"][at] = age
         self._written[envs] += 1
-        if self._there is not None:
-            self._there.write(at)
+        if self._device_frames is not None:
+            self._device_frames.write(at)
 
     def _windows(self, env: npt.NDArray[np.int64], row: npt.NDArray[np.int64]) -> _Windows:
         """Look at the n rows from each `row` on: what they add up to, and whether they may."""
@@ -452,15 +386,7 @@ class Replay:
         again: np.random.Generator,
         sampling: SampleWeightDecay | None = None,
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], _Windows]:
-        """Draw where the transitions of some batches begin, as if one batch after the other.
-
-        Args:
-            batches: how many.
-            size: transitions of each.
-            rng: what is drawn from.
-            again: what draws anew those that cannot be sampled.
-            sampling: how often which is drawn.
-        """
+        """Draw where the transitions of some batches begin; `again` redraws what cannot be used."""
         env, row = self._candidates(batches * size, rng, sampling)
         windows = self._windows(env, row)
         bad = np.flatnonzero(~windows.valid)
@@ -503,21 +429,22 @@ class Replay:
         env: npt.NDArray[np.int64],
         row: npt.NDArray[np.int64],
         windows: _Windows,
-        there: DeviceFrames | None = None,
+        device_frames: DeviceFrames | None = None,
     ) -> None:
-        """Copy the transitions that begin at rows into the host tensors of `batch`.
-
-        With frames on the device, observations go into the tensors of `sample` instead.
-        """
+        """Copy transitions into `batch`; observations of a device into the tensors of `sample`."""
         batch.action.numpy()[:] = self._records["action"][self._at(env, row)]
         batch.reward.numpy()[:] = windows.reward
         batch.discount.numpy()[:] = windows.discount
         for name, last in (("obs", row), ("obs_next", row + windows.steps)):
             rows, blank = self._stack(env, last)
-            if there is None:
-                self._take(rows, blank, getattr(batch, name).numpy())
-            else:
-                there.stack(rows, blank, getattr(self._batches[0], name))
+            if device_frames is not None:
+                device_frames.stack(rows, blank, getattr(self._batches[0], name))
+                continue
+            stacks = getattr(batch, name).numpy().reshape(*rows.shape, *self._obs_shape)
+            # mode="clip" because numpy buffers `out` in the default mode; no index needs clipping.
+            np.take(self._frames, rows, axis=0, out=stacks, mode="clip")
+            if blank is not None:
+                stacks[blank] = 0
 
     def _refuse_if_empty(self) -> None:
         if self.size == 0:
@@ -534,14 +461,10 @@ class Replay:
         weight = 1.0 if sampling is None else sampling.min
         if drawn * max(size, 1) * weight < _ROUNDS * rows:
             return
-        written, cleared = (f"{a.min()} to {a.max()}" for a in (self._written, self._cleared))
         raise RlplastError(
             f"replay drew {drawn} times and still misses {missing} of {count} transitions, though "
             f"{size} of its {rows} rows count as transitions: its rows are damaged, or this is a "
-            f"bug. It has capacity {self._num_envs * self._rows}, {self._num_envs} environments, "
-            f"frame_stack {self._frame_stack} and n_step {self._n_step}; of each environment "
-            f"{written} rows were written, and of them {cleared} cleared. Resume from an earlier "
-            "checkpoint; if it comes again, report it"
+            "bug. Resume from an earlier checkpoint; if it comes again, report it"
         )
 
     def _candidates(
@@ -567,26 +490,13 @@ class Replay:
     def _stack(
         self, env: npt.NDArray[np.int64], row: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]:
-        """Return where the frames of stacks that end at `row` lie, and which are zeros.
-
-        Both are `[B, frame_stack]`; no stack reaches into the episode before.
-        """
+        """Return where frames of stacks that end at `row` lie, `[B, frame_stack]`; which are 0."""
         if self._frame_stack == 1:
             return self._at(env, row)[:, None], None
         age = self._records["age"][self._at(env, row)][:, None]
         rows = self._at(env[:, None], row[:, None] - np.minimum(self._back, age))
         blank = self._back > age
         return rows, blank if blank.any() and not self._repeat_first else None
-
-    def _take(
-        self, rows: npt.NDArray[np.int64], blank: npt.NDArray[np.bool_] | None, out: npt.NDArray
-    ) -> None:
-        """Write stacks of frames to `out`."""
-        stacks = out.reshape(*rows.shape, *self._obs_shape)
-        # mode="clip" because numpy buffers `out` in the default mode; no index needs clipping.
-        np.take(self._frames, rows, axis=0, out=stacks, mode="clip")
-        if blank is not None:
-            stacks[blank] = 0
 
     def _new_batch(self, count: int, pinned: bool = False) -> Batch:
         shape = stacked_shape(self._frame_stack, self._obs_shape)
@@ -596,32 +506,6 @@ class Replay:
         parts = (obs, action, number, number, obs)
         zeros = partial(torch.zeros, pin_memory=pinned)
         return Batch(*(zeros((count, *shape), dtype=dtype) for shape, dtype in parts))
-
-    def _check(
-        self, name: str, array: npt.NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]
-    ) -> None:
-        """Refuse an array whose entries, one per environment, have another shape or type."""
-        if self._accepted.get(name) == (array.shape, array.dtype):
-            return  # as the step before
-        if array.shape != (self._num_envs, *shape):
-            needed = (self._num_envs, *shape)
-            raise ConfigError(f"{name} has shape {array.shape}: the replay needs {needed}")
-        # Narrower is fine (float64 as float32); scaled frames cut to whole numbers are not.
-        if not np.can_cast(array.dtype, dtype, "same_kind"):
-            raise ConfigError(f"{name} has type {array.dtype}: the replay stores {dtype}")
-        self._accepted[name] = array.shape, array.dtype
-
-
-def _frame_dtype(name: str) -> np.dtype[Any]:
-    try:
-        dtype = np.dtype(name)
-        torch.from_numpy(np.empty(0, dtype))
-    except TypeError as error:
-        raise ConfigError(
-            f"obs_dtype = {name!r}: allowed is a type that numpy and torch share, "
-            "such as uint8 or float32"
-        ) from error
-    return dtype
 
 
 def _to(batch: Batch, device: torch.device) -> Batch:

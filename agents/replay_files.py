@@ -1,8 +1,8 @@
 """A replay memory on disk: every row is written once, and later saves share the files.
 
-Rows never change once a segment holds them, so a segment's name says what is in it, and nobody
-writes to a file again. Files are plain `.npy`, their headers padded such that rows lie in a file
-as they do in memory, modulo a page.
+Rows never change once a segment holds them, so its name says what is in it, and nobody writes to a
+file again. The headers of the `.npy` files are padded such that rows lie in a file as they do in
+memory, modulo a page.
 """
 
 import itertools
@@ -44,17 +44,11 @@ class Segment(NamedTuple):
 
 
 class Rings(NamedTuple):
-    """What is in memory: a ring of rows per environment, one after the other in each array.
+    """What is in memory: a ring of rows per environment, one after the other in each array."""
 
-    Attributes:
-        arrays: ``frames`` and ``records``, rows first.
-        size: rows a ring holds.
-        written: rows ever written, by environment.
-    """
-
-    arrays: Mapping[str, npt.NDArray[Any]]
-    size: int
-    written: Sequence[int]
+    arrays: Mapping[str, npt.NDArray[Any]]  # ``frames`` and ``records``, rows first
+    size: int  # rows a ring holds
+    written: Sequence[int]  # rows ever written, by environment
 
     def held(self) -> Iterable[Segment]:
         """Yield the rows that are in memory and final, of every array and environment."""
@@ -70,10 +64,7 @@ class Rings(NamedTuple):
         return slice(at, at + part.stop - part.first)
 
     def header(self, part: Segment) -> bytes:
-        """Return the beginning of a part's file, `.npy` version 1.0.
-
-        Its length and the place of the rows in memory agree modulo a page.
-        """
+        """Return the header of a part's file, `.npy` 1.0, padded to the place of its rows."""
         array = self.arrays[part.kind]
         about = {
             "descr": np.lib.format.dtype_to_descr(array.dtype),
@@ -88,26 +79,20 @@ class Rings(NamedTuple):
         return np.lib.format.magic(1, 0) + struct.pack("<H", len(text)) + text
 
     def bytes(self, part: Segment) -> int:
-        """Return how many bytes a part has, without the header."""
+        """Return the bytes of a part, without the header."""
         return (part.stop - part.first) * self.arrays[part.kind][:1].nbytes
 
 
 def plan(
-    there: Iterable[Segment], held: Segment, size: int, longest: int
+    earlier: Iterable[Segment], held: Segment, size: int, longest: int
 ) -> tuple[list[Segment], list[Segment]]:
-    """Say which segments of an earlier save are shared, and which are to be written.
+    """Return the segments of an earlier save that are shared, and those that are to be written.
 
-    Args:
-        there: segments of the earlier save, of the same kind and environment.
-        held: the rows to be saved.
-        size: rows the ring holds; no segment passes its seam.
-        longest: rows a segment has at most.
-
-    Returns shared ones and new ones. Together they hold all rows, each once, and maybe some before
-    them that are no longer in memory.
+    Together they hold all rows, each once, and maybe some before them that are no longer in memory.
+    Segments have at most `longest` rows, and none passes the seam of the ring of `size` rows.
     """
     shared: list[Segment] = []
-    for part in sorted(there):
+    for part in sorted(earlier):
         after = not shared or part.first >= shared[-1].stop
         if after and held.first < part.stop <= held.stop:
             shared.append(part)
@@ -129,24 +114,24 @@ def plan(
 class Saving:
     """One save: planned when it is made, written when it is called, maybe in another thread.
 
-    Rows are read from memory while they are written; whoever adds rows meanwhile has to `wait`
-    before overwriting one that is still to be read.
-
-    Args:
-        rings: what is in memory now.
-        previous: folder of an earlier save of the same run, or of the one it went on from.
-        longest: rows a segment has at most.
+    Rows are read from memory meanwhile; whoever adds rows has to `wait` before overwriting them.
+    `previous` is the folder of an earlier save of the same run, or of the one it went on from.
     """
 
     def __init__(self, rings: Rings, previous: Path | None, longest: int) -> None:
         self.rings, self.previous = rings, previous
         self.shared: list[str] = []
         self.new: list[Segment] = []
-        there = {} if previous is None else _shareable(rings, previous)
+        files = {} if previous is None else _segments(previous)
+        saved = {
+            part: entry.name
+            for part, entry in files.items()
+            if entry.stat().st_size == len(rings.header(part)) + rings.bytes(part)
+        }
         for held in rings.held():
-            same = [part for part in there if part[:2] == held[:2]]
+            same = [part for part in saved if part[:2] == held[:2]]
             shared, new = plan(same, held, rings.size, longest)
-            self.shared += [there[part] for part in shared]
+            self.shared += [saved[part] for part in shared]
             self.new += new
         self.new.sort(key=lambda part: part.first)  # what is overwritten first goes first
         # By environment the first row still to be read, now and after each new segment.
@@ -201,33 +186,21 @@ class Saving:
 
 def _segments(folder: Path) -> dict[Segment, os.DirEntry[str]]:
     """Return the files of a save, by what their names say they hold."""
-    found = {}
-    for entry in os.scandir(folder) if folder.is_dir() else ():
-        if match := _NAME.fullmatch(entry.name):
-            found[Segment(match[2], int(match[1]), int(match[3]), int(match[4]))] = entry
-    return found
-
-
-def _shareable(rings: Rings, previous: Path) -> dict[Segment, str]:
-    """Return the names of an earlier save's files that are as long as they should be."""
-    return {
-        part: entry.name
-        for part, entry in _segments(previous).items()
-        if entry.stat().st_size == len(rings.header(part)) + rings.bytes(part)
-    }
+    entries = os.scandir(folder) if folder.is_dir() else ()
+    named = ((entry, _NAME.fullmatch(entry.name)) for entry in entries)
+    return {Segment(m[2], int(m[1]), int(m[3]), int(m[4])): entry for entry, m in named if m}
 
 
 def load(folder: Path, rings: Rings) -> None:
     """Fill memory from the files in `folder`, which must not change as long as it is in use.
 
     Raises:
-        DamagedFile: if rows are missing, or a file is short or of another shape; rows read
-            before it have been replaced by then.
+        DamagedFile: if rows are missing, or a file is short or of another shape.
     """
-    there = _segments(folder)
+    saved = _segments(folder)
     for held in rings.held():
         at = held.first
-        for part in sorted(part for part in there if part[:2] == held[:2]):
+        for part in sorted(part for part in saved if part[:2] == held[:2]):
             if part.first <= at < part.stop <= held.stop:
                 _read(folder / part.name, rings, part, at)
                 at = part.stop
@@ -239,19 +212,15 @@ def load(folder: Path, rings: Rings) -> None:
 
 
 def _read(path: Path, rings: Rings, part: Segment, at: int) -> None:
-    """Read a segment's rows from row `at` on.
-
-    Raises:
-        DamagedFile: if it is not what its name says.
-    """
+    """Read a segment's rows from row `at` on; refuse it if it is not what its name says."""
     array = rings.arrays[part.kind]
     shape = (part.stop - part.first, *array.shape[1:])
     wrong = f"replay segment {path}"
     try:
-        found = np.lib.format.open_memmap(path, mode="r")
-        if found.shape != shape or found.dtype != array.dtype:
+        saved = np.lib.format.open_memmap(path, mode="r")
+        if saved.shape != shape or saved.dtype != array.dtype:
             raise DamagedFile(f"{wrong} holds rows of another shape; use an older checkpoint")
-        offset = found.offset + (at - part.first) * array[:1].nbytes
+        offset = saved.offset + (at - part.first) * array[:1].nbytes
         mapped_memory.fill(array, rings.place(part._replace(first=at)), path, offset)
     except (OSError, ValueError, SyntaxError, tokenize.TokenError) as error:
         problem = str(getattr(error, "strerror", None) or error)[:80]  # a header may be long

@@ -1,9 +1,4 @@
-"""What a policy did in its environments, and the data that updates learn from.
-
-- `Rollout`: a fixed number of steps of all environments, then the data of its transitions.
-- `Transitions`: these data, or a batch of them.
-- `advantages`: generalised advantage estimation.
-"""
+"""What a policy did in its environments, and the data that updates learn from."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -23,23 +18,14 @@ Floats = npt.NDArray[np.floating]
 
 
 class Transitions(NamedTuple):
-    """Transitions of a rollout.
+    """Transitions of a rollout."""
 
-    Attributes:
-        obs: (batch, *obs_shape), as the networks saw them.
-        action: (batch,) integers, or (batch, action_dim), not clipped.
-        log_prob: (batch,), log-probability of the action when it was chosen.
-        advantage: (batch,).
-        returns: (batch,), what the critic learns: advantage plus value.
-        value: (batch,), the critic's as the rollout was full.
-    """
-
-    obs: Tensor
-    action: Tensor
-    log_prob: Tensor
-    advantage: Tensor
-    returns: Tensor
-    value: Tensor
+    obs: Tensor  # (batch, *obs_shape), as the networks saw them
+    action: Tensor  # (batch,) integers, or (batch, action_dim), not clipped
+    log_prob: Tensor  # (batch,), log-probability of the action when it was chosen
+    advantage: Tensor  # (batch,)
+    returns: Tensor  # (batch,), what the critic learns: advantage plus value
+    value: Tensor  # (batch,), the critic's as the rollout was full
 
 
 def advantages(
@@ -74,14 +60,6 @@ def advantages(
 class Rollout:
     """Steps of all environments, of which the last whole rollout's transitions stay.
 
-    Args:
-        steps: of each environment.
-        num_envs: environments stepped together.
-        obs_shape: shape of one (stacked) observation.
-        obs_dtype: as the networks get it.
-        action_dim: entries of a continuous action; None for integers.
-        device: where `data` lives.
-
     Attributes:
         obs: (steps, num_envs, *obs_shape); of the steps before `position`.
         cuts: where episodes were truncated: the step, environments (k,), and their last
@@ -104,8 +82,9 @@ class Rollout:
         shape = steps, num_envs
         self.steps, self.position, self.filled = steps, 0, False
         self.obs = np.zeros((*shape, *obs_shape), obs_dtype)
-        integers = action_dim is None
-        self.action = np.zeros(shape if integers else (*shape, action_dim), _dtype(integers))
+        discrete = action_dim is None
+        action = (shape, np.int64) if discrete else ((*shape, action_dim), np.float32)
+        self.action = np.zeros(*action)
         self.log_prob, self.reward = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
         self.ended = np.zeros(shape, np.bool_)
         self.cuts: list[tuple[int, npt.NDArray[np.int64], np.ndarray]] = []
@@ -114,14 +93,9 @@ class Rollout:
 
     def empty(self, size: int) -> Transitions:
         """Return room for so many transitions."""
-        like = self.obs, self.action, self.log_prob, *[self.reward] * 3
-        kinds = [torch.from_numpy(array[:0]).dtype for array in like]
-        return Transitions(
-            *(
-                torch.zeros((size, *array.shape[2:]), dtype=kind, device=self._device)
-                for array, kind in zip(like, kinds, strict=True)
-            )
-        )
+        arrays = self.obs, self.action, self.log_prob, *[self.reward] * 3
+        like = (torch.from_numpy(array[:0, 0]) for array in arrays)
+        return Transitions(*(t.new_zeros((size, *t.shape[1:]), device=self._device) for t in like))
 
     @property
     def full(self) -> bool:
@@ -147,11 +121,9 @@ class Rollout:
         self.position += 1
 
     def cut(self, envs: npt.NDArray[np.int64], last: np.ndarray) -> None:
-        """End episodes with the newest step, as truncated.
+        """End episodes of environments, (k,), with the newest step, as truncated.
 
-        Args:
-            envs: the environments, (k,).
-            last: their last observations, (k, *obs_shape), as the networks see them.
+        Their last observations, (k, *obs_shape), are as the networks see them.
         """
         if self.position and len(envs):
             self.ended[self.position - 1, envs] = True
@@ -160,8 +132,8 @@ class Rollout:
     def finish(self, value: Floats, last: Floats, decay: float, gamma: float) -> None:
         """Make data of a full rollout, and begin the next; arguments as of `advantages`."""
         advantage = advantages(self.reward, value, last, self.ended, decay, gamma)
-        found = self.obs, self.action, self.log_prob, advantage, advantage + value, value
-        for data, array in zip(self.data, found, strict=True):
+        arrays = self.obs, self.action, self.log_prob, advantage, advantage + value, value
+        for data, array in zip(self.data, arrays, strict=True):
             data.copy_(torch.from_numpy(array).flatten(0, 1))
         self.restart()
         self.filled = True
@@ -212,7 +184,3 @@ class Rollout:
 
 
 _STEPS = ("obs", "action", "log_prob", "reward", "ended")
-
-
-def _dtype(integers: bool) -> type:
-    return np.int64 if integers else np.float32

@@ -1,14 +1,8 @@
 """Running statistics of observations and returns, to normalise what networks see and learn.
 
-Source: parallel variance of Chan, Golub & LeVeque 1979; used as in SimBa (Lee et al. 2025),
-which updates it with every observation acted on and applies it when acting and sampling. Of
-returns: SimbaV2 (Lee et al. 2025, arXiv:2502.15280), Section 4.3, and its `normalization.py`; PPO
-uses statistics as ``VecNormalize`` of Stable-Baselines3 does, and its bound serves all. Unlike all
-of them, statistics here know the last observations of truncated episodes, which critics value.
-
-- `RunningStatistics`: mean and variance of anything.
-- `ReturnScale`: SimbaV2's, what rewards are multiplied by.
-- `RewardScale`: PPO's, which scales rewards as they come.
+Source: parallel variance of Chan, Golub & LeVeque 1979; used as in SimBa (Lee et al. 2025), SimbaV2
+(arXiv:2502.15280, Section 4.3) and ``VecNormalize`` of Stable-Baselines3. Unlike there, statistics
+here know the last observations of truncated episodes, which critics value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,23 +18,19 @@ from rlplast.core.device import on_device
 __all__ = ["LIMIT", "ReturnScale", "RewardScale", "RunningStatistics"]
 
 EPS = 1e-8  # added to the variance
-LIMIT = 10.0  # of what is normalised, as in VecNormalize of Stable-Baselines3
+LIMIT = 10.0  # of what is normalised, as in VecNormalize: rare entries would be huge
 
 
 class RunningStatistics:
     """Mean and variance per entry of everything seen so far, in float64.
 
-    SimBa's code starts from one ten-thousandth of a made-up observation with mean 0 and
-    variance 1; here the statistics are exactly those of the data.
+    SimBa's code starts from one ten-thousandth of a made-up observation with mean 0 and variance 1;
+    here the statistics are exactly those of the data.
 
     Attributes:
         mean: float32 `[*shape]` on the device, always the same tensor; 0 before any update.
         inv_std: 1/√(variance + 1e-8), likewise; 1 before any update.
         count: observations seen.
-
-    Args:
-        shape: shape of one observation.
-        device: where `normalise` runs.
     """
 
     def __init__(self, shape: Sequence[int], device: torch.device | str = "cpu") -> None:
@@ -69,18 +59,9 @@ class RunningStatistics:
     def normalise(self, obs: Tensor) -> Tensor:
         """Return (obs − mean)/√(variance + 1e-8) within ±`LIMIT`, float32 `[..., *shape]`.
 
-        Without a bound an entry that hardly varied would be huge where it does at last. Reads
-        static tensors only, so that it can be compiled or captured.
-
-        Args:
-            obs: `[..., *shape]` on the device.
+        Reads static tensors only, so that it can be compiled or captured.
         """
         return ((obs.float() - self.mean) * self.inv_std).clamp(-LIMIT, LIMIT)
-
-    @property
-    def variance(self) -> npt.NDArray[np.float64]:
-        """Variance per entry, `[*shape]`; 1 before any update."""
-        return self._variance
 
     def state_dict(self) -> dict[str, Any]:
         """Return count, mean and variance; copies."""
@@ -112,12 +93,6 @@ class ReturnScale:
 
     Attributes:
         factor: float32, 0 dimensions, on the device, always the same tensor; 1 before any update.
-
-    Args:
-        num_envs: environments stepped together.
-        gamma: discount factor per env_step.
-        bound: the largest |G| after scaling.
-        device: where `factor` is.
     """
 
     def __init__(
@@ -138,7 +113,7 @@ class ReturnScale:
         self._returns = np.zeros_like(self._returns)
 
     def update(self, reward: npt.NDArray[Any], ended: npt.NDArray[np.bool_]) -> None:
-        """Take in one step of all environments: rewards and which episodes ended, `[num_envs]`."""
+        """Take in rewards of a step, and which episodes it ended, `[num_envs]`."""
         self._returns = self.gamma * ~ended * self._returns + reward.astype(np.float64)
         self._statistics.update(self._returns)
         self._largest = max(self._largest, float(np.abs(self._returns).max()))
@@ -162,17 +137,13 @@ class ReturnScale:
     def _refresh(self) -> None:
         divisor = 1.0
         if self._statistics.count:
-            deviation = float(np.sqrt(self._statistics.variance + EPS))
+            deviation = float(np.sqrt(self._statistics._variance + EPS))
             divisor = max(deviation, self._largest / self.bound)
         self.factor.copy_(on_device(np.asarray(1 / divisor, np.float32), self.factor.device))
 
 
 class RewardScale:
     """Divides rewards by the standard deviation of their discounted sum within an episode.
-
-    Args:
-        num_envs: environments whose rewards come together.
-        gamma: discount factor of the sum.
 
     Attributes:
         statistics: of the sums after every step.
@@ -187,12 +158,7 @@ class RewardScale:
         self._sums[:] = 0
 
     def scaled(self, reward: npt.NDArray[Any], ended: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
-        """Take in rewards of a step, (num_envs,), and return them scaled, float32, not clipped.
-
-        Args:
-            reward: unscaled.
-            ended: whether the step ended the episode.
-        """
+        """Take in rewards of a step, (num_envs,), and return them scaled, float32, not clipped."""
         self._sums = self._sums * self.gamma + reward
         self.statistics.update(self._sums)
         self._sums[ended] = 0

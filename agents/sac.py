@@ -1,11 +1,8 @@
 """SAC: soft actor-critic from replay at any replay ratio, with SimBa networks or plain MLPs.
 
 Source: Haarnoja et al. 2018 (arXiv:1812.05905); sizes, initializers, normalisation and the order
-of updates of SimBa (Lee et al. 2025), as FIRE ran it on HumanoidBench. Three networks take
-hooks: ``actor``, ``critic`` (all critics stacked; followed by its target), ``temperature``.
-
-The update is one function of static tensors (`SAC.learn`), in the order actor → temperature →
-critic (new actor, new α); then the target follows.
+of updates of SimBa (Lee et al. 2025), as FIRE ran it on HumanoidBench. The order is actor →
+temperature → critic (new actor, new α); then the target follows.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +25,7 @@ from rlplast.agents.simba_v2 import project, unit_weights
 from rlplast.agents.tasks import Tasks
 from rlplast.core.clock import Clock
 from rlplast.core.device import on_device
-from rlplast.core.errors import ConfigError, Diverged
+from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Activations
 from rlplast.core.method.install import install_methods
 from rlplast.core.network.network import Network
@@ -40,17 +37,11 @@ __all__ = ["SAC", "SACBatch"]
 
 
 class SACBatch(NamedTuple):
-    """What one update reads.
+    """What one update reads."""
 
-    Attributes:
-        transitions: B transitions with raw observations.
-        noise: (2, B, action_dim), standard normal: for the actor's loss and for the target.
-        members: (critic_subset,), the critics whose values make the target; None for all.
-    """
-
-    transitions: Batch
-    noise: Tensor
-    members: Tensor | None = None
+    transitions: Batch  # with raw observations
+    noise: Tensor  # (2, B, action_dim), standard normal: for the actor's loss and for the target
+    members: Tensor | None = None  # (critic_subset,), whose values make the target; None for all
 
 
 class SAC(OffPolicyAgent):
@@ -109,12 +100,13 @@ class SAC(OffPolicyAgent):
         install_methods(self.config.layers, self.config.hooks, modules, seed)
         self.networks, self.updaters = {}, {}
         v2 = agent.network == "simba_v2"
-        self._projected = {name: unit_weights(own[0]) for name, own in modules.items() if v2}
+        self._projected = {name: unit_weights(made[0]) for name, made in modules.items() if v2}
         for name in ("actor", "critic", "temperature"):
             module = getattr(self, name)
             if name != "temperature" or agent.learn_temperature:
-                own = self.config.optimizer_of(name)
-                self.updaters[name] = Updater(own, module, derive_seed(self.streams.seed, name))
+                optimizer = self.config.optimizer_of(name)
+                noise = derive_seed(self.streams.seed, name)
+                self.updaters[name] = Updater(optimizer, module, noise)
             optimizers = self.updaters[name].optimizers if name in self.updaters else None
             follower = {"target": self.target} if name == "critic" else None
             self.networks[name] = Network(name, module, optimizers, follower)
@@ -157,27 +149,21 @@ class SAC(OffPolicyAgent):
     def _act(self, obs: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
         """Return one action per observation; without noise the tanh of the mean."""
         with self._acting_mode():
-            found = self._computed(self._action, obs, *([] if noise is None else [noise]))
-        if not np.isfinite(found).all():
-            raise Diverged(
-                f"the policy's actions are not finite at {self.clock}: training diverged; the last "
-                "checkpoint is kept (lower optimizer.lr, or look at receipts.jsonl for a hook just "
-                "before)"
-            )
-        return found
+            actions = self._computed(self._action, obs, *([] if noise is None else [noise]))
+        self._check_finite(actions)
+        return actions
 
     def _action(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
         mean, log_std = self._policy(obs)
         return (mean if noise is None else mean + log_std.exp() * noise).tanh()
 
     def _policy(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the policy's mean and log σ for raw observations."""
         return self._policy_taps(self._for_actor(obs))[0]
 
     def _policy_taps(self, obs: Tensor) -> tuple[tuple[Tensor, Tensor], Activations]:
         with self._autocast():
-            (mean, log_std), found = self._with_activations("actor", obs)
-        return (mean.float(), log_std.float()), found
+            (mean, log_std), activations = self._with_activations("actor", obs)
+        return (mean.float(), log_std.float()), activations
 
     def _for_actor(self, obs: Tensor) -> Tensor:
         """Return what the actor reads for raw observations: features of pictures, not trained."""
@@ -187,7 +173,6 @@ class SAC(OffPolicyAgent):
             return self.encoder(obs)[0].float()
 
     def _for_critic(self, obs: Tensor) -> Tensor:
-        """Return what the critics read for raw observations."""
         if self.normalises:
             return self.statistics.normalise(obs)
         if self.encoder is not None:  # which scales them itself
@@ -198,13 +183,12 @@ class SAC(OffPolicyAgent):
     # The losses: pure functions of static tensors and of the networks' parameters.
 
     def actor_loss(self, batch: SACBatch) -> tuple[Tensor, Tensor, Activations]:
-        """Return mean(α·log π(a|s) − min_i Q_i(s, a)), a ~ π, and the policy's entropy.
+        """Return mean(α·log π(a|s) − min_i Q_i(s, a)), a ~ π, the policy's entropy, activations.
 
-        With ``critic_subset`` it is the mean over i instead of the least. Last come the actor's
-        activations, if they are recorded.
+        With ``critic_subset`` it is the mean over i instead of the least.
         """
         obs = self._for_actor(batch.transitions.obs)
-        policy, found = self._policy_taps(obs)
+        policy, activations = self._policy_taps(obs)
         action, log_prob = tanh_gaussian(*policy, batch.noise[0])
         with self._autocast():
             fixed = self._critic_fixed
@@ -214,18 +198,17 @@ class SAC(OffPolicyAgent):
         q, alpha = self._mean(q), self.temperature().detach()
         value = q.float().amin(0) if self.members is None else q.float().mean(0)
         loss = (alpha * log_prob - value).mean()
-        return loss, -log_prob.detach().mean(), self._kept("actor", found)
+        return loss, -log_prob.detach().mean(), self._kept("actor", activations)
 
     def temperature_loss(self, entropy: Tensor) -> Tensor:
         """Return α·(H − H̄), whose minimiser in log α keeps the entropy H at its target H̄."""
         return (self.temperature() * (entropy - self.target_entropy)).sum()
 
     def critic_loss(self, batch: SACBatch) -> tuple[Tensor, Tensor, Activations]:
-        """Return the sum of the critics' mean squared TD errors, and the mean of Q(s, a).
+        """Return the sum of the critics' mean squared TD errors, what is logged, and activations.
 
-        Of categorical values it is the sum of mean cross-entropies, and (2,): the mean of Q(s, a)
-        and the share of the targets that is clipped. Last come the critics' activations, if they
-        are recorded.
+        Logged is the mean of Q(s, a). Of categorical values the loss is the sum of mean
+        cross-entropies, and logged are (2,): the mean and the share of the targets that is clipped.
         """
         data = batch.transitions
         with torch.no_grad():
@@ -237,33 +220,26 @@ class SAC(OffPolicyAgent):
                 q_next = q_next[batch.members]
             target, clipped = self._target_of(data, q_next, self.temperature() * log_prob)
         with self._autocast():
-            q, found = self._with_activations("critic", self._for_critic(data.obs), data.action)
-        q, kept = q.float(), self._kept("critic", found)
+            obs = self._for_critic(data.obs)
+            q, activations = self._with_activations("critic", obs, data.action)
+        q, kept = q.float(), self._kept("critic", activations)
         if self.categorical is None or clipped is None:
             return (q - target).square().mean(1).sum(), q.detach().mean(), kept
         loss = self.categorical.cross_entropy(q, target).mean(1).sum()
         return loss, torch.stack([self.categorical.mean(q.detach()).mean(), clipped]), kept
 
     def _target_of(self, data: Batch, q_next: Tensor, cost: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the critics' target: a number, or the probabilities of bins and what is clipped.
-
-        Args:
-            data: B transitions.
-            q_next: (critics, B), or logits, (critics, B, bins). The critic with the smallest value
-                counts, in each transition.
-            cost: (B,), α log π of the next actions.
-        """
+        """Return the critics' target: a number, or probabilities of bins and what is clipped."""
         reward, scale = data.reward, self.return_scale
         if scale is not None:
             reward = reward * scale.factor
         if self.categorical is None:
             return reward + data.discount * (q_next.float().amin(0) - cost), None
-        least = self.categorical.mean(q_next).argmin(0)
+        least = self.categorical.mean(q_next).argmin(0)  # of the critics, in each transition
         q_next = q_of(q_next.transpose(0, 1), least)
         return self.categorical.target(reward, data.discount, q_next, cost)
 
     def _part(self) -> Callable[[SACBatch], Any]:
-        """Return what learns in the next update."""
         with_actor = (self.clock.updates + 1) % self.config.agent.actor_every == 0
         return self.learn if with_actor else self.learn_critic
 
@@ -273,20 +249,20 @@ class SAC(OffPolicyAgent):
         self._minimise("actor", actor_loss)
         if "temperature" in self.updaters:
             self._minimise("temperature", self.temperature_loss(entropy))
-        loss, logged, of_critic = self._critic_loss(batch)
-        self._minimise("critic", loss)
-        q, *clipped = logged.reshape(-1)
-        values = torch.stack([loss.detach(), actor_loss.detach(), q, entropy, *clipped])
+        loss, (q, *clipped), of_critic = self._minimise_critic(batch)
+        values = torch.stack([loss, actor_loss.detach(), q, entropy, *clipped])
         return values, {"actor": of_actor, "critic": of_critic}
 
     def learn_critic(self, batch: SACBatch) -> tuple[Tensor, dict[str, Activations]]:
         """Update the critics alone, as ``actor_every`` asks for."""
-        loss, logged, of_critic = self._critic_loss(batch)
-        self._minimise("critic", loss)
-        q, *clipped = logged.reshape(-1)
+        loss, (q, *clipped), of_critic = self._minimise_critic(batch)
         zero = torch.zeros_like(q)
-        values = torch.stack([loss.detach(), zero, q, zero, *clipped])
-        return values, {"actor": {}, "critic": of_critic}
+        return torch.stack([loss, zero, q, zero, *clipped]), {"actor": {}, "critic": of_critic}
+
+    def _minimise_critic(self, batch: SACBatch) -> tuple[Tensor, Tensor, Activations]:
+        loss, logged, activations = self._critic_loss(batch)
+        self._minimise("critic", loss)
+        return loss.detach(), logged.reshape(-1), activations
 
     def _batch(self, batch: Batch) -> SACBatch:
         """Return what an update on a batch reads, with noise in the same tensors every time."""
@@ -303,19 +279,15 @@ class SAC(OffPolicyAgent):
         super()._minimise(network, loss)
         project(self._projected.get(network, ()))
 
-    def _hooks(self, found: tuple[Tensor, dict[str, Activations]], after: Clock) -> None:
+    def _hooks(self, learnt: tuple[Tensor, dict[str, Activations]], after: Clock) -> None:
         """Do what follows `learn` in an update; the target moves last."""
-        super()._hooks(found, after)
-        self._follow()
-
-    @torch.no_grad()
-    def _follow(self) -> None:
-        """Move the target by τ towards the critics."""
-        tau = self.config.agent.tau
-        torch._foreach_lerp_(self._target_parameters, self._critic_parameters, tau)
+        super()._hooks(learnt, after)
         theirs, mine = self._followed_buffers
-        if mine:
-            torch._foreach_copy_(theirs, mine)
+        with torch.no_grad():
+            tau = self.config.agent.tau
+            torch._foreach_lerp_(self._target_parameters, self._critic_parameters, tau)
+            if mine:
+                torch._foreach_copy_(theirs, mine)
 
     def _acting(self) -> tuple[nn.Module, ...]:
         return (self.actor,) if self.encoder is None else (self.actor, self.encoder)
@@ -357,11 +329,7 @@ class SAC(OffPolicyAgent):
         return loss if network == "actor" else self.temperature_loss(entropy)
 
     def _outputs_on(self, network: str, batch: SACBatch, module: nn.Module) -> Tensor | None:
-        """Return a network's outputs on a batch.
-
-        Of the actor the means before tanh, (batch, action_dim); of the critic the values of the
-        batch's own actions, (batch, critics); of the temperature None.
-        """
+        """Return means before tanh, (batch, action_dim), or values of the batch's actions."""
         if network == "temperature":
             return None
         data = batch.transitions
@@ -370,22 +338,19 @@ class SAC(OffPolicyAgent):
         return self._mean(module(self._for_critic(data.obs), data.action)).mT
 
     def _activations_on(self, network: str, batch: SACBatch) -> Activations:
-        """Return hidden activations of a network on a batch; the temperature has none."""
         data = batch.transitions
-        if network == "actor":
-            return self._with_activations("actor", self._for_actor(data.obs), wanted=True)[1]
-        if network == "critic":
-            return self._with_activations(
-                "critic", self._for_critic(data.obs), data.action, wanted=True
-            )[1]
-        return {}
+        if network == "temperature":
+            return {}
+        actor = network == "actor"
+        inputs = [self._for_actor(data.obs)] if actor else [self._for_critic(data.obs), data.action]
+        return self._with_activations(network, *inputs, wanted=True)[1]
 
     def state_dict(self) -> dict[str, Any]:
         """Return what all agents have, and the statistics of observations and returns."""
-        found = super().state_dict() | {"statistics": self.statistics.state_dict()}
+        state = super().state_dict() | {"statistics": self.statistics.state_dict()}
         if self.return_scale is not None:
-            found["return_scale"] = self.return_scale.state_dict()
-        return found
+            state["return_scale"] = self.return_scale.state_dict()
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; the replay follows in `load_files`."""
@@ -395,7 +360,7 @@ class SAC(OffPolicyAgent):
             self.return_scale.load_state_dict(state["return_scale"])
 
     def load_files(self, folder: Path) -> None:
-        """Read the replay, or map it; open episodes that cannot go on end as truncated."""
+        """Read the replay; open episodes that cannot go on end as truncated."""
         if self.experience.env.restarts:
             self._observe(self.experience.obs())
         super().load_files(folder)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat
 
-from rlplast.agents.networks import Activation
+from rlplast.agents.networks import Activation, refuse_given
 from rlplast.agents.off_policy_config import EnvConfig, OffPolicyAgentConfig, OffPolicyConfig, Width
 from rlplast.agents.sac_networks import KINDS
 from rlplast.agents.update_plan import Ratio
@@ -118,12 +118,7 @@ class SACConfig(OffPolicyConfig):
                 f"agent.critic_subset = {agent.critic_subset}: allowed is at most agent.critics = "
                 f"{agent.critics}"
             )
-        self._check_network()
-        for network in ("critic", "temperature"):
-            self.optimizer_of(network).check()
-
-    def _check_network(self) -> None:
-        agent, usual, network = self.agent, SACAgentConfig(), self.agent.network
+        network = agent.network
         if not is_factory(network):
             check_choice("agent.network", network, KINDS)
         if agent.hidden is not None and (network not in ("mlp", "drq") or not agent.hidden):
@@ -131,17 +126,14 @@ class SACConfig(OffPolicyConfig):
                 f"agent.hidden = {agent.hidden!r}: allowed are the widths of at least one layer, "
                 f"with agent.network = 'mlp' or 'drq'; this one is {network!r}"
             )
-        for name in ("convs", "features"):
-            if getattr(agent, name) != getattr(usual, name) and network != "drq":
-                raise ConfigError(
-                    f"agent.{name} = {getattr(agent, name)!r}: it is of agent.network = 'drq', and "
-                    f"this one is {network!r}; leave it out"
-                )
+        if network != "drq":
+            why = f"it is of agent.network = 'drq', and this one is {network!r}; leave it out"
+            refuse_given(agent, ("convs", "features"), why)
+        for name in ("critic", "temperature"):
+            self.optimizer_of(name).check()
 
     def optimizer_of(self, network: str) -> OptimizerConfig:
         """Return the optimizer of actor, critic or temperature."""
         lr = {"critic": self.agent.lr_critic, "temperature": self.agent.lr_temperature}
-        own: dict[str, Any] = {"lr": lr.get(network) or self.optimizer.lr}
-        if network == "temperature":
-            own["weight_decay"] = 0.0
-        return replace(self.optimizer, **own)
+        optimizer = replace(self.optimizer, lr=lr.get(network) or self.optimizer.lr)
+        return replace(optimizer, weight_decay=0.0) if network == "temperature" else optimizer

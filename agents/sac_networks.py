@@ -1,9 +1,6 @@
 """Networks of SAC: a Gaussian actor, twin critics as one network, and the temperature.
 
-Source: Haarnoja et al. 2018; trunks are in `rlplast.agents.trunks`, DrQ's convolutions for pictures
-in `rlplast.agents.encoders`. Like `rlplast.agents.networks`, each declares its forward order and
-initializers, and returns its hidden activations. Those that users bring are in
-`rlplast.agents.own_sac`.
+Source: Haarnoja et al. 2018. Networks of users are in `rlplast.agents.own_sac`.
 """
 
 import math
@@ -17,7 +14,7 @@ from rlplast.agents.encoders import Encoder, Projection
 from rlplast.agents.losses import between
 from rlplast.agents.own_sac import OwnActor, OwnCritic
 from rlplast.agents.trunks import KINDS, TrunkNetwork, TrunkSpec, is_plain
-from rlplast.core.errors import ConfigError, check_choice
+from rlplast.core.errors import ConfigError
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.order import Order
 from rlplast.core.network.own import is_factory
@@ -27,23 +24,12 @@ from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["KINDS", "Actor", "Critic", "Temperature", "TrunkSpec", "actor_of", "critic_of"]
 
-LOG_STD_LAWS = ("squash", "clamp")
-
 
 class Actor(TrunkNetwork):
-    """Mean and logarithm of the standard deviation of a Gaussian before tanh.
+    """Mean and logarithm of the standard deviation of a Gaussian before tanh, two linear heads.
 
-    Args:
-        obs_dim: entries of an observation; of ``drq`` the features of the critics' encoder.
-        action_dim: entries of an action.
-        trunk: what comes before the two linear heads `mean` and `log_std`.
-        log_std_min: lower bound of `log_std`.
-        log_std_max: upper bound.
-        log_std: how a head's output x gets between the bounds: ``squash`` is
-            min + ½(max − min)(tanh x + 1), as SimBa; ``clamp`` cuts, as Stable-Baselines3.
-
-    Raises:
-        ConfigError: for another `log_std`, or bounds in the wrong order.
+    `obs_dim` is the entries of an observation; of ``drq`` the features of the critics' encoder. For
+    `log_std`, ``squash`` or ``clamp``, and its bounds see `rlplast.agents.losses.between`.
     """
 
     def __init__(
@@ -59,11 +45,6 @@ class Actor(TrunkNetwork):
         d_in = trunk.features if drq else obs_dim
         super().__init__(d_in, trunk, {"mean": action_dim, "log_std": action_dim})
         self.projection = Projection(obs_dim, d_in) if drq else None
-        check_choice("log_std", log_std, LOG_STD_LAWS)
-        if not log_std_min < log_std_max:
-            raise ConfigError(
-                f"log_std_min = {log_std_min}: allowed is less than log_std_max = {log_std_max}"
-            )
         self.log_std_how, self.bounds = log_std, (log_std_min, log_std_max)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
@@ -81,15 +62,8 @@ class Critic(TrunkNetwork):
     """Values of an action by every member of an ensemble, in one batched computation.
 
     With pictures (``drq``) its members share an encoder and a projection of what it gives. It takes
-    pictures, or features that its encoder has given already.
-
-    Args:
-        obs_dim: entries of an observation; of ``drq`` the features of its encoder.
-        action_dim: entries of an action.
-        trunk: what comes before the linear head `head`.
-        members: how many.
-        encoder: of ``drq``: what it reads pictures with.
-        bins: if values are categorical; None for one number.
+    pictures, or features that its encoder has given already: `obs_dim` of them. A linear head gives
+    `bins` logits, or a number.
     """
 
     def __init__(
@@ -112,10 +86,8 @@ class Critic(TrunkNetwork):
         return [*convs, *super()._before_trunk()]
 
     def unit_specs(self) -> list[UnitSpec]:
-        """Return the units of each hidden layer; numbers that pictures are projected to are none.
-
-        The actor reads the last convolution too, and what it reads is not edited with a unit.
-        """
+        """Return the units of each hidden layer, and of the encoder's convolutions."""
+        # The actor reads the last convolution too; what it reads is not edited with a unit.
         convs = [] if self.encoder is None else self.encoder.unit_specs_before("projection.linear")
         return [*convs, *super().unit_specs()]
 
@@ -134,7 +106,7 @@ class Critic(TrunkNetwork):
         """
         values, activations, split = self._values(obs, action)
         for name, stacked in activations.items():
-            split |= {f"[{member}].{name}": own for member, own in enumerate(stacked)}
+            split |= {f"[{member}].{name}": output for member, output in enumerate(stacked)}
         return values, split
 
     def _values(
@@ -161,11 +133,9 @@ class Critic(TrunkNetwork):
         return values.squeeze(-1) if self.bins is None else values
 
     def _one_by_one(self, x: Tensor) -> bool:
-        """Say whether members are computed one after the other.
-
-        In compiled float32 code on a CPU they are: products of matrices, unlike batched ones, need
-        no copies between their layouts. Layers in which a method acts have all members at once.
-        """
+        """Whether members are computed one after the other: in compiled float32 code on a CPU."""
+        # Products of matrices, unlike batched ones, need no copies between their layouts. Layers in
+        # which a method acts have all members at once.
         layers = [self.get_submodule(name) for name in (*self._trunk_order(), *self.heads)]
         return (
             torch.compiler.is_compiling()
@@ -177,11 +147,7 @@ class Critic(TrunkNetwork):
 
 
 class Temperature(nn.Module):
-    """The weight α of the entropy, as the exponential of its one parameter.
-
-    Args:
-        initial: α at the start, positive.
-    """
+    """The weight α of the entropy, as the exponential of its one parameter."""
 
     def __init__(self, initial: float) -> None:
         super().__init__()
@@ -202,20 +168,9 @@ class Temperature(nn.Module):
 
 
 def critic_of(
-    agent: Any,
-    obs_shape: Sequence[int],
-    action_dim: int,
-    obs_scale: float = 1 / 255,
-    seed: int = 0,
+    agent: Any, obs_shape: Sequence[int], action_dim: int, obs_scale: float = 1 / 255, seed: int = 0
 ) -> Critic | OwnCritic:
-    """Return the critics of a SAC's config.
-
-    Args:
-        agent: its section ``agent``.
-        obs_shape: shape of one (stacked) observation.
-        action_dim: entries of an action.
-        obs_scale: factor that brings pictures into [0, 1].
-        seed: that buffers of a user's networks are drawn from.
+    """Return the critics of a SAC's section ``agent``.
 
     Raises:
         ConfigError: if the network does not fit the observations, or as `OwnCritic` says.
@@ -240,21 +195,9 @@ def critic_of(
 
 
 def actor_of(
-    agent: Any,
-    obs_shape: Sequence[int],
-    action_dim: int,
-    critic: Critic | OwnCritic,
-    seed: int = 0,
+    agent: Any, obs_shape: Sequence[int], action_dim: int, critic: Critic | OwnCritic, seed: int = 0
 ) -> Actor | OwnActor:
-    """Return the actor of a SAC's config; of pictures it reads the critics' features.
-
-    Args:
-        agent: its section ``agent``.
-        obs_shape: shape of one (stacked) observation.
-        action_dim: entries of an action.
-        critic: what `critic_of` returned.
-        seed: that buffers of a user's network are drawn from.
-    """
+    """Return the actor of a SAC's section ``agent``; of pictures it reads the critics' features."""
     log_std = agent.log_std_min, agent.log_std_max, agent.log_std
     if is_factory(agent.network):
         return OwnActor(agent.network, obs_shape, action_dim, *log_std, seed)

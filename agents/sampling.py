@@ -1,8 +1,4 @@
-"""How often a replay draws each of its transitions.
-
-- `SampleWeightDecay`: the older, the less often.
-- `sampling_of`: what a config asks for.
-"""
+"""How often a replay draws each of its transitions."""
 
 import math
 from dataclasses import dataclass
@@ -23,9 +19,9 @@ __all__ = ["SampleWeightDecay", "SamplingConfig", "sampling_of"]
 class SampleWeightDecay:
     """Draw a transition less often the older it is: w = max(min, 1 − age/decay).
 
-    The age is in env_steps since the transition was stored, and follows from its place in the
-    ring. Draws are with replacement, and losses are not corrected for them. Probes of metrics and
-    hooks stay uniform (ours). No weight, no optimizer state and no target is edited.
+    The age is in env_steps since the transition was stored, and follows from its place in the ring.
+    Draws are with replacement, and losses are not corrected for them. Probes of metrics and hooks
+    stay uniform (ours).
 
     Attributes:
         decay: age in env_steps at which the linear weight would be 0.
@@ -45,8 +41,7 @@ class SampleWeightDecay:
     ) -> npt.NDArray[np.int64]:
         """Return which row, 0 the newest, a point of [0, `totals`) falls on.
 
-        The running sum of the weights is a parabola, then a line, so it is inverted in closed
-        form: nothing is as long as the memory.
+        The running sum of the weights is a parabola, then a line, and is inverted in closed form.
         """
         falling, fall = np.minimum(rows, self._falling(step)), step / self.decay
         begins = 1 + fall / 2

@@ -1,10 +1,4 @@
-"""Which task comes when: the keys of ``env`` that make one run out of several tasks.
-
-- `EnvConfig`: the section ``env``.
-- `TaskSequence`: the tasks of its phases, and where a count of env_steps lies among them.
-- `shift_of`: reads the key ``env.shift``.
-- `spec_of`: the description of an environment that a config names.
-"""
+"""Which task comes when: the keys of ``env`` that make one run out of several tasks."""
 
 import json
 from collections.abc import Mapping
@@ -65,21 +59,13 @@ class EnvConfig(Section):
 
 @dataclass(frozen=True)
 class TaskSequence:
-    """The tasks of a run, by phase.
+    """The tasks of a run, by phase."""
 
-    Attributes:
-        each: env_steps of a task; None in a run of one environment.
-        tasks: the number of each phase's task, from 0; equal tasks have one number.
-        names: what each task is called, by its number.
-        envs: id and options of each task, by its number.
-        switch: what happens between them.
-    """
-
-    each: int | None
-    tasks: tuple[int, ...]
-    names: tuple[str, ...]
-    envs: tuple[tuple[str, dict[str, Any]], ...]
-    switch: Switch
+    each: int | None  # env_steps of a task; None in a run of one environment
+    tasks: tuple[int, ...]  # the number of each phase's task, from 0; equal tasks have one number
+    names: tuple[str, ...]  # by the task's number
+    envs: tuple[tuple[str, dict[str, Any]], ...]  # id and options, by the task's number
+    switch: Switch  # what happens between tasks
 
     @classmethod
     def parse(cls, env: EnvConfig) -> "TaskSequence":
@@ -126,18 +112,16 @@ class TaskSequence:
             )
         entries = [_entry(i, entry, env.options) for i, entry in enumerate(env.sequence)]
         keys = [json.dumps(entry, sort_keys=True) for entry in entries]
-        distinct = list(dict.fromkeys(keys))
+        distinct = dict(zip(keys, entries, strict=True))
         names: list[str] = []
-        for key in distinct:
-            name = base = entries[keys.index(key)][0]
-            number = 1
+        for base, _ in distinct.values():
+            name, number = base, 1
             while name in names:  # one environment with other options
                 number += 1
                 name = f"{base}-{number}"
             names.append(name)
-        tasks = tuple(distinct.index(key) for key in keys) * env.cycles
-        found = tuple(entries[keys.index(key)] for key in distinct)
-        return cls(each, tasks, tuple(names), found, switch)
+        tasks = tuple(map(list(distinct).index, keys)) * env.cycles
+        return cls(each, tasks, tuple(names), tuple(distinct.values()), switch)
 
     @property
     def length(self) -> int | None:
@@ -153,11 +137,11 @@ class TaskSequence:
         return 0 if self.each is None else max(1, min(len(self.tasks), -(-env_steps // self.each)))
 
     def is_over(self, phase: int, env_steps: int) -> bool:
-        """Say whether a phase is at its end, and not the last one."""
+        """Whether a phase is at its end, and not the last one."""
         return phase + 1 < len(self.tasks) and env_steps >= self.start(phase + 1)
 
     def seen(self, phase: int) -> list[int]:
-        """Return the numbers of the tasks of all phases up to one, in the order they came."""
+        """Return the tasks of all phases up to one, in the order they came."""
         return list(dict.fromkeys(self.tasks[: phase + 1]))
 
     def learning(self, env_steps: int, initial: int) -> int:
@@ -220,7 +204,6 @@ def _steps(env: EnvConfig) -> int:
 
 
 def _entry(place: int, entry: Any, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return id and options of one entry of ``env.sequence``."""
     where = f"env.sequence[{place}]"
     if isinstance(entry, str):
         return entry, options
@@ -229,7 +212,7 @@ def _entry(place: int, entry: Any, options: dict[str, Any]) -> tuple[str, dict[s
             f"{where} = {entry!r}: allowed is an environment's id, or a mapping with id and options"
         )
     check_known(where, entry, ["id", "options"])
-    own = entry.get("options", {})
-    if not isinstance(own, Mapping):
-        raise ConfigError(f"{where}.options = {own!r}: allowed is a mapping of options")
-    return str(entry["id"]), options | dict(own)
+    given = entry.get("options", {})
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{where}.options = {given!r}: allowed is a mapping of options")
+    return entry["id"], options | dict(given)

@@ -5,16 +5,11 @@ Features are scaled to length 1 wherever a residual block begins and ends.
 
 Source: Lee et al. 2025 (SimbaV2, arXiv:2502.15280), Section 4; values of its code,
 `simbaV2_layer.py` and `simbaV2.yaml`.
-
-- `with_shift`: what the first layer reads.
-- `Scaler`: a learnt factor of each feature.
-- `LerpBlock`: a residual block.
-- `ScaledHead`: the two layers that give a network's outputs.
-- `unit_weights`, `project`: which weights have rows of length 1, and the projection.
 """
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -63,12 +58,6 @@ class Scaler(nn.Module):
 
     Adam moves each s by about the learning rate, so `scale` says how fast the factor changes.
     Hooks see it as the scale of a norm layer.
-
-    Args:
-        dim: features.
-        init: the factor at the start.
-        scale: the parameter at the start.
-        members: how many of an ensemble have one each; None for no ensemble.
     """
 
     def __init__(self, dim: int, init: float, scale: float, members: int | None = None) -> None:
@@ -79,14 +68,10 @@ class Scaler(nn.Module):
 
     def block_specs(self) -> list[BlockSpec]:
         """Return one scale Block, or one per member."""
-        places = [None] if self.members is None else list(range(self.members))
-        return [
-            BlockSpec(
-                "weight", "scale", "norm", member=i, index=() if i is None else (i,),
-                start=self.start,
-            )
-            for i in places
-        ]  # fmt: skip
+        scale = BlockSpec("weight", "scale", "norm", start=self.start)
+        if self.members is None:
+            return [scale]
+        return [replace(scale, member=i, index=(i,)) for i in range(self.members)]
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the scaled features, (…, dim), or (members, batch, dim)."""
@@ -108,12 +93,8 @@ def linear(members: int | None, d_in: int, d_out: int, bias: bool = True) -> nn.
 class LerpBlock(nn.Module):
     """unit(x + α · (unit(fc2(f(s · fc1(x)))) − x)), with factors s and α that are learnt.
 
-    Args:
-        width: features.
-        inner: units inside.
-        blocks: how many such blocks the network has: α begins with 1/(blocks + 1).
-        nonlinearity: f.
-        members: of an ensemble; None for none.
+    Of `blocks` such blocks, of `width` features with `inner` units inside, α begins with
+    1/(blocks + 1).
     """
 
     def __init__(
@@ -136,13 +117,7 @@ class LerpBlock(nn.Module):
 
 
 class ScaledHead(nn.Module):
-    """fc2(s · fc1(x)) with a bias at the end, and factors s that begin with 1.
-
-    Args:
-        width: features, in and between.
-        d_out: outputs.
-        members: of an ensemble; None for none.
-    """
+    """fc2(s · fc1(x)) with a bias at the end, and factors s that begin with 1."""
 
     def __init__(self, width: int, d_out: int, members: int | None) -> None:
         super().__init__()

@@ -1,8 +1,4 @@
-"""What happens to an agent where one task of a sequence follows another.
-
-- `Switch`: a choice for each of its parts; `PRESETS`: those of published code, by name.
-- `switch_of`: reads the key ``env.switch``.
-"""
+"""What happens to an agent where one task of a sequence follows another."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

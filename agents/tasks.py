@@ -1,8 +1,4 @@
-"""The environments of a run's tasks, in the space that all of them share.
-
-What a task is depends on the run's seed and the task's number alone, so that a later visit finds it
-as it was.
-"""
+"""The environments of a run's tasks, in the space that all of them share."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -21,9 +17,7 @@ __all__ = ["Tasks"]
 class Tasks:
     """Makes the environments of each task.
 
-    Args:
-        env: the section of a config.
-        seed: the run's.
+    What a task is depends on the run's seed and the task's number alone.
 
     Attributes:
         sequence: which task comes when.
@@ -46,8 +40,7 @@ class Tasks:
         try:
             if env.shift is not None:
                 name, params = shift_of(env.shift)
-                own = envs.spec(env.id, **env.options)
-                draw = partial(envs.draw_shift, name, own, **params)
+                draw = partial(envs.draw_shift, name, envs.spec(env.id, **env.options), **params)
                 first = 0 if name == "moved_goal" else 1  # else task 0 is not shifted
                 self._shifts[first:] = [
                     draw(numpy_stream(seed, "task", k)) for k in range(first, len(tasks))
@@ -60,8 +53,7 @@ class Tasks:
     def decide(self, known: Mapping[str, Any]) -> dict[str, Any]:
         """Find how the run goes on after an interruption, and return it for run.json.
 
-        Args:
-            known: what run.json says already, which is not judged again.
+        What run.json says already (`known`) is not judged again.
 
         Returns:
             The `id` of the environment, the worst level of its tasks as `resume` with the `reason`
@@ -73,8 +65,8 @@ class Tasks:
         """
         if known.get("resume") in envs.LEVELS:
             others = known.get("tasks", {})
-            found = [others.get(name, known) for name in self.sequence.names]
-            self.levels = [envs.Level(one["resume"], one["reason"]) for one in found]
+            rows = [others.get(name, known) for name in self.sequence.names]
+            self.levels = [envs.Level(row["resume"], row["reason"]) for row in rows]
         else:
             self.levels = self._tried()
         worst = max(self.levels, key=lambda level: envs.LEVELS.index(level.name))
@@ -86,28 +78,28 @@ class Tasks:
             )
         pairs = zip(self.sequence.names, self.levels, strict=True)
         others = {name: _for_run_json(level) for name, level in pairs if level != worst}
-        own = {"id": self.spec.id, **_for_run_json(worst)}
-        return own | ({"tasks": others} if others else {})
+        decided = {"id": self.spec.id, **_for_run_json(worst)}
+        return decided | ({"tasks": others} if others else {})
 
     def _tried(self) -> list[envs.Level]:
         """Return the level of each task; equal environments are tried once."""
         tried: dict[str, envs.Level] = {}
-        levels = []
-        for env_id, options in map(self.of, range(len(self.levels))):
+        tasks = list(map(self.of, range(len(self.levels))))
+        for env_id, options in tasks:
             key = repr((env_id, options))
-            if key not in tried:
-                try:
-                    found = envs.find_resume(env_id, self.env.workers, self.env.timeout, **options)
-                except (ValueError, ImportError) as error:
-                    raise ConfigError(f"env: {error}") from error
-                except (envs.EnvFailed, envs.WorkerDied) as error:
-                    raise RlplastError(
-                        f"env '{env_id}', in the trial of how a run goes on with it after an "
-                        f"interruption: {error}"
-                    ) from error
-                tried[key] = found
-            levels.append(tried[key])
-        return levels
+            if key in tried:
+                continue
+            try:
+                level = envs.find_resume(env_id, self.env.workers, self.env.timeout, **options)
+            except (ValueError, ImportError) as error:
+                raise ConfigError(f"env: {error}") from error
+            except (envs.EnvFailed, envs.WorkerDied) as error:
+                raise RlplastError(
+                    f"env '{env_id}', in the trial of how a run goes on with it after an "
+                    f"interruption: {error}"
+                ) from error
+            tried[key] = level
+        return [tried[repr(task)] for task in tasks]
 
     def of(self, number: int) -> tuple[str, dict[str, Any]]:
         """Return id and options of a task's environment."""

@@ -3,9 +3,6 @@
 Sources: SimBa (Lee et al. 2025, as in FIRE's SAC), SimbaV2 (Lee et al. 2025b,
 `rlplast.agents.simba_v2`), BroNet (Nauman et al. 2024, arXiv:2405.16158, Section 3), plain layers
 as in Stable-Baselines3.
-
-- `TrunkSpec`: a trunk as data.
-- `TrunkNetwork`: a trunk with its heads.
 """
 
 import math
@@ -27,7 +24,6 @@ from rlplast.agents.simba_v2 import (
     unit,
     with_shift,
 )
-from rlplast.core.errors import ConfigError, check_choice
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import torch_default
 from rlplast.core.network.order import Order
@@ -52,31 +48,20 @@ CUT_NORMAL_STD = 0.87962566103423978
 
 @dataclass(frozen=True)
 class TrunkSpec:
-    """What comes before the heads.
+    """What comes before the heads."""
 
-    Attributes:
-        kind: one of `RESIDUAL`, ``mlp``, or ``drq``: an ``mlp`` of what pictures are encoded to.
-        width: units of a layer, at least 1; of the stream in a residual trunk.
-        blocks: residual blocks, or hidden layers of the others, at least 1.
-        init: ``auto`` or ``orthogonal``, see `TrunkNetwork.init_block`.
-        activation: of `rlplast.agents.networks.ACTIVATIONS`.
-        hidden: of ``mlp`` and ``drq``: widths of the layers, instead of `width` and `blocks`.
-        convs: of ``drq``: channels, kernel and stride of each convolution.
-        features: of ``drq``: numbers that features of pictures are projected to.
-    """
-
-    kind: str
-    width: int
-    blocks: int
-    init: str = "auto"
+    kind: str  # of `KINDS`; ``drq`` is an ``mlp`` of what pictures are encoded to
+    width: int  # units of a layer; of the stream in a residual trunk
+    blocks: int  # residual blocks, or hidden layers of the others
+    init: str = "auto"  # or ``orthogonal``, see `TrunkNetwork.init_block`
     activation: Activation = "relu"
-    hidden: tuple[int, ...] | None = None
-    convs: Convs = DRQ_CONVS
-    features: int = 50
+    hidden: tuple[int, ...] | None = None  # widths of plain layers, for `width` and `blocks`
+    convs: Convs = DRQ_CONVS  # of ``drq``
+    features: int = 50  # of ``drq``: numbers that features of pictures are projected to
 
     @classmethod
     def of(cls, agent: Any, network: str) -> "TrunkSpec":
-        """Return what a SAC's config says of its ``actor`` or ``critic``; `agent` is a section."""
+        """Return what a SAC's section ``agent`` says of its ``actor`` or ``critic``."""
         return cls(
             agent.network,
             getattr(agent, f"{network}_width"),
@@ -92,13 +77,6 @@ class TrunkSpec:
     def widths(self) -> tuple[int, ...]:
         """Widths of the hidden layers of what is not residual."""
         return (self.width,) * self.blocks if self.hidden is None else self.hidden
-
-    def __post_init__(self) -> None:
-        """Check the values."""
-        check_choice("trunk kind", self.kind, KINDS)
-        for name in ("width", "blocks"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"trunk {name} = {getattr(self, name)}: allowed is at least 1")
 
 
 _STACKED = (StackedLinear, StackedLayerNorm, Scaler)
@@ -120,7 +98,6 @@ class _SimbaBlock(nn.Module):
         self.norm, self.fc1, self.fc2, self.nonlinearity = norm, fc1, fc2, nonlinearity
 
     def forward(self, x: Tensor, member: int | None = None) -> tuple[Tensor, Tensor]:
-        """Return the sum and the activations after the nonlinearity."""
         z = computed(self.fc1, computed(self.norm, x, member), member)
         inner = activated(self.fc1, z, self.nonlinearity)
         return x + computed(self.fc2, inner, member), inner
@@ -130,19 +107,13 @@ class _BroBlock(nn.Module):
     """x + norm2(fc2(f(norm1(fc1(x)))))."""
 
     def __init__(
-        self,
-        fc1: nn.Module,
-        norm1: nn.Module,
-        fc2: nn.Module,
-        norm2: nn.Module,
-        nonlinearity: Step,
+        self, fc1: nn.Module, norm1: nn.Module, fc2: nn.Module, norm2: nn.Module, nonlinearity: Step
     ) -> None:
         super().__init__()
         self.fc1, self.norm1, self.fc2, self.norm2 = fc1, norm1, fc2, norm2
         self.nonlinearity = nonlinearity
 
     def forward(self, x: Tensor, member: int | None = None) -> tuple[Tensor, Tensor]:
-        """Return the sum and the activations after the nonlinearity."""
         z = computed(self.norm1, computed(self.fc1, x, member), member)
         inner = activated(self.fc1, z, self.nonlinearity)
         return x + computed(self.norm2, computed(self.fc2, inner, member), member), inner
@@ -154,8 +125,7 @@ class TrunkNetwork(nn.Module):
     ``simba``: input linear, residual blocks x + fc2(f(fc1(norm(x)))) with 4·width units inside, a
     last norm. ``simba_v2``: see `rlplast.agents.simba_v2`. ``bro``: input linear, norm and f,
     residual blocks x + norm2(fc2(f(norm1(fc1(x))))) with width units inside. Others: fc1, fc2, …
-    Residual networks are not homogeneous: the order they declare says what reads what inside a
-    block, and SWR's Theorem 1 holds for an ``mlp`` only.
+    Residual networks are not homogeneous: SWR's Theorem 1 holds for an ``mlp`` only.
     """
 
     def __init__(
@@ -216,31 +186,28 @@ class TrunkNetwork(nn.Module):
         return ["input", "norm" if kind == "bro" else "scaler", *inner]
 
     def forward_order(self) -> Order:
-        """Return the layers' names in forward order; heads, side by side, last.
-
-        SimbaV2's heads have layers of their own, which come one head after the other.
-        """
+        """Return the layers' names in forward order; heads, side by side, last."""
         before = [*self._before_trunk(), *self._trunk_order()]
         if self.trunk.kind != "simba_v2":
             return [*before, self.heads]
         return [*before, *(f"{head}.{name}" for head in self.heads for name in SCALED_HEAD)]
 
     def _before_trunk(self) -> list[str]:
-        """Return the layers that come before the trunk: those that read pictures."""
+        """Return the layers that read pictures."""
         return ["projection.linear", "projection.norm"] if self.trunk.kind == "drq" else []
 
     def unit_specs(self) -> list[UnitSpec]:
         """Return the units of each hidden layer; those of a residual stream are none."""
         if self.trunk.kind in RESIDUAL:
-            between = {"simba_v2": ("scaler",), "bro": ("norm1",)}.get(self.trunk.kind, ())
+            norm = {"simba_v2": "scaler", "bro": "norm1"}.get(self.trunk.kind)
             rows = [
-                (f"{b}.fc1", (f"{b}.fc2",), tuple(f"{b}.{name}" for name in between))
+                (f"{b}.fc1", (f"{b}.fc2",), () if norm is None else (f"{b}.{norm}",))
                 for b in (f"blocks.{i}" for i in range(self.trunk.blocks))
             ]
         else:
             order = self._trunk_order()
             after = [*((name,) for name in order[1:]), self.heads]
-            rows = [(own, reads, ()) for own, reads in zip(order, after, strict=True)]
+            rows = [(layer, readers, ()) for layer, readers in zip(order, after, strict=True)]
         named = self.activation[0]
         return [UnitSpec(*row, nonlinearity=named, replaceable=True) for row in rows]
 

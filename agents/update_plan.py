@@ -1,12 +1,8 @@
-"""How many updates a run owes for its env_steps.
-
-The config keys are ``replay_ratio`` (a number, or a list of numbers with the time each begins at),
-``agent.initial_steps`` and ``agent.initial_updates``. `UpdatePlan` is a pure function of them, so
-there is nothing to save but the fraction of an update that is still owed.
-"""
+"""How many updates a run owes for its env_steps."""
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -30,29 +26,27 @@ def ratios_of(value: Any, total: Time) -> tuple[tuple[int, float], ...]:
         total: what percentages refer to.
 
     Examples:
-        >>> ratios_of(2, Time(100, "env_steps"))
-        ((0, 2.0),)
         >>> ratios_of([{"value": 1}, {"from": "50%", "value": 8}], Time(100, "env_steps"))
         ((0, 1.0), (50, 8.0))
     """
     if not isinstance(value, list):
         return ((0, check_value("replay_ratio", value, Ratio, 1.0)),)
-    found: list[tuple[int, float]] = []
+    if not value:
+        raise ConfigError("replay_ratio = []: allowed is a number, or a list of at least one row")
+    rows: list[tuple[int, float]] = []
     for number, row in enumerate(value):
         key = f"replay_ratio[{number}]"
         start, ratio = _row(row, total, key)
-        if not found and start:
+        if not rows and start:
             raise ConfigError(f"{key}.from = {row['from']!r}: the first one begins at 0%")
-        if found and start <= found[-1][0]:
+        if rows and start <= rows[-1][0]:
             quoted = repr(row["from"]) if "from" in row else "null"
             raise ConfigError(
                 f"{key}.from = {quoted}: allowed is later than the one before, "
-                f"{found[-1][0]} env_steps"
+                f"{rows[-1][0]} env_steps"
             )
-        found.append((start, ratio))
-    if not found:
-        raise ConfigError("replay_ratio = []: allowed is a number, or a list of at least one row")
-    return tuple(found)
+        rows.append((start, ratio))
+    return tuple(rows)
 
 
 def _row(row: Any, total: Time, key: str) -> tuple[int, float]:
@@ -80,34 +74,25 @@ def _row(row: Any, total: Time, key: str) -> tuple[int, float]:
 
 @dataclass(frozen=True)
 class UpdatePlan:
-    """Updates owed, as a function of env_steps.
+    """Updates owed, as a function of env_steps."""
 
-    Attributes:
-        ratios: env_steps from which each replay ratio holds, ascending from 0, and the ratios.
-        initial_steps: env_steps before the first update.
-        initial_updates: updates owed at the end of `initial_steps`.
-        sequence: the run's tasks, in which each may wait for its own initial steps.
-    """
-
-    ratios: tuple[tuple[int, float], ...]
-    initial_steps: int
-    initial_updates: int
-    sequence: TaskSequence
+    ratios: tuple[tuple[int, float], ...]  # of `ratios_of`
+    initial_steps: int  # env_steps before the first update
+    initial_updates: int  # owed at the end of `initial_steps`
+    sequence: TaskSequence  # in which each task may wait for its own initial steps
 
     def owed(self, before: int, after: int) -> float:
         """Return the updates owed for the env_steps after `before` and up to `after`."""
         ends = [*(start for start, _ in self.ratios[1:]), after]
+        learning = partial(self.sequence.learning, initial=self.initial_steps)
         owed = 0.0
         for (start, ratio), end in zip(self.ratios, ends, strict=True):
             first, last = max(before, start), min(after, end)
             if first < last:
-                owed += ratio * (self._learning(last) - self._learning(first))
+                owed += ratio * (learning(last) - learning(first))
         if before < self.initial_steps <= after:
             owed += self.initial_updates
         return owed
-
-    def _learning(self, env_steps: int) -> int:
-        return self.sequence.learning(env_steps, self.initial_steps)
 
     def updates_at(self, env_steps: int) -> int:
         """Return the updates that are owed for the first `env_steps`."""

@@ -1,16 +1,8 @@
 """Environments with exact state, made by id.
 
 Ids start with `atari/`, `minatar/`, `gym/` (classic control, MuJoCo, and what the user registered
-with Gymnasium), `dmc/`, `humanoid_bench/`, or as a registered family's do.
-
-- `make`, `make_vector`, `spec`, `list_envs`, `is_ours`: environments by id.
-- `find_resume`, `Level`, `LEVELS`: how a run on one goes on after an interruption.
-- `register`, `Family`: families of your own.
-- `join_specs`, `draw_shift`, `SHIFTS`, `TaskVector`: several tasks for one agent.
-- `Env`, `EnvSpec`, `VectorEnv`, `VectorStep`: what they return; `FrameStack`: what agents see.
-- `UnknownEnv`, `MissingPackage`, `NotFinite`, `EnvFailed`, `WorkerDied`: what they raise.
-
-Needs numpy; each family imports its own package only when one of its environments is built.
+with Gymnasium), `dmc/`, `humanoid_bench/`, `toy/`, or as a registered family's do. Each family
+imports its own package only when one of its environments is built.
 """
 
 from rlplast.envs.base import Env, EnvFailed, EnvSpec, MissingPackage, NotFinite, UnknownEnv
@@ -18,15 +10,7 @@ from rlplast.envs.frame_stack import FrameStack
 from rlplast.envs.joined import TaskVector, join_specs
 from rlplast.envs.levels import LEVELS, Level
 from rlplast.envs.options import Family
-from rlplast.envs.registry import (
-    find_resume,
-    is_ours,
-    list_envs,
-    make,
-    make_vector,
-    register,
-    spec,
-)
+from rlplast.envs.registry import find_resume, is_ours, list_envs, make, make_vector, register, spec
 from rlplast.envs.shifts import NO_SHIFT, SHIFTS, Shift, draw_shift
 from rlplast.envs.vector import VectorEnv, VectorStep
 from rlplast.envs.workers import WorkerDied

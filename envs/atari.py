@@ -6,24 +6,18 @@ sticky actions drawn **per frame** from our own stream, because ALE's copy of it
 the action they repeat (Machado et al. 2018, arXiv:1709.06009). Episodes are whole games: no end on
 a lost life, no no-op or fire start, no reward clipping.
 
-Options:
-
 - `sticky`: probability of repeating the previous frame's action.
 - `sticky_steps`: draw once a step whether all its frames repeat the previous step's action.
 - `frame_skip`: frames a step.
 - `full_action_space`: all actions (18 in most games) instead of the game's minimal set.
-- `grey_last`: the maximum of the last two frames and the shrinking are done in colour, and the
-  84x84 picture is turned grey. By default frames are grey from the start.
-- `repeat_first`: a stack holds the episode's first frame several times until there are four,
-  instead of zeros.
+- `grey_last`: maximum and shrinking are done in colour; the 84×84 picture is turned grey.
+- `repeat_first`: stacks begin as copies of the episode's first frame, instead of zeros.
 - `max_episode_steps`: steps until truncation (27 000 of four frames are half an hour of play).
 
 `sticky_steps`, `grey_last` and `repeat_first` together are the wrappers of CleanRL's DQN with
-Stable-Baselines3's `StickyActionEnv`, as FIRE used them.
-
-A restored environment continues bit for bit for a `frame_skip` of 3 or more, in every game. Below
-that, the first observation of Yars' Revenge after a restore can differ, since ALE's state has no
-screen; for the same reason `render` is right again only after the next step.
+Stable-Baselines3's `StickyActionEnv`, as FIRE used them. For a `frame_skip` below 3, the first
+observation of Yars' Revenge after a restore can differ, since ALE's state has no screen; for the
+same reason `render` is right again only after the next step.
 """
 
 from typing import Any
@@ -76,7 +70,10 @@ _ROMS = {"atari/" + rom.title().replace("_", ""): rom for rom in MINIMAL_ACTIONS
 
 
 class AtariSimulator:
-    """One game, `frame_skip` frames a step, observed as (84, 84) uint8."""
+    """One game, `frame_skip` frames a step, observed as (84, 84) uint8.
+
+    `rom` is its name in ale-py; ALE's own seed is drawn from `rng`.
+    """
 
     def __init__(
         self,
@@ -88,7 +85,6 @@ class AtariSimulator:
         sticky_steps: bool = False,
         grey_last: bool = False,
     ) -> None:
-        """Load a ROM by its name in ale-py; ALE's own seed is drawn from `rng`."""
         ale_py = require("ale_py", "ale-py")
         roms = require("ale_py.roms", "ale-py")
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner
@@ -122,17 +118,13 @@ class AtariSimulator:
         return self._observe()
 
     def _look(self) -> None:
-        """Read the screen into the newer frame."""
         if self._grey_last:
             self._ale.getScreenRGB(self._frames[1])
         else:
             self._ale.getScreenGrayscale(self._frames[1])
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool]:
-        """Run up to `frame_skip` frames; a game that ends cuts them short.
-
-        The observation of a game that ended before the last frame is that frame alone.
-        """
+        """Run up to `frame_skip` frames; a game that ends before is seen by its last one alone."""
         ale, frames = self._ale, self._frames
         chosen, last = self._actions[action], self._frame_skip - 1
         draws = self._rng.random(self._draws)
@@ -220,8 +212,8 @@ _OF_SPEC = ("max_episode_steps", "repeat_first")  # no business of the simulator
 
 def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
     spec = _spec(env_id, options)
-    own = {name: value for name, value in options.items() if name not in _OF_SPEC}
-    return EpisodicEnv(spec, AtariSimulator(_ROMS[env_id], rng, **own), rng)
+    game_options = {name: value for name, value in options.items() if name not in _OF_SPEC}
+    return EpisodicEnv(spec, AtariSimulator(_ROMS[env_id], rng, **game_options), rng)
 
 
 def _summary(env_id: str) -> str:

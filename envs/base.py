@@ -1,17 +1,5 @@
 """What every environment is: its description, its contract, its state and its errors.
 
-- `UnknownEnv`, `MissingPackage`: what `make` raises for an id it cannot serve.
-- `CannotContinue`: what an environment raises for a state that it cannot go on from.
-- `NotFinite`: what a step raises when the simulation has blown up; `EnvFailed`: when its code
-  failed, or broke the contract.
-- `EnvSpec`: shapes, dtypes and counts of one environment.
-- `Env`: the contract of one environment; `EpisodicEnv` implements it over a `Simulator`.
-- `stacked_shape`: of what agents see at once.
-- `checked_actions`: continuous actions as an environment takes them.
-- `plain`, `rng_state`, `load_rng_state`: the leaf types of a state, and a random stream as one.
-- `said`: what an error says, on one line.
-- `require`: import an optional package or say how to install it.
-
 A state is a nested dict or list whose leaves are numpy arrays, ints of any size, floats, strings,
 bools or None, so that it can be written without pickle (arrays to one file, the rest to JSON).
 """
@@ -75,28 +63,22 @@ class EnvFailed(RuntimeError):
 class EnvSpec:
     """What an agent has to know about an environment before it sees it.
 
-    Actions are either integers or vectors: exactly one of `num_actions` and `action_dim` is set.
-
     Attributes:
         id: family and name, such as `atari/Asterix`.
-        obs_shape: shape of one observation as the environment returns it, without any stack.
+        obs_shape: of one observation, without any stack.
         obs_dtype: `uint8` or `float32`.
-        frame_stack: how many successive observations the agent should see at once.
+        frame_stack: how many successive observations the agent sees at once.
         num_actions: actions are the integers 0 … num_actions − 1; None for vectors.
         frames_per_step: simulator frames (control steps) of a full step.
-        max_episode_steps: steps after which an episode is truncated; None for no limit.
-        action_dim: actions are float32 (action_dim,) in [−1, 1], which the environment rescales
-            to its own bounds; None for integers.
-        success_return: return from which an episode counts as a success, where the field
-            defines one.
+        max_episode_steps: steps until truncation; None for no limit.
+        action_dim: actions are float32 (action_dim,) in [−1, 1], rescaled to the environment's own
+            bounds; None for integers.
+        success_return: return from which an episode counts as a success, where the field has one.
         obs_scale: what networks multiply observations by: 1/255 for pixels.
         clip_rewards: whether agents learn from the sign of rewards, unless their config sets it.
-        repeat_first: what a stack holds before an episode's start: its first observation, or
-            zeros.
-        changes: whether it changes as its episodes pass, so that a new one is not the one trained
-            on, and an evaluation would mislead.
-        tried: whether a trial says how a run goes on after an interruption, see
-            `rlplast.envs.levels`; else its state can be put back.
+        repeat_first: whether a stack begins as copies of the first observation; else as zeros.
+        changes: whether it changes as episodes pass, so that an evaluation on a new one misleads.
+        tried: whether a trial says how a run resumes (`rlplast.envs.levels`); else it has a state.
 
     Raises:
         ValueError: unless exactly one of `num_actions` and `action_dim` is set, and positive.
@@ -119,11 +101,10 @@ class EnvSpec:
 
     @property
     def stacked_shape(self) -> tuple[int, ...]:
-        """Shape of what networks see, see `stacked_shape`."""
+        """Shape of what networks see."""
         return stacked_shape(self.frame_stack, self.obs_shape)
 
     def __post_init__(self) -> None:
-        """Check the two fields that exclude each other."""
         given = [size for size in (self.num_actions, self.action_dim) if size is not None]
         if len(given) != 1 or given[0] < 1:
             raise ValueError(
@@ -164,19 +145,13 @@ class _World(Protocol):
 
     def load_state_dict(self, state: State) -> None:
         """Continue exactly where `state` was taken."""
-        ...
 
     def close(self) -> None:
         """Free what the simulator holds."""
-        ...
 
 
 class Env(_World, Protocol):
-    """One environment. All its randomness comes from the generator it was built with.
-
-    Attributes:
-        spec: its description.
-    """
+    """One environment. All its randomness comes from the generator it was built with."""
 
     spec: EnvSpec
 
@@ -196,14 +171,10 @@ class Env(_World, Protocol):
 
 
 class Simulator(_World, Protocol):
-    """The part of an environment that differs: dynamics and pictures, no episode counting."""
+    """Dynamics and pictures of an environment, without episode counting."""
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool]:
-        """Take an int, or float32 (action_dim,) in [−1, 1], as the spec says.
-
-        Returns the next observation, the reward, and whether the simulator itself terminated or
-        truncated the episode.
-        """
+        """Take an int, or float32 (action_dim,) in [−1, 1]; return as `Env.step` does."""
         ...
 
     def state_dict(self) -> State:
@@ -218,12 +189,11 @@ class Simulator(_World, Protocol):
 class EpisodicEnv:
     """An `Env` made of a simulator, a step limit and the generator both of them share.
 
-    A step limit truncates: the episode's last observation is still worth a bootstrap, which is
-    what separates `truncated` from `terminated` (Pardo et al. 2018, arXiv:1712.00378).
+    The step limit truncates: its last observation still bootstraps (Pardo et al. 2018,
+    arXiv:1712.00378).
     """
 
     def __init__(self, spec: EnvSpec, simulator: Simulator, rng: np.random.Generator) -> None:
-        """Own `simulator` and `rng`, which must be the generator the simulator draws from."""
         self.spec = spec
         self._simulator, self._rng = simulator, rng
         self.border: Any = None  # a `Border`, of an environment of somebody else's
@@ -317,8 +287,7 @@ def checked_actions(spec: EnvSpec, actions: Any, batch: tuple[int, ...] = ()) ->
     """Return continuous actions as float32 (*batch, action_dim), clipped to [−1, 1].
 
     Raises:
-        ValueError: for another shape, integers, NaN, or an entry beyond the bounds by more than
-            1e-6, which rounding may cause.
+        ValueError: for another shape, integers, NaN, or more than 1e-6 beyond the bounds.
     """
     chosen = np.asarray(actions)
     shape = (*batch, spec.action_dim)
@@ -337,11 +306,7 @@ def checked_actions(spec: EnvSpec, actions: Any, batch: tuple[int, ...] = ()) ->
 
 
 def plain(value: Any, name: str = "state") -> Any:
-    """Copy a value into the types that a state may hold; numpy scalars become Python ones.
-
-    Args:
-        value: what is copied.
-        name: what it is called in errors.
+    """Copy a value into the types that a state may hold; `name` is what errors call it.
 
     Raises:
         TypeError: for anything that could not be written without pickle.
@@ -369,12 +334,7 @@ def plain(value: Any, name: str = "state") -> Any:
 
 
 def said(error: BaseException) -> str:
-    r"""Return the type and the message of an error, on one line.
-
-    Examples:
-        >>> said(ValueError("no wheel\n  on the left"))
-        'ValueError: no wheel on the left'
-    """
+    """Return the type and the message of an error, on one line."""
     name, text = type(error).__name__, " ".join(str(error).split())
     return f"{name}: {text}" if text else name
 

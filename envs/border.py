@@ -1,8 +1,4 @@
-"""Where an environment of somebody else's meets the agent.
-
-- `Border`: observations and actions in its own form, success, and what its wrappers learn.
-- `learners`: the running statistics that its wrappers keep.
-"""
+"""Where an environment of somebody else's meets the agent."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,10 +11,6 @@ from rlplast.envs.base import State, plain
 __all__ = ["Border", "learners"]
 
 
-def _none() -> None:
-    return None
-
-
 @dataclass(frozen=True)
 class Border:
     """What an environment is beside an `Env`.
@@ -26,19 +18,19 @@ class Border:
     Attributes:
         read: turns an observation in its own form into what the agent sees.
         native: turns the agent's action into its own form.
-        success: says what its last step said of success; None if nothing.
+        success: what its last step said of success; None if nothing.
         learners: wrappers with running statistics, and the name of these.
     """
 
     read: Callable[[Any], np.ndarray]
     native: Callable[[Any], Any]
-    success: Callable[[], float | None] = _none
+    success: Callable[[], float | None] = lambda: None
     learners: Sequence[tuple[Any, str]] = ()
 
     def learned(self) -> list[State]:
         """Return the running statistics of its wrappers, as a copy."""
-        found = [getattr(wrapper, name) for wrapper, name in self.learners]
-        return [{part: plain(getattr(one, part)) for part in _PARTS} for one in found]
+        statistics = [getattr(wrapper, name) for wrapper, name in self.learners]
+        return [{part: plain(getattr(one, part)) for part in _PARTS} for one in statistics]
 
     def take_over(self, learned: Sequence[State], freeze: bool) -> None:
         """Go on with running statistics that another one returned; `freeze` them there."""
@@ -54,7 +46,7 @@ _PARTS = ("mean", "var", "count")
 
 
 def learners(wrappers: Iterable[Any]) -> list[tuple[Any, str]]:
-    """Return those that normalise by running statistics, as Gymnasium's own do, and their names."""
+    """Return wrappers that keep running statistics as Gymnasium's do, and the names of these."""
     return [
         (wrapper, name)
         for wrapper in wrappers

@@ -1,10 +1,8 @@
-"""Gymnasium's classic control tasks, with exact state.
+"""Gymnasium's classic control tasks, with exact state (Towers et al. 2024, arXiv:2407.17032).
 
-Towers et al. 2024, arXiv:2407.17032. Observations are float32 vectors.
-
-Options: `max_episode_steps` steps until truncation, by default the task's own; for the two tasks
-with continuous actions those of `rlplast.envs.control`; `gravity` multiplies the constant of
-CartPole, MountainCar and Pendulum (the code of the other two has it as a bare number).
+Observations are float32 vectors. Options: `max_episode_steps` until truncation, by default the
+task's own; for continuous actions those of `rlplast.envs.control`; `gravity` multiplies the
+constant of CartPole, MountainCar and Pendulum (the other two have it as a bare number).
 """
 
 from dataclasses import dataclass
@@ -14,7 +12,7 @@ import numpy as np
 
 from rlplast.envs.base import EnvSpec, EpisodicEnv, MissingPackage, State, plain, require
 from rlplast.envs.border import Border
-from rlplast.envs.control import control_options, control_spec, task_env
+from rlplast.envs.control import PlainTask, control_options, control_spec, task_env
 from rlplast.envs.options import Family, Option, count, factor
 
 __all__ = ["FAMILY", "GymTask"]
@@ -22,10 +20,7 @@ __all__ = ["FAMILY", "GymTask"]
 
 @dataclass(frozen=True)
 class _Task:
-    """A task: its sizes, its step limit, and the attributes that are its whole state.
-
-    `num_actions` is None where actions are continuous; all of these have one dimension.
-    """
+    """A task, and the attributes that are its whole state; `num_actions` None is one dimension."""
 
     obs_size: int
     num_actions: int | None
@@ -35,28 +30,24 @@ class _Task:
 
 
 _TASKS = {
-    "CartPole-v1": _Task(4, 2, 500, ("state", "steps_beyond_terminated"), "gravity"),
-    "Acrobot-v1": _Task(6, 3, 500, ("state",)),
-    "MountainCar-v0": _Task(2, 3, 200, ("state",), "gravity"),
-    "Pendulum-v1": _Task(3, None, 200, ("state", "last_u"), "g"),
-    "MountainCarContinuous-v0": _Task(2, None, 999, ("state",)),
+    "gym/CartPole-v1": _Task(4, 2, 500, ("state", "steps_beyond_terminated"), "gravity"),
+    "gym/Acrobot-v1": _Task(6, 3, 500, ("state",)),
+    "gym/MountainCar-v0": _Task(2, 3, 200, ("state",), "gravity"),
+    "gym/Pendulum-v1": _Task(3, None, 200, ("state", "last_u"), "g"),
+    "gym/MountainCarContinuous-v0": _Task(2, None, 999, ("state",)),
 }
 
 
-class GymTask:
-    """One task, one frame a step; a `ControlTask`."""
-
-    step_frames = 1
+class GymTask(PlainTask):
+    """One task without wrappers, one frame a step; its attributes `state_names` are its state."""
 
     def __init__(self, name: str, rng: np.random.Generator, state_names: tuple[str, ...]) -> None:
-        """Build a task without wrappers; its attributes `state_names` are its state."""
         gymnasium = require("gymnasium", "gymnasium")
         made = gymnasium.make(name, render_mode="rgb_array", disable_env_checker=True)
         self._task = made.unwrapped
         # The task draws from our generator itself, so there is no second stream to seed or save.
         self._task.np_random = rng
         self._state_names = state_names
-        self._not_installed = require("gymnasium.error", "gymnasium").DependencyNotInstalled
         space = self._task.action_space
         self.bounds = (space.low, space.high) if hasattr(space, "low") else None
 
@@ -74,14 +65,6 @@ class GymTask:
         obs_next, reward, terminated, _, _ = self._task.step(action)
         return obs_next, float(reward), bool(terminated), False
 
-    def read(self, obs: Any) -> np.ndarray:
-        """Return an observation: agents see it as it is."""
-        return np.asarray(obs)
-
-    def native(self, action: Any) -> Any:
-        """Return an action: the task takes it as it is."""
-        return action
-
     def render(self) -> np.ndarray:
         """Return the picture.
 
@@ -90,7 +73,7 @@ class GymTask:
         """
         try:
             return self._task.render()
-        except self._not_installed as error:
+        except require("gymnasium.error", "gymnasium").DependencyNotInstalled as error:
             raise MissingPackage(
                 "pictures of gym tasks need pygame: pip install 'rlplast[classic]'"
             ) from error
@@ -114,12 +97,8 @@ class GymTask:
         self._task.close()
 
 
-def _task(env_id: str) -> _Task:
-    return _TASKS[env_id.removeprefix("gym/")]
-
-
 def _options(env_id: str) -> dict[str, Option]:
-    task = _task(env_id)
+    task = _TASKS[env_id]
     constants = () if task.gravity is None else ("gravity",)
     if task.num_actions is None:
         return control_options(task.max_episode_steps, *constants)
@@ -128,7 +107,7 @@ def _options(env_id: str) -> dict[str, Option]:
 
 
 def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
-    task = _task(env_id)
+    task = _TASKS[env_id]
     if task.num_actions is None:
         return control_spec(env_id, task.obs_size, 1, task.max_episode_steps, options)
     limit = options["max_episode_steps"]
@@ -136,7 +115,7 @@ def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
 
 
 def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
-    task = _task(env_id)
+    task = _TASKS[env_id]
     simulator = GymTask(env_id.removeprefix("gym/"), rng, task.state_names)
     if task.gravity is not None:
         simulator.multiply(task.gravity, options["gravity"])
@@ -148,13 +127,13 @@ def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> Epi
 
 
 def _summary(env_id: str) -> str:
-    task = _task(env_id)
+    task = _TASKS[env_id]
     actions = "1 continuous action" if task.num_actions is None else f"{task.num_actions} actions"
     return f"Gymnasium {env_id.removeprefix('gym/')}: {task.obs_size} numbers, {actions}"
 
 
 FAMILY = Family(
-    ids=tuple(f"gym/{name}" for name in _TASKS),
+    ids=tuple(_TASKS),
     options=_options,
     summary=_summary,
     source="Towers et al. 2024, arXiv:2407.17032",

@@ -11,6 +11,7 @@ from rlplast.envs.options import Option, count, factor, switch
 __all__ = [
     "ControlSimulator",
     "ControlTask",
+    "PlainTask",
     "control_env",
     "control_options",
     "control_spec",
@@ -22,8 +23,7 @@ __all__ = [
 class ControlTask(Simulator, Protocol):
     """A simulator of one control step at a time, whose actions have bounds of their own.
 
-    Its observations are of any float dtype. It is stepped on after a termination where the option
-    `terminate` is off.
+    Its observations are of any float dtype. With `terminate` off it is stepped on after its end.
     """
 
     @property
@@ -43,8 +43,22 @@ class ControlTask(Simulator, Protocol):
         ...
 
 
+class PlainTask:
+    """A task that shows and takes what its environment does; one frame a step."""
+
+    step_frames = 1
+
+    def read(self, obs: Any) -> np.ndarray:
+        """Return an observation: agents see it as it is."""
+        return np.asarray(obs)
+
+    def native(self, action: Any) -> Any:
+        """Return an action: the environment takes it as it is."""
+        return action
+
+
 class ControlSimulator:
-    """A task whose actions are in [−1, 1] and repeated, observed in float32.
+    """A task whose actions are in [−1, 1] and repeated; rewards of a step are summed.
 
     Attributes:
         most_frames: control steps that the next step has, if nothing ends it.
@@ -53,15 +67,7 @@ class ControlSimulator:
     def __init__(
         self, task: ControlTask, action_repeat: int, terminate: bool, obs_dtype: str = "float32"
     ) -> None:
-        """Wrap `task`.
-
-        Args:
-            task: what is stepped.
-            action_repeat: control steps of a step. Their rewards are summed; a termination
-                ends the step at once.
-            terminate: whether the task's terminations end the episode, or are ignored.
-            obs_dtype: what observations are cast to.
-        """
+        """Wrap `task`; unless `terminate`, its terminations are ignored."""
         self._task, self.most_frames, self._terminate = task, action_repeat, terminate
         self._obs_dtype = obs_dtype
         self.step_frames = 0
@@ -100,10 +106,7 @@ class ControlSimulator:
         return obs_next, float(reward), self._terminate and bool(terminated), bool(truncated)
 
     def observed(self, obs: np.ndarray) -> np.ndarray:
-        """Return a copy as agents see it.
-
-        What does not fit becomes infinite, which a `VectorEnv` refuses.
-        """
+        """Return a copy as agents see it; what does not fit becomes infinite, and is refused."""
         with np.errstate(over="ignore"):
             return np.array(obs, dtype=self._obs_dtype)
 
@@ -125,13 +128,9 @@ def control_options(task_limit: int | None, *constants: str) -> dict[str, Option
 
 
 def step_limit(options: dict[str, Any], task_limit: int | None) -> int | None:
-    """Return an episode's limit in steps of the agent.
+    """Return an episode's limit in steps of the agent, under resolved `control_options`.
 
     The last of them is shorter where the task's own limit is no multiple of a step.
-
-    Args:
-        options: resolved values of `control_options(task_limit)`.
-        task_limit: control steps of the task's own episode; None for no limit.
 
     Examples:
         >>> step_limit({"max_episode_steps": None, "action_repeat": 3}, 1000)
@@ -188,7 +187,7 @@ def control_env(
     options: dict[str, Any],
     task_limit: int | None,
 ) -> EpisodicEnv:
-    """Build the environment around a simulator that draws from `rng`, under resolved options."""
+    """Build the environment around a simulator that draws from `rng`."""
     if task_limit is None or options["max_episode_steps"] is not None:
         return EpisodicEnv(spec, simulator, rng)
     return _ControlEnv(spec, simulator, rng, task_limit)
@@ -201,7 +200,7 @@ def task_env(
     options: dict[str, Any],
     task_limit: int | None,
 ) -> EpisodicEnv:
-    """Build the environment around a task that draws from `rng`, under resolved options."""
+    """Build the environment around a task that draws from `rng`."""
     repeat, terminate = options["action_repeat"], options["terminate"]
     simulator = ControlSimulator(task, repeat, terminate, spec.obs_dtype)
     env = control_env(spec, simulator, rng, options, task_limit)

@@ -1,17 +1,11 @@
 """Any environment of Gymnasium's registry, as ``gym/<id>``.
 
 The module that registers it is imported with ``rlplast --import MODULE``, or by its own name in the
-id, ``gym/module:Id-v0``; both are looked for in the current folder too. Environments are as
-Gymnasium makes them, with the wrappers that they were registered with. Only the count of the step
-limit is ours.
+id, ``gym/module:Id-v0``; both are looked for in the current folder too. Environments have the
+wrappers that they were registered with; only the count of the step limit is ours.
 
-How a run goes on after an interruption is tried out once (`rlplast.envs.levels`). An environment
-with ``state_dict()`` and ``load_state_dict(state)`` gives its state, and so do its wrappers. A
-wrapper that has none of these methods must hold no state. Of any other one the open episode is
-played again (`rlplast.envs.replayed`), or a new one begins.
-
-Every episode is reset with a seed of its own, drawn from our generator. So a run that is not
-interrupted is the same at every level.
+`rlplast.envs.levels` says how a run goes on after an interruption. Every episode is reset with a
+seed of its own, drawn from our generator, so an uninterrupted run is the same at every level.
 
 Options: those of `rlplast.envs.control`, whether actions are continuous or not, and
 
@@ -26,8 +20,7 @@ import importlib
 import pickle
 import reprlib
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from types import FunctionType
 from typing import Any
 
@@ -61,7 +54,7 @@ __all__ = [
     "module_of",
     "other_version",
     "own_ids",
-    "portable",
+    "record_of",
     "register_again",
     "registration",
 ]
@@ -95,7 +88,6 @@ def registration(env_id: str) -> Any | None:
 
 
 def _import(env_id: str, module: str) -> None:
-    """Import the module of an id, such as `tiny` of ``gym/tiny:Tiny-v0``."""
     if not all(part.isidentifier() for part in module.split(".")):
         raise UnknownEnv(f"env id '{env_id}': {module!r} is no module's name")
     try:
@@ -114,12 +106,12 @@ def _import(env_id: str, module: str) -> None:
 
 
 def other_version(env_id: str) -> str | None:
-    """Return the newest version of an id in Gymnasium's registry that is not in it itself."""
+    """Return the newest version of an id in Gymnasium's registry, which lacks the id itself."""
     module, colon, name = env_id.removeprefix(PREFIX).rpartition(":")
     base = name.rpartition("-v")[0]
-    versioned = [r for r in _registry().values() if r.version is not None]
-    found = [record for record in versioned if record.id.rpartition("-v")[0] == base]
-    newest = max(found, key=lambda record: record.version, default=None)
+    versioned = (r for r in _registry().values() if r.version is not None)
+    versions = (r for r in versioned if r.id.rpartition("-v")[0] == base)
+    newest = max(versions, key=lambda record: record.version, default=None)
     return newest and f"{PREFIX}{module}{colon}{newest.id}"
 
 
@@ -134,15 +126,10 @@ def own_ids() -> list[str]:
 
 def module_of(env_id: str) -> str:
     """Return the module that a registered environment is defined in."""
-    entry_point = _record(env_id).entry_point
+    entry_point = record_of(env_id).entry_point
     if isinstance(entry_point, str):
         return entry_point.partition(":")[0]
     return getattr(entry_point, "__module__", "")
-
-
-def portable(env_id: str) -> Any:
-    """Return what `register_again` needs in another process."""
-    return _record(env_id)
 
 
 def register_again(record: Any) -> None:
@@ -154,7 +141,8 @@ def register_again(record: Any) -> None:
     _registry()[record.id] = record
 
 
-def _record(env_id: str) -> Any:
+def record_of(env_id: str) -> Any:
+    """Return Gymnasium's record of an id that is registered."""
     record = registration(env_id)
     if record is None:
         raise ValueError(f"env '{env_id}' is not in Gymnasium's registry any more")
@@ -162,36 +150,30 @@ def _record(env_id: str) -> Any:
 
 
 def _registry() -> dict[str, Any]:
-    try:
-        return require("gymnasium", "gymnasium").registry
-    except MissingPackage:
-        return {}  # then nothing is registered
+    return require("gymnasium", "gymnasium").registry
 
 
 class CustomTask:
-    """One environment; a `ControlTask`."""
+    """One registered environment, which draws from `rng`, under resolved options; a `ControlTask`.
+
+    Raises:
+        ValueError: when it cannot be made, or its spaces rule it out.
+    """
 
     step_frames = 1
 
     def __init__(self, env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> None:
-        """Build a registered environment that draws from `rng`.
-
-        Args:
-            env_id: its id.
-            rng: the generator.
-            options: resolved ones.
-
-        Raises:
-            ValueError: when it cannot be made, or its spaces rule it out.
-        """
         self._id, self._rng = env_id, rng
-        record = _record(env_id)
+        record = record_of(env_id)
+        limit = record.max_episode_steps
+        if options["max_episode_steps"] is not None:
+            limit = options["max_episode_steps"] * options["action_repeat"]
         # The step limit, the order of calls and the checks are ours. But wrappers of the
         # registration may ask for the limit.
         bare = dataclasses.replace(
             record,
             kwargs=record.kwargs | options["kwargs"],
-            max_episode_steps=_frames(record, options) if record.additional_wrappers else None,
+            max_episode_steps=limit if record.additional_wrappers else None,
             order_enforce=False,
             disable_env_checker=True,
         )
@@ -214,30 +196,33 @@ class CustomTask:
         # Some ignore the seed of a reset, and draw from the generator that they have.
         with suppress(AttributeError):  # of one that shows its own, read only
             self._env.unwrapped.np_random = np.random.default_rng(seed)
-        with _old_gym(self._id):
-            found = self._env.reset(seed=seed)
-        if not isinstance(found, tuple) or len(found) != 2 or not isinstance(found[1], dict):
+        try:
+            result = self._env.reset(seed=seed)
+        except TypeError as error:
+            if "unexpected keyword argument 'seed'" not in str(error):
+                raise
+            raise EnvFailed(f"env '{self._id}': {error}; {_NEW_GYM}") from error
+        if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
             raise EnvFailed(
-                f"reset() of env '{self._id}' returned {reprlib.repr(found)}: allowed are "
+                f"reset() of env '{self._id}' returned {reprlib.repr(result)}: allowed are "
                 f"Gymnasium's two: observation, info; {_NEW_GYM}"
             )
-        return self.read(found[0])
+        return self.read(result[0])
 
     def step(self, action: int | np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
         """Run one step.
 
         Raises:
-            EnvFailed: when it does not return five values, a reward is not one number, an end not
-                true or false, or an observation not as its space says.
+            EnvFailed: for anything but Gymnasium's five values, in the types of each.
         """
-        found = self._env.step(self.native(action))
-        if not isinstance(found, tuple) or len(found) != 5:
-            what = f"{len(found)} values" if isinstance(found, tuple) else reprlib.repr(found)
+        result = self._env.step(self.native(action))
+        if not isinstance(result, tuple) or len(result) != 5:
+            what = f"{len(result)} values" if isinstance(result, tuple) else reprlib.repr(result)
             raise EnvFailed(
                 f"step() of env '{self._id}' returned {what}: allowed are Gymnasium's five: "
                 f"observation, reward, terminated, truncated, info; {_NEW_GYM}"
             )
-        obs_next, reward, terminated, truncated, info = found
+        obs_next, reward, terminated, truncated, info = result
         if not _is_number(reward):
             raise EnvFailed(
                 f"env '{self._id}' returned {reward!r} as a reward: allowed is one number"
@@ -295,7 +280,7 @@ class CustomTask:
     def state_dict(self) -> State:
         """Return the state of the environment and its wrappers.
 
-        It has checksums of the wrappers without the two methods too, for the trial.
+        For the trial it has checksums of the wrappers without a state too.
 
         Raises:
             CannotContinue: if it has no such methods, or they return what cannot be saved.
@@ -327,8 +312,7 @@ class CustomTask:
         """Continue where `state` was taken.
 
         Raises:
-            CannotContinue: if it is of an environment that has changed. Then this one may be
-                anywhere: build another.
+            CannotContinue: if it does not fit; then this one may be anywhere: build another.
         """
         if len(state["layers"]) != len(self._stateful):
             raise CannotContinue(f"the state of env '{self._id}' is of one with other wrappers")
@@ -350,24 +334,13 @@ class CustomTask:
         self._env.close()
 
 
-@contextmanager
-def _old_gym(env_id: str) -> Iterator[None]:
-    """Say what to do with an environment whose `reset` takes no seed."""
-    try:
-        yield
-    except TypeError as error:
-        if "unexpected keyword argument 'seed'" not in str(error):
-            raise
-        raise EnvFailed(f"env '{env_id}': {error}; {_NEW_GYM}") from error
-
-
 def _is_number(value: Any) -> bool:
     if type(value) in (bool, float):
         return True
     if not isinstance(value, int | float | np.generic | np.ndarray):
         return False
-    found = np.asarray(value)
-    return found.ndim == 0 and found.dtype.kind in "biuf"
+    array = np.asarray(value)
+    return array.ndim == 0 and array.dtype.kind in "biuf"
 
 
 def _made(env_id: str, record: Any) -> tuple[Any, bool]:
@@ -401,13 +374,6 @@ def _draws(record: Any) -> bool:
     return "rgb_array" in (modes or ())
 
 
-def _frames(record: Any, options: dict[str, Any]) -> int | None:
-    """Return the most control steps of an episode; None for no limit."""
-    if options["max_episode_steps"] is None:
-        return record.max_episode_steps
-    return options["max_episode_steps"] * options["action_repeat"]
-
-
 def _layers(env: Any) -> list[Any]:
     """Return an environment's wrappers, the outermost first, and itself."""
     layers = [env]
@@ -432,7 +398,7 @@ def _checksum(wrapper: Any) -> int | None:
 
 def _describe(env_id: str, task: CustomTask, options: dict[str, Any]) -> EnvSpec:
     action_dim = None if task.bounds is None else len(task.bounds[0])
-    limit = _record(env_id).max_episode_steps
+    limit = record_of(env_id).max_episode_steps
     size, number, stack = task.seen.shape[0], task.num_actions, options["frame_stack"]
     if stack > 1 and len(task.seen.shape) < 2:
         raise ValueError(
@@ -460,7 +426,7 @@ def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
 
 def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> RecordedEnv:
     task = CustomTask(env_id, rng, options)
-    spec, limit = _describe(env_id, task, options), _record(env_id).max_episode_steps
+    spec, limit = _describe(env_id, task, options), record_of(env_id).max_episode_steps
     env = task_env(spec, task, rng, options, limit)
     env.border = dataclasses.replace(
         env.border, success=lambda: task.success, learners=task.learners
@@ -476,7 +442,7 @@ def _options(env_id: str) -> dict[str, Option]:
         listed = isinstance(value, list) and len(value) > 0
         return value is None or (listed and all(isinstance(key, str) for key in value))
 
-    return control_options(_record(env_id).max_episode_steps) | {
+    return control_options(record_of(env_id).max_episode_steps) | {
         "kwargs": Option({}, "mapping of arguments", mapping),
         "keys": Option(None, "list of names, null: all", names),
         "frame_stack": count(1),

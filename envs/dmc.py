@@ -1,16 +1,14 @@
 """The DeepMind Control Suite, with exact state: `dmc/humanoid-walk`, `dmc/cartpole-swingup`, ….
 
 Tassa et al. 2018, arXiv:1801.00690; Tunyasuvunakool et al. 2020, doi:10.1016/j.simpa.2020.100022.
-Observations are float32 vectors, the suite's entries one after the other; actions are in [−1, 1]
-and rescaled to the task's own bounds, except those of `lqr`, which have none and are taken as
-they are.
+Observations are float32 vectors, the suite's entries one after the other. The actions of `lqr` have
+no bounds and are taken as they are.
 
 Options: those of `rlplast.envs.control`; `gravity` and `friction` multiply the constants of the
-model. With `pixels` an observation is a picture instead, uint8 (3, pixels, pixels), and agents see
-the newest `frame_stack` of them (DrQ, Kostrikov et al. 2021, arXiv:2004.13649). Every
-task of the suite lasts 1000 control steps; `lqr`, which would last until it is at rest, has that
-limit too, since a policy that never brings it to rest would stall an evaluation. Only `lqr`
-terminates.
+model. With `pixels` an observation is a picture, uint8 (3, pixels, pixels), and agents see the
+newest `frame_stack` of them (DrQ, Kostrikov et al. 2021, arXiv:2004.13649). Every task lasts 1000
+control steps: so does `lqr`, which alone terminates, as a policy that never brings it to rest would
+stall an evaluation.
 """
 
 import importlib
@@ -24,6 +22,7 @@ import numpy as np
 from rlplast.envs.base import EnvSpec, EpisodicEnv, NotFinite, State, plain, require
 from rlplast.envs.control import (
     ControlSimulator,
+    PlainTask,
     control_env,
     control_options,
     control_spec,
@@ -95,14 +94,12 @@ _EDITED = {
 }
 
 
-class DmcTask:
+class DmcTask(PlainTask):
     """One task, one control step at a time; a `ControlTask`.
 
     It steps the suite's task and physics itself: the suite's own environment would start a new
     episode when it is stepped on after a termination.
     """
-
-    step_frames = 1
 
     def __init__(
         self,
@@ -112,11 +109,6 @@ class DmcTask:
         gravity: float = 1.0,
         friction: float = 1.0,
     ) -> None:
-        """Build a task that draws from `rng` and from nothing else; two factors change its model.
-
-        Raises:
-            MissingPackage: when dm_control or mujoco is not installed.
-        """
         self._name, self.domain = f"dmc/{domain}-{task}", domain
         suite = _import_suite()
         self._mujoco = require("mujoco", _INSTALL)
@@ -155,11 +147,7 @@ class DmcTask:
         return self._observe()
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
-        """Run one control step.
-
-        Raises:
-            NotFinite: when the simulation blows up.
-        """
+        """Run one control step; raises as `reset` does."""
         try:
             self._task.before_step(action, self._physics)
             self._physics.step(self._substeps)
@@ -178,16 +166,8 @@ class DmcTask:
         """Return the entries of an observation, one after the other."""
         return np.concatenate([np.ravel(entry) for entry in obs.values()])
 
-    def native(self, action: np.ndarray) -> np.ndarray:
-        """Return an action: the suite takes it as it is."""
-        return action
-
     def render(self) -> np.ndarray:
-        """Return the first camera's picture, (240, 320, 3).
-
-        Raises:
-            MissingPackage: when there is no OpenGL to draw it with.
-        """
+        """Return the first camera's picture, (240, 320, 3)."""
         return self.picture(240, 320, 0)
 
     def picture(self, height: int, width: int, camera: int) -> np.ndarray:
@@ -277,11 +257,6 @@ def _import_renderer() -> None:
         importlib.reload(renderer)
 
 
-def _name(env_id: str) -> tuple[str, str]:
-    domain, _, task = env_id.removeprefix("dmc/").partition("-")
-    return domain, task
-
-
 def _options(_: str) -> dict[str, Option]:
     return {
         **control_options(_TASK_LIMIT, "gravity", "friction"),
@@ -310,7 +285,8 @@ def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
 
 
 def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
-    task = DmcTask(*_name(env_id), rng, options["gravity"], options["friction"])
+    domain, name = env_id.removeprefix("dmc/").split("-")
+    task = DmcTask(domain, name, rng, options["gravity"], options["friction"])
     spec = _spec(env_id, options)
     if options["pixels"] is None:
         return task_env(spec, task, rng, options, _TASK_LIMIT)
@@ -321,7 +297,7 @@ def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> Epi
 
 def _summary(env_id: str) -> str:
     obs_size, action_dim = _SIZES[env_id]
-    domain, task = (word.replace("_", " ") for word in _name(env_id))
+    domain, task = env_id.removeprefix("dmc/").replace("_", " ").split("-")
     return f"dm_control {domain}, {task}: {obs_size} numbers, {action_dim} continuous actions"
 
 

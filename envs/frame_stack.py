@@ -11,10 +11,6 @@ class FrameStack:
     """The newest frames of every environment.
 
     Before an episode's start they are zeros, or its first frame if the spec says `repeat_first`.
-
-    Args:
-        num_envs: number of environments.
-        spec: what they are: shape and type of a frame, frames per observation, `repeat_first`.
     """
 
     def __init__(self, num_envs: int, spec: EnvSpec) -> None:

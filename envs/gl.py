@@ -23,8 +23,7 @@ _WITHOUT_DISPLAY = {
 def compiler_first() -> None:
     """Import Triton before OpenGL, if this process may compile with it.
 
-    Mesa's OpenGL and Triton bring an LLVM each. If Mesa's is loaded first, Triton calls into it and
-    the process ends with a segmentation fault.
+    Both bring an LLVM. If Mesa's is loaded first, Triton calls into it and the process crashes.
     """
     if "torch" in sys.modules:
         with suppress(Exception):  # none, or a broken one, which torch will speak of
@@ -34,8 +33,7 @@ def compiler_first() -> None:
 def choose_gl() -> None:
     """Set MUJOCO_GL when it is unset and there is no display; otherwise leave it alone.
 
-    Call it before a package that reads MUJOCO_GL when imported, such as dm_control. It finds
-    nothing where no library is installed: that is an error only once a picture is wanted.
+    Call it before a package that reads MUJOCO_GL when imported, such as dm_control.
     """
     compiler_first()
     has_display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")

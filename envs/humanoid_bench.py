@@ -1,10 +1,9 @@
 """HumanoidBench: a humanoid robot walks, balances and handles things; with exact state.
 
 Sferrazza et al. 2024, arXiv:2403.10506. Ids are `humanoid_bench/<robot>-<task>-v0`, such as
-`h1-walk` and `h1hand-push`. Observations are the float32 vectors the tasks give by default:
-positions, velocities and what the task adds; actions are in [−1, 1]. Images and touch are not
-offered, nor is the robot `h1touch`, which differs from `h1hand` by its touch sensors only.
-An episode is a success from the return `spec.success_return`, the benchmark's bar.
+`h1-walk` and `h1hand-push`. Observations are the float32 vectors the tasks give by default. Images
+and touch are not offered, nor is the robot `h1touch`, which differs from `h1hand` by its touch
+sensors only. An episode is a success from the return `spec.success_return`, the benchmark's bar.
 
 Options: those of `rlplast.envs.control`. The benchmark's results are at `action_repeat` 1, FIRE's
 at 2.
@@ -36,7 +35,7 @@ import numpy as np
 from numpy.random.mtrand import get_bit_generator, set_bit_generator
 
 from rlplast.envs.base import EnvSpec, EpisodicEnv, MissingPackage, State, plain
-from rlplast.envs.control import control_options, control_spec, task_env
+from rlplast.envs.control import PlainTask, control_options, control_spec, task_env
 from rlplast.envs.gl import cannot_draw, choose_gl, draw
 from rlplast.envs.mjdata import MjDataState
 from rlplast.envs.options import Family
@@ -60,8 +59,6 @@ class _Robot:
 
 @dataclass(frozen=True)
 class _Task:
-    """A task."""
-
     extra: int  # numbers observed beside the robot's own
     success_return: float  # the benchmark's bar
     max_episode_steps: int = 1000  # in control steps
@@ -136,17 +133,10 @@ _EDITED = ("body_pos", "body_quat", "geom_rgba")
 _NOT_STATE = {"robot", "_env", "unwrapped"}
 
 
-class HumanoidBenchTask:
+class HumanoidBenchTask(PlainTask):
     """One robot at one task, one control step (0.02 s) at a time; a `ControlTask`."""
 
-    step_frames = 1
-
     def __init__(self, robot: str, task: str, rng: np.random.Generator) -> None:
-        """Build a task that draws from `rng`.
-
-        Raises:
-            MissingPackage: when HumanoidBench or the MuJoCo it needs is not installed.
-        """
         env_class = _package()
         self._rng = rng
         control = _ROBOTS[robot].control
@@ -175,14 +165,6 @@ class HumanoidBenchTask:
         self._module.update(self._heights)
         obs_next, reward, terminated, _, _ = self._env.step(action)
         return obs_next, float(reward), bool(terminated), False
-
-    def read(self, obs: Any) -> np.ndarray:
-        """Return an observation: agents see it as it is."""
-        return np.asarray(obs)
-
-    def native(self, action: Any) -> Any:
-        """Return an action: the task takes it as it is."""
-        return action
 
     def render(self) -> np.ndarray:
         """Return the picture of the task's camera, (256, 256, 3); see `draw`."""
@@ -268,8 +250,8 @@ def _sizes(env_id: str) -> tuple[int, int]:
     """Return how many numbers are observed and how many an action has."""
     robot_name, _, task = _TASKS[env_id]
     robot = _ROBOTS[robot_name]
-    own = 2 * robot.positions - 1 if task.velocities else robot.positions
-    return own + task.extra, robot.action_dim
+    robot_size = 2 * robot.positions - 1 if task.velocities else robot.positions
+    return robot_size + task.extra, robot.action_dim
 
 
 def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:

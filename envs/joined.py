@@ -1,8 +1,4 @@
-"""Environments of several tasks as one agent sees them: one space of observations and actions.
-
-- `join_specs`: the spaces' union.
-- `TaskVector`: a `VectorEnv` in a wider space, under a `Shift`.
-"""
+"""Environments of several tasks as one agent sees them: one space of observations and actions."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,10 +15,9 @@ _SAME = ("obs_dtype", "frame_stack", "obs_scale", "clip_rewards", "repeat_first"
 
 
 def join_specs(specs: Sequence[EnvSpec]) -> EnvSpec:
-    """Return the union of the spaces of environments.
+    """Return the union of the spaces of environments: the widest observations, all actions.
 
-    It has as many coordinates or channels as the widest, and all actions. What only one
-    environment has, such as its step limit, is that of the first.
+    What only one environment has, such as its step limit, is that of the first.
 
     Raises:
         ValueError: naming the first environment and one that does not go with it.
@@ -33,8 +28,8 @@ def join_specs(specs: Sequence[EnvSpec]) -> EnvSpec:
         if problem:
             raise ValueError(f"envs '{first.id}' and '{other.id}' cannot be joined: {problem}")
     shape = (max(s.obs_shape[0] for s in specs), *first.obs_shape[1:])
-    num_actions = max((s.num_actions or 0 for s in specs), default=0) or None
-    action_dim = max((s.action_dim or 0 for s in specs), default=0) or None
+    num_actions = max(s.num_actions or 0 for s in specs) or None
+    action_dim = max(s.action_dim or 0 for s in specs) or None
     ids = "+".join(dict.fromkeys(s.id for s in specs))
     return dataclasses.replace(
         first,
@@ -66,8 +61,8 @@ class TaskVector:
     """Environments as a task shows them; used as a `VectorEnv` is.
 
     Coordinates or channels that the environment lacks are zero. Actions it lacks are action 0, and
-    further entries of vectors are ignored. Actions that are done late come after those of action 0
-    or zeros, with which every episode begins.
+    further entries of vectors are ignored. Late actions come after those of action 0 or zeros, with
+    which every episode begins.
 
     Attributes:
         spec: the joined description, with the environment's own bar of success.
@@ -82,6 +77,8 @@ class TaskVector:
         size = env.spec.action_dim
         one, kind = ((), np.int64) if size is None else ((size,), np.float32)
         self._late = np.zeros((shift.delay, env.num_envs, *one), kind)  # the next one first
+        self.render, self.close = env.render, env.close
+        self.learned, self.take_over = env.learned, env.take_over
 
     @property
     def restarts(self) -> bool:
@@ -115,22 +112,17 @@ class TaskVector:
         return np.pad(obs, [(0, 0), (0, missing), *[(0, 0)] * (obs.ndim - 2)])
 
     def _done(self, actions: np.ndarray) -> np.ndarray:
-        """Return the actions that the environments get."""
-        own = self._env.spec
-        if own.num_actions is None:
-            actions = actions[:, : own.action_dim] * np.float32(self._shift.scale)
+        spec = self._env.spec
+        if spec.num_actions is None:
+            actions = actions[:, : spec.action_dim] * np.float32(self._shift.scale)
         else:
-            actions = np.where(actions < own.num_actions, actions, 0)
+            actions = np.where(actions < spec.num_actions, actions, 0)
         if not self._shift.delay:
             return actions
         now = self._late[0].copy()
         self._late[:-1] = self._late[1:]
         self._late[-1] = actions
         return now
-
-    def render(self, index: int = 0) -> np.ndarray:
-        """Return the picture of one environment."""
-        return self._env.render(index)
 
     def state_dict(self, level: str = "exact") -> State:
         """Return everything that decides the future, as `VectorEnv.state_dict` does."""
@@ -142,15 +134,3 @@ class TaskVector:
         """Continue where `state` was taken, as `VectorEnv.load_state_dict` does."""
         self._env.load_state_dict(state["env"], rngs)
         self._late[:] = state["late"]
-
-    def learned(self) -> list[list[State]]:
-        """Return the running statistics of each environment's wrappers."""
-        return self._env.learned()
-
-    def take_over(self, learned: Sequence[list[State]], freeze: bool = False) -> None:
-        """Go on with running statistics, as `VectorEnv.take_over` does."""
-        self._env.take_over(learned, freeze)
-
-    def close(self) -> None:
-        """Close the environments and end the workers."""
-        self._env.close()

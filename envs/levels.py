@@ -1,18 +1,16 @@
 """How an environment of somebody else's goes on after an interruption: one rule, tried out once.
 
-- exact: its state is put back, by its own ``state_dict()`` and ``load_state_dict(state)``.
+- exact: its state is put back, by its own ``state_dict()`` and ``load_state_dict(state)`` and those
+  of its wrappers; a wrapper that has neither must hold no state.
 - replayed: a new one plays the open episode's actions again.
 - restarted: a new episode begins.
 
-- `LEVELS`, `Level`: these, and why one is not a better one.
-- `find_level`: the best one that an environment passes, here or in a worker process.
-
-A trial counts steps, never time, so that it finds the same on every machine.
+A trial counts steps, never time, so that its result is the same on every machine.
 """
 
 import random
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -59,14 +57,10 @@ def find_level(
     Two environments are built from equal generators, and must do the same for some steps. Then the
     state of one, in the midst of an episode that is not its first, is put into a new one. The same
     actions must have the same results, bit for bit, over another reset too, and while other ones
-    are played. This is done several times. An environment that moves a global generator of NumPy,
-    Python or PyTorch passes nothing. One that raises an error here is restarted: a run shows the
-    error in its own place.
+    are played. One that moves a global generator of NumPy, Python or PyTorch passes nothing. One
+    that raises an error is restarted: a run shows the error in its own place.
 
-    Args:
-        make_env: builds one from a generator; with a worker, picklable.
-        worker: whether to try it in a worker process.
-        timeout: seconds that a worker may take for a step.
+    With `worker` a worker process does it, which may take `timeout` seconds for a step.
 
     Raises:
         EnvFailed: for what is no error of Python's, such as SystemExit.
@@ -74,13 +68,13 @@ def find_level(
     """
     if not worker:
         trial = _Tried(make_env)
-        while (found := trial.advance()) is None:
+        while (level := trial.advance()) is None:
             pass
-        return found
+        return level
     with closing(WorkerGroups(_Tried, [(make_env,)], timeout)) as workers:
-        while (found := workers.call("advance", [()])[0]) is None:
+        while (level := workers.call("advance", [()])[0]) is None:
             pass
-    return found
+    return level
 
 
 class _Tried:
@@ -114,8 +108,11 @@ def _tried(make_env: Callable[[np.random.Generator], Env]) -> Generator[None, No
         problems = dict.fromkeys(problems, why)
     passed = [level for level, problem in problems.items() if not problem]
     best = passed[0] if passed else LEVELS[-1]
-    worse = {level: problems[level] for level in LEVELS[: LEVELS.index(best)]}
-    return Level(best, _reason_text(worse))
+    reasons: dict[str, list[str]] = {}
+    for level in LEVELS[: LEVELS.index(best)]:
+        reasons.setdefault(problems[level], []).append(level)
+    text = (f"not {' or '.join(names)}: {why}" for why, names in reasons.items())
+    return Level(best, "; ".join(text))
 
 
 def _told(error: BaseException) -> str:
@@ -125,18 +122,8 @@ def _told(error: BaseException) -> str:
     raise error
 
 
-def _reason_text(problems: Mapping[str, str]) -> str:
-    """Say what keeps an environment from which levels."""
-    levels: dict[str, list[str]] = {}
-    for level, problem in problems.items():
-        levels.setdefault(problem, []).append(level)
-    return "; ".join(f"not {' or '.join(names)}: {why}" for why, names in levels.items())
-
-
 def _compared(
-    make_env: Callable[[np.random.Generator], Env],
-    groups: list[EnvGroup],
-    problems: dict[str, str],
+    make_env: Callable[[np.random.Generator], Env], groups: list[EnvGroup], problems: dict[str, str]
 ) -> Generator[None, None, None]:
     """Try two environments, which `groups` gets; note in `problems` what keeps them from levels."""
     groups.append(EnvGroup(make_env, [np.random.default_rng(1)]))
@@ -174,13 +161,7 @@ def _compared(
 def _resumed(
     level: str, make_env: Callable[[np.random.Generator], Env], groups: list[EnvGroup]
 ) -> _Trial:
-    """Say what differs where the state of one is put into a new one; empty if nothing does.
-
-    Args:
-        level: how it is put there.
-        make_env: makes the new one.
-        groups: two that are played beside each other, the first and the last; new ones join them.
-    """
+    """Say what differs where the state of one is put into a new one; empty if nothing does."""
     for number, away in enumerate(AWAY):
         one, other = groups[0], groups[-1]
         one.reset()  # so that the episode is not its first
@@ -208,7 +189,7 @@ def _resumed(
 
 def _unlike(state: State, again: State) -> str:
     """Say which wrapper is in another state than it was saved in; empty if none is known to be."""
-    both = (found.get("simulator", {}).get("others", []) for found in (state, again))
+    both = (one.get("simulator", {}).get("others", []) for one in (state, again))
     for (name, before), (_, now) in zip(*both, strict=True):
         if before is None or before != now:
             return f"its wrapper {name} holds a state, and {_LACKS}"
@@ -218,32 +199,27 @@ def _unlike(state: State, again: State) -> str:
 def _play(
     group: EnvGroup, count: int, seed: int, beside: EnvGroup | None = None
 ) -> Generator[None, None, list[_Step]]:
-    """Play on with random actions, and return what happened.
+    """Play `count` random steps on, and return what happened.
 
-    Args:
-        group: what is played; new episodes begin where one ends.
-        count: how many steps.
-        seed: of the actions.
-        beside: begins an episode and is played meanwhile, of which `group` must not notice. Then a
-            new episode of `group` follows, which must not depend on those before.
+    `beside` begins an episode and is played meanwhile, of which `group` must not notice. Then a
+    new episode of `group` follows, which must not depend on those before.
     """
-    rng, found = np.random.default_rng(seed), list[_Step]()
-    others = np.random.default_rng(seed + 1)
+    rng, steps = np.random.default_rng(seed), list[_Step]()
+    other_rng = np.random.default_rng(seed + 1)
     if beside is not None:
         beside.reset()
     for number in range(count + (AFTER_RESET if beside is not None else 0)):
         if number == count:
-            found.append((group.reset().tobytes(),))
-        found.append(_step(group, rng))
+            steps.append((group.reset().tobytes(),))
+        steps.append(_step(group, rng))
         yield
         if beside is not None:
-            _step(beside, others)
+            _step(beside, other_rng)
             yield
-    return found
+    return steps
 
 
 def _step(group: EnvGroup, rng: np.random.Generator) -> _Step:
-    """Take a random step, and return what came of it."""
     spec = group.spec
     if spec.num_actions is None:
         actions = rng.uniform(-1, 1, (1, spec.action_dim or 1)).astype(np.float32)
@@ -260,7 +236,7 @@ def _watched() -> Iterator[list[str]]:
     torch = sys.modules.get("torch")  # not imported for this
     numpy: Any = np.random.get_state()
     python = random.getstate()
-    own = None if torch is None else torch.get_rng_state()
+    torch_state = None if torch is None else torch.get_rng_state()
     moved: list[str] = []
     try:
         yield moved
@@ -273,6 +249,6 @@ def _watched() -> Iterator[list[str]]:
         np.random.set_state(numpy)
         random.setstate(python)
         if torch is not None:
-            if not torch.equal(own, torch.get_rng_state()):
+            if not torch.equal(torch_state, torch.get_rng_state()):
                 moved.append("PyTorch")
-            torch.set_rng_state(own)
+            torch.set_rng_state(torch_state)

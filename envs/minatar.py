@@ -4,9 +4,8 @@ Young & Tian 2019, arXiv:1903.03176. Observations are uint8 (channels, 10, 10) o
 
 Options: `sticky` probability of repeating the previous action; `ramping` whether games get harder
 as they go on; `full_action_space` all six actions (MinAtar's v0 ids) instead of the game's minimal
-set (its v1 ids); `max_episode_steps` steps until truncation. MinAtar itself sets no limit, and a
-Seaquest agent that stays at the surface plays for ever, so the default of 10 000 only ends
-episodes that would stall an evaluation. Freeway's own limit of 2500 steps terminates, as there.
+set (its v1 ids); `max_episode_steps` until truncation: MinAtar has no limit, and a Seaquest agent
+that stays at the surface plays for ever. Freeway's own limit of 2500 steps terminates, as there.
 """
 
 from typing import Any
@@ -50,7 +49,6 @@ class MinAtarSimulator:
         ramping: bool,
         full_action_space: bool,
     ) -> None:
-        """Build a game that draws from `rng` and from nothing else."""
         minatar = require("minatar", "rlplast[minatar]")
         self._wrapper = minatar.Environment(
             game, sticky_action_prob=sticky, difficulty_ramping=ramping
@@ -95,11 +93,11 @@ class MinAtarSimulator:
         Raises:
             ValueError: when the attributes are not those of the installed MinAtar.
         """
-        ours, theirs = set(self._game_state()), set(state["game"])
-        if ours != theirs:
+        installed, saved = set(self._game_state()), set(state["game"])
+        if installed != saved:
             raise ValueError(
                 f"the state of MinAtar's {self._wrapper.game_name()} has other attributes than "
-                f"the installed version: {sorted(ours ^ theirs)}"
+                f"the installed version: {sorted(installed ^ saved)}"
             )
         for name, value in state["game"].items():
             setattr(self._wrapper.env, name, plain(value))
@@ -140,8 +138,8 @@ def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
 
 def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
     spec = _spec(env_id, options)
-    own = {name: value for name, value in options.items() if name != "max_episode_steps"}
-    return EpisodicEnv(spec, MinAtarSimulator(_game(env_id), rng, **own), rng)
+    game_options = {name: value for name, value in options.items() if name != "max_episode_steps"}
+    return EpisodicEnv(spec, MinAtarSimulator(_game(env_id), rng, **game_options), rng)
 
 
 def _summary(env_id: str) -> str:

@@ -26,14 +26,13 @@ _SCALARS = (
 
 
 class MjDataState:
-    """The state of one `mujoco.MjData`, which must stay the same object."""
+    """The state of one `mujoco.MjData`, which must stay the same object.
+
+    Raises:
+        ValueError: when the model has plugins, whose state MuJoCo does not show.
+    """
 
     def __init__(self, data: Any) -> None:
-        """Find the arrays of a `mujoco.MjData`.
-
-        Raises:
-            ValueError: when the model has plugins, whose state MuJoCo does not show.
-        """
         if data.nplugin:
             raise ValueError("a MuJoCo model with plugins has no state that can be saved")
         self._data = data
@@ -93,9 +92,7 @@ def multiply(model: Any, gravity: float, friction: float) -> None:
 def quiet(mujoco: Any) -> Iterator[None]:
     """Drop MuJoCo's remarks on the tasks' own models, which are printed and written to a file.
 
-    Args:
-        mujoco: the module `mujoco`. A package that takes over its warnings, as dm_control does
-            when it is imported, has to be imported before.
+    A package that takes over its warnings, as dm_control does, has to be imported before.
     """
     before = mujoco.get_mju_user_warning()
     mujoco.set_mju_user_warning(lambda message: None)
@@ -106,17 +103,15 @@ def quiet(mujoco: Any) -> Iterator[None]:
 
 
 def _buffer_arrays(data: Any) -> dict[str, np.ndarray]:
-    """Return the arrays that live in mjData's own buffer, by name, and `energy` beside it.
-
-    The buffer starts with `qpos`, and its arrays keep their addresses as long as `data` lives;
-    those of the arena change their sizes with every step, so they are told apart by address.
-    """
+    """Return the arrays that live in mjData's own buffer, by name, and `energy` beside it."""
+    # The buffer starts with `qpos`, and its arrays keep their addresses as long as `data` lives;
+    # those of the arena change their sizes with every step, so they are told apart by address.
     start = data.qpos.__array_interface__["data"][0]
-    found = {}
+    arrays = {}
     for name in dir(data):
         value = None if name.startswith("_") else getattr(data, name)
         if isinstance(value, np.ndarray) and value.size:
             address = value.__array_interface__["data"][0]
             if start <= address < start + data.nbuffer:
-                found[name] = value
-    return {**found, "energy": data.energy}
+                arrays[name] = value
+    return {**arrays, "energy": data.energy}

@@ -1,11 +1,9 @@
 """Gymnasium's MuJoCo tasks, version 5, with exact state.
 
 Todorov et al. 2012, doi:10.1109/IROS.2012.6386109; Towers et al. 2024, arXiv:2407.17032.
-Observations are float32 vectors, actions are in [−1, 1] and rescaled to the task's own bounds.
-
 Options: those of `rlplast.envs.control`; `gravity` and `friction` multiply the constants of the
-model. Where `terminate` is off a robot that has fallen lies on until the limit. A simulation that
-blows up is reset by MuJoCo itself within the step, as in Gymnasium.
+model. With `terminate` off a robot that has fallen lies on until the limit. A simulation that blows
+up is reset by MuJoCo itself within the step, as in Gymnasium.
 """
 
 from dataclasses import dataclass
@@ -51,7 +49,7 @@ _TASKS = {
 
 
 class MujocoTask(GymTask):
-    """One task, one control step at a time; a `ControlTask`."""
+    """One task, one control step at a time; two factors change its model."""
 
     def __init__(
         self,
@@ -61,11 +59,6 @@ class MujocoTask(GymTask):
         gravity: float = 1.0,
         friction: float = 1.0,
     ) -> None:
-        """Build a task without wrappers that draws from `rng`; two factors change its model.
-
-        Raises:
-            MissingPackage: when mujoco or a package it is drawn with is not installed.
-        """
         mujoco = require("mujoco", _INSTALL)
         require("imageio", _INSTALL)  # Gymnasium's renderer imports it
         with quiet(mujoco):

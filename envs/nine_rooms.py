@@ -2,16 +2,13 @@
 
 15 × 15 cells make nine rooms of 5 × 5. Doors of one cell join neighbours, but for the middle room,
 where an episode starts: it has doors up and down alone. Moves are certain; one into a wall or off
-the edge leaves the agent in place.
-
-A step's reward is that of the cell it leaves: −0.01 × the length of the shortest way from there to
-the goal, and 3 at the goal, where any action ends the episode. An episode that reached it is a
-success. The goal is not observed. It lies in any room but the start's and the three on top.
+the edge leaves the agent in place. A step's reward is that of the cell it leaves: −0.01 × the
+length of the shortest way from there to the goal, and 3 at the goal, where any action ends the
+episode, as a success. The goal is not observed. It lies in any room but the start's and the three
+on top. Observations are one-hot vectors (225,) of the cell, row by row.
 
 Source: Chung et al. 2024, Parseval Regularization for Continual Reinforcement Learning; the
 defaults of its code (`NineRoomsEnv`).
-
-Observations are one-hot vectors (225,) of the cell, row by row. Actions: up, down, left, right.
 
 Options: `goal_seed` decides the goals; `goal_every` env_steps the next one comes, which truncates
 the running episode, null: the first one stays; `max_episode_steps`. As tasks of a sequence, with
@@ -44,9 +41,8 @@ Cell = tuple[int, int]
 
 @cache
 def _next(cell: Cell, action: int) -> Cell:
-    """Return the cell that a move leads to."""
     down, right = _MOVES[action]
-    row, column = there = cell[0] + down, cell[1] + right
+    row, column = target = cell[0] + down, cell[1] + right
     if not (0 <= row < _SIZE and 0 <= column < _SIZE):
         return cell
     if cell[0] // _ROOM != row // _ROOM:
@@ -55,21 +51,21 @@ def _next(cell: Cell, action: int) -> Cell:
         is_open = row in _DOORS_RIGHT
     else:
         is_open = True
-    return there if is_open else cell
+    return target if is_open else cell
 
 
 @cache
 def distances(goal: Cell) -> np.ndarray:
     """Return the length of the shortest way to a goal from every cell, int64 (15, 15)."""
-    found = np.full((_SIZE, _SIZE), -1)
-    found[goal], queue = 0, deque([goal])
+    lengths = np.full((_SIZE, _SIZE), -1)
+    lengths[goal], queue = 0, deque([goal])
     while queue:
         cell = queue.popleft()
-        for there in (_next(cell, action) for action in range(len(_MOVES))):
-            if found[there] < 0:
-                found[there] = found[cell] + 1
-                queue.append(there)
-    return found
+        for neighbour in (_next(cell, action) for action in range(len(_MOVES))):
+            if lengths[neighbour] < 0:
+                lengths[neighbour] = lengths[cell] + 1
+                queue.append(neighbour)
+    return lengths
 
 
 def goals(seed: int, number: int) -> list[Cell]:
@@ -79,13 +75,13 @@ def goals(seed: int, number: int) -> list[Cell]:
         >>> goals(123, 3)
         [(8, 0), (13, 3), (5, 2)]
     """
-    rng, found = np.random.default_rng(seed), []
-    while len(found) < number:
+    rng, cells = np.random.default_rng(seed), []
+    while len(cells) < number:
         row, column = map(int, rng.integers(0, _SIZE, size=2))
         in_start_room = row // _ROOM == 1 and column // _ROOM == 1
         if row >= _ROOM and not in_start_room:
-            found.append((row, column))
-    return found
+            cells.append((row, column))
+    return cells
 
 
 class NineRooms:
@@ -94,7 +90,6 @@ class NineRooms:
     step_frames = 1
 
     def __init__(self, goal_seed: int, goal_every: int | None) -> None:
-        """Begin before the first episode."""
         self._seed, self._every = goal_seed, goal_every
         self._place, self._steps = _START, 0  # steps of all episodes
         self.succeeded = False

@@ -57,32 +57,25 @@ class Family:
     make: Callable[[str, np.random.Generator, dict[str, Any]], Env]
 
 
+def _is(value: Any, kind: Any) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
 def probability(default: float) -> Option:
     """Return an option in [0, 1)."""
-
-    def allowed(value: Any) -> bool:
-        return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1
-
-    return Option(default, "[0, 1)", allowed)
+    return Option(default, "[0, 1)", lambda value: _is(value, int | float) and 0 <= value < 1)
 
 
 def factor() -> Option:
     """Return an option that multiplies a constant of the environment: 1 for what it has itself."""
-
-    def allowed(value: Any) -> bool:
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        return number and 0 < value <= 1e6
-
-    return Option(1.0, "(0, 1e6]", allowed)
+    return Option(1.0, "(0, 1e6]", lambda value: _is(value, int | float) and 0 < value <= 1e6)
 
 
 def count(default: int | None, none_means: str = "") -> Option:
     """Return an option that is an integer from 1, or None where that means something."""
 
     def allowed(value: Any) -> bool:
-        if value is None:
-            return bool(none_means)
-        return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        return bool(none_means) if value is None else _is(value, int) and value >= 1
 
     null = f", null: {none_means}" if none_means else ""
     return Option(default, f"integer >= 1{null}", allowed)
@@ -90,11 +83,8 @@ def count(default: int | None, none_means: str = "") -> Option:
 
 def whole(default: int, low: int, high: int) -> Option:
     """Return an option that is an integer from `low` to `high`."""
-
-    def allowed(value: Any) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-
-    return Option(default, f"integer in [{low}, {high}]", allowed)
+    words = f"integer in [{low}, {high}]"
+    return Option(default, words, lambda value: _is(value, int) and low <= value <= high)
 
 
 def switch(default: bool) -> Option:

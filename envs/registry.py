@@ -1,6 +1,6 @@
 """Environments by id.
 
-Installed packages may bring more, by entry points of the group ``rlplast.envs``. They are imported
+Installed packages may bring more, by entry points of the group ``rlplast.envs``, which are imported
 when an id is asked for that is not known without them, and for the list.
 """
 
@@ -69,7 +69,6 @@ def register(family: Family) -> None:
 
 
 def _place(function: Any) -> tuple[str, str]:
-    """Return where a function is defined."""
     return function.__module__, getattr(function, "__qualname__", repr(function))
 
 
@@ -94,33 +93,28 @@ def _resolve(env_id: str, given: dict[str, Any]) -> tuple[Family, dict[str, Any]
 
 
 def _hint(env_id: str) -> str:
-    """Say what may have been meant by an unknown id."""
-    own = custom.PREFIX
-    if env_id.startswith(own) and (newest := custom.other_version(env_id)):
+    prefix = custom.PREFIX
+    if env_id.startswith(prefix) and (newest := custom.other_version(env_id)):
         return f"did you mean '{newest}'?"
     # Any two short names of Gymnasium's with a version are alike, so these need a nearer match.
-    cutoff = 0.8 if env_id.startswith(own) else 0.6
+    cutoff = 0.8 if env_id.startswith(prefix) else 0.6
     near = difflib.get_close_matches(env_id, [*_FAMILY_OF, *custom.own_ids()], 1, cutoff)
     hints = [f"did you mean '{near[0]}'?"] if near else []
-    if not near and not env_id.startswith(own):
+    if not near and not env_id.startswith(prefix):
         families = sorted({known.split("/")[0] + "/" for known in _FAMILY_OF})
         hints.append(f"ids start with {', '.join(families)};")
-    if not near or env_id.startswith(own):
+    if not near or env_id.startswith(prefix):
         hints.append(
-            f"{'Else an' if near else 'an'} environment of your own is {own}<its id in "
+            f"{'Else an' if near else 'an'} environment of your own is {prefix}<its id in "
             "Gymnasium's registry>, once the module that registers it is imported"
         )
     return " ".join(hints)
 
 
 def spec(env_id: str, **options: Any) -> EnvSpec:
-    """Describe an environment; needs no package of its family.
+    """Describe an environment; one of the user's own is built for it and closed again.
 
-    An environment of the user's own is built for it and closed again.
-
-    Raises:
-        UnknownEnv: for an unknown id.
-        ValueError: for an unknown option or a value out of its range.
+    Raises as `make` does.
     """
     family, resolved = _resolve(env_id, options)
     return family.spec(env_id, resolved)
@@ -153,12 +147,10 @@ def make_vector(
         workers: processes that the environments are split over; 0 for this process. Trajectories
             do not depend on it.
         timeout: seconds that a process may take to answer.
-        options: as for `make`.
+        options: as for `make`, and so are errors.
 
     Raises:
-        UnknownEnv: for an unknown id.
-        ValueError: for a bad option, worker count or list of generators.
-        MissingPackage: when the family's package is not installed.
+        ValueError: for a bad worker count or list of generators too.
     """
     family, resolved = _resolve(env_id, options)
     make_env = _maker(family, env_id, resolved, workers)
@@ -168,17 +160,8 @@ def make_vector(
 def find_resume(env_id: str, workers: int = 0, timeout: float = TIMEOUT, **options: Any) -> Level:
     """Return how a run on an environment goes on after an interruption.
 
-    One of the user's own is tried out, with `workers` in a worker process; others are exact.
-
-    Args:
-        env_id: its id.
-        workers: as for `make_vector`.
-        timeout: seconds that a worker may take for a step of the trial.
-        options: as for `make`.
-
-    Raises:
-        UnknownEnv, ValueError, MissingPackage: as `make_vector` does.
-        EnvFailed, WorkerDied: if the trial cannot go on, see `find_level`.
+    One of the user's own is tried out (`find_level`, which raises if the trial cannot go on), with
+    `workers` in a worker process; others are exact. The rest is as for `make_vector`.
     """
     family, resolved = _resolve(env_id, options)
     if family is not custom.FAMILY:
@@ -190,42 +173,41 @@ def _maker(
     family: Family, env_id: str, options: dict[str, Any], workers: int
 ) -> Callable[[np.random.Generator], Env]:
     """Return what builds an environment from a generator, in workers too if there are any."""
-    own = custom.portable(env_id) if family is custom.FAMILY else None
+    record = custom.record_of(env_id) if family is custom.FAMILY else None
     if workers:
         remedy = "register it with an entry point 'module:Class'"
-        if own is None:
+        if record is None:
             remedy = "let its family's make be a function of a module"
-        check_portable(env_id, (own, family.make), remedy)
-    return partial(_make_here, own, family.make, env_id, options)
+        check_portable(env_id, (record, family.make), remedy)
+    return partial(_make_here, record, family.make, env_id, options)
 
 
 def _make_here(
-    own: Any | None,
+    record: Any | None,
     build: Callable[[str, np.random.Generator, dict[str, Any]], Env],
     env_id: str,
     options: dict[str, Any],
     rng: np.random.Generator,
 ) -> Env:
     """Build an environment, perhaps in a worker where the user's module was not imported."""
-    if own is not None:
-        custom.register_again(own)
+    if record is not None:
+        custom.register_again(record)
     return build(env_id, rng, options)
 
 
 def list_envs() -> list[dict[str, Any]]:
     """Return a row for every id, whether or not its package is installed.
 
-    Of the ids in Gymnasium's registry, those of plug-ins are among them.
-
-    Rows are `{"name", "family", "summary", "params", "source", "from"}`, where `params` maps each
-    option to its `default` and `range`, and `from` says whose the environment is.
+    Of the ids in Gymnasium's registry, those of plug-ins are among them. Rows are `{"name",
+    "family", "summary", "params", "source", "from"}`; `params` maps each option to its `default`
+    and `range`, and `from` says whose the environment is.
     """
-    found = {}
+    known = {}
     if plugins.load(plugins.ENVS):
         for env_id in custom.own_ids():
             if owner := plugins.owner(custom.module_of(env_id)):
-                found[env_id] = (custom.FAMILY, owner)
-    found |= {env_id: (f, _FROM.get(env_id, "rlplast")) for env_id, f in _FAMILY_OF.items()}
+                known[env_id] = (custom.FAMILY, owner)
+    known |= {env_id: (f, _FROM.get(env_id, "rlplast")) for env_id, f in _FAMILY_OF.items()}
     return [
         {
             "name": env_id,
@@ -238,5 +220,5 @@ def list_envs() -> list[dict[str, Any]]:
             "source": family.source,
             "from": origin,
         }
-        for env_id, (family, origin) in sorted(found.items())
+        for env_id, (family, origin) in sorted(known.items())
     ]

@@ -12,14 +12,12 @@ __all__ = ["RecordedEnv"]
 
 
 class RecordedEnv:
-    """An `Env` that notes what its open episode began with, and its actions.
+    """An `Env` that notes its open episode: its generator's state at the reset, and actions.
 
-    All its randomness comes from its generator. So the generator's state at a reset and the actions
-    since then lead another one to the same place, if it repeats itself.
+    `rng` is what `env` draws from; `longest` is how many actions are kept.
     """
 
     def __init__(self, env: EpisodicEnv, rng: np.random.Generator, longest: int) -> None:
-        """Wrap `env`, which draws from `rng`; `longest` is how many actions are kept."""
         self._env, self._rng, self._longest = env, rng, longest
         self.spec, self.border = env.spec, env.border
         self.render, self.close = env.render, env.close
@@ -43,21 +41,16 @@ class RecordedEnv:
         """Return the next observation, the unclipped reward, terminated and truncated."""
         if len(self._actions) <= self._longest:  # one more says that they are too many
             self._actions.append(action if isinstance(action, int) else np.array(action))
-        found = self._env.step(action)
-        obs, reward, terminated, truncated = found
+        result = self._env.step(action)
+        obs, reward, terminated, truncated = result
         self._note(obs, struct.pack("d??", reward, terminated, truncated))
-        return found
+        return result
 
     def _note(self, obs: np.ndarray, rest: bytes = b"") -> None:
         self._checksum = zlib.crc32(rest, zlib.crc32(obs.tobytes(), self._checksum))
 
     def state_dict(self, level: str = "exact") -> State:
-        """Return all that decides the future, as a copy.
-
-        Args:
-            level: of `rlplast.envs.levels.LEVELS`: exact for the environment's own state, replayed
-                for the open episode, restarted for nothing of it.
-        """
+        """Return the state of a `level` of `LEVELS`: its own, its open episode, or nothing."""
         if level == "exact":
             return self._env.state_dict()
         untold, episode = "", None
@@ -79,8 +72,7 @@ class RecordedEnv:
 
         Raises:
             ValueError: when the state belongs to another environment.
-            CannotContinue: when its episode, played again, goes otherwise, or its state cannot be
-                put back.
+            CannotContinue: when its episode, played again, goes otherwise, or a state does not fit.
         """
         if "episode" not in state:
             self._env.load_state_dict(state)
@@ -92,7 +84,6 @@ class RecordedEnv:
         load_rng_state(self._rng, state["rng"])
 
     def _play(self, episode: State) -> None:
-        """Play an episode again."""
         load_rng_state(self._rng, episode["start"])
         again = f"its open episode, played again for {len(episode['actions'])} steps,"
         try:

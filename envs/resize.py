@@ -20,8 +20,8 @@ class BoxTaps:
 
     Attributes:
         index: input positions, one array (size_out,) per tap.
-        weight: their weights, one column (size_out, 1) per tap; integers that add up to `total`.
-        total: the sum of weights of every output position.
+        weight: their weights, one column (size_out, 1) per tap.
+        total: the sum of the integer weights of every output position.
     """
 
     index: list[np.ndarray]
@@ -30,11 +30,9 @@ class BoxTaps:
 
 
 def box_taps(size_in: int, size_out: int) -> BoxTaps:
-    """Return the filter that shrinks an axis of `size_in` pixels to `size_out`.
-
-    In units of 1 / lcm of both sizes, an input pixel is `unit` long and an output pixel `total`,
-    so that every overlap is an integer.
-    """
+    """Return the filter that shrinks an axis of `size_in` pixels to `size_out`."""
+    # In units of 1 / lcm of both sizes every overlap is an integer: an input pixel is `unit` long,
+    # an output pixel `total`.
     divisor = int(np.gcd(size_in, size_out))
     total, unit = size_in // divisor, size_out // divisor
     starts = np.arange(size_out) * total
@@ -64,8 +62,5 @@ def area_resize(picture: np.ndarray, rows: BoxTaps, columns: BoxTaps) -> np.ndar
 
 
 def grey(picture: np.ndarray) -> np.ndarray:
-    """Return the luma of a uint8 picture (..., 3) of red, green and blue, rounding halves up.
-
-    Source: Rec. ITU-R BT.601, as OpenCV's `COLOR_RGB2GRAY`.
-    """
+    """Return the luma of a uint8 picture (..., 3) by Rec. ITU-R BT.601, rounding halves up."""
     return ((picture @ _LUMA + (1 << _LUMA_BITS - 1)) >> _LUMA_BITS).astype(np.uint8)

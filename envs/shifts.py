@@ -1,8 +1,5 @@
 """One environment as many tasks: what it shows and does is changed, by a draw for each task.
 
-- `SHIFTS`: the changes by name, with the defaults and ranges of their parameters.
-- `Shift`: one draw; `draw_shift` makes it, `NO_SHIFT` changes nothing.
-
 | name | a task draws | source |
 |---|---|---|
 | permuted_observations | an order of coordinates and their signs; of channels; of pixels | |
@@ -77,13 +74,7 @@ NO_SHIFT = Shift()
 
 
 def draw_shift(name: str, spec: EnvSpec, rng: np.random.Generator, **params: Any) -> Shift:
-    """Draw a task.
-
-    Args:
-        name: one of `SHIFTS`.
-        spec: of the environment.
-        rng: what is drawn from.
-        params: all parameters of the shift.
+    """Draw a task by one of `SHIFTS`, all of whose `params` are given.
 
     Raises:
         ValueError: if it does not go with the environment.

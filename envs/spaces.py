@@ -1,12 +1,8 @@
-"""What an agent sees of Gymnasium's spaces, and how it acts in them; spaces are never sampled.
-
-- `seen`: observations as a float32 vector or as a uint8 picture.
-- `acted`: actions as an integer, or as a vector with bounds.
-"""
+"""What an agent sees of Gymnasium's spaces, and how it acts in them; spaces are never sampled."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -59,8 +55,7 @@ def seen(env_id: str, space: Any, keys: Sequence[str] | None = None) -> Seen:
 
     A Box of bytes with two or three axes, each of three axes being the smaller of the first and
     the last as channels, is a picture. All else is flattened in Gymnasium's order, with integers
-    of Discrete and MultiDiscrete as one-hot vectors. Numbers are cast to float32 alone, and not to
-    the type of their space, which may be unable to hold them.
+    of Discrete and MultiDiscrete as one-hot vectors.
 
     Args:
         env_id: named in errors.
@@ -70,24 +65,20 @@ def seen(env_id: str, space: Any, keys: Sequence[str] | None = None) -> Seen:
     Raises:
         ValueError: for spaces of other kinds, keys it does not have, or no entries.
     """
-    pick: Callable[[Any], Any] = _same
     kind = type(space).__name__
-    if keys is not None:
-        known = list(space) if kind == "Dict" else []
-        if missing := [key for key in keys if key not in known]:
-            raise ValueError(
-                f"option 'keys' of env '{env_id}' has {missing[0]!r}: allowed are "
-                f"{', '.join(known) or f'none, since its observations are {kind}'}"
-            )
+    known = list(space) if kind == "Dict" else []
+    chosen = known if keys is None else keys
+    if missing := [key for key in chosen if key not in known]:
+        raise ValueError(
+            f"option 'keys' of env '{env_id}' has {missing[0]!r}: allowed are "
+            f"{', '.join(known) or f'none, since its observations are {kind}'}"
+        )
+    pick: Callable[[Any], Any] = lambda obs: obs  # noqa: E731
+    if len(chosen) == 1:
+        space, pick = space[chosen[0]], itemgetter(chosen[0])
+    elif keys is not None:
         spaces = require("gymnasium.spaces", "gymnasium")
-        if len(keys) == 1:
-            space, pick = space[keys[0]], partial(_entry, keys[0])
-        else:
-            space = spaces.Dict({key: space[key] for key in keys})
-            pick = partial(_entries, tuple(keys))
-    elif kind == "Dict" and len(space) == 1:
-        (key,) = space
-        space, pick = space[key], partial(_entry, key)
+        space = spaces.Dict({key: space[key] for key in keys})
     _check_parts(env_id, space, "observations")
     if type(space).__name__ == "Box" and space.dtype == np.uint8 and len(space.shape) in (2, 3):
         return _picture(env_id, space, pick)
@@ -102,12 +93,8 @@ def seen(env_id: str, space: Any, keys: Sequence[str] | None = None) -> Seen:
         )
     whole = type(space).__name__ == "Box" and space.dtype == np.uint8
     bytes_only = whole and space.low.min() == 0 and space.high.max() == 255
-    return Seen(
-        (size,),
-        "float32",
-        1 / 255 if bytes_only else 1.0,
-        partial(_flat, space, pick),
-    )
+    scale = 1 / 255 if bytes_only else 1.0
+    return Seen((size,), "float32", scale, lambda obs: np.concatenate([*_parts(space, pick(obs))]))
 
 
 def _check_parts(env_id: str, space: Any, path: str) -> None:
@@ -129,73 +116,43 @@ def _picture(env_id: str, space: Any, pick: Callable[[Any], Any]) -> Seen:
     if 0 in shape:
         raise ValueError(f"observations of env '{env_id}' have no entries: {space}")
     scale = 1 / max(1, int(space.high.max()))
-    if len(shape) == 2:
-        return Seen((1, *shape), "uint8", scale, partial(_grey, shape, pick))
-    if shape[-1] <= shape[0]:
-        turned = (shape[2], shape[0], shape[1])
-        return Seen(turned, "uint8", scale, partial(_channels_first, shape, pick))
-    return Seen(shape, "uint8", scale, partial(_checked, shape, pick))
 
+    def turned(picture: np.ndarray) -> np.ndarray:
+        if len(shape) == 2:
+            return picture[None]
+        return np.moveaxis(picture, -1, 0) if shape[-1] <= shape[0] else picture
 
-def _same(obs: Any) -> Any:
-    return obs
-
-
-def _entry(key: str, obs: Any) -> Any:
-    return obs[key]
-
-
-def _entries(keys: tuple[str, ...], obs: Any) -> dict[str, Any]:
-    return {key: obs[key] for key in keys}
-
-
-def _checked(shape: tuple[int, ...], pick: Callable[[Any], Any], obs: Any) -> np.ndarray:
-    return _bytes(_boxed(shape, pick(obs)))
+    seen_shape = turned(np.empty(shape)).shape
+    return Seen(seen_shape, "uint8", scale, lambda obs: turned(_bytes(_boxed(shape, pick(obs)))))
 
 
 def _boxed(shape: tuple[int, ...], obs: Any) -> np.ndarray:
-    found = np.asarray(obs)
-    if found.shape != shape or found.dtype.kind not in "biuf":
+    array = np.asarray(obs)
+    if array.shape != shape or array.dtype.kind not in "biuf":
         raise ValueError(
-            f"{found.dtype} of shape {found.shape} where numbers of shape {shape} belong"
+            f"{array.dtype} of shape {array.shape} where numbers of shape {shape} belong"
         )
-    return found
+    return array
 
 
-def _bytes(found: np.ndarray) -> np.ndarray:
-    if found.dtype == np.uint8:
-        return found
+def _bytes(array: np.ndarray) -> np.ndarray:
+    if array.dtype == np.uint8:
+        return array
     with np.errstate(invalid="ignore"):
-        rounded = found.astype(np.uint8)
-    if not np.array_equal(rounded, found):
-        raise ValueError(f"{found.dtype} where whole numbers from 0 to 255 belong")
-    return rounded
-
-
-def _grey(shape: tuple[int, ...], pick: Callable[[Any], Any], obs: Any) -> np.ndarray:
-    return _checked(shape, pick, obs)[None]
-
-
-def _channels_first(shape: tuple[int, ...], pick: Callable[[Any], Any], obs: Any) -> np.ndarray:
-    return np.moveaxis(_checked(shape, pick, obs), -1, 0)
-
-
-def _flat(space: Any, pick: Callable[[Any], Any], obs: Any) -> np.ndarray:
-    return np.concatenate(list(_parts(space, pick(obs))))
+        whole = array.astype(np.uint8)
+    if not np.array_equal(whole, array):
+        raise ValueError(f"{array.dtype} where whole numbers from 0 to 255 belong")
+    return whole
 
 
 def _parts(space: Any, obs: Any) -> Iterator[np.ndarray]:
-    """Yield the vectors that an observation of a space consists of, in Gymnasium's order.
-
-    Numbers stay as they are, whatever the type of their Box.
-
-    Raises:
-        ValueError: unless it has the shapes of the space, and its integers.
-    """
+    """Yield the vectors that an observation of a space consists of, in Gymnasium's order."""
+    # Gymnasium's `flatten` alone would cast numbers to the type of their space, which may be unable
+    # to hold them, and take what is not of the space.
     kind = type(space).__name__
     if kind == "Box":
-        found = _boxed(space.shape, obs)
-        yield (_bytes(found) if space.dtype == np.uint8 else found).reshape(-1)
+        array = _boxed(space.shape, obs)
+        yield (_bytes(array) if space.dtype == np.uint8 else array).reshape(-1)
     elif kind == "Dict":
         for key, part in space.items():
             yield from _parts(part, obs[key])
@@ -206,37 +163,31 @@ def _parts(space: Any, obs: Any) -> Iterator[np.ndarray]:
         yield _whole(obs, space.shape, 0, 2).reshape(-1)
     else:
         one = kind == "Discrete"
-        sizes = np.array([space.n]) if one else space.nvec.reshape(-1)
         obs, shape = (np.reshape(obs, ()), ()) if one else (obs, space.shape)
-        chosen = _whole(obs, shape, space.start, space.n if one else space.nvec) - space.start
-        hot = np.zeros(sizes.sum(), np.float32)
-        hot[np.cumsum(sizes) - sizes + chosen.reshape(-1).astype(np.int64)] = 1
-        yield hot
+        chosen = _whole(obs, shape, space.start, space.n if one else space.nvec)
+        flatten = require("gymnasium.spaces.utils", "gymnasium").flatten
+        yield flatten(space, chosen.astype(space.dtype)).astype(np.float32)
 
 
 def _whole(obs: Any, shape: tuple[int, ...], start: Any, count: Any) -> np.ndarray:
-    found = _boxed(shape, obs)
-    if ((found < start) | (found >= start + count) | (found % 1 != 0)).any():
-        raise ValueError(f"{found.tolist()} is none of the integers of its space")
-    return found
+    array = _boxed(shape, obs)
+    if ((array < start) | (array >= start + count) | (array % 1 != 0)).any():
+        raise ValueError(f"{array.tolist()} is none of the integers of its space")
+    return array
 
 
 def acted(env_id: str, space: Any) -> Acted:
-    """Return how an agent acts in a space.
+    """Return how an agent acts in a space, the environment's `action_space`.
 
     A MultiDiscrete or MultiBinary space of up to `MOST_ACTIONS` combinations is numbered through,
     the last entry running fastest.
-
-    Args:
-        env_id: named in errors.
-        space: the environment's `action_space`.
 
     Raises:
         ValueError: for spaces of other kinds, more combinations, or bounds that are not finite.
     """
     kind = type(space).__name__
     if kind == "Discrete":
-        return Acted(int(space.n), None, partial(_counted, space.start))
+        return Acted(int(space.n), None, lambda action: space.start + action)
     if kind in ("MultiDiscrete", "MultiBinary"):
         sizes = np.full(space.shape, 2) if kind == "MultiBinary" else space.nvec
         start = space.start if kind == "MultiDiscrete" else np.zeros(space.shape, space.dtype)
@@ -246,11 +197,16 @@ def acted(env_id: str, space: Any) -> Acted:
                 f"actions of env '{env_id}' are {kind} with {count} combinations: allowed are up "
                 f"to {MOST_ACTIONS}; wrap the environment so that it offers fewer"
             )
-        return Acted(count, None, partial(_combined, sizes, start, space.dtype))
+
+        def combined(action: int) -> np.ndarray:
+            chosen = np.array(np.unravel_index(action, sizes.reshape(-1)), space.dtype)
+            return chosen.reshape(sizes.shape) + start
+
+        return Acted(count, None, combined)
     if kind != "Box" or np.dtype(space.dtype).kind != "f" or not np.prod(space.shape, dtype=int):
-        found = f"a Box of {np.dtype(space.dtype)}, shape {space.shape}" if kind == "Box" else kind
+        given = f"a Box of {np.dtype(space.dtype)}, shape {space.shape}" if kind == "Box" else kind
         raise ValueError(
-            f"actions of env '{env_id}' are {found}: allowed are Discrete, MultiDiscrete, "
+            f"actions of env '{env_id}' are {given}: allowed are Discrete, MultiDiscrete, "
             "MultiBinary and a Box of floats; wrap the environment so that it takes one of them"
         )
     low, high = space.low.reshape(-1), space.high.reshape(-1)
@@ -264,17 +220,5 @@ def acted(env_id: str, space: Any) -> Acted:
             "actions in [-1, 1] are rescaled to the bounds, so they must be finite and apart, and "
             "so must their difference"
         )
-    return Acted(None, (low, high), partial(_shaped, space.shape))
-
-
-def _counted(start: Any, action: int) -> Any:
-    return start + action
-
-
-def _combined(sizes: np.ndarray, start: np.ndarray, dtype: Any, action: int) -> np.ndarray:
-    chosen = np.array(np.unravel_index(action, sizes.reshape(-1)), dtype)
-    return chosen.reshape(sizes.shape) + start
-
-
-def _shaped(shape: tuple[int, ...], action: np.ndarray) -> np.ndarray:
-    return np.array(action).reshape(shape)  # its own, which the environment may change
+    # A copy, which the environment may change.
+    return Acted(None, (low, high), lambda action: np.array(action).reshape(space.shape))

@@ -3,19 +3,16 @@
 The agent starts in the upper left corner (S) of a square lake and wants to the lower right one (G).
 A hole (H) ends the episode without a reward, the goal with a reward of 1. Its `max_episode_steps`
 end it too, without one: as a termination, as in the published code, so that nothing is expected
-beyond. After `switch_after` episodes the lake is another one, its mirror image about the
-diagonal: where a way went down it now goes right. Moves are certain; one off
-the edge leaves the agent in place.
+beyond. After `switch_after` episodes the lake is its mirror image about the diagonal: where a way
+went down it now goes right. Moves are certain; one off the edge leaves the agent in place.
 
 The lake of 2 × 2 is ``SH/FG``, then ``SF/HG`` (ICLR blog post 2024, "It's Time to Move On: Primacy
 Bias and Why It Helps to Forget"). Its episodes end after 2 steps.
 
-Observations are one-hot vectors (size²,) of the place, row by row. Actions: left, down, right, up.
-
-Options: `size` of the lake, 2 to 8; `map_seed` decides the holes of lakes from 3 × 3 on, which have
-a way to the goal by moves down and right alone; `switch_after` episodes, null: the lake never
-changes; `max_episode_steps`, null: size² / 2. Each environment counts its own episodes, so one made
-for an evaluation begins on the first lake.
+Observations are one-hot vectors (size²,) of the place, row by row. Options: `size` of the lake;
+`map_seed` decides the holes of lakes from 3 × 3 on, which have a way to the goal by moves down and
+right alone; `switch_after` episodes, null: never; `max_episode_steps`, null: size² / 2. Each
+environment counts its own episodes, so one made for an evaluation begins on the first lake.
 """
 
 from functools import cache
@@ -64,8 +61,8 @@ def _ways(holes: np.ndarray) -> frozenset[str]:
         for column in range(size):
             if (row, column) != (0, 0):
                 above, before = ways.get((row - 1, column), ()), ways.get((row, column - 1), ())
-                found = {f"{way}d" for way in above} | {f"{way}r" for way in before}
-                ways[row, column] = set() if holes[row, column] else found
+                reached = {f"{way}d" for way in above} | {f"{way}r" for way in before}
+                ways[row, column] = set() if holes[row, column] else reached
     return frozenset(ways[size - 1, size - 1])
 
 
@@ -76,12 +73,11 @@ def _text(holes: np.ndarray) -> str:
 
 
 class FrozenLake:
-    """One lake, then another; one frame a step."""
+    """One lake, then another; one frame a step; episodes end after `limit` steps at the latest."""
 
     step_frames = 1
 
     def __init__(self, size: int, map_seed: int, switch_after: int | None, limit: int) -> None:
-        """Begin before the first episode; each ends after `limit` steps at the latest."""
         self._limit, self._steps = limit, 0
         self._lakes = [text.split("/") for text in lakes(size, map_seed)]
         self._size, self._switch_after = size, switch_after
@@ -122,8 +118,8 @@ class FrozenLake:
         picture = cells.repeat(_CELL, axis=0).repeat(_CELL, axis=1)
         row, column = divmod(self._place, self._size)
         inside = slice(_CELL // 4, _CELL - _CELL // 4)
-        own = picture[row * _CELL :, column * _CELL :][:_CELL, :_CELL]
-        own[inside, inside] = (214, 69, 65)
+        tile = picture[row * _CELL :, column * _CELL :][:_CELL, :_CELL]
+        tile[inside, inside] = (214, 69, 65)
         return picture
 
     def state_dict(self) -> State:

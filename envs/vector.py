@@ -1,8 +1,9 @@
 """Several environments stepped together, here or in worker processes, with exact state.
 
 An episode that ends restarts within the same step (gymnasium's SAME_STEP mode), so no transition
-is stored whose action is ignored. The observation it ended with is kept beside the first one of
-the next, because a truncated episode still bootstraps from it.
+is stored whose action is ignored. The observation it ended with is returned too, because a
+truncated episode still bootstraps from it. Gymnasium's SyncVectorEnv and AsyncVectorEnv are not
+used: they cannot save and restore their environments.
 """
 
 import signal
@@ -64,10 +65,7 @@ class VectorStep:
 
 @dataclass(frozen=True)
 class GroupStep:
-    """One step of the environments of one process; `finals` maps a position to `obs_final`.
-
-    `successes` maps a position to the success of its ended episode.
-    """
+    """One step of one process; `finals` and `successes` map positions of ended episodes."""
 
     obs: np.ndarray
     finals: dict[int, np.ndarray]
@@ -79,12 +77,11 @@ class GroupStep:
 
 
 class EnvGroup:
-    """The environments of one process."""
+    """The environments of one process; `first` is the index of the first one."""
 
     def __init__(
         self, make_env: MakeEnv, rngs: Sequence[np.random.Generator], first: int = 0
     ) -> None:
-        """Build one environment per generator; `first` is the index of the first one."""
         self._make_env, self._rngs, self._first = make_env, rngs, first
         self._envs = list[Env]()
         for position in range(len(rngs)):
@@ -92,7 +89,6 @@ class EnvGroup:
         self.spec = self._envs[0].spec
 
     def _made(self, position: int) -> Env:
-        """Return a new environment."""
         try:
             return self._make_env(self._rngs[position])
         except (ValueError, ImportError):
@@ -109,24 +105,19 @@ class EnvGroup:
 
     def step(self, actions: Sequence[int] | np.ndarray) -> GroupStep:
         """Step every environment and restart those whose episode ended."""
-        obs, finals, successes, frames = [], {}, {}, 0
-        reward, terminated, truncated = [], [], []
+        rows, finals, successes, frames = [], {}, {}, 0
         for position, (env, action) in enumerate(zip(self._envs, actions, strict=True)):
-            result = self._call(position, "step", action)
-            obs_next, env_reward, env_terminated, env_truncated = result
+            obs, reward, terminated, truncated = self._call(position, "step", action)
             frames += env.step_frames
-            if env_terminated or env_truncated:
+            if terminated or truncated:
                 border = _border(env)
                 if border and (success := border.success()) is not None:
                     successes[position] = success
-                finals[position] = np.array(obs_next)  # its reset may write into the same array
-                obs_next = self._call(position, "reset")
-            obs.append(obs_next)
-            reward.append(env_reward)
-            terminated.append(env_terminated)
-            truncated.append(env_truncated)
-        stacked = np.stack(obs)
-        return GroupStep(stacked, finals, reward, terminated, truncated, frames, successes)
+                finals[position] = np.array(obs)  # its reset may write into the same array
+                obs = self._call(position, "reset")
+            rows.append((obs, reward, terminated, truncated))
+        obs, reward, terminated, truncated = map(list, zip(*rows, strict=True))
+        return GroupStep(np.stack(obs), finals, reward, terminated, truncated, frames, successes)
 
     def _call(self, position: int, method: str, *arguments: Any) -> Any:
         """Call a method of one environment; say which one it was, if its code fails."""
@@ -160,9 +151,9 @@ class EnvGroup:
 
     def take_over(self, learned: Sequence[list[State]], freeze: bool) -> None:
         """Go on with running statistics that `learned` returned."""
-        for env, found in zip(self._envs, learned, strict=True):
+        for env, statistics in zip(self._envs, learned, strict=True):
             if border := _border(env):
-                border.take_over(found, freeze)
+                border.take_over(statistics, freeze)
 
     def get_states(self, level: str = "exact") -> list[State]:
         """Return every environment's state, as `VectorEnv.state_dict` does."""
@@ -170,21 +161,19 @@ class EnvGroup:
         return [self._call(i, "state_dict", *arguments) for i, arguments in enumerate(tried)]
 
     def set_states(self, states: Sequence[State]) -> list[str | None]:
-        """Restore every environment's state.
+        """Restore every environment's state; return why an episode does not go on, else None.
 
-        Returns:
-            For each environment None if its episode goes on, else why it needs a `reset`: empty
-            where that is how it is resumed.
+        The reason is empty where that is how it is resumed; it needs a `reset` then.
         """
-        found = list[str | None]()
+        reasons = list[str | None]()
         for position, state in enumerate(states):
             try:
                 self._call(position, "load_state_dict", state)
-                found.append(None if state.get("running", True) else state.get("untold", ""))
+                reasons.append(None if state.get("running", True) else state.get("untold", ""))
             except CannotContinue as error:
                 self._renew(position, state)
-                found.append(str(error))
-        return found
+                reasons.append(str(error))
+        return reasons
 
     def _renew(self, position: int, state: State) -> None:
         """Replace an environment by a new one, which goes on with the generator of a state."""
@@ -228,8 +217,8 @@ class VectorEnv:
         spec: description of each of them.
         num_envs: how many there are.
         restarts: whether a state was loaded from which not all episodes go on: call `reset`.
-        restart_reason: what the first environment says that cannot go on from the state that was
-            loaded or taken last, though it was to be continued; empty if there is none.
+        restart_reason: why the first environment cannot go on from the state that was loaded or
+            taken last, though it was to be continued; else empty.
     """
 
     def __init__(
@@ -240,14 +229,10 @@ class VectorEnv:
         workers: int = 0,
         timeout: float = TIMEOUT,
     ) -> None:
-        """Build the environments, here or split over processes.
+        """Build the environments, here (`workers` 0) or split over at most N processes.
 
-        Args:
-            spec: what `make_env` builds.
-            make_env: builds one environment from a generator; with workers, picklable.
-            rngs: a generator of its own for each environment.
-            workers: number of processes, at most one per environment; 0 for this process.
-            timeout: seconds that a process may take to answer.
+        `make_env` builds one from a generator; with workers it must be picklable. A process may
+        take `timeout` seconds to answer.
 
         Raises:
             ValueError: for no generators, one used twice, or a bad number of workers.
@@ -275,21 +260,13 @@ class VectorEnv:
 
     @property
     def obs(self) -> np.ndarray:
-        """The observations to act on, (N, *obs_shape).
-
-        Raises:
-            RuntimeError: before `reset` or `load_state_dict`.
-        """
+        """The observations to act on, (N, *obs_shape)."""
         if self._obs is None:
             raise RuntimeError("no episode is running: call reset() or load_state_dict() first")
         return self._obs
 
     def reset(self) -> np.ndarray:
-        """Start an episode everywhere; call it at the start of a run, or where it `restarts`.
-
-        Raises:
-            NotFinite: when an observation is NaN or infinite.
-        """
+        """Start an episode everywhere; call it at the start of a run, or where it `restarts`."""
         parts = self._groups.call("reset", [()] * len(self._slices))
         obs = self._checked_obs(np.concatenate(parts))
         self._return[:] = 0
@@ -364,10 +341,10 @@ class VectorEnv:
             return
         index = int(np.argwhere(~np.isfinite(values))[0, 0])
         place = f"environment {index} of '{self.spec.id}', episode step {self._length[index]}"
-        found = np.ravel(values[index])
-        position = np.flatnonzero(~np.isfinite(found))[0]
+        entries = np.ravel(values[index])
+        position = np.flatnonzero(~np.isfinite(entries))[0]
         entry = f"entry {position} of the {what}" if values.ndim > 1 else f"the {what}"
-        raise NotFinite(f"{place}: {entry} is {found[position]}, not a finite number")
+        raise NotFinite(f"{place}: {entry} is {entries[position]}, not a finite number")
 
     def _checked(self, actions: np.ndarray) -> np.ndarray | list[int]:
         _ = self.obs  # raises before the first reset
@@ -406,8 +383,7 @@ class VectorEnv:
     def state_dict(self, level: str = "exact") -> State:
         """Return everything that decides the future, as a copy; it fits any number of workers.
 
-        Args:
-            level: how environments go on from it that were tried, of `LEVELS`.
+        `level`, of `LEVELS`, is how environments go on from it that were tried.
         """
         parts = self._groups.call("get_states", [(level,)] * len(self._slices))
         states = [state for part in parts for state in part]
@@ -424,24 +400,22 @@ class VectorEnv:
     ) -> None:
         """Continue where `state` was taken; without a reset, unless it `restarts` then.
 
-        Args:
-            state: what `state_dict` returned.
-            rngs: generators whose states each environment goes on with, instead of its own. An
-                open episode that draws from one of its own keeps that.
+        `rngs` replace the generators whose states the environments go on with. An open episode that
+        draws from one of its own keeps that.
 
         Raises:
             ValueError: when the state has another number of environments or other ones.
         """
         states = state["envs"]
         if rngs is not None:
-            drawn = map(rng_state, rngs)
-            states = [own | {"rng": rng} for own, rng in zip(states, drawn, strict=True)]
+            rng_states = map(rng_state, rngs)
+            states = [own | {"rng": rng} for own, rng in zip(states, rng_states, strict=True)]
         if len(states) != self.num_envs:
             raise ValueError(f"a state of {len(states)} environments cannot fill {self.num_envs}")
         parts = self._groups.call("set_states", [(states[part],) for part in self._slices])
-        found: list[str] = [why for part in parts for why in part if why is not None]
+        reasons: list[str] = [why for part in parts for why in part if why is not None]
         self._obs = state["obs"].copy()
-        self.restarts, self.restart_reason = bool(found), next(filter(None, found), "")
+        self.restarts, self.restart_reason = bool(reasons), next(filter(None, reasons), "")
         self._return[:] = state["episode_return"]
         self._length[:] = state["episode_length"]
 
@@ -452,15 +426,10 @@ class VectorEnv:
         attributes. Statistics outlive episodes.
         """
         parts = self._groups.call("learned", [()] * len(self._slices))
-        return [found for part in parts for found in part]
+        return [statistics for part in parts for statistics in part]
 
     def take_over(self, learned: Sequence[list[State]], freeze: bool = False) -> None:
-        """Go on with running statistics that at least as many environments `learned`.
-
-        Args:
-            learned: what `learned` returned; the i-th environment takes those of the i-th.
-            freeze: whether they stay as they are then.
-        """
+        """Go on with running statistics that as many environments or more `learned`."""
         given = [(learned[part], freeze) for part in self._slices]
         self._groups.call("take_over", given)
 

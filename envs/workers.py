@@ -73,11 +73,9 @@ def _serve(pipe: Connection, build: Callable[..., Any], arguments: tuple[Any, ..
 
 
 def _answers_within(pipe: Connection, seconds: float) -> bool:
-    """Wait for an answer; say whether there is one.
-
-    The wait is in slices: a signal that the system gives to another thread ends no wait of this
-    one, and its handler runs only after it.
-    """
+    """Wait for an answer; say whether there is one."""
+    # In slices: a signal that the system gives to another thread ends no wait of this one, and its
+    # handler runs only after it.
     end = time.monotonic() + seconds
     while not pipe.poll(min(_SLICE, max(0.0, end - time.monotonic()))):
         if time.monotonic() >= end:
@@ -135,10 +133,7 @@ class WorkerGroups:
             cleanup.pop_all()  # all of them answered: they stay
 
     def call(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Call a method of every object at once, with one argument tuple each.
-
-        Raises what the method does, as the constructor says.
-        """
+        """Call a method of every object at once, with an argument tuple each."""
         for index, (pipe, call_arguments) in enumerate(zip(self._pipes, arguments, strict=True)):
             try:
                 pipe.send((method, call_arguments))

@@ -32,7 +32,7 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("agents/replay.py", "agents/test_replay.py",
      "np.where(terminated, 0, self._gammas[steps])", "np.where(terminated, 0, self._gammas[-1])"),
     ("agents/replay.py", "agents/test_replay.py agents/test_replay_files.py",
-     "for own in (self._rng, self._again)],", "for own in (self._rng, self._rng)],"),
+     "for rng in (self._rng, self._again)],", "for rng in (self._rng, self._rng)],"),
     ("agents/losses.py", "agents/test_losses.py",
      "best = q_online_next.argmax(", "best = q_target_next.argmax("),
     ("agents/dqn.py", "agents/test_dqn.py",

@@ -7,7 +7,6 @@ are interrupted, some of them in processes of their own, and their folders damag
 import json
 import multiprocessing
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -43,7 +42,6 @@ from tests.runs import (
     forget,
     kill,
     killed_at_rename,
-    lines,
     status,
     stop,
 )
@@ -453,26 +451,6 @@ def test_null_in_place_of_any_value_of_a_state_is_refused_or_means_nothing(
         except RlplastError:  # any other error is a traceback
             refused += 1
     assert refused > 0
-
-
-def test_line_altered_before_the_checkpoint_is_named_and_the_run_goes_on(
-    halfway: Path, expected: dict[str, Any]
-) -> None:
-    path = halfway / "metrics.jsonl"
-    text = path.read_bytes()
-    place = text.index(b'"train/loss": ') + len(b'"train/loss": ')
-    digit = next(i for i in range(place, len(text)) if chr(text[i]).isdigit())
-    path.write_bytes(text[:digit] + bytes([text[digit] ^ 1]) + text[digit + 1 :])
-    messages: list[str] = []
-    run = api.resume(halfway, report=messages.append)
-    line = text[:digit].count(b"\n")
-    found = re.search(r"metrics\.jsonl was altered in lines (\d+) to (\d+) since", messages[0])
-    assert found is not None and int(found[1]) <= line + 1 <= int(found[2])
-    assert run.info["altered"] == {"metrics.jsonl": [int(found[1]), int(found[2])]}
-    pairs = zip(lines(halfway, "metrics"), expected["metrics"], strict=True)
-    differing = [a != b for a, b in pairs]
-    assert differing.index(True) == line and sum(differing) == 1
-    assert final(halfway)["tensors.safetensors"] == expected["tensors.safetensors"]
 
 
 def test_actions_out_of_range_in_a_replay_are_exit_1(halfway: Path) -> None:

@@ -1,7 +1,4 @@
-"""What the callbacks of all trainers have.
-
-- `DriverCallback`: a driver, its receipts and lines of metrics, its phases, its state.
-"""
+"""What the callbacks of all trainers have."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -17,7 +14,7 @@ __all__ = ["DriverCallback"]
 
 
 class DriverCallback:
-    """What the callbacks of all trainers have."""
+    """Receipts, lines of metrics, phases and state of a driver."""
 
     def __init__(
         self,
@@ -39,11 +36,7 @@ class DriverCallback:
         return self.driver.receipts
 
     def evaluating(self) -> AbstractContextManager[None]:
-        """Return a context with the weights that evaluations use; see `rlplast.Hooks.evaluating`.
-
-        Raises:
-            ConfigError: before training has begun.
-        """
+        """Return a context with the weights that evaluations use; ConfigError before training."""
         return self.driver.evaluating()
 
     def start_phase(self) -> None:
@@ -55,9 +48,5 @@ class DriverCallback:
         checkpoint.save(Path(path), (self.driver.clock.updates,), {}, self.driver.state_dict())
 
     def load(self, path: str | Path) -> None:
-        """Go on from the folder that `save` wrote, when the trainer goes on.
-
-        Raises:
-            DamagedFile: if a file is missing, cut or altered.
-        """
+        """Go on from the folder that `save` wrote, when the trainer goes on."""
         self.driver.load_state_dict(checkpoint.load(Path(path))[1])

@@ -1,20 +1,10 @@
 """What the adapters share: a `rlplast.Hooks` driven from inside somebody else's trainer.
 
-Updates are counted by the optimizer itself (``register_step_post_hook``), since no trainer
-calls back after each of them; other units at the trainer's own callbacks. So ticks,
-every-update hooks and hooks due by updates fire right after the optimizer step that ends an
-update, before the trainer moves its target networks and averages; hooks due in other units
-fire at a callback. A step that a GradScaler skips (fp16 overflow) is no update.
-
-What hooks read is found in `rlplast.adapters.reading`: inside updates activations of their own
-training passes, at scheduled moments those of a batch.
-
-Data-parallel trainers need nothing else: every rank fires, from streams that are equal on all
-of them, and nothing registered decides by data that only one rank has seen (such a plan would
-have to all-reduce first). After each firing ranks are compared, and the first one alone
-writes receipts.
-
-- `Driver`: counts, fires, measures, keeps receipts, has a state to save.
+Updates are counted by the optimizer itself (``register_step_post_hook``), since no trainer calls
+back after each of them; other units at the trainer's callbacks. So hooks due by updates fire right
+after the optimizer step that ends an update, before the trainer moves its target networks and
+averages. Of data-parallel trainers every rank fires, from streams that are equal on all of them;
+the first one alone writes receipts.
 """
 
 import json
@@ -28,12 +18,7 @@ from typing import Any, cast
 import torch.distributed as dist
 from torch.optim import Optimizer
 
-from rlplast.adapters.measuring import (
-    Measuring,
-    MetricsRow,
-    check_conditions,
-    refuse_conditions,
-)
+from rlplast.adapters.measuring import Measuring, MetricsRow, check_conditions, refuse_conditions
 from rlplast.adapters.penalising import add_gradients, check_terms
 from rlplast.adapters.reading import Recording, TrainerSource, check_readings
 from rlplast.adapters.state import (
@@ -51,7 +36,7 @@ from rlplast.adapters.state import (
 from rlplast.adapters.trained import check_policies, check_shared
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.context import Activations
+from rlplast.core.method.context import Activations, Source
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.readings import OwnSource
 from rlplast.core.method.receipt import Receipt
@@ -71,31 +56,14 @@ _HOLDERS: "weakref.WeakKeyDictionary[Optimizer, weakref.ref[Driver]]" = weakref.
 
 
 class Driver:
-    """A run's hooks inside a trainer.
+    """A run's hooks inside a trainer; arguments are as of `rlplast.adapters.sb3.HookCallback`.
 
-    Args:
-        hooks: the hook list of a run's config, or the path of a YAML file that holds one.
-        total: the run's length, such as ``"50k env_steps"``, which percentages refer to;
-            default: what the trainer says.
-        seed: seed of the streams that firings draw from.
-        receipts: a file to which each receipt is appended, as in a run's ``receipts.jsonl``.
-        probe: as of `rlplast.Hooks`: what scheduled hooks read; default: the trainer's own.
-        loss: as of `rlplast.Hooks`, a function of a batch of `probe`.
-        penalties: the penalties of a run's config; None where the trainer takes none.
-        layers: the layers of a run's config, which the callback puts in.
-        metrics: what is measured, see `MetricsRow`; None for nothing.
-        observes: whether the trainer reports what it measures, so that hooks may wait for it.
-
-    Attributes:
-        receipts: the receipts of this process, in order.
-        networks: what hooks may touch; empty before `begin`.
-        loaded: the state to go on from at the next `begin`, if there is one.
-        measuring: the metrics; None without any.
+    `penalties` is None where the trainer takes none; `observes` says whether the trainer reports
+    what it measures, so that hooks may wait for it.
 
     Raises:
-        ConfigError: if a list cannot be read, hooks wait for a value that never comes,
-            `total` is no number with a unit, `seed` is no whole number, or there is a loss without
-            a probe.
+        ConfigError: for a list that cannot be read, hooks that wait for a value that never comes, a
+            bad `total` or `seed`, or a loss without a probe.
     """
 
     def __init__(
@@ -125,13 +93,13 @@ class Driver:
         self.path = None if receipts is None else Path(receipts)
         self.measuring = None
         if metrics is not None:
-            beside = None if self.path is None else self.path.with_name("metrics.jsonl")
-            self.measuring = Measuring(MetricsRow.parse(metrics), beside)
-        self.receipts: list[Receipt] = []
+            lines = None if self.path is None else self.path.with_name("metrics.jsonl")
+            self.measuring = Measuring(MetricsRow.parse(metrics), lines)
+        self.receipts: list[Receipt] = []  # of this process
         self.networks: dict[str, Network] = {}
         self.units: tuple[str, ...] = ()
         self._hooks: Hooks | None = None
-        self.loaded: Mapping[str, Any] | None = None
+        self.loaded: Mapping[str, Any] | None = None  # the state to go on from
         self._whole: Callable[[], AbstractContextManager[None]] = nullcontext
         self._recording: Recording | None = None
         self._source: TrainerSource | None = None
@@ -151,7 +119,9 @@ class Driver:
         """Return the networks that the lists and the metrics name."""
         lists = [row.get("networks") for row in self._lists()]
         lists += [] if self.measuring is None else [self.measuring.row.networks]
-        names = {str(name) for own in lists if isinstance(own, list | tuple) for name in own}
+        names = {
+            str(n) for networks in lists if isinstance(networks, list | tuple) for n in networks
+        }
         keys = [str((row.get("when") or {}).get("metric")).split("/") for row in self.configs]
         return names | {parts[2] for parts in keys if parts[0] == "metric" and len(parts) > 2}
 
@@ -175,72 +145,66 @@ class Driver:
 
         Args:
             networks: what hooks may touch, by name.
-            steps: returns the optimizers of these networks whose step may end an update, and
-                whether it does just now.
+            steps: returns the optimizers whose step may end an update, and whether it does just
+                now.
             horizon: the clock at the end of training, 0 where it is not known.
             total: the run's length as the trainer sees it, None if it does not know.
             fresh: whether the trainer starts at its beginning.
             units: what schedules may count, besides updates and phases.
-            training: an object that all callbacks of one training are given, and no other
-                training's; None where the trainer itself refuses a second callback.
+            training: an object of this training alone, which all its callbacks are given; None
+                where the trainer itself refuses a second callback.
             source: where scheduled hooks read without a probe; None if nothing fits.
             shards: how many devices of this process each batch is spread over.
-            optimizers: returns all optimizers that the trainer has by then; None if it cannot be
-                asked. Then a new one is an error.
+            optimizers: returns all optimizers by then; None if a new one is an error.
             whole: a context in which all that trains says so, also inside an optimizer's step.
             **counts: the trainer's counters now.
 
         Raises:
-            ConfigError: if a schedule, an optimizer or the state at hand does not fit, a hook has
-                nothing to read, or another driver already began in this training.
+            ConfigError: if a schedule, an optimizer or the state does not fit, a hook has nothing
+                to read, or another driver already began in this training.
             DamagedFile: if the state is of other networks.
         """
         self.detach()
         self._release(steps(), training)
         again = self.loaded is None and self.clock != Clock()  # a second call of the trainer
-        state = self.state_dict() | {"weights": self._left} if again else self.loaded
+        state = self.state_dict() | {"weights": self._left} if again else self.loaded or {}
         check_start(fresh, state)
         check_shared(networks)
         self.networks, self.units = dict(networks), ("updates", *units, "phase")
-        if state is not None:
+        if state:
             restore_initial(self.networks, state["initial"])
             check_match(state, self.networks, self._lists(), self.seed, again)
-        hooks = self._parse((state or {}).get("total") or self.total or total, horizon, source)
+        hooks = self._parse(state.get("total") or self.total or total, horizon, source)
         reads = check_readings(hooks, source, self.probe, self.loss, max(shards, _processes()))
         if hooks.penalties is not None:
             reads |= check_terms(hooks.penalties, source, self.probe is not None)
         if self.measuring is not None:
-            known = source is not None or self.probe is not None
-            self.measuring.begin(
-                hooks, self.units, known, self.loss is not None, (state or {}).get("measured", {})
-            )
+            known, loss = source is not None or self.probe is not None, self.loss is not None
+            self.measuring.begin(hooks, self.units, known, loss, state.get("measured", {}))
             reads |= self.measuring.reads and self.probe is None
         check_conditions(hooks, self.measuring)
-        if state is not None:
+        if state:
             restore(hooks, state["hooks"])
         if self.path is not None and _writes():
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            cut_lines(self.path, None if state is None else state["length"])
+            cut_lines(self.path, state.get("length"))
         self._hooks, self.loaded, self._training, self._held = hooks, None, training, {}
         self._whole = whole
-        self._read(source if reads else None, (state or {}).get("probe", {}))
+        self._read(source if reads else None, state.get("probe", {}))
         self._attach(steps, optimizers)
         self.advance(**counts)
 
-    def _parse(
-        self, total: Time | str | None, horizon: Clock, source: TrainerSource | None
-    ) -> Hooks:
-        """Return the hooks of the list, which read from the user's probe, else from `source`."""
+    def _parse(self, total: Time | str | None, horizon: Clock, source: Source | None) -> Hooks:
         if total is None:
             raise ConfigError(
                 "the trainer does not know how long it will run: pass total=, as '10k updates'"
             )
         if self.total is not None:
             horizon = Clock(**{self.total.unit: int(self.total.value)})
-        own = OwnSource(self.networks, self.probe, self.loss, self.seed)
-        chosen = own if self.probe is not None or source is None else source
+        if self.probe is not None or source is None:
+            source = OwnSource(self.networks, self.probe, self.loss, self.seed)
         given = (self.configs, self.networks, total, self.seed, self.units, horizon)
-        hooks = Hooks(*given, source=chosen, penalties=self.penalties)
+        hooks = Hooks(*given, source=source, penalties=self.penalties)
         check_policies(hooks)
         hooks.watches = False  # `_renew` does that here
         return hooks
@@ -271,7 +235,6 @@ class Driver:
             self._at_end(self._recording.stop)
 
     def _at_end(self, stop: Callable[[], None]) -> None:
-        """Call a function when this lets go, or when it is gone."""
         self._stops.append(weakref.finalize(self, stop))
 
     def _attach(self, steps: Steps, optimizers: Callable[[], Sequence[Optimizer]] | None) -> None:
@@ -319,11 +282,7 @@ class Driver:
         steps: Steps,
         optimizers: Callable[[], Sequence[Optimizer]] | None,
     ) -> None:
-        """Go over to the optimizers that a trainer has set up anew, right before the first step.
-
-        Raises:
-            ConfigError: if the trainer cannot be asked, or they do not fit the networks.
-        """
+        """Go over to the optimizers that a trainer has set up anew, right before the first step."""
         if optimizers is None:
             raise ConfigError(
                 f"HookCallback: network {network.name!r} is trained by another "
@@ -335,8 +294,9 @@ class Driver:
             return  # one of the user's own
         for each in self.networks.values():
             own = {id(block.param) for block in each.blocks}
-            held = [o for o in now if own & {id(p) for g in o.param_groups for p in g["params"]}]
-            each.optimizers = tuple(held)
+            each.optimizers = tuple(
+                o for o in now if own & {id(p) for g in o.param_groups for p in g["params"]}
+            )
             each.check_optimizers()
         check_policies(cast(Hooks, self._hooks))
         for stop in self._steps:
@@ -347,11 +307,7 @@ class Driver:
         self._attach(steps, optimizers)
 
     def detach(self) -> None:
-        """Let go of the optimizers; the trainer trains on without hooks.
-
-        The hooks do not come back to weights that were trained without them: their counters would
-        lack those updates.
-        """
+        """Let go of the optimizers; the trainer trains on without hooks, which do not come back."""
         attached = bool(self._steps)
         for stop in (*self._steps, *self._stops):
             stop()
@@ -362,10 +318,7 @@ class Driver:
             self._left = fingerprint(self.networks)
 
     def end(self) -> None:
-        """Write the last summaries and let go; measure if the run is at its end.
-
-        Call it when training has ended.
-        """
+        """Write the last summaries and let go; measure if the run is at its end."""
         if self._hooks is not None and self._steps and self._hooks.at_end(self.clock):
             self.measure()
         self.flush()
@@ -389,9 +342,7 @@ class Driver:
     ) -> None:
         """Advance the clock in the units that have moved, and fire what is due.
 
-        Args:
-            activations: of the training passes of an update that has just ended, by network.
-            **counts: what has moved.
+        `activations` are of the training passes of an update that has just ended, by network.
         """
         if self._hooks is None:
             return
@@ -445,20 +396,13 @@ class Driver:
         self._keep(receipts)
 
     def evaluating(self) -> AbstractContextManager[None]:
-        """Return a context in which the networks have the weights that evaluations use.
-
-        Raises:
-            ConfigError: before `begin`.
-        """
+        """Return a context with the weights that evaluations use; ConfigError before `begin`."""
         if self._hooks is None:
             raise ConfigError("evaluating(): training has not begun, so no weights are known yet")
         return self._hooks.evaluating()
 
     def flush(self) -> None:
-        """Keep one summary receipt of each every-update hook since the last flush.
-
-        Nothing once it has let go: a trainer may still call a callback of an interrupted run.
-        """
+        """Keep one summary receipt of each every-update hook since the last flush."""
         if self._hooks is not None and self._steps:
             self._keep(self._hooks.flush())
 
@@ -471,13 +415,7 @@ class Driver:
                     file.write(json.dumps(row, allow_nan=False) + "\n")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return θ0, the hooks' state and counters, and what identifies the run.
-
-        That is the hook list, the seed and a checksum of the weights as they are now; and the
-        length of the file of receipts, and the batch that scheduled hooks read.
-
-        Nested mappings of tensors and plain values; empty before `begin`.
-        """
+        """Return θ0, the hooks' state, and what identifies the run; empty before `begin`."""
         if self._hooks is None:
             return {}
         path, hooks = self.path, self._hooks.state_dict()
@@ -499,11 +437,7 @@ class Driver:
         return [*self.configs, *(self.penalties or ()), *self.layers]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned, when the trainer begins.
-
-        Raises:
-            DamagedFile: if a part is missing.
-        """
+        """Go on from what `state_dict` returned, when the trainer begins."""
         check_form(state)
         self.detach()
         self.loaded, self._hooks, self.receipts = state or None, None, []

@@ -1,12 +1,4 @@
-"""Hooks in the Hugging Face Trainer.
-
-One network, ``model``, unless ``networks=`` names parts of it. Units: updates (optimizer steps,
-one per ``gradient_accumulation_steps`` batches), epochs and phase; an epoch counts when the next
-one begins, and none does in data without a length. The total is ``max_steps``, given or worked
-out by the Trainer.
-
-- `HookCallback`: the callback.
-"""
+"""Hooks in the Hugging Face Trainer."""
 
 import copy
 from pathlib import Path
@@ -44,7 +36,7 @@ class HookCallback(DriverCallback, TrainerCallback):
 
     Each checkpoint of the Trainer gets a folder ``rlplast`` with θ0 and the hooks' state, which is
     read back by ``train(resume_from_checkpoint=...)`` if the checkpoint lies in ``output_dir``;
-    for another place call `load` first. A state that was saved beside other weights is refused.
+    for another place call `load` first.
 
     Args:
         hooks: the hook list of a run's config, or the path of a YAML file that holds one.
@@ -80,9 +72,8 @@ class HookCallback(DriverCallback, TrainerCallback):
         if state.global_step > 0 and self.driver.loaded is None:
             self.load(_saved(args, state.global_step))
         # Only with a length does the Trainer know epochs; without, a schedule in them is refused.
-        counted: dict[str, Any] = (
-            {"epochs": int(state.epoch)} if has_length(kwargs.get("train_dataloader")) else {}
-        )
+        loader = kwargs.get("train_dataloader")
+        counted: dict[str, Any] = {"epochs": int(state.epoch)} if has_length(loader) else {}
         raw, root = raw_optimizer(optimizer), unwrap(model)
         networks = find_networks(root, [raw], self.paths, lambda path: _initializer(root, path))
         self.driver.begin(
@@ -124,27 +115,22 @@ class HookCallback(DriverCallback, TrainerCallback):
 
 def _saved(args: Any, step: int) -> Path:
     """Return where the hooks' state of the checkpoint lies that the Trainer goes on from."""
-    given = args.resume_from_checkpoint
-    places = [Path(given)] if isinstance(given, str) else []
-    places.append(Path(args.output_dir) / f"checkpoint-{step}")
-    for place in places:
+    given, newest = args.resume_from_checkpoint, Path(args.output_dir) / f"checkpoint-{step}"
+    for place in (*([Path(given)] if isinstance(given, str) else []), newest):
         if (place / FOLDER).is_dir():
             return place / FOLDER
     raise ConfigError(
-        f"no folder {FOLDER!r} with the hooks' state in {places[-1]}: call "
+        f"no folder {FOLDER!r} with the hooks' state in {newest}: call "
         f"HookCallback.load(CHECKPOINT/{FOLDER}) before train(resume_from_checkpoint=CHECKPOINT)"
     )
 
 
 def _initializer(root: nn.Module, path: str) -> Init | None:
-    """Return the initializer of a pretrained model's class for its part at `path`.
-
-    It is code that fills whole models (GPT-2 initialises a layer by its place). So a
-    firing's first draw initialises a copy of the model from the firing's stream; the others
-    of that firing are read off the same copy.
-    """
+    """Return the initializer of a pretrained model's class for its part at `path`."""
     if not isinstance(root, PreTrainedModel):
         return None
+    # The class's code fills whole models. So a firing's first draw initialises a copy of the model,
+    # of which the others of that firing are read.
     drawn: dict[str, Any] = {"generator": None}
 
     def init(block: Block, generator: torch.Generator) -> Tensor:

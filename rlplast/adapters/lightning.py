@@ -1,12 +1,4 @@
-"""Hooks in Lightning (``lightning.pytorch``).
-
-One network, ``model``, unless ``networks=`` names parts of the LightningModule. Units: updates
-(optimizer steps, so one per ``accumulate_grad_batches`` batches, also under manual optimization),
-epochs and phase; an epoch counts when the next one begins. The total is
-``trainer.estimated_stepping_batches``, which is known with one optimizer that Lightning steps.
-
-- `HookCallback`: the callback.
-"""
+"""Hooks in Lightning (``lightning.pytorch``)."""
 
 import math
 from collections.abc import Iterator
@@ -103,12 +95,9 @@ class HookCallback(DriverCallback, Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Leave the summaries of every-update hooks every ``log_every_n_steps`` updates.
-
-        Forget the passes of a step that was skipped; after one that was made there are none.
-        """
+        """Leave the summaries of every-update hooks every ``log_every_n_steps`` updates."""
         whole = (batch_idx + 1) % trainer.accumulate_grad_batches == 0 or trainer.is_last_batch
-        if pl_module.automatic_optimization and whole:
+        if pl_module.automatic_optimization and whole:  # a step that was skipped leaves passes
             self.driver.drop_passes()
         period, updates = getattr(trainer, "log_every_n_steps", 0), self.driver.clock.updates
         if period > 0 and updates // period > self._logged // period:

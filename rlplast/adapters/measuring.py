@@ -1,9 +1,4 @@
-"""Metrics inside somebody else's trainer: when, which, and where their values go.
-
-- `MetricsRow`: what the user asks for.
-- `Measuring`: measures when it is due, and keeps the lines.
-- `check_conditions`, `refuse_conditions`: what hooks wait for is measured, or they may not wait.
-"""
+"""Metrics inside somebody else's trainer: when, which, and where their values go."""
 
 import dataclasses
 import json
@@ -12,17 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from rlplast.adapters.state import cut_lines
 from rlplast.core.clock import Clock
-from rlplast.core.errors import ConfigError, check_known, did_you_mean, shortened
+from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.method.condition import Measured
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.schedule import Schedule
 from rlplast.core.network.network import Network
 from rlplast.core.rng import preserve_global_rng
-from rlplast.core.validation import Names, check_section, check_value
+from rlplast.core.validation import Names, Section, validated
 from rlplast.metrics.probe import OF_BATCH, OF_LOSS, OF_OUTPUTS, RunMetrics, check_names
 from rlplast.training.config import MetricsConfig
 from rlplast.training.intervals import is_due
@@ -31,61 +28,29 @@ from rlplast.training.run_folder import clock_fields
 __all__ = ["Measuring", "MetricsRow", "check_conditions", "refuse_conditions"]
 
 
-@dataclass(frozen=True)
-class MetricsRow:
-    """What is measured, as the section ``metrics`` of a run's config says it.
-
-    Attributes:
-        every: how often: a percentage of the total, or a number with a unit.
-        names: the metrics; None for those of `MetricsConfig` that can be read.
-        batch_size: samples of the probe batch.
-        networks: the networks that are measured; None for all.
-    """
+@dataclass
+class MetricsRow(Section):
+    """What is measured, as the section ``metrics`` of a run's config says it."""
 
     every: str
-    names: tuple[str, ...] | None
-    batch_size: int
-    networks: tuple[str, ...] | None
+    names: Names | None = None  # for those of `MetricsConfig` that can be read
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 256
+    networks: Names | None = None  # for all
 
     @classmethod
     def parse(cls, row: Any) -> "MetricsRow":
-        """Read what the user passes as ``metrics=``.
-
-        Raises:
-            ConfigError: for unknown keys or metrics, no period, or values out of range.
-        """
-        if not isinstance(row, Mapping):
-            raise ConfigError(
-                f"metrics = {shortened(row)}: allowed is a mapping, such as "
-                "{'every': '10%', 'names': ['dormant_ratio', 'weight_norm']}"
-            )
-        check_known("metrics", row, [f.name for f in dataclasses.fields(cls)])
-        if row.get("every") is None:
-            raise ConfigError("metrics has no 'every': give it a period, such as '5%'")
-        names, networks = (
-            check_value(f"metrics.{key}", row.get(key), Names | None)
-            for key in ("names", "networks")
-        )
-        check_names(names or ())
-        filled = MetricsConfig(batch_size=row.get("batch_size", MetricsConfig.batch_size))
-        check_section(filled, "metrics")
-        return cls(row["every"], names, filled.batch_size, networks)
+        """Read what the user passes as ``metrics=``; ConfigError if it is none."""
+        checked = validated(cls, row, "metrics")
+        check_names(checked.names or ())
+        return checked
 
 
 class Measuring:
-    """The metrics of one run inside a trainer.
-
-    Args:
-        row: what is measured.
-        path: the file to which each line is appended; None for none.
-
-    Attributes:
-        lines: the lines so far: the clock's counters, then values by ``metric/…`` key.
-    """
+    """The metrics of one run inside a trainer, as lines, which are also appended to a file."""
 
     def __init__(self, row: MetricsRow, path: Path | None) -> None:
         self.row, self.path = row, path
-        self.lines: list[dict[str, float]] = []
+        self.lines: list[dict[str, float]] = []  # counters, then values by ``metric/…`` key
         self.names: tuple[str, ...] = ()
         self._schedule: Schedule | None = None
         self._last: Clock | None = None
@@ -97,12 +62,7 @@ class Measuring:
     ) -> None:
         """Check what is asked against what there is, and go on from a saved state.
 
-        Args:
-            hooks: the run's.
-            units: what its schedules may count.
-            known: whether there is a batch to read.
-            loss: whether there is a loss to read.
-            state: what `state_dict` returned; empty for a new run.
+        `known` says whether there is a batch to read, `loss` whether there is a loss.
 
         Raises:
             ConfigError: naming the metric or the network, and what is allowed.
@@ -172,12 +132,12 @@ class Measuring:
 def _lacking(
     name: str, networks: Mapping[str, Network], hooks: Hooks, known: bool, loss: bool
 ) -> str | None:
-    """Return what a metric would need and has not, in words."""
     if name in OF_BATCH and not known:
         return "reads a batch, of which this trainer gives none: pass probe="
     if name in OF_LOSS and not loss:
         return "reads gradients: pass probe= and loss=, a function of a batch of the probe"
-    without = [n for n in networks if not _has_outputs(hooks.source, n)]
+    has_outputs = getattr(hooks.source, "has_outputs", lambda network: True)
+    without = [n for n in networks if not has_outputs(n)]
     if name in OF_OUTPUTS and without:
         return (
             f"reads outputs, of which network {without[0]!r} has none that are known: leave it out "
@@ -186,32 +146,19 @@ def _lacking(
     return None
 
 
-def _has_outputs(source: Any, network: str) -> bool:
-    return not hasattr(source, "has_outputs") or source.has_outputs(network)
-
-
 def check_conditions(hooks: Hooks, measuring: Measuring | None) -> None:
-    """Check that plasticity metrics that hooks wait for are measured.
-
-    Other keys are those of the trainer's log, which are not known in advance.
-
-    Raises:
-        ConfigError: saying what to add to ``metrics=``.
-    """
+    """Raise ConfigError unless the plasticity metrics that hooks wait for are measured."""
     measured = Measured(None if measuring is None else measuring.names, evaluate=True)
     networks = hooks.networks if measuring is None else measuring._chosen(hooks.networks)
     for hook in hooks.conditional:
         when = hook.schedule.when
+        # Other keys are those of the trainer's log, which are not known in advance.
         if when is not None and (when.bare or when.metric.startswith("metric/")):
             when.check(measured, networks, f"{hook.label}.when")
 
 
 def refuse_conditions(hooks: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse hooks that wait for a value, in a trainer that reports none.
-
-    Raises:
-        ConfigError: naming the hook.
-    """
+    """Raise ConfigError for hooks that wait for a value, in a trainer that reports none."""
     for i, hook in enumerate(hooks):
         if hook.get("when") is not None:
             raise ConfigError(

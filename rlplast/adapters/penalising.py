@@ -1,11 +1,7 @@
 """Penalties inside somebody else's trainer: their gradient is added before an optimizer's step.
 
-The trainer's own loss is not known, so a term is not added to it. Its gradient, at the weights
-before the step, is added to ``.grad`` instead: the same update, unless the trainer clips gradients
-before the step, which then leaves out the term's.
-
-- `check_terms`: refuses, before training, terms that read what is not known.
-- `add_gradients`: adds the gradients of an optimizer's networks.
+The trainer's loss is not known, so a term's gradient, at the weights before the step, is added to
+``.grad``: the same update, unless the trainer clips gradients, which then leaves out the term's.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,18 +20,11 @@ __all__ = ["add_gradients", "check_terms"]
 
 
 def check_terms(penalties: Penalties, source: TrainerSource | None, probe: bool) -> bool:
-    """Refuse terms that read the trainer's loss, or outputs on batches that are not known.
-
-    Args:
-        penalties: the run's.
-        source: where they read without the user's own probe.
-        probe: whether there is one.
-
-    Returns:
-        Whether a term reads from the trainer's own source.
+    """Return whether a term reads from the trainer's own source: without the user's `probe`.
 
     Raises:
-        ConfigError: naming the term, its network and what is allowed.
+        ConfigError: for a term that reads the trainer's loss, or outputs on batches that are not
+            known.
     """
     reads = [term for term in penalties.terms if "batches" in term.method.reads]
     for term in penalties.terms:
@@ -65,25 +54,20 @@ def add_gradients(
 ) -> None:
     """Add the gradients of terms to those of the parameters that an optimizer is about to move.
 
-    Args:
-        penalties: the run's.
-        networks: its networks by name.
-        clock: the clock that counts the update.
-        paused: a context in which forward passes are not taken for training passes.
-        optimizer: the optimizer.
+    Within `paused` forward passes are not taken for training passes.
     """
     held = {id(p): p for group in optimizer.param_groups for p in group["params"]}
     for name, network in networks.items():
         network.refresh()
-        own = {id(b.param): held[id(b.param)] for b in network.trainable() if id(b.param) in held}
-        if not own:
+        moved = {id(b.param): held[id(b.param)] for b in network.trainable() if id(b.param) in held}
+        if not moved:
             continue
         with paused(), torch.enable_grad():
             term = penalties.of(name, clock=clock)
             if term is None or not term.requires_grad:
                 continue
-            found = torch.autograd.grad(term, list(own.values()), allow_unused=True)
-        for parameter, gradient in zip(own.values(), found, strict=True):
+            gradients = torch.autograd.grad(term, list(moved.values()), allow_unused=True)
+        for parameter, gradient in zip(moved.values(), gradients, strict=True):
             if gradient is not None:
                 old = parameter.grad
                 parameter.grad = gradient if old is None else old.add_(gradient)

@@ -1,20 +1,14 @@
-"""What hooks read in somebody else's trainer: activations of its updates, and probe batches.
-
-- `Recording`: activations of each update's own training passes.
-- `TrainerSource`: what a scheduled hook reads, if the user gives no probe.
-- `LastBatch`: the last training batch, as a module got it.
-- `check_readings`: refuses, before training, what would have nothing to read.
-"""
+"""What hooks read in somebody else's trainer: activations of its updates, and probe batches."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map, tree_map_only
 
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.method.context import Activations, Source
@@ -29,11 +23,7 @@ __all__ = ["LastBatch", "Recording", "TrainerSource", "check_readings"]
 
 
 class Recording:
-    """Records the training passes of some networks, update by update.
-
-    It takes passes with gradients, from the end of the last update to the step of the network's
-    optimizer (of the last one, if it has several).
-    """
+    """Records the passes with gradients of networks, each until its (last) optimizer's step."""
 
     def __init__(self, networks: Sequence[Network]) -> None:
         self.networks = networks
@@ -55,21 +45,21 @@ class Recording:
         name, recorder = network.name, self.recorders[network.name]
         if not recorder.on:
             return
-        found = recorder.take()
-        if not found and any(b.param.grad is not None for b in network.trainable()):
+        taken = recorder.take()
+        if not taken and any(b.param.grad is not None for b in network.trainable()):
             raise ConfigError(
                 f"HookCallback: network {name!r} was updated and none of its layers was seen in a "
                 "training pass, so that its activations are not known: give the hooks that read "
                 "them other networks=, or, if it was compiled and used before training, call "
                 "torch.compiler.reset() first"
             )
-        self._taken[name], recorder.on = found, False
+        self._taken[name], recorder.on = taken, False
 
     def end_update(self) -> dict[str, Activations]:
         """Return an update's activations by network; empty for networks that did not step."""
-        found = {name: self._taken.get(name, {}) for name in self.recorders}
+        taken = {name: self._taken.get(name, {}) for name in self.recorders}
         self.drop()
-        return found
+        return taken
 
     def drop(self) -> None:
         """Forget the passes since the last update: no update will use them."""
@@ -81,14 +71,14 @@ class Recording:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Ignore the passes in a ``with`` block."""
-        were = {name: recorder.on for name, recorder in self.recorders.items()}
-        for recorder in self.recorders.values():
+        before = [(recorder, recorder.on) for recorder in self.recorders.values()]
+        for recorder, _ in before:
             recorder.on = False
         try:
             yield
         finally:
-            for name, recorder in self.recorders.items():
-                recorder.on = were[name]
+            for recorder, on in before:
+                recorder.on = on
 
     def stop(self) -> None:
         """Take the hooks off modules and optimizers."""
@@ -125,10 +115,7 @@ class TrainerSource(Source, Protocol):
 class LastBatch(Reader):
     """The arguments of each network's last training pass, detached, to be run again.
 
-    Args:
-        networks: the networks by name.
-        with_loss: those whose module returns its loss when it is given labels, as models of
-            Hugging Face do.
+    `with_loss` names those whose module returns its loss when it is given labels.
     """
 
     def __init__(self, networks: Mapping[str, Network], with_loss: Sequence[str] = ()) -> None:
@@ -157,20 +144,18 @@ class LastBatch(Reader):
         return self.kept
 
     def batches(self, count: int | None, size: int, number: int) -> Iterator[Any]:
-        """Refuse: one batch is not the training data; `check_readings` says so earlier."""
+        """Refuse: one batch is not the training data."""
         raise ConfigError("HookCallback knows one batch of the training data: pass probe=")
 
     def _activations_on(self, network: str, batch: Mapping[str, Any]) -> Activations:
-        with record(self.networks[network]) as found:
+        with record(self.networks[network]) as taps:
             self._run(network, batch)
-        return found
+        return taps
 
     def _outputs_on(self, network: str, batch: Mapping[str, Any], module: nn.Module) -> Tensor:
-        """Return the logits that the module returns on the last batch."""
         return output_of(self._run(network, batch, module), network)
 
     def _loss_on(self, network: str, batch: Mapping[str, Any]) -> Tensor:
-        """Return the loss that the module itself returns on the last batch."""
         output = self._run(network, batch)
         known = output.get("loss") if isinstance(output, Mapping) else None
         if known is None:
@@ -189,8 +174,11 @@ class LastBatch(Reader):
             )
         handle, call = self.networks[network], batch[network]
         device = _device(handle)
-        args, kwargs = tree_map(partial(_to, device=device), (call["args"], call["kwargs"]))
-        with _autocast(device.type, call["autocast"]):
+        arguments = call["args"], call["kwargs"]
+        args, kwargs = tree_map_only(Tensor, lambda value: value.to(device), arguments)
+        low = call["autocast"]  # the type that the pass was made in
+        dtype = None if low is None else getattr(torch, low.removeprefix("torch."))
+        with torch.autocast(device.type, dtype) if dtype else nullcontext():
             return (handle.module if module is None else module)(*args, **kwargs)
 
     def state_dict(self) -> dict[str, Any]:
@@ -198,11 +186,7 @@ class LastBatch(Reader):
         return {"last_batch": dict(self.kept)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put back the last batch.
-
-        Raises:
-            DamagedFile: if it is of another form.
-        """
+        """Put back the last batch; DamagedFile if it is of another form."""
         kept = state.get("last_batch", {})
         parts = {"args", "kwargs", "autocast"}
         if not isinstance(kept, Mapping) or any(set(call) != parts for call in kept.values()):
@@ -231,17 +215,6 @@ def _plain(name: str, value: Any) -> Any:
     )
 
 
-def _to(value: Any, device: torch.device) -> Any:
-    return value.to(device) if isinstance(value, Tensor) else value
-
-
-def _autocast(kind: str, low: str | None) -> AbstractContextManager[Any]:
-    """Return the autocast that a pass was made under."""
-    if low is None:
-        return nullcontext()
-    return torch.autocast(kind, getattr(torch, low.removeprefix("torch.")))
-
-
 def _device(network: Network) -> torch.device:
     return network.blocks[0].view.device
 
@@ -249,15 +222,11 @@ def _device(network: Network) -> torch.device:
 def check_readings(
     hooks: Hooks, source: TrainerSource | None, probe: Any, loss: Any, shards: int
 ) -> bool:
-    """Refuse hooks that have nothing to read, or would read other values in each process.
-
-    `probe` and `loss` are the user's; a batch is split over `shards` devices.
-
-    Returns:
-        Whether a hook reads from the trainer's own source.
+    """Return whether a hook reads from the trainer's own source; `shards` devices share a batch.
 
     Raises:
-        ConfigError: naming hook, networks and what to pass.
+        ConfigError: naming a hook that has nothing to read, or would read other values in each
+            process, its networks and what to pass.
     """
     needed = False
     for hook in hooks.hooks:
@@ -265,10 +234,9 @@ def check_readings(
         if hook.schedule.every_update:
             _check_inside(hook, hooks, shards)
         elif reads := _read_at_firings(hook):
-            names = [network.name for network in hook.networks]
-            own = source is not None and all(source.has_loss(name) for name in names)
-            has_loss = own if probe is None else loss is not None
             known = source is not None
+            of_source = source is not None and all(source.has_loss(n.name) for n in hook.networks)
+            has_loss = of_source if probe is None else loss is not None
             _check_scheduled(hook, reads, probe is not None, has_loss, known, shards)
             needed = needed or probe is None
     return needed

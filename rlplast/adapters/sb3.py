@@ -1,19 +1,4 @@
-"""Hooks in Stable-Baselines3 and sb3-contrib: DQN, QR-DQN, SAC, TQC, CrossQ, TD3, DDPG, PPO, A2C.
-
-Networks: ``q`` of DQN and QR-DQN, followed by its target; ``actor``, ``critic`` (followed by their
-targets, where there are any) and ``temperature`` (log α, if it is learned) of actor-critic
-methods with a replay; ``policy`` of PPO and A2C, or ``actor`` and ``critic`` if a row names one
-of them. Units: updates (steps of the optimizer that ends
-an update, also inside ``train()``), env_steps (``num_timesteps``) and phase.
-
-An update ends with the actor's step; where the actor is delayed (TD3, CrossQ), with the
-critic's step in updates without an actor's. Target networks move right after that. After a
-firing with followers ``copy`` they move towards equal weights, which changes nothing.
-
-- `HookCallback`: the callback.
-- `optimizer_class`: our optimizers, for ``policy_kwargs``.
-- `CheckpointCallback`: Stable-Baselines3's, which also saves the hooks' state.
-"""
+"""Hooks in Stable-Baselines3 and sb3-contrib."""
 
 import numbers
 import warnings
@@ -52,22 +37,16 @@ _NOTHING_LOGGED = "nothing was; give learn a log_interval that the run reaches, 
 
 
 class _LogPoint(KVWriter):
-    """Tells when Stable-Baselines3 writes a line of its log, and keeps its numbers.
-
-    Attributes:
-        unread: those that hooks have not seen, without times and our own metrics.
-        seen: the keys of all numbers so far.
-    """
+    """Tells when Stable-Baselines3 writes a line of its log, and keeps its numbers."""
 
     def __init__(self, flush: Callable[[], None]) -> None:
         self.flush = flush
-        self.unread: dict[str, float] = {}
-        self.seen: set[str] = set()
+        self.unread: dict[str, float] = {}  # by hooks, without times and our own metrics
+        self.seen: set[str] = set()  # keys of all numbers so far
 
     def write(
         self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0
     ) -> None:
-        """Write nothing; flush, and keep the numbers."""
         self.flush()
         for key, value in key_values.items():
             number = isinstance(value, numbers.Real | np.number)
@@ -75,16 +54,15 @@ class _LogPoint(KVWriter):
                 self.unread[key] = float(value)
         self.seen |= self.unread.keys()
 
-    def close(self) -> None:
-        """Do nothing."""
+    def close(self) -> None:  # nothing to close
+        return
 
 
 class HookCallback(DriverCallback, callbacks.BaseCallback):
     """Fire a list of hooks while ``model.learn(..., callback=HookCallback(hooks))`` runs.
 
-    Hooks due by env_steps fire after a step of the environments, before the updates it owes.
-    PPO and A2C train on whole rollouts, which one policy should have played: there they fire
-    between the last update and the next rollout, and only in the last rollout at their step.
+    Hooks due by env_steps fire after a step of the environments, before the updates it owes; in PPO
+    and A2C between the last update and the next rollout, since one policy should play a whole one.
 
     What `save` writes lies beside the model's file; call `load` before
     ``learn(..., reset_num_timesteps=False)``.
@@ -127,10 +105,8 @@ class HookCallback(DriverCallback, callbacks.BaseCallback):
         metrics: Mapping[str, Any] | None = None,
     ) -> None:
         callbacks.BaseCallback.__init__(self, verbose)
-        given = (hooks, total, seed, receipts, probe, loss)
-        self.driver = Driver(
-            *given, penalties=penalties, layers=layers, metrics=metrics, observes=True
-        )
+        of_run = (hooks, total, seed, receipts, probe, loss, penalties, layers, metrics)
+        self.driver = Driver(*of_run, observes=True)
         self._experience: Experience | None = None
         self._at_steps = True  # whether env_steps count at each step: not in most PPO rollouts
         self._log_point = _LogPoint(self.driver.flush)
@@ -151,8 +127,8 @@ class HookCallback(DriverCallback, callbacks.BaseCallback):
         networks = find_networks(model, named)
         recurrent = hasattr(getattr(model, "rollout_buffer", None), "hidden_states_pi")
         # Recurrent policies read more than observations.
-        self._experience = None if recurrent else Experience(model, networks, self.driver.seed)
-        self.driver.begin(
+        self._experience = None if recurrent else Experience(model, networks, driver.seed)
+        driver.begin(
             networks,
             partial(_steps, model, networks),
             Clock(env_steps=total),
@@ -164,9 +140,8 @@ class HookCallback(DriverCallback, callbacks.BaseCallback):
             optimizers=partial(optimizers_of, model),
             env_steps=model.num_timesteps,
         )
-        formats = model.logger.output_formats
-        if self._log_point not in formats:
-            formats.append(self._log_point)
+        if self._log_point not in model.logger.output_formats:
+            model.logger.output_formats.append(self._log_point)
 
     @property
     def metrics(self) -> list[dict[str, float]]:
@@ -174,7 +149,6 @@ class HookCallback(DriverCallback, callbacks.BaseCallback):
         return [] if self.driver.measuring is None else self.driver.measuring.lines
 
     def _advance(self) -> None:
-        """Advance the hooks to where the run is, with what was logged since."""
         self.driver.advance(env_steps=self.model.num_timesteps)
         unread, self._log_point.unread = self._log_point.unread, {}
         if unread:
@@ -186,10 +160,8 @@ class HookCallback(DriverCallback, callbacks.BaseCallback):
         for line in self.metrics[self._logged :]:
             for key, value in line.items():
                 if key.startswith("metric/"):
-                    part = key.count("/") > 2
-                    self.model.logger.record(
-                        key, value, exclude=("stdout", "log") if part else None
-                    )
+                    exclude = ("stdout", "log") if key.count("/") > 2 else None
+                    self.model.logger.record(key, value, exclude=exclude)
         self._logged = len(self.metrics)
 
     def _on_rollout_start(self) -> None:
@@ -214,20 +186,15 @@ class HookCallback(DriverCallback, callbacks.BaseCallback):
     def _on_training_end(self) -> None:
         self.driver.end()
         self._log()
-        seen = self._log_point.seen
+        seen, clock = self._log_point.seen, self.driver.clock
         for key in self.driver.waits_for():
             if key not in seen and not key.startswith("metric/"):
                 near = did_you_mean(key, seen) if seen else _NOTHING_LOGGED
-                warnings.warn(
-                    f"a hook waits for {key!r}, which was not logged: {near}", stacklevel=2
-                )
+                warning = f"a hook waits for {key!r}, which was not logged: {near}"
+                warnings.warn(warning, stacklevel=2)
+        ran = f"{clock.updates} updates and {clock.env_steps} env_steps"
         for label in self.driver.never_due():
-            clock = self.driver.clock
-            warnings.warn(
-                f"{label} was never due: the run had {clock.updates} updates and "
-                f"{clock.env_steps} env_steps",
-                stacklevel=2,
-            )
+            warnings.warn(f"{label} was never due: the run had {ran}", stacklevel=2)
         formats = self.model.logger.output_formats
         formats[:] = [f for f in formats if f is not self._log_point]
 
@@ -235,13 +202,8 @@ class HookCallback(DriverCallback, callbacks.BaseCallback):
 class CheckpointCallback(callbacks.CheckpointCallback):
     """Stable-Baselines3's, which saves the hooks' state beside each model it saves.
 
-    ``rl_model_1000_steps.zip`` is joined by the folder ``rl_model_hooks_1000_steps.rlplast``,
-    which `HookCallback.load` reads.
-
-    Args:
-        hooks: the callback whose state is saved; list it before this one.
-        *args: as of Stable-Baselines3's.
-        **kwargs: as of Stable-Baselines3's.
+    ``rl_model_1000_steps.zip`` is joined by the folder ``rl_model_hooks_1000_steps.rlplast``, which
+    `HookCallback.load` reads. List `hooks` before this one; the rest is as of Stable-Baselines3's.
     """
 
     def __init__(self, hooks: HookCallback, *args: Any, **kwargs: Any) -> None:

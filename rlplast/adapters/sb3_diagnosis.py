@@ -1,7 +1,4 @@
-"""Does a model of Stable-Baselines3 still learn as well as a fresh one?
-
-- `diagnose_sb3`: says so of each of its networks.
-"""
+"""Does a model of Stable-Baselines3 still learn as well as a fresh one?"""
 
 from typing import Any
 
@@ -18,20 +15,14 @@ __all__ = ["diagnose_sb3"]
 def diagnose_sb3(model: Any, observations: Any, **options: Any) -> dict[str, NetworkDiagnosis]:
     """Say whether the networks of a trained model still learn as well as fresh ones do.
 
-    They are ``q``, or ``actor`` and ``critic``, with the model's own optimizers. Critics of
-    actions get those that the policy would choose. Nothing of the model changes.
+    They are ``q``, or ``actor`` and ``critic``, with the model's optimizers. Critics of actions get
+    those that the policy would choose. Nothing of the model changes.
 
     Args:
         model: an algorithm that `HookCallback` supports.
         observations: some hundred, as ``model.predict`` takes them.
-        **options: ``updates``, ``targets``, ``lr``, ``seed``; see
+        **options: ``updates``, ``targets``, ``lr``, ``seed``: as of
             `rlplast.metrics.diagnose_network`.
-
-    Returns:
-        Name of a network → what it shows.
-
-    Raises:
-        ConfigError: if the model's layout is not known.
     """
     networks = find_networks(model, PARTS)
     inputs, _ = model.policy.obs_to_tensor(observations)

@@ -1,7 +1,4 @@
-"""Layers in Stable-Baselines3: modules that methods bring, put into a policy before it trains.
-
-- `install_layers`: puts in what the lists ask for.
-"""
+"""Layers in Stable-Baselines3: modules that methods bring, put into a policy before it trains."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -25,15 +22,6 @@ def install_layers(
 ) -> None:
     """Put modules into an algorithm's networks and their targets; once, also over several calls.
 
-    Its optimizers, which are made already, then hold the parameters that there are.
-
-    Args:
-        model: the algorithm.
-        layers: the config's list of layers.
-        hooks: its list of hooks, of which those with modules count.
-        named: the networks that the lists name.
-        seed: of the draws of new modules.
-
     Raises:
         ConfigError: for a row that fits no network, or parameters of new modules in a model that
             has been trained already.
@@ -52,8 +40,7 @@ def install_layers(
     for network in networks.values():
         if isinstance(network.module, Part):
             network.module.hand_back(model.policy)
-    after = {id(p): n for n in networks.values() for p in n.module.parameters()}
-    if after.keys() != before:
+    if {id(p) for n in networks.values() for p in n.module.parameters()} != before:
         _renew_optimizers(networks)
 
 
@@ -62,19 +49,18 @@ def _are_in(
     hooks: Sequence[Mapping[str, Any]],
     networks: Mapping[str, Network],
 ) -> bool:
-    """Return whether every method of the lists is in a network already."""
     lists = [("layers", layers), ("hooks", [h for h in hooks if row_implements(h, "install")])]
     methods = [
         parse_row(f"{key}[{i}]", row, key, networks).method
         for key, rows in lists
         for i, row in enumerate(rows)
     ]
-    found = [method for network in networks.values() for method in network.installed]
-    return all(method in found for method in methods)
+    installed = [method for network in networks.values() for method in network.installed]
+    return all(method in installed for method in methods)
 
 
 def _check_heads(hooks: Sequence[Mapping[str, Any]], networks: Mapping[str, Network]) -> None:
-    """Refuse to give a second life to the one head of several that would be found."""
+    """Refuse to give a second life to the one head of several that would be taken."""
     for i, hook in enumerate(hooks):
         row = parse_row(f"hooks[{i}]", hook, "hooks", networks)
         for name in row.networks if row_implements(hook, "install") else ():
@@ -91,14 +77,13 @@ def _check_heads(hooks: Sequence[Mapping[str, Any]], networks: Mapping[str, Netw
 
 
 def _renew_optimizers(networks: Mapping[str, Network]) -> None:
-    """Have each optimizer hold the parameters of its networks as they are now."""
     for optimizer in {o for network in networks.values() for o in network.optimizers}:
         if optimizer.state:
             raise ConfigError(
                 f"layers: they bring parameters, and the {type(optimizer).__name__} has been "
                 "training without them: put layers into a new model"
             )
-        own = [n.module for n in networks.values() if optimizer in n.optimizers]
-        held = {id(p): p for module in own for p in module.parameters() if p.requires_grad}
+        trained = [n.module for n in networks.values() if optimizer in n.optimizers]
+        parameters = [p for module in trained for p in module.parameters() if p.requires_grad]
         (group,) = optimizer.param_groups
-        group["params"] = list(held.values())
+        group["params"] = list(dict.fromkeys(parameters))

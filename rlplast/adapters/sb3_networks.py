@@ -1,8 +1,4 @@
-"""What Stable-Baselines3 and sb3-contrib algorithms have: networks, initializers, orders, units.
-
-- `find_networks`: the networks of an algorithm that hooks may touch.
-- `optimizers_of`: the optimizers that train them.
-"""
+"""What Stable-Baselines3 and sb3-contrib algorithms have: networks, initializers, orders, units."""
 
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -37,10 +33,8 @@ Chains = Sequence[Sequence[str]]
 def find_networks(model: Any, named: Collection[str] = ()) -> dict[str, Network]:
     """Return the networks of an algorithm, each with its optimizer, followers and initializer.
 
-    Args:
-        model: a Stable-Baselines3 or sb3-contrib algorithm that is set up.
-        named: the networks that the user's lists name. PPO and A2C have ``actor`` and ``critic`` if
-            one of them is named, else ``policy``, which is both.
+    PPO and A2C have ``actor`` and ``critic`` if the user's lists named one of them, else
+    ``policy``.
 
     Raises:
         ConfigError: if its layout is not known, it is sharded, networks share layers, or a policy
@@ -48,13 +42,13 @@ def find_networks(model: Any, named: Collection[str] = ()) -> dict[str, Network]
     """
     _refuse_jax(model)
     policy = model.policy
-    found = _found(model, policy, named)
-    for name, network in found.items():
+    networks = _networks_of(model, policy, named)
+    for name, network in networks.items():
         attribute = next((a for a, _ in _Q_NETWORKS if hasattr(policy, a)), name)
         whole = network.module is policy or not hasattr(policy, attribute)
         now = partial(_place, model, policy, network.module, None if whole else attribute)
         network.place = Place(now)
-    return found
+    return networks
 
 
 def _place(model: Any, policy: Any, module: nn.Module, attribute: str | None) -> nn.Module:
@@ -64,15 +58,15 @@ def _place(model: Any, policy: Any, module: nn.Module, attribute: str | None) ->
     return module if attribute is None else getattr(policy, attribute)
 
 
-def _found(model: Any, policy: Any, named: Collection[str]) -> dict[str, Network]:
+def _networks_of(model: Any, policy: Any, named: Collection[str]) -> dict[str, Network]:
     refuse_sharded([*policy.modules(), *policy.parameters()])
     if not {kind.__name__ for kind in type(model).__mro__} & set(_UPDATES_ELSEWHERE):
         if hasattr(policy, "actor") and hasattr(policy, "critic"):
             return _actor_critic(model)
         for online, target in _Q_NETWORKS:
             if hasattr(policy, online):
-                q, followers = getattr(policy, online), {"target": getattr(policy, target)}
-                return {"q": _network("q", q, policy.optimizer, followers, [[online]])}
+                q, follower = getattr(policy, online), getattr(policy, target)
+                return {"q": _network("q", q, [[online]], policy.optimizer, follower)}
         if hasattr(policy, "mlp_extractor") and hasattr(policy, "optimizer"):
             return _on_policy(policy, named)
     raise ConfigError(
@@ -85,9 +79,9 @@ def optimizers_of(model: Any) -> list[Optimizer]:
     """Return the optimizers that an algorithm has now."""
     policy = model.policy
     holders = [policy, getattr(policy, "actor", None), getattr(policy, "critic", None)]
-    found = [getattr(holder, "optimizer", None) for holder in holders]
-    found.append(getattr(model, "ent_coef_optimizer", None))
-    return [raw_optimizer(optimizer) for optimizer in found if optimizer is not None]
+    optimizers = [getattr(holder, "optimizer", None) for holder in holders]
+    optimizers.append(getattr(model, "ent_coef_optimizer", None))
+    return [raw_optimizer(optimizer) for optimizer in optimizers if optimizer is not None]
 
 
 def _refuse_jax(model: Any) -> None:
@@ -112,31 +106,33 @@ def _actor_critic(model: Any) -> dict[str, Network]:
         )
     actor, critic = policy.actor, policy.critic
     spread = isinstance(getattr(actor, "log_std", None), nn.Module)  # not with gSDE, not in TD3
-    heads = ("mu", "log_std") if spread else ()
-    chains = {
-        "actor": [["latent_pi", *([] if spread else ["mu"])]],
-        "critic": [[name] for name, _ in critic.named_children() if name.startswith("qf")],
+    initializer = _initializer({"log_std": getattr(actor, "log_std_init", 0.0)}, {})
+    networks = {
+        "actor": _network(
+            "actor",
+            actor,
+            [["latent_pi"] if spread else ["latent_pi", "mu"]],
+            actor.optimizer,
+            getattr(policy, "actor_target", None),
+            heads=("mu", "log_std") if spread else (),
+            initializer=initializer,
+        ),
+        "critic": _network(
+            "critic",
+            critic,
+            [[name] for name, _ in critic.named_children() if name.startswith("qf")],
+            critic.optimizer,
+            getattr(policy, "critic_target", None),
+            initializer=initializer,
+        ),
     }
-    networks = {}
-    for name, module in (("actor", actor), ("critic", critic)):
-        target = getattr(policy, f"{name}_target", None)
-        followers = {} if target is None else {"target": target}
-        networks[name] = _network(
-            name,
-            module,
-            module.optimizer,
-            followers,
-            chains[name],
-            heads=heads if name == "actor" else (),
-            initializer=_initializer({"log_std": getattr(actor, "log_std_init", 0.0)}, {}),
-        )
     if getattr(model, "ent_coef_optimizer", None) is not None:
         networks["temperature"] = _temperature(model)
     return networks
 
 
 def _temperature(model: Any) -> Network:
-    """Return log α, which is a bare tensor there, as a network; its initializer is its start."""
+    """Return log α, a bare tensor there, as a network; its initializer is its start."""
     module = nn.Module()
     module._parameters["log_alpha"] = model.log_ent_coef
     optimizer = raw_optimizer(model.ent_coef_optimizer)
@@ -156,41 +152,28 @@ def _on_policy(policy: Any, named: Collection[str]) -> dict[str, Network]:
             f"the lists name 'policy' and {parts[0]!r}, which is a part of it: name actor and "
             "critic, or policy alone"
         )
-    gains = {
-        _EXTRACTOR: 2**0.5,
-        "vf_features_extractor": 2**0.5,
-        "mlp_extractor": 2**0.5,
-        "action_net": 0.01,
-        "value_net": 1.0,
-    }
+    gains = dict.fromkeys((_EXTRACTOR, "vf_features_extractor", "mlp_extractor"), 2**0.5)
+    gains |= {"action_net": 0.01, "value_net": 1.0}
     initializer = _initializer({"log_std": policy.log_std_init}, gains if policy.ortho_init else {})
+    make = partial(_network, optimizer=policy.optimizer, initializer=initializer)
     chains = {
         "actor": ["mlp_extractor.policy_net", "action_net"],
         "critic": ["mlp_extractor.value_net", "value_net"],
     }
     if parts:
-        return {
-            name: _network(
-                name, part, policy.optimizer, {}, [chains[name]], initializer=initializer
-            )
-            for name, part in parts_of(policy).items()
-        }
+        return {name: make(name, part, [chains[name]]) for name, part in parts_of(policy).items()}
     shared, both = policy.share_features_extractor, list(chains.values())
     if not shared:
         both = [[_EXTRACTOR, *both[0]], ["vf_features_extractor", *both[1]]]
-    return {
-        "policy": _network(
-            "policy", policy, policy.optimizer, {}, both, shared=shared, initializer=initializer
-        )
-    }
+    return {"policy": make("policy", policy, both, shared=shared)}
 
 
 def _network(
     name: str,
     module: nn.Module,
-    optimizer: Optimizer,
-    followers: Mapping[str, nn.Module],
     chains: Chains,
+    optimizer: Optimizer,
+    target: nn.Module | None = None,
     *,
     heads: tuple[str, ...] = (),
     shared: bool = True,
@@ -198,9 +181,8 @@ def _network(
 ) -> Network:
     """Return a network whose forward order and units are known.
 
-    A chain lists the parts that are run through one after the other, from the features extractor
-    on if that is `shared`; the `heads` read its end, side by side. Several chains run beside one
-    another, as twin critics do, and become members, as in one stacked network.
+    A chain lists parts that are run one after the other, after the features extractor if `shared`;
+    the `heads` read its end. Several chains become members, as in one stacked network.
     """
     module = unwrap(module)
     order: Any = None  # of type Order
@@ -213,14 +195,10 @@ def _network(
             parts = [*trunk, *(part for chain in chains for part in chain)]
             order = [leaf for part in parts for leaf in _leaves(module, part)]
             order += [heads] if heads else []
+    followers = {} if target is None else {"target": target}
+    optimizer = raw_optimizer(optimizer)
     network = Network(
-        name,
-        module,
-        raw_optimizer(optimizer),
-        followers,
-        order=order,
-        init=initializer,
-        units=units,
+        name, module, optimizer, followers, order=order, init=initializer, units=units
     )
     if len(chains) > 1:
         for member in (network, *network.followers.values()):
@@ -229,11 +207,7 @@ def _network(
 
 
 def _units(module: nn.Module, chains: Chains, heads: tuple[str, ...]) -> list[UnitSpec] | None:
-    """Return what the units of chains are; None where that is left to tracing.
-
-    Generalised state-dependent exploration reads the last hidden layer from outside of layers; some
-    layers give each output twice.
-    """
+    """Return what the units of chains are; None where that is left to tracing."""
     if getattr(module, "use_sde", False) or any(hasattr(m, JOINED) for m in module.modules()):
         return None
     readers: dict[str, dict[str, None]] = {}
@@ -255,13 +229,13 @@ def _units(module: nn.Module, chains: Chains, heads: tuple[str, ...]) -> list[Un
     return [
         UnitSpec(
             layer,
-            tuple(own),
+            tuple(names),
             tuple(norms.get(layer, ())),
             nonlinearity=steps.get(layer, nn.Identity()),
             norms_last=True,
         )
-        for layer, own in readers.items()
-        if layer and own
+        for layer, names in readers.items()
+        if layer and names
     ]
 
 
@@ -302,19 +276,12 @@ def _is_plain(module: nn.Module) -> bool:
 
 
 def _renormalises(module: nn.Module) -> bool:
-    """Say whether a module is CrossQ's batch renormalisation, of which no forward order is known.
-
-    It comes after the nonlinearity. While it warms up it divides by what the batch says, later
-    mostly by what it remembers: what it does to a scale changes.
-    """
+    """Say whether a module is CrossQ's batch renormalisation: what it does to a scale changes."""
     return hasattr(module, "ra_mean") and hasattr(module, "ra_var")
 
 
 def _initializer(constants: Mapping[str, float], gains: Mapping[str, float]) -> Init:
-    """Return an initializer: constants by tensor, orthogonal weights by part, or torch's.
-
-    An LSTM's tensors are U(−1/√hidden, 1/√hidden), as torch draws them.
-    """
+    """Return an initializer: constants by tensor, orthogonal weights by part, or torch's."""
 
     def init(block: Block, generator: torch.Generator) -> Tensor:
         shape = block.view.shape

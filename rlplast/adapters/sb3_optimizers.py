@@ -1,7 +1,4 @@
-"""Our optimizers in Stable-Baselines3.
-
-- `optimizer_class`: one by name, for ``policy_kwargs``.
-"""
+"""Our optimizers in Stable-Baselines3."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -33,7 +30,7 @@ def optimizer_class(
             list optimizers`` that is one optimizer.
         weight_decay: as in the section ``optimizer`` of a run's config, at least 0.
         seed: of the noise of optimizers that draw some.
-        **params: the optimizer's own parameters.
+        **params: of the optimizer.
 
     Raises:
         ConfigError: for an unknown optimizer or parameter, a value out of range, a seed that is
@@ -62,18 +59,18 @@ def _made(
     **given: Any,
 ) -> Optimizer:
     if given:
-        there = ", ".join(f"{key}={value!r}" for key, value in given.items())
+        options_text = ", ".join(f"{key}={value!r}" for key, value in given.items())
         raise ConfigError(
             f"policy_kwargs: optimizer_kwargs = {given}: beside an optimizer_class of ours allowed "
-            f"are none; leave them out and write optimizer_class({name!r}, {there})"
+            f"are none; leave them out and write optimizer_class({name!r}, {options_text})"
         )
     groups = [{"params": list(params), "weight_decay": weight_decay}]
-    found: Any = get("optimizers", name).target(nn.Module(), groups, lr, **options)
-    if not isinstance(found, Optimizer):
+    optimizer: Any = get("optimizers", name).target(nn.Module(), groups, lr, **options)
+    if not isinstance(optimizer, Optimizer):
         raise ConfigError(
-            f"optimizer_class({name!r}) makes a {type(found).__name__}, and Stable-Baselines3 "
+            f"optimizer_class({name!r}) makes a {type(optimizer).__name__}, and Stable-Baselines3 "
             "takes one optimizer: allowed are upgd, schedule_free, trac and others"
         )
-    if hasattr(found, "seed"):
-        vars(found)["seed"] = derive_seed(seed, "optimizer", 0)
-    return found
+    if hasattr(optimizer, "seed"):
+        vars(optimizer)["seed"] = derive_seed(seed, "optimizer", 0)
+    return optimizer

@@ -1,8 +1,4 @@
-"""Actor and critic of PPO and A2C, as views of one policy with one optimizer.
-
-- `Part`: the modules of a policy that one of them is made of.
-- `parts_of`: both of a policy.
-"""
+"""Actor and critic of PPO and A2C, as views of one policy with one optimizer."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,12 +17,8 @@ PARTS = ("actor", "critic")
 class Part(nn.Module):
     """Modules of a policy under their names there, with a forward pass of their own.
 
-    Args:
-        policy: the policy, whose modules and parameters these are.
-        extractor: its features extractor for this part.
-        hidden: name of its hidden layers in ``mlp_extractor``.
-        head: name of its last layer.
-        own: names of parameters of the policy itself that belong to it.
+    `hidden` names the hidden layers in ``mlp_extractor``, `head` the last layer, `own` parameters
+    of the policy itself.
     """
 
     def __init__(
@@ -44,7 +36,7 @@ class Part(nn.Module):
         self._space, self._normalize = policy.observation_space, policy.normalize_images
 
     def hand_back(self, policy: Any) -> None:
-        """Give the policy the last layer that is here, which a method may have replaced."""
+        """Give the policy the last layer of this part, which a method may have replaced."""
         setattr(policy, self._head, self.get_submodule(self._head))
 
     def forward(self, obs: Any) -> Tensor:
@@ -60,11 +52,7 @@ class Part(nn.Module):
 
 
 def parts_of(policy: Any) -> Mapping[str, Part]:
-    """Return actor and critic of a policy.
-
-    Raises:
-        ConfigError: if they share layers, or the policy has other layers too.
-    """
+    """Return actor and critic of a policy; ConfigError if they share layers or it has others."""
     pi, vf = policy.pi_features_extractor, policy.vf_features_extractor
     if pi is vf and any(True for _ in pi.parameters()):
         raise ConfigError(
@@ -72,16 +60,16 @@ def parts_of(policy: Any) -> Mapping[str, Part]:
             "which is a part of neither: pass policy_kwargs with share_features_extractor=False, "
             "or name the network 'policy', which has all layers"
         )
-    own = tuple(name for name in ("log_std",) if getattr(policy, name, None) is not None)
-    found = {
+    own = ("log_std",) if getattr(policy, "log_std", None) is not None else ()
+    parts = {
         "actor": Part(policy, pi, "policy_net", "action_net", own),
         "critic": Part(policy, vf, "value_net", "value_net"),
     }
-    held = {id(p) for part in found.values() for p in part.parameters()}
+    held = {id(p) for part in parts.values() for p in part.parameters()}
     others = [name for name, p in policy.named_parameters() if id(p) not in held]
     if others:
         raise ConfigError(
             f"{type(policy).__name__} has layers that are in neither actor nor critic, such as "
             f"{others[0]}: name the network 'policy', which has all layers"
         )
-    return found
+    return parts

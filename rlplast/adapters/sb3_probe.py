@@ -1,7 +1,4 @@
-"""What scheduled hooks read in Stable-Baselines3: observations of the replay or the rollout.
-
-- `Experience`: draws from them.
-"""
+"""What scheduled hooks read in Stable-Baselines3: observations of the replay or the rollout."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +16,7 @@ __all__ = ["Experience"]
 
 
 class Experience(OwnSource):
-    """Batches of an algorithm's own experience, in streams of their own.
+    """Batches of an algorithm's experience.
 
     Of a replay any transitions; of PPO and A2C observations of the last whole rollout, or, before
     there is one, of the first so far.
@@ -45,24 +42,20 @@ class Experience(OwnSource):
         return network in ("q", "actor", "critic")
 
     def _outputs_on(self, network: str, batch: Any, module: nn.Module) -> Tensor | None:
-        """Return action values, a critic's values side by side, or an actor's means.
-
-        Means are what the layer ``mu`` says, before any squashing that is not a part of it. None of
-        a network without outputs.
-        """
+        """Return action values, a critic's values side by side, or an actor's unsquashed means."""
         if not self.has_outputs(network):
             return None
         means = [m for name, m in module.named_modules() if name in ("mu", "module.mu")]
         noted: list[Tensor] = []
         handles = [m.register_forward_hook(lambda _, __, out: noted.append(out)) for m in means]
         try:
-            found = module(*batch[network])
+            outputs = module(*batch[network])
         finally:
             for handle in handles:
                 handle.remove()
         if noted:
             return noted[-1]
-        return torch.cat(found, dim=1) if isinstance(found, tuple) else found
+        return torch.cat(outputs, dim=1) if isinstance(outputs, tuple) else outputs
 
     def end_rollout(self) -> None:
         """Keep the observations of the rollout that has just ended."""
@@ -99,7 +92,6 @@ class Experience(OwnSource):
         return batch.observations, batch.actions
 
     def _played(self, size: int, generator: torch.Generator) -> tuple[Any, ...] | None:
-        """Return observations of the rollout."""
         rollout = self._rollout()
         if rollout is None:
             return None

@@ -1,14 +1,7 @@
-"""What an adapter saves of its hooks, and whether it belongs to the run that goes on from it.
-
-- `fingerprint`: a checksum of each weight.
-- `read_list`, `hooks_text`: a list of hooks as it is given, and as one string.
-- `check_form`: a saved state has all its parts.
-- `check_start`, `check_match`: a state is of this training, these weights, hooks and seed.
-- `cut_lines`: a file of receipts or metrics is of this training.
-- `restore_initial`, `restore`: put θ0 and the hooks' state back.
-"""
+"""What an adapter saves of its hooks, and whether it belongs to the run that goes on from it."""
 
 import json
+import os
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -66,20 +59,16 @@ def fingerprint(networks: Mapping[str, Network]) -> dict[str, dict[str, int]]:
 
 
 def read_list(given: HookList, key: str) -> list[Mapping[str, Any]]:
-    """Return a list of hooks, penalties or layers, given as such or as the path of a YAML file.
-
-    Raises:
-        ConfigError: if it is none, or an entry has an unknown key or method.
-    """
-    found = read_yaml(Path(given)) if isinstance(given, str | Path) else given
-    if not isinstance(found, Sequence) or not all(isinstance(h, Mapping) for h in found):
+    """Return a list of hooks, penalties or layers, given as such or as a YAML file."""
+    rows = read_yaml(Path(given)) if isinstance(given, str | Path) else given
+    if not isinstance(rows, Sequence) or not all(isinstance(h, Mapping) for h in rows):
         raise ConfigError(
             f"{key} = {given!r}: allowed is a list of mappings, each with a method, or the path of "
             "a YAML file that holds such a list"
         )
-    for number, row in enumerate(found):
+    for number, row in enumerate(rows):
         method_of(f"{key}[{number}]", row, key)
-    return list(found)
+    return list(rows)
 
 
 def hooks_text(configs: Sequence[Mapping[str, Any]]) -> str:
@@ -88,39 +77,31 @@ def hooks_text(configs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def check_form(state: Any) -> None:
-    """Check that a saved state has all its parts; an empty one is of no hooks.
-
-    Raises:
-        DamagedFile: naming the part.
-    """
+    """Raise DamagedFile unless a saved state has all its parts; an empty one is of no hooks."""
     if not isinstance(state, Mapping):
         raise DamagedFile(f"the hooks' state is a {type(state).__name__}: needed is a mapping")
     if not state:
         return
     for name, kind in _PARTS.items():
         if name not in state or not isinstance(state[name], kind):
-            found = f"a {type(state[name]).__name__}" if name in state else "missing"
+            what = f"a {type(state[name]).__name__}" if name in state else "missing"
             raise DamagedFile(
-                f"the hooks' state is damaged or of another version: {name!r} is {found}"
+                f"the hooks' state is damaged or of another version: {name!r} is {what}"
             )
     clock = state["hooks"].get("clock")
     if not isinstance(clock, Mapping) or not all(isinstance(n, int) for n in clock.values()):
         raise DamagedFile(f"the hooks' state is damaged: its clock is {clock!r}")
 
 
-def check_start(fresh: bool, state: Mapping[str, Any] | None) -> None:
-    """Check that the hooks begin where the trainer does.
-
-    Raises:
-        ConfigError: if only one of them starts at 0.
-    """
-    done = {} if state is None else {u: n for u, n in state["hooks"]["clock"].items() if n}
+def check_start(fresh: bool, state: Mapping[str, Any]) -> None:
+    """Raise ConfigError unless the hooks begin where the trainer does."""
+    done = {u: n for u, n in state["hooks"]["clock"].items() if n} if state else {}
     if fresh and done:
         raise ConfigError(
             f"training starts at 0, the hooks are at {done}: make a new HookCallback for a new "
             "run, or let the trainer go on from where they are"
         )
-    if not fresh and state is None:
+    if not fresh and not state:
         raise ConfigError(
             "training goes on from a point that the hooks have no state of: load what was saved "
             "beside it (θ0 and what has fired), see the adapter's how-to"
@@ -134,17 +115,9 @@ def check_match(
     seed: int,
     again: bool = False,
 ) -> None:
-    """Check that a state was saved beside these weights, by a run of these hooks and this seed.
+    """Raise ConfigError unless a state is of these weights, this list of hooks and this seed.
 
-    Args:
-        state: what was saved, with checksums of the weights.
-        networks: the trainer's.
-        configs: the hook list.
-        seed: of the streams.
-        again: whether it is the state of hooks that are still here, when they last let go.
-
-    Raises:
-        ConfigError: naming what differs.
+    `again` says that it is the state of hooks of this process, when they last let go.
     """
     if state["configs"] != (text := hooks_text(configs)):
         raise ConfigError(
@@ -172,12 +145,7 @@ def check_match(
 
 
 def cut_lines(path: Path, length: int | None, what: str = "receipts") -> None:
-    """Cut a file of lines back to what a state counts, so that no line comes twice.
-
-    Args:
-        path: the file.
-        length: bytes; None for a file that is to begin here.
-        what: what its lines are, for errors.
+    """Cut a file of lines back to the `length` that a state counts; None for a file that begins.
 
     Raises:
         ConfigError: if a new run would append to another one's.
@@ -195,21 +163,15 @@ def cut_lines(path: Path, length: int | None, what: str = "receipts") -> None:
             f"{path} has {size} bytes, the saved state counts {length}: lines were lost"
         )
     if size > length:
-        with path.open("ab") as file:
-            file.truncate(length)
+        os.truncate(path, length)
 
 
 def restore_initial(networks: Mapping[str, Network], saved: Mapping[str, Any]) -> None:
-    """Put θ0 back.
-
-    Raises:
-        DamagedFile: if it is of another network.
-    """
+    """Put θ0 back; DamagedFile if it is of another network."""
     for network in networks.values():
-        theirs = saved.get(network.name)
-        theirs = theirs if isinstance(theirs, Mapping) else {}
+        values = saved.get(network.name)
         for block in network.blocks:
-            value = theirs.get(block.name)
+            value = values.get(block.name) if isinstance(values, Mapping) else None
             if not isinstance(value, Tensor) or value.shape != block.view.shape:
                 raise DamagedFile(
                     f"the hooks' state has no initial value of {network.qualified(block)} with "
@@ -219,11 +181,7 @@ def restore_initial(networks: Mapping[str, Network], saved: Mapping[str, Any]) -
 
 
 def restore(hooks: Hooks, saved: Mapping[str, Any]) -> None:
-    """Put the hooks' counters, sums and own tensors back.
-
-    Raises:
-        DamagedFile: if a part is missing or of another shape.
-    """
+    """Put the hooks' counters, sums and tensors back; DamagedFile if they do not fit."""
     try:
         hooks.load_state_dict(saved)
     except (ConfigError, RuntimeError) as error:

@@ -1,9 +1,4 @@
-"""What hooks may touch in somebody else's trainer, and what is refused.
-
-- `find_networks`: the parts of a module, with their optimizers.
-- `raw_optimizer`: the torch optimizer inside a trainer's wrapper.
-- `refuse_sharded`, `check_shared`, `check_policies`: name what cannot be edited, before training.
-"""
+"""What hooks may touch in somebody else's trainer, and what is refused."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -34,11 +29,7 @@ _OPTIMIZER_WRAPPERS = ("AcceleratedOptimizer", "LightningOptimizer")
 
 
 def raw_optimizer(optimizer: Any) -> Optimizer:
-    """Return the torch optimizer that a trainer wrapped.
-
-    Raises:
-        ConfigError: if it is none, or one whose state is spread over processes.
-    """
+    """Return the torch optimizer that a trainer wrapped; ConfigError if it is none or sharded."""
     refuse_sharded([optimizer])
     while type(optimizer).__name__ in _OPTIMIZER_WRAPPERS:
         optimizer = optimizer.optimizer
@@ -52,11 +43,7 @@ def raw_optimizer(optimizer: Any) -> Optimizer:
 
 
 def refuse_sharded(things: Iterable[object]) -> None:
-    """Refuse modules, tensors and optimizers that hold only a part of what they stand for.
-
-    Raises:
-        ConfigError: naming the class.
-    """
+    """Raise ConfigError for modules, tensors and optimizers that hold only a part of the whole."""
     for thing in things:
         for kind in type(thing).__mro__:
             if kind.__module__.startswith(_SHARDED) or hasattr(thing, "ds_id"):
@@ -80,7 +67,7 @@ def find_networks(
         optimizers: all optimizers of the trainer.
         paths: network name → path of a part of `root` ("" is all of it), or a list of that
             path and those of its followers; None for one network ``model`` of everything.
-        init: returns the initializer of the part at a path, None for torch's own.
+        init: returns the initializer of the part at a path, None for torch's.
 
     Raises:
         ConfigError: for a path that does not exist, a sharded part, or a trainable parameter
@@ -97,27 +84,17 @@ def find_networks(
         part, *followers = (modules[path] for path in places)
         refuse_sharded([*part.modules(), *part.parameters()])
         held = {id(p) for p in part.parameters()}
-        mine = [o for o in optimizers for g in o.param_groups if held & set(map(id, g["params"]))]
-        networks[name] = Network(
-            name,
-            part,
-            list(dict.fromkeys(mine)) or optimizers,
-            dict(zip(places[1:], followers, strict=True)),
-            init=init(places[0]),
-        )
-        for path, each in zip(
-            places, (networks[name], *networks[name].followers.values()), strict=True
-        ):
+        trains = [o for o in optimizers for g in o.param_groups if held & set(map(id, g["params"]))]
+        trains = list(dict.fromkeys(trains)) or optimizers
+        by_path = dict(zip(places[1:], followers, strict=True))
+        network = networks[name] = Network(name, part, trains, by_path, init=init(places[0]))
+        for path, each in zip(places, (network, *network.followers.values()), strict=True):
             each.place = Place(partial(root.get_submodule, path))
     return networks
 
 
 def check_shared(networks: Mapping[str, Network]) -> None:
-    """Refuse a tensor that two networks would edit.
-
-    Raises:
-        ConfigError: naming it in both.
-    """
+    """Raise ConfigError for a tensor that two networks would edit."""
     owner: dict[int, tuple[str, str]] = {}
     for network in networks.values():
         for block in network.trainable():
@@ -131,11 +108,7 @@ def check_shared(networks: Mapping[str, Network]) -> None:
 
 
 def check_policies(hooks: Hooks) -> None:
-    """Refuse, before training, state that a hook could not reset when it is due.
-
-    Raises:
-        ConfigError: naming the hook and the optimizer.
-    """
+    """Raise ConfigError, before training, for state that a hook could not reset when it is due."""
     for hook in hooks.hooks:
         optimizers = [] if hook.optimizer == "keep" else [n.optimizers for n in hook.networks]
         for optimizer in (o for several in optimizers for o in several):

@@ -47,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _parsed(text: str) -> float:
     found = re.fullmatch(r"(\d{1,6}(?:\.\d+)?)([smh])", text)
-    if found is None:
-        raise ConfigError(f"--time {text!r}: allowed is a number with s, m or h, such as 90m")
+    if found is None or float(found[1]) == 0:
+        raise ConfigError(
+            f"--time {text!r}: allowed is a number above 0 with s, m or h, such as 90m"
+        )
     return float(found[1]) * _SECONDS[found[2]]

@@ -1,1 +1,1 @@
-"""Core: clock, schedules, networks, edits, hooks, streams, checkpoints and the loop."""
+"""Core: clock, errors, registry, streams, and the packages `network`, `method` and `fast`."""

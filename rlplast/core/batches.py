@@ -6,18 +6,11 @@ __all__ = ["batch_slices"]
 
 
 def batch_slices(count: int, size: int) -> list[slice]:
-    """Return where each batch of one pass lies.
+    """Return where each batch of one pass lies; `count` and `size` are at least 1.
 
-    The last one holds what is left. A single one joins the batch before: BatchNorm finds no
-    variance in one.
-
-    Args:
-        count: samples, at least 1.
-        size: samples of a batch, at least 1.
+    The last one holds the rest. A rest of one joins the batch before it: BatchNorm needs two.
 
     Examples:
-        >>> [part.stop - part.start for part in batch_slices(8, 3)]
-        [3, 3, 2]
         >>> [part.stop - part.start for part in batch_slices(7, 3)]
         [3, 4]
     """

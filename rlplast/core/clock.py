@@ -1,8 +1,4 @@
-"""Clock: counters that only grow, and times with units.
-
-- `Clock`: how far a run is, in every unit at once.
-- `Time`: a number with a unit, such as ``250k env_steps`` or ``50%``.
-"""
+"""Counters that only grow, and times with units."""
 
 import dataclasses
 import re
@@ -44,15 +40,11 @@ class Clock:
 
     @classmethod
     def saved(cls, counts: Mapping[str, int]) -> "Clock":
-        """Return the clock whose counts by unit a checkpoint holds.
+        """Return the clock of a checkpoint's counts by unit.
 
         Raises:
             ValueError: for a count that is no whole number from 0 on.
-            TypeError: for a unit that there is not.
-
-        Examples:
-            >>> Clock.saved({"updates": 3}).updates
-            3
+            TypeError: for an unknown unit.
         """
         for unit, count in counts.items():
             if type(count) is not int or count < 0:
@@ -83,7 +75,7 @@ class Time:
 
         Args:
             text: the text of a config.
-            key: what the error message calls it.
+            key: its name in error messages.
 
         Raises:
             ConfigError: if the text is no number with one of the units.
@@ -91,16 +83,11 @@ class Time:
         Examples:
             >>> Time.parse("250k env_steps")
             Time(value=250000, unit='env_steps')
-            >>> str(Time.parse("50 %"))
-            '50%'
         """
         if isinstance(text, Time):
             return text
         quoted = shortened(text)
-        try:
-            words = str(text).strip()
-        except ValueError:  # Python writes no whole number of thousands of digits
-            words = ""
+        words = text.strip() if isinstance(text, str) else ""  # a bare number has no unit
         if words.startswith("phase "):
             words = f"{words[6:]} phase"
         match = _NUMBER.match(words)
@@ -127,8 +114,8 @@ class Time:
     def resolve(self, total: "Time") -> "Time":
         """Return this time with a percentage turned into counts of `total`.
 
-        Rounded to the nearest; more than 0% is at least one count, so that short trial runs
-        of a long config keep their periods.
+        Rounded to the nearest; more than 0% is at least one count, so short trial runs keep their
+        periods.
 
         Raises:
             ConfigError: if `total` is itself a percentage.

@@ -1,12 +1,4 @@
-"""The device that a run computes on.
-
-- `choose_device`: what a config asks for, if it is there.
-- `device_info`: what run.json says of it.
-- `set_up`: how it computes.
-- `compile_options`: how code is compiled for it.
-- `on_device`: an array on it, without waiting.
-- `refuse_capture`: says that something cannot be part of a CUDA graph.
-"""
+"""The device that a run computes on."""
 
 import os
 from typing import Any
@@ -31,11 +23,7 @@ __all__ = [
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the torch device a config asks for.
-
-    Raises:
-        ConfigError: if it is not there.
-    """
+    """Return the torch device a config asks for, or raise a ConfigError if it is not there."""
     if name == "auto":
         return torch.device("cuda" if uses_gpu(name) else "cpu")
     try:
@@ -54,7 +42,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def uses_gpu(name: str) -> bool:
-    """Whether what a config asks for is a GPU, or here stands for one."""
+    """Whether a config's ``device`` is a GPU here."""
     return name.startswith("cuda") or (name == "auto" and torch.cuda.is_available())
 
 
@@ -72,7 +60,6 @@ def device_info(device: torch.device) -> dict[str, Any]:
 
 
 def _driver() -> str | None:
-    """Return the version of NVIDIA's driver, as Linux shows it."""
     try:
         with open("/proc/driver/nvidia/version", encoding="utf-8") as file:
             words = file.readline().split()
@@ -84,10 +71,8 @@ def _driver() -> str | None:
 def set_up(device: torch.device, matmul: str = "highest", deterministic: bool = False) -> None:
     """Let torch compute as a config says, in this process.
 
-    Args:
-        device: of the run.
-        matmul: highest, or high for TF32 in matrix products and convolutions of a GPU.
-        deterministic: whether a GPU uses slower kernels whose results repeat bit for bit.
+    `matmul` is highest, or high for TF32 in products and convolutions of a GPU. If `deterministic`,
+    a GPU uses slower kernels whose results repeat bit for bit.
     """
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = matmul == "high"
     torch.backends.cudnn.deterministic = True
@@ -100,8 +85,8 @@ def set_up(device: torch.device, matmul: str = "highest", deterministic: bool = 
 
 
 def compile_options(device: torch.device) -> dict[str, Any]:
-    """Return options of torch's compiler; on a GPU it would choose kernels by timing them."""
-    if device.type != "cuda":
+    """Return options of torch's compiler."""
+    if device.type != "cuda":  # a GPU's kernels would be chosen by timing them
         return {}
     from torch._inductor import config
 
@@ -110,23 +95,16 @@ def compile_options(device: torch.device) -> dict[str, Any]:
 
 
 def on_device(value: npt.NDArray[Any] | Tensor, device: torch.device) -> Tensor:
-    """Return an array or a tensor of the host as a tensor on a device.
-
-    On a GPU it goes by pinned memory, whose allocator keeps it until the copy is done: nothing
-    waits for it here. A graph would repeat the copy from memory that is something else by then.
-
-    Raises:
-        NotCaptured: during a capture, for what is not there yet.
-    """
+    """Return an array or tensor of the host on a device; on a GPU nothing waits for the copy."""
     tensor = value if isinstance(value, Tensor) else torch.from_numpy(value)
     if device.type != "cuda" or tensor.is_cuda:
         return tensor.to(device)
-    refuse_capture("something is copied from the host")
-    return tensor.pin_memory().to(device, non_blocking=True)
+    refuse_capture("something is copied from the host")  # a replay would copy the same memory
+    return tensor.pin_memory().to(device, non_blocking=True)  # kept until the copy is done
 
 
 class NotCaptured(RlplastError):
-    """A piece of work waits for the host, or reads from it what differs each time."""
+    """Raised for work that waits for the host, or reads from it what differs each time."""
 
 
 def capturing() -> bool:
@@ -135,10 +113,6 @@ def capturing() -> bool:
 
 
 def refuse_capture(what: str) -> None:
-    """Say that something cannot be part of a graph.
-
-    Raises:
-        NotCaptured: during a capture.
-    """
+    """Raise NotCaptured during a capture: `what` cannot be part of a CUDA graph."""
     if capturing():
         raise NotCaptured(what)

@@ -1,12 +1,4 @@
-"""Files that a user downloads: what is published, whether a file is whole, and unpacking it.
-
-- `Download`, `Published`: a published file, and a set of data made of such files.
-- `Finding`: what a check found, with the remedy if something is wrong.
-- `find_download`: what is wrong with a file on disk.
-- `unpack`: a tar, tar.gz, zip or gz, beside it.
-
-Nothing here opens a connection.
-"""
+"""Files that a user downloads: what is published, checks, unpacking; nothing opens a connection."""
 
 import gzip
 import hashlib
@@ -17,8 +9,6 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
@@ -34,15 +24,7 @@ _BROKEN = (EOFError, gzip.BadGzipFile, tarfile.TarError, zipfile.BadZipFile, zli
 
 @dataclass(frozen=True)
 class Download:
-    """A published archive.
-
-    Attributes:
-        name: of the file.
-        url: where it is.
-        size: bytes.
-        md5: as published.
-        unpacked: the file or folder that it becomes, beside it.
-    """
+    """A published archive: size in bytes, md5, and the file or folder that it unpacks to."""
 
     name: str
     url: str
@@ -58,15 +40,7 @@ class Download:
 
 @dataclass(frozen=True)
 class Published:
-    """A published set of data.
-
-    Attributes:
-        title: what it is.
-        purpose: the config key it serves.
-        licence: on which terms.
-        page: where it is described, or comes from.
-        downloads: its files, with sizes and checksums; empty where those are not fixed.
-    """
+    """A published set of data: the config key it serves, and its files if their sizes are fixed."""
 
     title: str
     purpose: str
@@ -110,22 +84,23 @@ def find_download(path: Path, download: Download) -> Finding:
 
 
 def unpack(archive: Path, target: str) -> None:
-    """Unpack an archive, so that one file or folder in it appears beside it, whole or not at all.
+    """Unpack an archive: a file or folder of it appears next to it, whole or not at all.
 
-    Args:
-        archive: a ``.tar``, ``.tar.gz`` or ``.zip``, or one file as ``.gz``.
-        target: name of the file or folder.
+    It is a ``.tar``, ``.tar.gz`` or ``.zip``, or one file as ``.gz``.
 
     Raises:
-        DamagedFile: if the archive is cut, has a link or a path that leads elsewhere, or does
-            not have the target.
+        DamagedFile: for an archive that is cut, lacks the target, or has links or paths out of it.
         RlplastError: if the disk is full or not writable.
     """
     try:
         with tempfile.TemporaryDirectory(".tmp", f".{target}.", archive.parent) as temporary:
             inner = Path(temporary)
-            with _reading(archive):
+            try:
                 _extract(archive, inner, target)
+            except _BROKEN as error:
+                raise DamagedFile(
+                    f"{archive} cannot be read ({error}): download it again"
+                ) from error
             if not (inner / target).exists():
                 raise DamagedFile(f"{archive} holds no {target}: download it again")
             os.sync()  # at once, for a set may be 100 000 files
@@ -134,14 +109,6 @@ def unpack(archive: Path, target: str) -> None:
         raise RlplastError(
             f"{archive} could not be unpacked ({error}): free space or fix permissions"
         ) from error
-
-
-@contextmanager
-def _reading(archive: Path) -> Iterator[None]:
-    try:
-        yield
-    except _BROKEN as error:
-        raise DamagedFile(f"{archive} cannot be read ({error}): download it again") from error
 
 
 def _extract(archive: Path, folder: Path, target: str) -> None:

@@ -1,11 +1,4 @@
-"""The 95% interval of a mean of few values, such as the returns of episodes.
-
-- `interval_of_mean`: Student's, or Wilson's where each value is 0 or 1; none for too few values.
-- `student`, `wilson`: either one.
-
-`scripts/coverage.py` measures how often they hold the true mean; docs/explanation/statistics.md
-says it.
-"""
+"""The 95% interval of a mean of few values; `scripts/coverage.py` measures its coverage."""
 
 import math
 from collections.abc import Sequence
@@ -18,13 +11,9 @@ _NORMAL = 1.959963984540054  # standard deviations: where 95% of a normal distri
 
 
 def interval_of_mean(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the ends of the 95% interval of the mean.
+    """Return the 95% interval of the mean: Wilson's if each value is 0 or 1, else Student's.
 
-    Where each value is 0 or 1 the mean is a share, and the interval Wilson's, which lies within 0
-    and 1. Else it is Student's. Other values that are all equal say nothing of their spread.
-
-    Returns:
-        The ends; None for fewer than `FEWEST` values, and for equal ones.
+    There is none of fewer than `FEWEST` values, nor of other equal ones, which show no spread.
 
     Examples:
         >>> [round(end, 3) for end in interval_of_mean([1.0] * 10)]
@@ -38,24 +27,18 @@ def interval_of_mean(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def student(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the mean, and the ends of Student's 95% interval of at least 2 values."""
+    """Return the mean and the ends of Student's 95% interval of at least 2 values."""
     import torch  # these take a second, and `rlplast show` needs neither
     from scipy.special import stdtrit
 
-    found = torch.tensor(values, dtype=torch.float64)
-    half = stdtrit(len(found) - 1, 0.5 + LEVEL / 2) * found.std() / len(found) ** 0.5
-    mean = float(found.mean())
+    sample = torch.tensor(values, dtype=torch.float64)
+    half = stdtrit(len(sample) - 1, 0.5 + LEVEL / 2) * sample.std() / len(sample) ** 0.5
+    mean = float(sample.mean())
     return mean, mean - float(half), mean + float(half)
 
 
 def wilson(share: float, count: float, quantile: float = _NORMAL) -> tuple[float, float]:
-    """Return the ends of Wilson's interval of a share (1927), which lie within 0 and 1.
-
-    Args:
-        share: of successes, from 0 to 1.
-        count: how many values it is of.
-        quantile: how many standard errors it is wide, on either side.
-    """
+    """Return Wilson's interval (1927) of a share of `count` values, for a normal quantile."""
     square = quantile**2
     middle = (share + square / (2 * count)) / (1 + square / count)
     half = quantile * math.sqrt(share * (1 - share) / count + square / (4 * count**2))

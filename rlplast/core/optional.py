@@ -1,8 +1,4 @@
-"""What is imported when it is first used.
-
-- `import_optional`: a library of one of the package's extras, with word of what to install.
-- `callable_package`: a package that is a function too.
-"""
+"""What is imported when it is first used."""
 
 import importlib
 import inspect
@@ -16,15 +12,7 @@ __all__ = ["callable_package", "import_optional"]
 
 
 def import_optional(name: str, extra: str) -> ModuleType:
-    """Import an optional library.
-
-    Args:
-        name: dotted name of a module.
-        extra: the extra of this package that installs it.
-
-    Raises:
-        ConfigError: if it is not installed, saying what to install.
-    """
+    """Import an optional library, or raise a ConfigError that says which `extra` installs it."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -34,12 +22,7 @@ def import_optional(name: str, extra: str) -> ModuleType:
 
 
 def callable_package(package: str, module: str) -> None:
-    """Let a package be called as a function: `rlplast.study(…)` calls ``study`` of its module api.
-
-    Args:
-        package: such as ``rlplast.study``.
-        module: the name of the module, which is imported at the first call.
-    """
+    """Let a package be called: `rlplast.study(…)` calls ``study`` of its module ``api``."""
 
     def function() -> Any:
         return getattr(importlib.import_module(f"{package}.{module}"), package.split(".")[-1])

@@ -1,12 +1,6 @@
-"""One table of everything a config can name: interventions, metrics and so on.
+"""One table of everything a config can name: methods, metrics, optimizers and so on.
 
-A method registers itself where it is defined; its parameters, their defaults and types with ranges
-are read from the definition, so `rlplast list`, validation and docs never disagree.
-
-- `register`: decorator that adds a class or function to the table.
-- `get`, `rows`, `build`: look up, list, and construct with validated parameters.
-- `checked`: the validated parameters alone.
-- `measurer`: the class that measures registered metrics.
+Parameters, defaults and ranges are read from the definitions, for `rlplast list`, checks and docs.
 """
 
 import dataclasses
@@ -89,24 +83,19 @@ _BUILT_IN = (
     "rlplast.optimizers.trac",
     "rlplast.optimizers.upgd",
 )
-# What measures registered metrics, which imports most of core.
-_MEASURER = "rlplast.metrics.probe"
+_MEASURER = "rlplast.metrics.probe"  # which imports most of core
 
 
 @functools.cache
 def _load() -> None:
-    """Import what registers itself, when the table is first read: ours, then plug-ins."""
+    """Import what registers itself: ours, then plug-ins."""
     for name in _BUILT_IN:
         importlib.import_module(name)
     load_plugins(plugins.METHODS)
 
 
 def load_plugins(group: str) -> None:
-    """Import the installed packages of a group of entry points, each once.
-
-    Raises:
-        ConfigError: naming the one that cannot be loaded.
-    """
+    """Import the installed packages of a group of entry points, each once, or refuse one."""
     try:
         plugins.load(group)
     except plugins.BrokenPlugin as error:
@@ -119,7 +108,7 @@ def measurer() -> Any:
 
 
 def _family(family: str) -> dict[str, Info]:
-    """Return the rows of a family by name; interventions and so on are those of its methods."""
+    """Return a family's rows by name."""
     _load()
     if family in LISTS.values():
         return {n: info for n, info in _TABLE["methods"].items() if info.family == family}
@@ -130,8 +119,8 @@ def _params_of(target: Callable[..., Any]) -> dict[str, dict[str, Any]]:
     if dataclasses.is_dataclass(target):
         defaults = {f.name: f.default for f in dataclasses.fields(target) if f.init}
     else:
-        own = inspect.signature(target).parameters.values()
-        defaults = {p.name: p.default for p in own if p.kind is p.KEYWORD_ONLY}
+        parameters = inspect.signature(target).parameters.values()
+        defaults = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
     hints = hints_of(target)
     return {
         name: {"default": default, "range": limits(hints.get(name, Any))}
@@ -141,11 +130,7 @@ def _params_of(target: Callable[..., Any]) -> dict[str, dict[str, Any]]:
 
 
 def register(
-    family: str,
-    name: str,
-    *,
-    source: str,
-    listed: str | None = None,
+    family: str, name: str, *, source: str, listed: str | None = None
 ) -> Callable[[Any], Any]:
     """Add the decorated dataclass or function to the registry.
 
@@ -153,7 +138,7 @@ def register(
         family: methods, or one of `FAMILIES`.
         name: the name configs use.
         source: paper, equation or table the definition comes from.
-        listed: of a method, the filter of `rlplast list` that shows it.
+        listed: of a method, the family under which `rlplast list` shows it.
 
     Raises:
         ConfigError: if the family is unknown or the name is taken.
@@ -162,9 +147,9 @@ def register(
 
     def add(target: Any) -> Any:
         taken = _TABLE[family].get(name)
-        here = (target.__module__, target.__qualname__)
-        # The same definition may be imported twice, by a reload or a test collector.
-        if taken and (taken.target.__module__, taken.target.__qualname__) != here:
+        definition = (target.__module__, target.__qualname__)
+        # It may be imported twice, by a reload or a test collector.
+        if taken and (taken.target.__module__, taken.target.__qualname__) != definition:
             raise ConfigError(
                 f"{family} already has a {name!r}, from {taken.origin}: choose another name"
             )
@@ -183,10 +168,10 @@ def get(family: str, name: str, key: str = "") -> Info:
     Args:
         family: methods, or one of `FAMILIES`.
         name: the entry's name.
-        key: the key of a config that gives it, if messages are to say so.
+        key: the key of a config that gives it, for messages.
 
     Raises:
-        ConfigError: naming the nearest entry if there is no such one.
+        ConfigError: for an unknown name, with the nearest one.
     """
     one = "penalty" if family == "penalties" else family.removesuffix("s")
     wrong = f"{key} = {shortened(name)}" if key else f"{one} {shortened(name)} is unknown"
@@ -194,24 +179,16 @@ def get(family: str, name: str, key: str = "") -> Info:
 
 
 def look_up(name: Any, table: Mapping[str, T], wrong: str) -> T:
-    """Return the entry of `name`, which a config gives and may be anything.
-
-    Raises:
-        ConfigError: if there is none; it begins with `wrong` and names the nearest one.
-    """
+    """Return the entry of `name`, or raise a ConfigError: `wrong` and the nearest name."""
     if not isinstance(name, str) or name not in table:
         near = did_you_mean(str(name), table)
-        own = "" if near.startswith("did") else "; your own: `rlplast --import MODULE ...`"
-        raise ConfigError(f"{wrong}: {near}{own}")
+        remedy = "" if near.startswith("did") else "; your own: `rlplast --import MODULE ...`"
+        raise ConfigError(f"{wrong}: {near}{remedy}")
     return table[name]
 
 
 def rows(family: str | None = None) -> list[Info]:
-    """Return the registry's rows, of one family or of all, sorted by name.
-
-    Raises:
-        ConfigError: if the family is unknown.
-    """
+    """Return the registry's rows, of one family or of all, sorted by name."""
     if family is not None:
         check_choice("family", family, _TABLE)
     families = FAMILIES if family is None else (family,)
@@ -219,20 +196,16 @@ def rows(family: str | None = None) -> list[Info]:
 
 
 def checked(family: str, name: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return a config's `params` of an entry, every one of them checked.
-
-    Raises:
-        ConfigError: for an unknown name, an unknown parameter or a value out of range.
-    """
+    """Return a config's `params` of an entry, or refuse its name, a parameter or a value."""
     info = get(family, name)
-    found = {}
+    values = {}
     for key, value in (params or {}).items():
         if key not in info.params:
             raise ConfigError(f"{name} has no parameter {key!r}: {did_you_mean(key, info.params)}")
         default = info.params[key]["default"]
         hint = hints_of(info.target).get(key, Any if default is None else type(default))
-        found[key] = check_value(f"{name}.{key}", value, hint, default)
-    return found
+        values[key] = check_value(f"{name}.{key}", value, hint, default)
+    return values
 
 
 def build(family: str, name: str, params: Mapping[str, Any] | None = None) -> Any:

@@ -1,15 +1,4 @@
-"""Named random streams, all derived from one seed.
-
-Every draw comes from a stream with a name, so switching one consumer on or off moves
-no other. Three kinds:
-
-- long-lived ones (`Streams.numpy`): environment, exploration, replay; their state is saved;
-- derived ones (`torch_stream`, `numpy_stream`): hooks, evaluations, probes; made anew from
-  (seed, name, number) whenever needed, so there is no state to save;
-- torch's global generators, the stream ``model`` (dropout and the like): seeded once,
-  saved, and put back after evaluations and probes by `preserve_global_rng`, as are the global
-  generators of NumPy and Python, which nothing of ours draws from.
-"""
+"""Named random streams, all derived from one seed: no consumer moves the draws of another."""
 
 import hashlib
 import numbers
@@ -35,11 +24,7 @@ __all__ = [
 
 
 def check_seed(seed: Any) -> int:
-    """Return a seed that a user gave as an int.
-
-    Raises:
-        ConfigError: if it is no whole number.
-    """
+    """Return a user's seed as an int, or raise a ConfigError for what is no whole number."""
     if isinstance(seed, bool) or not isinstance(seed, numbers.Integral):
         raise ConfigError(f"seed = {seed!r}: allowed is a whole number, such as 1")
     return int(seed)
@@ -57,10 +42,7 @@ setattr(derive_seed, "_dynamo_marked_constant", True)  # noqa: B010
 
 
 def torch_stream(seed: int, *names: object) -> torch.Generator:
-    """Return a fresh CPU generator for a derived stream.
-
-    Draws are made on the CPU and moved, so that a run draws the same on every device.
-    """
+    """Return a fresh CPU generator for a derived stream: every device gets the same draws."""
     return torch.Generator("cpu").manual_seed(derive_seed(seed, *names))
 
 
@@ -87,20 +69,15 @@ def _on_gpu() -> bool:
 
 
 def continued_seed(seed: int, continuation: int) -> int:
-    """Return the seed of a run's streams: its own, but for later continuations of one branch."""
+    """Return the seed of a run's streams; later continuations of one branch get another."""
     return seed if continuation == 1 else derive_seed(seed, "continuation", continuation)
 
 
 class Streams:
-    """The long-lived streams of one run, by name, with their state.
-
-    Args:
-        seed: the run's seed; also seeds torch's global generators (stream ``model``).
-        continuation: of the branch that the run goes on from, from 1; each has streams of its own.
+    """The long-lived streams of one run, by name; each continuation of a branch has its own.
 
     Attributes:
-        continuation: as given.
-        seed: what all draws of learning derive from, those of hooks too: `continued_seed`.
+        seed: `continued_seed`, from which all draws of learning derive, those of hooks too.
         parted: whether the state that was loaded is another continuation's: a prefix's.
     """
 
@@ -128,10 +105,7 @@ class Streams:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned, into the generators already handed out.
-
-        Streams of another continuation than the state's stay as they are, new.
-        """
+        """Restore `state_dict` in place; another continuation's streams stay new."""
         self.parted = state.get("continuation", 1) != self.continuation
         if self.parted:
             return

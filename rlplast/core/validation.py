@@ -1,16 +1,4 @@
-"""Values that people write, checked against the types of dataclasses by pydantic.
-
-The types of a dataclass's fields say what a mapping of a config may hold: with ranges, such as
-``Annotated[int, Field(ge=1)]``, and choices, such as ``Literal["fp32", "bf16"]``.
-
-- `Section`: base of such dataclasses.
-- `validated`: a mapping → the dataclass.
-- `check_section`: a dataclass that Python code has made.
-- `check_value`: one value.
-- `hints_of`: the types of a dataclass's fields, ranges included.
-- `limits`: what a type allows, for tables.
-- `Names`, `Paths`, `Pair`, `Betas`: types of parameters.
-"""
+"""Values that people write, checked by pydantic against the types and ranges of dataclasses."""
 
 import dataclasses
 import json
@@ -72,57 +60,31 @@ _WORDS: dict[Any, str] = {
     dict: "a mapping",
     Any: "anything",
 }
-_OUTSIDE = (
-    "finite_number",
-    "greater_than",
-    "greater_than_equal",
-    "less_than",
-    "less_than_equal",
-)
+_OUTSIDE = ("finite_number", "greater_than", "greater_than_equal", "less_than", "less_than_equal")
 _LARGEST = 1e38  # of a number without another limit: the range of float32
 
 
 def validated(cls: type[T], data: Any, where: str = "") -> T:
-    """Return the dataclass that a mapping stands for.
-
-    Args:
-        cls: a `Section`.
-        data: what a config says.
-        where: its key, for messages; empty for the config itself.
-
-    Raises:
-        ConfigError: naming a key, its value and what is allowed.
-    """
+    """Return a config's mapping `where` as a dataclass, or refuse a key or value by name."""
     return _parsed(cls, data, where, None)
 
 
 def check_section(section: Any, where: str) -> None:
-    """Check the values of a dataclass that code has made.
-
-    Raises:
-        ConfigError: naming a key, its value and what is allowed.
-    """
+    """Check the values of a dataclass that code has made; raises as `validated` does."""
     validated(type(section), dataclasses.asdict(section), where)
 
 
 def check_value(key: str, value: Any, hint: Any, default: Any = None) -> Any:
-    """Return a value as its type has it: lists become tuples, whole numbers floats.
+    """Return a value as its type has it (lists become tuples, whole numbers floats), or refuse it.
 
-    Args:
-        key: what messages call it.
-        value: what somebody wrote.
-        hint: its type, ranges included.
-        default: an example for messages.
-
-    Raises:
-        ConfigError: naming key, value and what is allowed.
+    A `default` is an example for messages.
     """
-    found = _parsed(hint, value, key, default)
-    if isinstance(found, float) and abs(found) > _LARGEST:
+    parsed = _parsed(hint, value, key, default)
+    if isinstance(parsed, float) and abs(parsed) > _LARGEST:
         raise ConfigError(
             f"{key} = {shortened(value)}: allowed is {limits(hint)}, at most {_LARGEST:.0e}"
         )
-    return found
+    return parsed
 
 
 def _parsed(hint: Any, data: Any, where: str, default: Any) -> Any:
@@ -134,21 +96,18 @@ def _parsed(hint: Any, data: Any, where: str, default: Any) -> Any:
             "false, null, lists and mappings"
         ) from error
     except ValidationError as error:
-        found = error.errors(include_url=False)
-        whole = [e for e in found if e["type"] == "int_type" and _is_whole(e["input"])]
-        if whole:  # 1e6 is a float in YAML
-            return _parsed(hint, _with_whole(data, whole[0]["loc"]), where, default)
-        unknown = [e for e in found if e["type"] == "unexpected_keyword_argument"]
+        problems = error.errors(include_url=False)
+        for problem in problems:
+            value = problem["input"]
+            floating = problem["type"] == "int_type" and isinstance(value, float)
+            if floating and value.is_integer() and abs(value) < 1e19:  # 1e6 is a float in YAML
+                return _parsed(hint, _with_whole(data, problem["loc"]), where, default)
+        unknown = [e for e in problems if e["type"] == "unexpected_keyword_argument"]
         place = _Place(where, hint, data, default)
-        raise ConfigError(_message((unknown or found)[0], place)) from error
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, float) and value.is_integer() and abs(value) < 1e19
+        raise ConfigError(_message((unknown or problems)[0], place)) from error
 
 
 def _with_whole(data: Any, path: tuple[Any, ...]) -> Any:
-    """Return data with the float at a path as a whole number."""
     if isinstance(data, float):
         return int(data)
     part, rest = path[0], path[1:]
@@ -166,7 +125,7 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
 
 @dataclasses.dataclass(frozen=True)
 class _Place:
-    """A value inside of data: its key, its type, and the default as an example."""
+    """A value inside of data, with its default as an example."""
 
     key: str
     hint: Any
@@ -187,7 +146,8 @@ def _message(error: Any, place: _Place) -> str:
         return f"{where.rstrip('.')} has an unknown key {shortened(path[0])}: {near}"
     if error["type"] == "missing" and _is_section(section):
         return f"{place.key or 'config'} has no {path[0]}, which it needs"
-    return f"{place.key or 'config'} = {_shown(place.value)}{_remedy(error, place)}"
+    shown = "null" if place.value is None else shortened(place.value, 120)
+    return f"{place.key or 'config'} = {shown}{_remedy(error, place)}"
 
 
 def _inside(place: _Place, part: Any) -> _Place | None:
@@ -196,16 +156,16 @@ def _inside(place: _Place, part: Any) -> _Place | None:
     if _members(place.hint)[0] in (Names, Paths):
         return None
     if dataclasses.is_dataclass(hint) and isinstance(value, Mapping) and part in value:
-        found = {field.name: field.default for field in dataclasses.fields(hint)}
-        if part in found:
+        defaults = {field.name: field.default for field in dataclasses.fields(hint)}
+        if part in defaults:
             key = f"{place.key}.{part}" if place.key else str(part)
-            return _Place(key, hints_of(hint)[part], value[part], found[part])
+            return _Place(key, hints_of(hint)[part], value[part], defaults[part])
     if typing.get_origin(hint) is dict and isinstance(value, Mapping) and part in value:
         return _Place(f"{place.key}.{part}", typing.get_args(hint)[1], value[part], None)
     if isinstance(value, list | tuple) and isinstance(part, int) and part < len(value):
         items = [item for item in typing.get_args(hint) if item is not ...] or [Any]
-        own = items[min(part, len(items) - 1)]
-        return _Place(f"{place.key}[{part}]", own, value[part], None)
+        item = items[min(part, len(items) - 1)]
+        return _Place(f"{place.key}[{part}]", item, value[part], None)
     return None
 
 
@@ -224,11 +184,14 @@ def _remedy(error: Any, place: _Place) -> str:
     unit = _unit_of(place)
     if unit is not None:
         return f" has no unit: say {str(Time(value, unit))!r}"
-    return f": allowed is {_words(place.hint)}{_example(place)}"
+    default = place.default
+    plain = isinstance(default, str | int | float) and not isinstance(default, bool)
+    example = f", such as {default!r}" if plain and default else ""
+    return f": allowed is {_words(place.hint)}{example}"
 
 
 def _unit_of(place: _Place) -> str | None:
-    """Return the unit that a bare number lacks, if the example of its key is a time."""
+    """Return the unit that a bare number lacks, if its key is a time."""
     number = isinstance(place.value, int | float) and not isinstance(place.value, bool)
     example = _examples(place.hint) or [place.default]
     if number and isinstance(example[0], str):
@@ -237,18 +200,9 @@ def _unit_of(place: _Place) -> str | None:
     return None
 
 
-def _example(place: _Place) -> str:
-    plain = isinstance(place.default, str | int | float) and not isinstance(place.default, bool)
-    return f", such as {place.default!r}" if plain and place.default else ""
-
-
-def _shown(value: Any) -> str:
-    return "null" if value is None else shortened(value, 120)
-
-
 @cache
 def hints_of(target: Any) -> dict[str, Any]:
-    """Return the types of a dataclass's fields or of a function's parameters, with their ranges."""
+    """Return the types of a dataclass's fields or a function's parameters, with their ranges."""
     return typing.get_type_hints(target, include_extras=True)
 
 
@@ -281,7 +235,7 @@ def _short(number: Any) -> str:
 
 
 def _rules(hint: Any) -> Iterator[Any]:
-    """Yield what bounds a type, of the member of a union that is not None."""
+    """Yield what bounds a type."""
     for member in _members(hint):
         for extra in typing.get_args(member)[1:] if typing.get_origin(member) is Annotated else ():
             yield from extra.metadata if isinstance(extra, FieldInfo) else [extra]
@@ -295,7 +249,7 @@ def _members(hint: Any) -> list[Any]:
 
 
 def _bare(hint: Any) -> Any:
-    """Return a type without its ranges and without None; a union of several stays."""
+    """Return a type without its ranges and None; a union of several stays."""
     [first, *others] = _members(hint)
     if others:
         return hint
@@ -305,12 +259,11 @@ def _bare(hint: Any) -> Any:
 def _examples(hint: Any) -> list[Any]:
     if typing.get_origin(hint) is not Annotated:
         return []
-    found = [extra.examples for extra in typing.get_args(hint)[1:] if isinstance(extra, FieldInfo)]
-    return next((examples for examples in found if examples), [])
+    fields = [extra for extra in typing.get_args(hint)[1:] if isinstance(extra, FieldInfo)]
+    return next((field.examples for field in fields if field.examples), [])
 
 
 def _words(hint: Any, many: bool = False) -> str:
-    """Say in words what a type allows."""
     if hint in (Names, Paths):
         return _WORDS[hint]
     origin, args = typing.get_origin(hint), typing.get_args(hint)

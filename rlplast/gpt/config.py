@@ -1,9 +1,4 @@
-"""The config of a GPT run.
-
-- `GPTConfig`: the run; defaults are those of FIRE A.4.2 (nanoGPT).
-- `Phase`: one entry of its ``phases``, checked.
-- `StartConfig`: where its first weights come from.
-"""
+"""The config of a GPT run; its defaults are those of FIRE A.4.2 (nanoGPT)."""
 
 import re
 from collections.abc import Mapping
@@ -29,17 +24,11 @@ _STEP = re.compile(r"(newest|best|(step|best)-[\d-]+)")
 
 @dataclass(frozen=True)
 class Phase:
-    """Some updates on one mixture of corpora.
+    """Some updates on one mixture of corpora."""
 
-    Attributes:
-        start: updates of the run before it.
-        updates: how many it has.
-        shares: probability that a sequence comes from a corpus, by its name; they sum to 1.
-    """
-
-    start: int
+    start: int  # updates of the run before it
     updates: int
-    shares: dict[str, float]
+    shares: dict[str, float]  # probability that a sequence comes from a corpus; they sum to 1
 
 
 @dataclass
@@ -76,9 +65,7 @@ class GPTEvaluateConfig(EvaluateConfig):
     """How often and on how much the model is evaluated.
 
     Attributes:
-        every: how often; null for never.
         episodes: not used by a GPT.
-        final: share of the run, at its end, whose scores are averaged to the final score.
         batches: batches of `batch_size` sequences per corpus, spread evenly over its validation
             part. A smaller part is used whole.
     """
@@ -157,10 +144,9 @@ class GPTConfig(RunConfig):
         self.start.check()
         self.check_processes(1)
         self._check_corpora()
-        best = self.checkpoint.best
-        scores = ["loss", *(f"{name}/loss" for name in self.corpora)]
-        if best is not None:
-            check_choice("checkpoint.best", best, scores)
+        if self.checkpoint.best is not None:
+            scores = ["loss", *(f"{name}/loss" for name in self.corpora)]
+            check_choice("checkpoint.best", self.checkpoint.best, scores)
         if self.total_time().unit != "updates":
             raise ConfigError(f"total = {self.total!r}: allowed is a number of updates, or auto")
 
@@ -188,14 +174,15 @@ class GPTConfig(RunConfig):
                 "phases = []: allowed is a list of mappings, such as "
                 "[{updates: 1000, mixture: {stdlib: 1}}]"
             )
-        found: list[Phase] = []
+        checked: list[Phase] = []
+        start = 0
         for i, phase in enumerate(self.phases):
             key = f"phases[{i}]"
             check_known(key, phase, PHASE_KEYS)
-            start = found[-1].start + found[-1].updates if found else 0
             updates = _updates(f"{key}.updates", phase.get("updates"))
-            found.append(Phase(start, updates, self._shares(f"{key}.mixture", phase)))
-        return found
+            checked.append(Phase(start, updates, self._shares(f"{key}.mixture", phase)))
+            start += updates
+        return checked
 
     def _shares(self, key: str, phase: Mapping[str, Any]) -> dict[str, float]:
         mixture = phase.get("mixture")
@@ -209,32 +196,25 @@ class GPTConfig(RunConfig):
         return {name: weight / whole for name, weight in mixture.items()}
 
     def to_resume(self) -> "GPTConfig":
-        """Return the config to build a run from whose checkpoint is then loaded.
-
-        It needs no other run: the folder it started from may be gone.
-        """
+        """Return the config of a run whose checkpoint is then loaded: it needs no other run."""
         return replace(self, start=StartConfig())
 
     def own_batch(self, processes: int) -> tuple[int, int]:
         """Return the sequences per update of each of so many processes, and per forward pass."""
-        own = self.batch_size // processes
-        return own, self.micro_batch or own
+        sequences = self.batch_size // processes
+        return sequences, self.micro_batch or sequences
 
     def check_processes(self, count: int) -> None:
-        """Check that the config fits so many processes that train together.
-
-        Raises:
-            ConfigError: if the batch cannot be split as it says, or graphs are asked for.
-        """
+        """Raise ConfigError if so many processes cannot split the batch or capture graphs."""
         if self.batch_size % count:
             raise ConfigError(
                 f"batch_size = {self.batch_size} with {count} processes: allowed is a multiple"
             )
-        own, micro = self.own_batch(count)
-        if own % micro:
+        sequences, micro = self.own_batch(count)
+        if sequences % micro:
             raise ConfigError(
-                f"micro_batch = {micro}: allowed is a divisor of {own}, the sequences of a process "
-                f"(batch_size = {self.batch_size}, {count} processes)"
+                f"micro_batch = {micro}: allowed is a divisor of {sequences}, the sequences of a "
+                f"process (batch_size = {self.batch_size}, {count} processes)"
             )
         if self.accelerate == "graph" and count > 1:
             raise ConfigError(
@@ -260,7 +240,6 @@ class GPTConfig(RunConfig):
 
 
 def _updates(key: str, value: Any) -> int:
-    """Return a number of updates, given as such or with its unit."""
     if isinstance(value, str):
         time = Time.parse(value, key)
         if time.unit != "updates" or time.value < 1:

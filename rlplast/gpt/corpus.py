@@ -1,14 +1,4 @@
-"""Corpora of tokens: what a GPT trains and is validated on.
-
-A corpus is two flat arrays of token ids. One comes with the library (`rlplast.gpt.embedded`),
-the others are folders written by `rlplast tokens` (`rlplast.gpt.tokens`) and memory-mapped.
-
-- `Corpus`, `open_corpus`: the arrays, by name of a folder or of an embedded text.
-- `sha256_of`: the checksum of a folder's files.
-- `check_corpus`: whether a model can read it.
-- `batch`: training rows of a mixture of corpora.
-- `validation_batches`: the fixed rows of an evaluation.
-"""
+"""Corpora of tokens: what a GPT trains and is validated on."""
 
 import hashlib
 import json
@@ -39,40 +29,26 @@ PREFIX = "embedded/"
 BYTES = 256  # vocabulary of the tokenizer `bytes`
 PARTS = ("train", "validation")
 DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
-_PIECE = 1 << 20  # bytes read at once
 _NEEDED = ("format", "tokenizer", "vocab_size", "dtype", "sha256")
 
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Tokens to train on and to validate on.
+    """Tokens to train on and to validate on: 1-D uint16 or uint32, of a folder memory-mapped."""
 
-    Attributes:
-        name: what the config calls it.
-        train: token ids, 1-D uint16 or uint32; memory-mapped if it is a folder's.
-        validation: token ids that are not in `train`, alike.
-        vocab_size: ids of the tokenizer: 256 for ``bytes``, 50257 for ``gpt2``.
-        tokenizer: ``bytes`` or ``gpt2``.
-        bytes_per_token: bytes of text per token of `validation`, separators not counted.
-            A loss in nats per token, divided by ln 2 and by this, is in bits per byte.
-        sha256: of the bytes of `train`, then of `validation`, as they were written.
-    """
-
-    name: str
+    name: str  # in the config
     train: np.ndarray
     validation: np.ndarray
-    vocab_size: int
+    vocab_size: int  # of the tokenizer: 256 for ``bytes``, 50257 for ``gpt2``
     tokenizer: str
+    # Of text per token of `validation`, separators not counted: a loss in nats per token, divided
+    # by ln 2 and by this, is in bits per byte.
     bytes_per_token: float
-    sha256: str
+    sha256: str  # of the bytes of `train`, then of `validation`, as they were written
 
 
 def open_corpus(name: str, source: str | Path) -> Corpus:
-    """Open a corpus.
-
-    Args:
-        name: what to call it.
-        source: ``embedded/`` and a name of `EMBEDDED`, or a folder written by ``rlplast tokens``.
+    """Open ``embedded/`` and a name of `EMBEDDED`, or a folder that ``rlplast tokens`` wrote.
 
     Raises:
         ConfigError: if there is no such folder or embedded text.
@@ -83,34 +59,21 @@ def open_corpus(name: str, source: str | Path) -> Corpus:
     folder = Path(source)
     about = _read_about(name, folder)
     train, validation = (_map(folder, about, part) for part in PARTS)
-    return Corpus(
-        name,
-        train,
-        validation,
-        about["vocab_size"],
-        about["tokenizer"],
-        about["validation_bytes"] / max(about["validation_tokens"], 1),
-        about["sha256"],
-    )
+    per_token = about["validation_bytes"] / max(about["validation_tokens"], 1)
+    ids = about["vocab_size"], about["tokenizer"]
+    return Corpus(name, train, validation, *ids, per_token, about["sha256"])
 
 
 def _embedded(name: str, text: str) -> Corpus:
     train, validation = (
         np.frombuffer(part, np.uint8).astype(DTYPES["uint16"]) for part in embedded_text(text)
     )
-    return Corpus(
-        name,
-        train,
-        validation,
-        BYTES,
-        "bytes",
-        1 - np.count_nonzero(validation == SEPARATOR[0]) / len(validation),
-        hashlib.sha256(train.tobytes() + validation.tobytes()).hexdigest(),
-    )
+    per_token = 1 - np.count_nonzero(validation == SEPARATOR[0]) / len(validation)
+    sha256 = hashlib.sha256(train.tobytes() + validation.tobytes()).hexdigest()
+    return Corpus(name, train, validation, BYTES, "bytes", per_token, sha256)
 
 
 def _read_about(name: str, folder: Path) -> dict[str, Any]:
-    """Return a folder's ``corpus.json``, checked."""
     path = folder / "corpus.json"
     if not path.is_file():
         what = "has no corpus.json" if folder.is_dir() else "does not exist"
@@ -142,22 +105,17 @@ def _map(folder: Path, about: dict[str, Any], part: str) -> np.ndarray:
     path, dtype, tokens = folder / f"{part}.bin", DTYPES[about["dtype"]], about[f"{part}_tokens"]
     size = path.stat().st_size if path.is_file() else None
     if size != tokens * dtype.itemsize:
-        found = "is missing" if size is None else f"has {size} bytes"
+        what = "is missing" if size is None else f"has {size} bytes"
         raise DamagedFile(
-            f"{path} {found}: corpus.json counts {tokens} tokens, {tokens * dtype.itemsize} "
+            f"{path} {what}: corpus.json counts {tokens} tokens, {tokens * dtype.itemsize} "
             "bytes; copy it again, or write the corpus again with `rlplast tokens`"
         )
-    if not tokens:  # an empty file cannot be mapped
-        return np.empty(0, dtype)
-    return np.asarray(np.memmap(path, dtype, "r"))
+    # An empty file cannot be mapped.
+    return np.asarray(np.memmap(path, dtype, "r")) if tokens else np.empty(0, dtype)
 
 
 def sha256_of(folder: Path) -> str:
-    """Return the SHA-256 of a folder's ``train.bin``, then ``validation.bin``.
-
-    Raises:
-        OSError: if one cannot be read.
-    """
+    """Return the SHA-256 of a folder's ``train.bin``, then ``validation.bin``."""
     sha256 = hashlib.sha256()
     for part in PARTS:
         with (folder / f"{part}.bin").open("rb") as file:
@@ -166,16 +124,11 @@ def sha256_of(folder: Path) -> str:
 
 
 def check_corpus(corpus: Corpus, context: int, vocab_size: int) -> None:
-    """Check that a model can train on a corpus and be validated on it.
-
-    Args:
-        corpus: the corpus.
-        context: tokens the model reads at once.
-        vocab_size: ids the model knows.
+    """Check that a model of so many ids can train on a corpus and be validated on it.
 
     Raises:
-        ConfigError: if a part is shorter than one row of context + 1 tokens, or its tokenizer
-            has more ids than the model.
+        ConfigError: if a part is shorter than one row, or its tokenizer has more ids than the
+            model.
     """
     if corpus.vocab_size > vocab_size:
         raise ConfigError(
@@ -201,57 +154,41 @@ def batch(
 ) -> np.ndarray:
     """Draw training rows: each from a corpus by share, from a uniformly drawn place in it.
 
-    Two numbers are drawn per row, whatever the corpora are.
-
-    Args:
-        corpora: corpora that `check_corpus` accepts.
-        shares: probability of each, in any unit; not negative, one of them positive.
-        rows: rows to draw.
-        context: tokens of a row, less one.
-        rng: the stream.
+    Shares are in any unit, not negative, one of them positive.
 
     Returns:
-        Token ids, int64, (rows, context + 1): a row without its last token is an input, without
-        its first the target.
+        Token ids, int64, (rows, context + 1): a row without its last token is an input, without its
+        first the target.
 
     Raises:
         DamagedFile: if a token is no id of the tokenizer.
     """
-    pick, place = rng.random((2, rows))
+    pick, place = rng.random((2, rows))  # two numbers per row, whatever the corpora are
     ends = np.cumsum(np.asarray(shares, np.float64))
     # The last end is 1 but for rounding: `side` passes over corpora whose share is zero.
     chosen = np.searchsorted(ends[:-1] / ends[-1], pick, side="right")
     out = np.empty((rows, context + 1), np.int64)
     for i, corpus in enumerate(corpora):
-        mine = np.flatnonzero(chosen == i)
-        starts = (place[mine] * (len(corpus.train) - context)).astype(np.int64)
-        out[mine] = _rows(corpus, "train", starts, context)
+        drawn = np.flatnonzero(chosen == i)
+        starts = (place[drawn] * (len(corpus.train) - context)).astype(np.int64)
+        out[drawn] = _rows(corpus, "train", starts, context)
     return out
 
 
 def validation_batches(
     corpus: Corpus, context: int, max_batches: int | None, rows: int
 ) -> Iterator[np.ndarray]:
-    """Yield the rows of an evaluation; always the same ones.
+    """Yield the rows of an evaluation, (rows, context + 1), int64; always the same ones.
 
-    Rows follow one another, the last token of one being the first of the next, so no token is
-    predicted twice. If fewer are asked for than there are, they are spaced evenly.
-
-    Args:
-        corpus: a corpus that `check_corpus` accepts.
-        context: tokens of a row, less one.
-        max_batches: batches at most; None for all there are.
-        rows: rows of a batch.
-
-    Yields:
-        Token ids, int64, (rows, context + 1); the last batch may have fewer rows.
+    The last token of a row is the first of the next, so no token is predicted twice; if not all are
+    asked for, they are spaced evenly. The last batch may have fewer rows.
 
     Raises:
         DamagedFile: if a token is no id of the tokenizer.
     """
-    there = (len(corpus.validation) - 1) // context
-    count = there if max_batches is None else min(there, max_batches * rows)
-    starts = np.arange(count, dtype=np.int64) * there // max(count, 1) * context
+    available = (len(corpus.validation) - 1) // context
+    count = available if max_batches is None else min(available, max_batches * rows)
+    starts = np.arange(count, dtype=np.int64) * available // max(count, 1) * context
     for i in range(math.ceil(count / rows)):
         yield _rows(corpus, "validation", starts[i * rows : (i + 1) * rows], context)
 

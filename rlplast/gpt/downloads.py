@@ -1,10 +1,6 @@
 """The published texts: where they come from, and whether a folder has one as tokens.
 
-- `TextSet`, `TEXT_SETS`: by name.
-- `check_text`: make tokens of what was downloaded, then open the folder as training would.
-
-The hub's files are parquet shards; the library ``datasets`` reads them, and downloads them when
-asked to. Nothing else here opens a connection.
+The library ``datasets`` reads parquet shards, and downloads them when asked to.
 """
 
 import re
@@ -12,6 +8,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,23 +33,18 @@ Tables = dict[str, Callable[[], Rows]]  # split → its rows
 
 @dataclass(frozen=True, kw_only=True)
 class TextSet(Published):
-    """A published text, whose rows have a column ``text``.
+    """A published text, whose rows have a column ``text``."""
 
-    Attributes:
-        path: name on the Hugging Face hub.
-        subset: which part of it; None for all.
-        lines: rows are lines of one running text, with a split for validation; else a row is a
-            document, and which ones are for validation follows from their text.
-    """
-
-    path: str
+    path: str  # name on the Hugging Face hub
     subset: str | None = None
+    # Rows are lines of one running text, with a split for validation; else a row is a document, and
+    # which ones are for validation follows from their text.
     lines: bool = False
 
 
-def _text_set(title: str, licence: str, path: str, **own: Any) -> TextSet:
+def _text_set(title: str, licence: str, path: str, **options: Any) -> TextSet:
     page = f"https://huggingface.co/datasets/{path}"
-    return TextSet(title, "corpora", licence, page, path=path, **own)
+    return TextSet(title, "corpora", licence, page, path=path, **options)
 
 
 TEXT_SETS = {
@@ -87,56 +79,49 @@ def check_text(
     """Yield what a folder has of a text; the last finding is what the reader of training says.
 
     Parquet shards anywhere in the folder become ``train.bin``, ``validation.bin`` and
-    ``corpus.json`` in it, unless those are there already.
-
-    Args:
-        name: a key of `TEXT_SETS`.
-        root: the folder.
-        tokenizer: a key of `rlplast.gpt.tokens.TOKENIZERS`.
-        download: whether ``datasets`` may download the set where the folder has no shards.
-        advance: called with the rows read since the last call.
+    ``corpus.json`` in it, unless those are there already. Where it has no shards, ``datasets`` may
+    `download` the set. `advance` is called with the rows read since the last call.
 
     Raises:
         ConfigError: if a library, the tokenizer or the network is missing.
         RlplastError: if the disk is full or not writable.
     """
-    own = TEXT_SETS[name]
+    data = TEXT_SETS[name]
     if not (root / "corpus.json").is_file():
-        finding, tables = _source(own, root, download)
+        finding, tables = _source(data, root, download)
         yield finding
         if finding.remedy:
             return
-        _convert(own, tables, root, tokenizer, advance)
+        _convert(data, tables, root, tokenizer, advance)
     yield _read(name, root)
 
 
-def _source(own: TextSet, root: Path, download: bool) -> tuple[Finding, Tables]:
+def _source(data: TextSet, root: Path, download: bool) -> tuple[Finding, Tables]:
     """Return where the rows of a set are to come from, or what is in the way."""
     stray = next((f for f in _FILES if (root / f).exists()), None)
     if stray is not None:
         remedy = "move the .bin files elsewhere, or copy the corpus.json that belongs to them"
         return Finding(stray, "is there without corpus.json, which says what it is", remedy), {}
-    shards = _shards(own, root)
+    shards = _shards(data, root)
     if shards:
-        finding = _find_shards(own, shards)
+        finding = _find_shards(data, shards)
         return finding, {} if finding.remedy else _local(shards)
     if not download:
         remedy = (
-            f"give --download, and `datasets` fetches {own.path} from the hub; or put its parquet "
-            f"files from {own.page}/tree/main into {root}"
+            f"give --download, and `datasets` fetches {data.path} from the hub; or put its parquet "
+            f"files from {data.page}/tree/main into {root}"
         )
         return Finding(str(root), "has neither corpus.json nor a .parquet file", remedy), {}
-    return Finding(own.page, "is downloaded with `datasets`, into its cache"), _hub(own)
+    return Finding(data.page, "is downloaded with `datasets`, into its cache"), _hub(data)
 
 
-def _shards(own: TextSet, root: Path) -> list[Path]:
+def _shards(data: TextSet, root: Path) -> list[Path]:
     """Return the set's shards in a folder; a copy of the whole repository has other subsets too."""
-    found = sorted(path for path in root.rglob("*.parquet") if path.is_file())
-    return [path for path in found if own.subset in path.parts] or found
+    shards = sorted(path for path in root.rglob("*.parquet") if path.is_file())
+    return [path for path in shards if data.subset in path.parts] or shards
 
 
-def _find_shards(own: TextSet, shards: Sequence[Path]) -> Finding:
-    """Return whether all shards of a set are there and whole."""
+def _find_shards(data: TextSet, shards: Sequence[Path]) -> Finding:
     counts: dict[str, tuple[int, set[int]]] = {}
     for path in shards:
         named = _SHARD.fullmatch(path.name)
@@ -146,57 +131,47 @@ def _find_shards(own: TextSet, shards: Sequence[Path]) -> Finding:
             whole = file.read(4) == _MAGIC and file.seek(-4, 2) >= 4 and file.read() == _MAGIC
         if not whole:
             state = f"has {path.stat().st_size:,} bytes and is no whole parquet file"
-            return Finding(str(path), state, f"delete it, and download it again from {own.page}")
-    for split, (total, there) in counts.items():
-        absent = [f"{split}-{i:05d}-of-{total:05d}.parquet" for i in range(total) if i not in there]
+            return Finding(str(path), state, f"delete it, and download it again from {data.page}")
+    for split, (total, present) in counts.items():
+        numbers = [i for i in range(total) if i not in present]
+        absent = [f"{split}-{i:05d}-of-{total:05d}.parquet" for i in numbers]
         if absent:
             more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
-            remedy = f"download it from {own.page}/tree/main"
+            remedy = f"download it from {data.page}/tree/main"
             return Finding(f"{absent[0]}{more}", f"not there, of {total} of {split}", remedy)
-    if own.lines and {"train", "validation"} - counts.keys():
+    if data.lines and {"train", "validation"} - counts.keys():
         state = f"has shards of {', '.join(counts) or 'no split'}; needed are train and validation"
-        remedy = f"download the others from {own.page}/tree/main"
+        remedy = f"download the others from {data.page}/tree/main"
         return Finding(str(shards[0].parent), state, remedy)
     return Finding(str(shards[0].parent), f"has all {len(shards)} shards")
 
 
 def _local(shards: Sequence[Path]) -> Tables:
     """Return the rows of shards by split; those whose name says nothing are for training."""
-    datasets = import_optional("datasets", "tokens")
-
-    def rows(files: list[str]) -> Callable[[], Rows]:
-        return lambda: datasets.load_dataset(
-            "parquet", data_files=files, split="train", streaming=True
-        )
-
+    load = partial(import_optional("datasets", "tokens").load_dataset, "parquet", split="train")
     splits: dict[str, list[str]] = {}
     for path in shards:
         split = path.name.split("-")[0]
         split = split if split in ("validation", "test") else "train"
         splits.setdefault(split, []).append(str(path))
-    return {split: rows(files) for split, files in splits.items()}
+    return {s: partial(load, data_files=files, streaming=True) for s, files in splits.items()}
 
 
-def _hub(own: TextSet) -> Tables:
-    datasets = import_optional("datasets", "tokens")
-    splits = PARTS if own.lines else ("train",)
-
-    def rows(split: str) -> Callable[[], Rows]:
-        return lambda: datasets.load_dataset(own.path, own.subset, split=split)
-
-    return {split: rows(split) for split in splits}
+def _hub(data: TextSet) -> Tables:
+    load = partial(import_optional("datasets", "tokens").load_dataset, data.path, data.subset)
+    return {split: partial(load, split=split) for split in (PARTS if data.lines else ("train",))}
 
 
 def _convert(
-    own: TextSet, tables: Tables, root: Path, tokenizer: str, advance: Callable[[int], None]
+    data: TextSet, tables: Tables, root: Path, tokenizer: str, advance: Callable[[int], None]
 ) -> None:
     """Write a set's files into a folder, ``corpus.json`` last."""
     datasets, made = import_optional("datasets", "tokens"), TOKENIZERS[tokenizer]()
     try:
         with tempfile.TemporaryDirectory(".tmp", ".tokens.", root) as temporary:
             folder = Path(temporary)
-            about = write_tokens(folder, _documents(own, tables, advance), made)
-            write_json(folder / "corpus.json", about | {"source": own.page})
+            about = write_tokens(folder, _documents(data, tables, advance), made)
+            write_json(folder / "corpus.json", about | {"source": data.page})
             for name in _FILES:
                 (folder / name).rename(root / name)
         fsync(root)
@@ -205,27 +180,26 @@ def _convert(
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         what = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise ConfigError(
-            f"{own.path} could not be turned into tokens ({what}): check the network (or the "
+            f"{data.path} could not be turned into tokens ({what}): check the network (or the "
             f"shards) and the free space of {root}, and give this command again"
         ) from error
 
 
 def _documents(
-    own: TextSet, tables: Tables, advance: Callable[[int], None]
+    data: TextSet, tables: Tables, advance: Callable[[int], None]
 ) -> Iterator[tuple[str, Iterable[str]]]:
-    """Yield each document's part and text."""
 
     def texts(table: Rows) -> Iterator[str]:
         for row in table:
             if "text" not in row:
                 raise ConfigError(
-                    f"{own.path}: a row has no column 'text', but {', '.join(row)}: the shards "
+                    f"{data.path}: a row has no column 'text', but {', '.join(row)}: the shards "
                     "are of another set"
                 )
             advance(1)
             yield row["text"]
 
-    if own.lines:
+    if data.lines:
         for part in PARTS:
             yield part, texts(tables[part]())
         return
@@ -235,15 +209,14 @@ def _documents(
 
 
 def _read(name: str, root: Path) -> Finding:
-    """Return what the reader of training finds."""
     remedy = f"delete {', '.join(_FILES)} in {root}, and give this command again"
     try:
         corpus = open_corpus(name, root)
     except RlplastError as error:
         return Finding(str(root), f"cannot be used: {error}", remedy)
-    found = sha256_of(root)
-    if found != corpus.sha256:
-        state = f"has sha256 {found}, corpus.json says {corpus.sha256}: a file was altered"
+    sha256 = sha256_of(root)
+    if sha256 != corpus.sha256:
+        state = f"has sha256 {sha256}, corpus.json says {corpus.sha256}: a file was altered"
         return Finding(str(root), state, remedy)
     for part in PARTS:
         if not len(getattr(corpus, part)):

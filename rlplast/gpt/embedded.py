@@ -1,12 +1,4 @@
-"""Text that needs no download, since every Python brings it.
-
-- `EMBEDDED`: the texts by name. ``stdlib``, the modules of the standard library; ``docstrings``,
-  what they say; ``topics``, the language reference that ``help()`` shows; ``ebcdic``, the same in
-  IBM's code page 500; ``entities``, HTML's names of characters.
-- `embedded_text`: one of them as bytes, split into training and validation.
-
-All are those of the running Python: other versions of it have other ones.
-"""
+"""Text that needs no download: it comes with the running Python, and differs by its version."""
 
 import ast
 import functools
@@ -32,17 +24,14 @@ GENERATED = ("config-", "_sysconfig")
 
 def _files(root: Path) -> list[Path]:
     """Return the modules of the standard library, by name, as many as fit into `LIMIT`."""
-    found = []
-    for path in root.rglob("*.py"):
+    files, size = [], 0
+    for path in sorted(root.rglob("*.py"), key=lambda p: p.relative_to(root).as_posix()):
         parts = path.relative_to(root).parts
         if LEFT_OUT.isdisjoint(parts) and not any(p.startswith(GENERATED) for p in parts):
-            found.append(path)
-    files, size = [], 0
-    for path in sorted(found, key=lambda p: p.relative_to(root).as_posix()):
-        size += path.stat().st_size
-        if size > LIMIT:
-            break
-        files.append(path)
+            size += path.stat().st_size
+            if size > LIMIT:
+                break
+            files.append(path)
     return files
 
 
@@ -85,12 +74,11 @@ def _spread(documents: list[str], encoding: str = "utf-8") -> list[bytes]:
 
 
 def _held_out(documents: Sized) -> int:
-    """Return how many documents are for validation."""
     return max(round(VALIDATION * len(documents)), 1)
 
 
 def _topics() -> list[str]:
-    """Return the texts that ``help()`` has beside docstrings, by name."""
+    """Return the texts that ``help()`` has apart from docstrings, by name."""
     try:
         from pydoc_data.topics import topics
     except ImportError as error:
@@ -111,8 +99,8 @@ def _entities() -> list[str]:
 EMBEDDED: dict[str, Callable[[], list[bytes]]] = {
     "stdlib": lambda: _of_files(lambda source: source),
     "docstrings": lambda: _of_files(_docstrings),
-    "topics": lambda: _spread(_topics()),
-    "ebcdic": lambda: _spread(_topics(), "cp500"),
+    "topics": lambda: _spread(_topics()),  # the language reference that `help()` shows
+    "ebcdic": lambda: _spread(_topics(), "cp500"),  # the same in IBM's code page 500
     "entities": lambda: _spread(_entities()),
 }
 
@@ -125,15 +113,11 @@ def _joined(documents: Iterable[bytes]) -> bytes:
 def embedded_text(name: str) -> tuple[bytes, bytes]:
     """Return a text as (training, validation); a 0 byte ends each document.
 
-    A document is a file of the library, a topic or an entity. They are in order of their names. A
-    tenth of them is for validation: the last files, the same ones in every text; topics and
-    entities from everywhere. At most 8 MB of source are read. A text is built once per process.
-
-    Args:
-        name: a key of `EMBEDDED`.
+    A document is a file of the library, a topic or an entity, in order of their names. A tenth of
+    them is for validation: the last files, topics and entities from everywhere.
 
     Raises:
-        ConfigError: for another name, or if this Python has no such text.
+        ConfigError: for a name not in `EMBEDDED`, or if this Python has no such text.
     """
     if name not in EMBEDDED:
         raise ConfigError(f"corpus embedded/{name}: {did_you_mean(name, EMBEDDED)}")

@@ -1,8 +1,5 @@
 """GPT-2 in Hugging Face's format: `model.safetensors` and `config.json`; nothing is unpickled.
 
-- `load_gpt2`: such a folder as a config and a state dict of `rlplast.gpt.model.GPT`.
-- `save_gpt2`: a `GPT` as such a folder, which `transformers` opens.
-
 Their linear layers are stored transposed, and all of them have biases.
 """
 
@@ -57,10 +54,9 @@ def load_gpt2(
 
     Args:
         folder: holds ``model.safetensors`` and ``config.json``.
-        vocab_size: rows of the embedding, at least the file's; None for as many. Added rows are
-            the mean of the others, so the loss rises by log(1 + added/others) at most.
-        bias: whether the model has biases. Without them those of the file must be zero, as
-            `save_gpt2` writes them for such a model.
+        vocab_size: rows of the embedding, at least the file's; None for as many. Added rows are the
+            mean of the others.
+        bias: whether the model has biases. Without them those of the file must be zero.
 
     Returns:
         The config, without dropout, and float32 tensors for ``GPT(config).load_state_dict``.
@@ -129,11 +125,11 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
             "max_shard_size='100GB')"
         )
     try:
-        found = safetensors.torch.load_file(path)
+        stored_tensors = safetensors.torch.load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
         raise DamagedFile(f"{path} is damaged or no safetensors file: {error}") from error
     tensors = {}
-    for stored, tensor in found.items():
+    for stored, tensor in stored_tensors.items():
         name = stored.removeprefix(PREFIX)
         if name.endswith(MASKS):
             continue
@@ -200,11 +196,7 @@ def _padded(embedding: Tensor, vocab_size: int, path: Path) -> Tensor:
 def save_gpt2(model: GPT, folder: str | Path) -> None:
     """Write a GPT in Hugging Face's format, which ``GPT2LMHeadModel.from_pretrained`` opens.
 
-    Their GPT-2 always has biases: for a model without any, zeros are written.
-
-    Args:
-        model: the GPT; wrappers of DDP or torch.compile are taken off.
-        folder: where ``model.safetensors`` and ``config.json`` go; made if absent.
+    For a model without biases zeros are written. Wrappers of DDP or torch.compile are taken off.
 
     Raises:
         ConfigError: if tensors are tied otherwise than the head to the embedding, or a layer was
@@ -215,8 +207,8 @@ def save_gpt2(model: GPT, folder: str | Path) -> None:
     _check_ties(model)
     tensors = {n: t.detach().cpu().float() for n, t in model.state_dict().items()}
     del tensors["lm_head.weight"]
-    own = replace(model.config, bias=True)
-    shapes = _shapes(own)
+    config = replace(model.config, bias=True)
+    shapes = _shapes(config)
     for name in sorted(tensors.keys() - shapes.keys()):
         raise ConfigError(f"{name} has no place in a GPT-2 of transformers: save a plain GPT")
     for name in sorted(shapes.keys() - tensors.keys()):
@@ -225,7 +217,7 @@ def save_gpt2(model: GPT, folder: str | Path) -> None:
         PREFIX + name: (tensor.T if name.endswith(TRANSPOSED) else tensor).contiguous()
         for name, tensor in tensors.items()
     }
-    _write(Path(folder), stored, _about(own))
+    _write(Path(folder), stored, _about(config))
 
 
 def _check_ties(model: GPT) -> None:

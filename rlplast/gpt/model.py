@@ -1,9 +1,4 @@
-"""GPT-2's architecture: pre-LN transformer blocks, learned positions, a head tied to the embedding.
-
-- `GPTModelConfig`: a model as data; the defaults are GPT-0.1B of FIRE A.4.2, but for its GELU.
-- `GPT`: the module; its tensors have GPT-2's names.
-- `cross_entropy`: mean loss per token, in nats.
-"""
+"""GPT-2's architecture, with its names of tensors; the defaults are GPT-0.1B of FIRE A.4.2."""
 
 import math
 from dataclasses import dataclass
@@ -51,11 +46,7 @@ class GPTModelConfig(Section):
     gelu: Literal["tanh", "exact"] = "tanh"
 
     def check(self) -> None:
-        """Check the values.
-
-        Raises:
-            ConfigError: for a value out of range, or heads that do not divide the width.
-        """
+        """Raise ConfigError for a value out of range, or heads that do not divide the width."""
         check_section(self, "model")
         if self.width % self.heads:
             raise ConfigError(
@@ -128,16 +119,7 @@ class TransformerBlock(nn.Module):
 
 
 class GPT(nn.Module):
-    """A GPT: tokens in, logits of the next token out.
-
-    Its weights are those of torch's layers until `Network.initialise` draws them by `init_block`.
-
-    Args:
-        config: its sizes.
-
-    Raises:
-        ConfigError: if `config` does not hold together.
-    """
+    """A GPT: tokens in, logits of the next token out; `Network.initialise` draws its weights."""
 
     def __init__(self, config: GPTModelConfig) -> None:
         super().__init__()
@@ -176,11 +158,7 @@ class GPT(nn.Module):
         return F.dropout(x, self.config.dropout, self.training)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return logits, (batch, time, vocab_size), of tokens (batch, time) int64.
-
-        Raises:
-            ConfigError: if there are more tokens than the context has.
-        """
+        """Return logits (batch, time, vocab_size) of tokens (batch, time), int64."""
         x = self._embed(tokens)
         for block in self.h:
             x, _ = block(x)
@@ -191,11 +169,7 @@ class GPT(nn.Module):
         return cross_entropy(self(tokens), targets)
 
     def forward_activations(self, tokens: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return logits, and each MLP's activations after its GELU.
-
-        Activations are (batch·time, 4·width) each, named ``h.0.mlp.c_fc`` and so on: every token is
-        a sample.
-        """
+        """Return logits, and the MLPs' activations after their GELU, (batch·time, 4·width)."""
         x, activations = self._embed(tokens), {}
         for i, block in enumerate(self.h):
             x, hidden = block(x)
@@ -204,10 +178,5 @@ class GPT(nn.Module):
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross-entropy in nats per token.
-
-    Args:
-        logits: (batch, time, vocab_size).
-        targets: int64 tokens, (batch, time).
-    """
+    """Return the mean cross-entropy in nats per token of logits (batch, time, vocab_size)."""
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten())

@@ -1,7 +1,4 @@
-"""The first weights of a run: from another run, or from a GPT-2 of Hugging Face's.
-
-- `start`: put them into a network.
-"""
+"""The first weights of a run: from another run, or from a GPT-2 of Hugging Face's."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,19 +22,14 @@ __all__ = ["start"]
 
 
 def start(network: Network, config: StartConfig, model: GPTModelConfig) -> StartConfig:
-    """Copy the first weights into a network, in place, if the config names a source.
-
-    Args:
-        network: the network of this run, initialised.
-        config: where to take weights from.
-        model: the sizes of this run's model.
+    """Copy the first weights into an initialised network, in place, if the config names a source.
 
     Returns:
-        The config with the checkpoint's own name for ``newest`` or ``best``.
+        The config with the name of the checkpoint for ``newest`` or ``best``.
 
     Raises:
-        ConfigError: if there is no such run or checkpoint, or its model is another one, naming
-            the first tensor that differs.
+        ConfigError: if there is no such run or checkpoint, or its model is another one, naming the
+            first tensor that differs.
         DamagedFile: if the checkpoint is damaged.
     """
     if config.huggingface is not None:
@@ -60,27 +52,26 @@ def start(network: Network, config: StartConfig, model: GPTModelConfig) -> Start
     return replace(config, checkpoint=path.name)
 
 
-def _check_sizes(source: str, found: Mapping[str, Any], model: GPTModelConfig) -> None:
+def _check_sizes(source: str, sizes: Mapping[str, Any], model: GPTModelConfig) -> None:
     """Compare the sizes of a model with those of this run's; heads and GELU have no shape."""
     for key in ("layers", "heads", "width", "context", "vocab_size", "bias", "gelu"):
-        if key in found and found[key] != getattr(model, key):
+        if key in sizes and sizes[key] != getattr(model, key):
             raise ConfigError(
-                f"{source} has model.{key} = {found[key]}: allowed is the same, not "
+                f"{source} has model.{key} = {sizes[key]}: allowed is the same, not "
                 f"{getattr(model, key)}"
             )
 
 
 def _check(weights: Mapping[str, Tensor], names: Mapping[str, Block], source: str) -> None:
-    """Compare names and shapes of weights with those of this run's network."""
     for name, block in names.items():
         missing = name not in weights
         if missing and block.kind == "lifecycle":
             continue
         shape = tuple(block.view.shape)
         if missing or weights[name].shape != shape:
-            found = "absent" if missing else f"of shape {tuple(weights[name].shape)}"
+            what = "absent" if missing else f"of shape {tuple(weights[name].shape)}"
             raise ConfigError(
-                f"{source}: tensor {name} is {found}, this run's is of shape {shape}: allowed is "
+                f"{source}: tensor {name} is {what}, this run's is of shape {shape}: allowed is "
                 "the same model: and layers: as in that run's config.yaml"
             )
     left = sorted({name.removesuffix("@initial") for name in weights} - set(names))
@@ -93,8 +84,8 @@ def _check(weights: Mapping[str, Tensor], names: Mapping[str, Block], source: st
 
 def _from_huggingface(network: Network, folder: Path, model: GPTModelConfig) -> None:
     """Take weights, which become θ0 as well: theirs is not known."""
-    found, tensors = load_gpt2(folder, vocab_size=model.vocab_size, bias=model.bias)
-    _check_sizes(f"start.huggingface = {str(folder)!r}", vars(found), model)
+    sizes, tensors = load_gpt2(folder, vocab_size=model.vocab_size, bias=model.bias)
+    _check_sizes(f"start.huggingface = {str(folder)!r}", vars(sizes), model)
     network.module.load_state_dict(tensors, strict=False)  # layers swapped in keep their buffers
     for block in network.blocks:
         network.initial[block.name].copy_(block.view)

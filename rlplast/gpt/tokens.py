@@ -1,14 +1,9 @@
-"""Text files into a folder of tokens, as a stream: no file is held in memory.
-
-- `TOKENIZERS`: ``bytes``, and ``gpt2`` where tiktoken is installed.
-- `text_files`: the files meant by a list of files and folders.
-- `write_corpus`: the folder that `rlplast.gpt.corpus.open_corpus` opens.
-- `write_tokens`: its files, from documents of any origin.
-"""
+"""Text files into a folder of tokens, as a stream: no file is held in memory."""
 
 import codecs
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -34,21 +29,13 @@ _WHOLE_TOKENS = re.compile(r".*\S(?=[ \n])", re.DOTALL)
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Text to token ids.
-
-    Attributes:
-        name: its name.
-        vocab_size: ids, 0 to vocab_size − 1.
-        separator: the id that ends each document.
-        encode: ids of a text, 1-D; of two texts that meet at a blank, theirs one after another.
-        anywhere: whether that holds wherever two texts meet.
-    """
+    """Text to token ids."""
 
     name: str
     vocab_size: int
-    separator: int
-    encode: Callable[[str], np.ndarray]
-    anywhere: bool = False
+    separator: int  # the id that ends each document
+    encode: Callable[[str], np.ndarray]  # of two texts that meet at a blank, one after another
+    anywhere: bool = False  # whether that holds wherever two texts meet
 
 
 def _bytes() -> Tokenizer:
@@ -82,39 +69,31 @@ TOKENIZERS: dict[str, Callable[[], Tokenizer]] = {"bytes": _bytes, "gpt2": _gpt2
 
 
 def text_files(paths: Iterable[Path]) -> list[Path]:
-    """Return the files meant: a file is itself, a folder every ``*.txt`` in it and below.
+    """Return the files meant: a file is itself, a folder every ``*.txt`` in it and below, by name.
 
-    Files keep the order given; those of a folder are sorted by name. A file that is meant twice,
-    under whatever name or link, counts once, where it is first.
-
-    Raises:
-        ConfigError: for a path that does not exist, and a folder without such a file.
+    A file that is meant twice, under whatever name or link, counts once, where it is first.
+    ConfigError for a path that does not exist, and a folder without such a file.
     """
     files: dict[Path, Path] = {}
     for path in paths:
-        found = [path] if path.is_file() else sorted(p for p in path.rglob("*.txt") if p.is_file())
-        if not found:
+        texts = [path] if path.is_file() else sorted(p for p in path.rglob("*.txt") if p.is_file())
+        if not texts:
             what = "has no *.txt file" if path.is_dir() else "does not exist"
             raise ConfigError(f"{path} {what}: allowed are text files and folders of *.txt files")
-        for file in found:
+        for file in texts:
             files.setdefault(file.resolve(), file)
     return list(files.values())
 
 
 @dataclass(frozen=True)
 class _Span:
-    """Bytes `start` to `stop` of a file."""
-
     path: Path
     start: int
     stop: int
 
 
 def _split(files: Sequence[Path], share: float) -> tuple[list[_Span], list[_Span]]:
-    """Cut the text, file after file, so that the last `share` of it is for validation.
-
-    The cut falls before the next blank, space or end of line.
-    """
+    """Cut the text before a blank, so that the last `share` of it is for validation."""
     whole = [_Span(path, 0, path.stat().st_size) for path in files]
     left = round((1 - share) * sum(span.stop for span in whole))
     train, validation = [], []
@@ -131,15 +110,14 @@ def _blank(path: Path, position: int) -> int:
     with path.open("rb") as file:
         file.seek(position)
         while chunk := file.read(CHUNK):
-            found = [i for blank in BLANKS if (i := chunk.find(blank)) >= 0]
-            if found:
-                return position + min(found)
+            blanks = [i for blank in BLANKS if (i := chunk.find(blank)) >= 0]
+            if blanks:
+                return position + min(blanks)
             position += len(chunk)
     return position
 
 
 def _text(span: _Span, advance: Callable[[int], None]) -> Iterator[str]:
-    """Yield a span's text as it is read."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     position = span.start
     with span.path.open("rb") as file:
@@ -162,15 +140,12 @@ def _text(span: _Span, advance: Callable[[int], None]) -> Iterator[str]:
 
 
 def _pieces(texts: Iterable[str]) -> Iterator[str]:
-    """Yield a text that comes in parts in pieces that meet where no token reaches across.
-
-    What lies between two such places is held in memory, and each part is searched once.
-    """
+    """Yield a text that comes in parts in pieces that meet where no token reaches across."""
     rest = [""]  # parts since the last such place; none is within or between them
-    for text in filter(None, texts):
-        found = _WHOLE_TOKENS.match(rest[-1][-1:] + text)
-        if found:
-            cut = found.end() - len(rest[-1][-1:])
+    for text in filter(None, texts):  # each is searched once
+        match = _WHOLE_TOKENS.match(rest[-1][-1:] + text)
+        if match:
+            cut = match.end() - len(rest[-1][-1:])
             yield "".join([*rest, text[:cut]])
             rest = [text[cut:]]
         else:
@@ -180,7 +155,6 @@ def _pieces(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _plan(paths: Sequence[Path], validation: float | Path) -> dict[str, list[_Span]]:
-    """Return the text of each part."""
     if isinstance(validation, Path):
         files, held_out = text_files(paths), text_files([validation])
         trained_on = {path.resolve() for path in files}
@@ -194,9 +168,9 @@ def _plan(paths: Sequence[Path], validation: float | Path) -> dict[str, list[_Sp
         parts = _split(text_files(paths), validation)
     else:
         raise ConfigError(f"validation = {validation}: allowed is a share in (0, 1), or a path")
-    spans = {"train": parts[0], "validation": parts[1]}
-    for part, found in spans.items():
-        if not found:
+    spans: dict[str, list[_Span]] = dict(zip(PARTS, parts, strict=True))
+    for part, kept in spans.items():
+        if not kept:
             raise ConfigError(f"no text is left for the {part} part: give more or longer files")
     return spans
 
@@ -217,31 +191,33 @@ def write_corpus(
         paths: UTF-8 files, and folders of ``*.txt`` files; see `text_files`.
         out: the folder; absent or empty.
         tokenizer: a key of `TOKENIZERS`.
-        validation: share of the text, at its end, that is for validation and not for training:
-            the last files, one of which may be cut in two before a blank. Or a file or folder
-            with the validation text, of which no file may be in `paths`.
+        validation: share of the text, at its end, that is for validation and not for training; or a
+            file or folder with the validation text, of which no file may be in `paths`.
         advance: called with the bytes read since the last call, and those there are in all.
 
     Returns:
         What ``corpus.json`` holds.
 
     Raises:
-        ConfigError: for an unknown tokenizer or one that is not installed, text that is absent,
-            too short to be split, no UTF-8 or in both parts, and an `out` that holds something.
+        ConfigError: for an unknown tokenizer or one that is not installed, text that is absent, too
+            short to be split, no UTF-8 or in both parts, and an `out` that holds something.
         RlplastError: if the disk is full or not writable.
     """
     check_choice("tokenizer", tokenizer, TOKENIZERS)
     out = out.resolve()
     if out.exists() and not (out.is_dir() and next(out.iterdir(), None) is None):
         raise ConfigError(f"{out} exists already: choose another folder, or delete it")
-    spans = _plan(paths, validation)
+    spans = [(part, span) for part, spans in _plan(paths, validation).items() for span in spans]
+    total = sum(span.stop - span.start for _, span in spans)
+    documents = ((part, _text(span, lambda read: advance(read, total))) for part, span in spans)
+    counts = Counter(f"{part}_files" for part, _ in spans)
     made = TOKENIZERS[tokenizer]()
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(".tmp", f".{out.name}.", out.parent) as temporary:
             folder = Path(temporary) / out.name  # inside, for the temporary one is private
             folder.mkdir()
-            about = _write_parts(folder, spans, made, advance)
+            about = write_tokens(folder, documents, made) | counts
             write_json(folder / "corpus.json", about)
             fsync(folder)
             folder.rename(out)
@@ -253,36 +229,13 @@ def write_corpus(
     return about
 
 
-def _write_parts(
-    folder: Path, spans: dict[str, list[_Span]], tokenizer: Tokenizer, advance: Advance
-) -> dict[str, Any]:
-    """Write the token files; return what ``corpus.json`` says of them."""
-    total = sum(span.stop - span.start for found in spans.values() for span in found)
-    documents = (
-        (part, _text(span, lambda read: advance(read, total)))
-        for part, found in spans.items()
-        for span in found
-    )
-    files = {f"{part}_files": len(found) for part, found in spans.items()}
-    return write_tokens(folder, documents, tokenizer) | files
-
-
 def write_tokens(
     folder: Path, documents: Iterable[tuple[str, Iterable[str]]], tokenizer: Tokenizer
 ) -> dict[str, Any]:
-    """Write ``train.bin`` and ``validation.bin`` into a folder that has neither.
+    """Write ``train.bin`` and ``validation.bin``; return what ``corpus.json`` is to hold.
 
-    Args:
-        folder: where they are written, and forced to disk.
-        documents: ``train`` or ``validation``, and a document's text in parts that follow one
-            another; it ends with the tokenizer's separator.
-        tokenizer: makes the ids.
-
-    Returns:
-        What ``corpus.json`` is to hold.
-
-    Raises:
-        OSError: if the disk is full or not writable.
+    Documents are of ``train`` or ``validation``, their text in parts that follow one another. Each
+    ends with the tokenizer's separator.
     """
     dtype = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
     counts = {f"{part}_{of}": 0 for part in PARTS for of in ("tokens", "bytes")}

@@ -1,10 +1,6 @@
-"""A GPT on a sequence of phases, as a Trainable, in one process or several.
+"""A GPT on a sequence of phases, as a Trainable, in one process or several."""
 
-One step is one update, or the start of the next phase. Started by ``torchrun``, every
-process draws the whole batch and takes its own rows, so that N processes follow one.
-"""
-
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -32,13 +28,7 @@ from rlplast.optimizers.config import lr_at
 from rlplast.optimizers.updater import Updater
 from rlplast.training import distributed
 from rlplast.training.fingerprint import check_data
-from rlplast.training.trainable import (
-    AfterUpdate,
-    Trainable,
-    no_hooks,
-    no_key,
-    penalties_of,
-)
+from rlplast.training.trainable import AfterUpdate, Trainable, no_hooks, no_key, penalties_of
 
 __all__ = ["GPTTrainer"]
 
@@ -54,28 +44,23 @@ class _Loss(nn.Module):
         self.device_type, self.dtype = device_type, DTYPES[precision]
 
     def forward(self, rows: Tensor, record: bool = False) -> tuple[Tensor, Activations]:
-        """Return the mean loss, in nats per token, of rows (sequences, context + 1).
-
-        Then come the activations after each GELU, if they are recorded.
-        """
+        """Return the loss, in nats per token, of rows (sequences, context + 1), and activations."""
         with torch.autocast(self.device_type, self.dtype, enabled=self.dtype != torch.float32):
             if not record:
                 return self.gpt.loss(rows[:, :-1], rows[:, 1:]), {}
-            logits, found = self.gpt.forward_activations(rows[:, :-1])
-            return cross_entropy(logits, rows[:, 1:]), {k: v.detach() for k, v in found.items()}
+            logits, taps = self.gpt.forward_activations(rows[:, :-1])
+            return cross_entropy(logits, rows[:, 1:]), {k: v.detach() for k, v in taps.items()}
 
 
 class GPTTrainer(Reader, Trainable):
-    """A GPT, its corpora and its phases.
+    """A GPT, its corpora and its phases; one step is one update, or the start of the next phase.
 
-    Args:
-        config: a checked config. Its `start.checkpoint` becomes the name of the checkpoint
-            that was found, so that config.yaml says which one it was.
-        device: where the model lives; of several CUDA devices each process takes its own.
+    Started by ``torchrun``, every process draws the whole batch and takes its rows, on a CUDA
+    device of its own, so that N processes follow one.
 
     Raises:
-        ConfigError: if a corpus or the start is not there or does not fit the model, or the
-            batch cannot be split as the config says.
+        ConfigError: if a corpus or the start does not exist or fit the model, or the batch cannot
+            be split as the config says.
     """
 
     units: tuple[str, ...] = GPTConfig.units
@@ -101,6 +86,7 @@ class GPTTrainer(Reader, Trainable):
         network = Network("gpt", self.gpt, self.updater.optimizers)
         network.initialise(torch_stream(seed, "init", "gpt"))
         run = config.start.run and config.start.run.replace("{seed}", str(seed))
+        # The config gets the name of the checkpoint that newest or best stands for.
         config.start = start(network, replace(config.start, run=run), config.model)
         self.networks = {"gpt": network}
         self.penalties = penalties_of(self)
@@ -112,10 +98,9 @@ class GPTTrainer(Reader, Trainable):
         self.updates_summed = 0
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
         self._plain_loss = _Loss(self.gpt, device.type, config.precision)
-        compiled = self._to_compile = config.accelerate == "compile"
-        # Compiled below DDP: its hooks on gradients stay outside the graph.
+        self._to_compile = config.accelerate == "compile"
         inner = self._plain_loss
-        if compiled:
+        if self._to_compile:  # below DDP, whose hooks on gradients stay outside the graph
             inner = torch.compile(inner, dynamic=False, options=compile_options(device))
         self._loss = distributed.averaging(inner, device)  # pyright: ignore[reportArgumentType]
         self._graphs = graphs_of(config.accelerate, device, "accelerate")
@@ -141,24 +126,21 @@ class GPTTrainer(Reader, Trainable):
         config = self.config
         self.updater.set_lr(self.clock.updates - phase.start, phase.updates)
         rows = self._rows(phase.shares, config.batch_size, self.streams.numpy("data"))
-        mine = rows[distributed.rank() * self.own_batch :][: self.own_batch]
-        mine = on_device(mine, self.device)
+        part = rows[distributed.rank() * self.own_batch :][: self.own_batch]
+        part = on_device(part, self.device)
         after = self.clock.advance(updates=1, tokens=config.batch_size * config.model.context)
         work = partial(self._on_device, after)
         if self._graphs is None:
-            work(mine)
+            work(part)
         else:
             key = self.inside_key(after), self.penalties.captured_key(after)
-            self._graphs(key, work, mine)
+            self._graphs(key, work, part)
         self.penalties.last = self.clock = after
         self.updates_summed += 1
         self._to_compile = False
 
     def _on_device(self, after: Clock, rows: Tensor) -> None:
-        """Learn from this process's rows, and run the hooks inside the update.
-
-        All of it is on the device. Of the host it reads the clock `after` the update.
-        """
+        """Learn from this process's rows, and run the hooks inside the update, on the device."""
         self.updater.zero_grad()
         loss, activations = self._backward(rows.split(self.micro_batch), after)
         if self.scaler.is_enabled():
@@ -180,24 +162,21 @@ class GPTTrainer(Reader, Trainable):
         self.scaler.update()
 
     def _backward(self, parts: tuple[Tensor, ...], clock: Clock) -> tuple[Tensor, Activations]:
-        """Add up the gradient of this process's rows; return all ranks' loss, without penalties.
-
-        Ranks average their gradients in the last part's backward pass. Activations, if they are
-        recorded, are those of all parts.
-        """
-        record, found = bool(self.recorded), []
+        """Add up the gradient of this process's rows; return all ranks' loss, without penalties."""
+        record, recorded = bool(self.recorded), []
         whole = torch.zeros((), device=self.device)
         for i, part in enumerate(parts, 1):
-            last = i == len(parts)
+            last = i == len(parts)  # its backward pass averages over ranks
             with nullcontext() if last else distributed.accumulating(self._loss):
                 loss, activations = self._loss(part, record)
-                found.append(activations)
+                recorded.append(activations)
                 loss = loss / len(parts)
                 whole += loss.detach()
                 if last:
                     loss = self.penalties.add("gpt", loss, distributed.average(whole), clock=clock)
                 self.scaler.scale(loss).backward()
-        return whole, {name: torch.cat([own[name] for own in found]) for name in found[0]}
+        joined = {name: torch.cat([part[name] for part in recorded]) for name in recorded[0]}
+        return whole, joined
 
     def _rows(self, shares: Mapping[str, float], rows: int, rng: np.random.Generator) -> Tensor:
         """Return token ids of a mixture, int64, (rows, context + 1), on the CPU."""
@@ -208,10 +187,7 @@ class GPTTrainer(Reader, Trainable):
     # What the loop asks for.
 
     def evaluate(self, number: int, episodes: int) -> dict[str, float]:
-        """Return losses in nats per token: of each corpus, and the mean of this phase's mixture.
-
-        Neither argument matters: windows of the validation parts are fixed.
-        """
+        """Return losses in nats per token: of each corpus, and the mean of this phase's mixture."""
         scores = {f"{name}/loss": self._validate(corpus) for name, corpus in self.corpora.items()}
         shares = self.phases[self.clock.phase].shares
         mixed = sum(share * scores[f"{name}/loss"] for name, share in shares.items())
@@ -226,8 +202,8 @@ class GPTTrainer(Reader, Trainable):
             for rows in validation_batches(
                 corpus, config.model.context, config.evaluate.batches, config.batch_size
             ):
-                mine = on_device(rows[distributed.rank() :: distributed.world()], self.device)
-                for part in mine.split(self.micro_batch) if len(mine) else ():
+                share = on_device(rows[distributed.rank() :: distributed.world()], self.device)
+                for part in share.split(self.micro_batch) if len(share) else ():
                     sums[0] += self._plain_loss(part)[0].double() * len(part)
                     sums[1] += len(part)
         loss, count = distributed.total(sums).tolist()
@@ -252,10 +228,7 @@ class GPTTrainer(Reader, Trainable):
         return on_device(self._rows(shares, size, rng), self.device)
 
     def batches(self, count: int | None, size: int, number: int) -> Iterator[Tensor]:
-        """Yield rows of this phase's training mixture.
-
-        None is as many as the phase trains on.
-        """
+        """Yield rows of this phase's training mixture; None is as many as the phase trains on."""
         phase = self.phases[self.clock.phase]
         rows = phase.updates * self.config.batch_size
         rng = numpy_stream(self.config.seed, "batches", number)
@@ -263,7 +236,6 @@ class GPTTrainer(Reader, Trainable):
             yield on_device(self._rows(phase.shares, size, rng), self.device)
 
     def _loss_on(self, network: str, batch: Tensor) -> Tensor:
-        """Return the mean loss of rows (size, context + 1)."""
         return self._plain_loss(batch)[0]
 
     def _outputs_on(self, network: str, batch: Tensor, module: nn.Module) -> Tensor:
@@ -271,14 +243,15 @@ class GPTTrainer(Reader, Trainable):
         return module(batch[:, :-1])[:, -1]
 
     def _activations_on(self, network: str, batch: Tensor) -> Activations:
-        """Return the MLPs' activations after their GELU."""
         return self.gpt.forward_activations(batch[:, :-1])[1]
 
     def state_dict(self) -> dict[str, Any]:
         """Return streams, every process's dropout generator, sums and the gradient scale."""
+        on_cuda = self.device.type == "cuda"
+        dropout = torch.cuda.get_rng_state(self.device) if on_cuda else torch.get_rng_state()
         return {
             "streams": self.streams.state_dict(),
-            "dropout": distributed.gather(self._generator_state()),
+            "dropout": distributed.gather(dropout),
             "penalties": self.penalties.state_dict(),
             "sum": self.sum,
             "updates_summed": self.updates_summed,
@@ -286,34 +259,23 @@ class GPTTrainer(Reader, Trainable):
             "scaler": self.scaler.state_dict(),
         }
 
-    def _generator_state(self) -> Tensor:
-        on_cuda = self.device.type == "cuda"
-        return torch.cuda.get_rng_state(self.device) if on_cuda else torch.get_rng_state()
-
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned.
+        """Restore what `state_dict` returned; ConfigError if a corpus is another one by now.
 
         With another number of processes dropout differs from the uninterrupted run's.
-
-        Raises:
-            ConfigError: if a corpus is another one by now.
         """
         check_data(state["data"], self.fingerprints)
         self.streams.load_state_dict(state["streams"])
         if not self.streams.parted:  # else dropout draws from the new stream
-            self._load_dropout(state["dropout"])
+            dropout = state["dropout"][distributed.rank() % len(state["dropout"])]
+            if self.device.type == "cuda":
+                torch.cuda.set_rng_state(dropout, self.device)
+            else:
+                torch.set_rng_state(dropout)
         self.penalties.load_state_dict(state["penalties"])
         self.sum.copy_(state["sum"])
         self.updates_summed = int(state["updates_summed"])
         self.scaler.load_state_dict(state["scaler"])
-
-    def _load_dropout(self, states: Sequence[Tensor]) -> None:
-        """Restore the stream of dropout of this process."""
-        own = states[distributed.rank() % len(states)]
-        if self.device.type == "cuda":
-            torch.cuda.set_rng_state(own, self.device)
-        else:
-            torch.set_rng_state(own)
 
     def close(self) -> None:
         """Leave the group of processes, if there is one."""

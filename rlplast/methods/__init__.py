@@ -1,9 +1,4 @@
-"""Methods, one file each: interventions, penalties and layers; regularisers that are a key.
-
-Importing this package imports every file of it, which registers its method. What several methods
-share is here too: `rlplast.methods.recycling` (edits of single units), `rlplast.methods.draws`
-(draws without a generator), `rlplast.methods.rescaling` (layers multiplied in forward order).
-"""
+"""Methods, one file each, and what several share; importing the package registers all of them."""
 
 import importlib
 import pkgutil

@@ -1,9 +1,4 @@
-"""Activation: other nonlinearities in hidden layers.
-
-Source: Abbas et al. 2023 (leaky ReLU); Clevert et al. 2016 (ELU); Lillo & Cheney 2026,
-arXiv:2509.22562 (Smooth-Leaky); He et al. 2015 and Rohani et al. 2025, arXiv:2505.09486 (PReLU);
-Molina et al. 2020 and Delfosse et al. 2024 (rational functions).
-"""
+"""Other nonlinearities in hidden layers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,11 +26,7 @@ DENOMINATOR = (0.0, 3.978945, 0.0, 0.301635)
 
 
 class SmoothLeaky(nn.Module):
-    """αx + (1 − α)·x·sigmoid(5x/3): leaky ReLU without a kink.
-
-    Args:
-        alpha: α, the slope far below 0.
-    """
+    """αx + (1 − α)·x·sigmoid(5x/3): leaky ReLU without a kink (arXiv:2509.22562)."""
 
     acts_alone = True
 
@@ -48,19 +39,36 @@ class SmoothLeaky(nn.Module):
         return x * (self.alpha + (1 - self.alpha) * torch.sigmoid(SHARPNESS * x))
 
 
-class Rational(nn.Module):
+class _Trained(nn.Module):
+    """A nonlinearity with parameters, each with a row per member of a stacked layer."""
+
+    acts_alone = True
+    members: int
+
+    def block_specs(self) -> list[BlockSpec]:
+        if not self.members:
+            return [BlockSpec(name, "other", "other") for name in self._parameters]
+        return [
+            BlockSpec(name, "other", "other", member=i, index=(i,))
+            for i in range(self.members)
+            for name in self._parameters
+        ]
+
+
+class Rational(_Trained):
     """Σ aⱼxʲ / (1 + |Σ bₖxᵏ|), j = 0…5, k = 1…4, whose coefficients train: a safe Padé unit.
+
+    Source: Molina et al. 2020; Delfosse et al. 2024.
 
     Attributes:
         numerator: a, (6,), or (members, 6).
         denominator: b, (4,), or (members, 4).
 
     Args:
-        like: a layer's weight, on whose device and in whose precision they are.
+        like: a layer's weight, for device and precision.
         members: of a stacked layer, whose outputs are (members, …); 0 for others.
     """
 
-    acts_alone = True
     starts: ClassVar[Mapping[str, Sequence[float]]] = {
         "numerator": NUMERATOR,
         "denominator": DENOMINATOR,
@@ -73,16 +81,6 @@ class Rational(nn.Module):
             value = like.new_tensor(start)
             value = value.expand(members, -1).clone() if members else value
             self.register_parameter(name, nn.Parameter(value, like.requires_grad))
-
-    def block_specs(self) -> list[BlockSpec]:
-        """Return two Blocks, or two per member."""
-        if not self.members:
-            return [BlockSpec(name, "other", "other") for name in self.starts]
-        return [
-            BlockSpec(name, "other", "other", member=i, index=(i,))
-            for i in range(self.members)
-            for name in self.starts
-        ]
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the nonlinearity of each entry, computed in at least float32."""
@@ -101,21 +99,21 @@ class Rational(nn.Module):
         return [v.view(-1, *(1,) * (ndim - 1)) for v in values] if self.members else values
 
 
-class PReLU(nn.PReLU):
-    """x above 0, else ax, with a slope a per unit, of a conv per channel, that trains.
+class PReLU(_Trained, nn.PReLU):
+    """x above 0, else ax, with a trainable slope a per unit, or per channel of a conv.
 
-    Torch's own takes the second dimension for the units'; here they are where the layer's are.
+    Source: He et al. 2015; Rohani et al. 2025, arXiv:2505.09486. Torch's own takes the second
+    dimension for the units'; here they are where the layer's are.
 
     Attributes:
         weight: a, (units,), or (members, units).
 
     Args:
-        like: the layer's weight, on whose device and in whose precision the slopes are.
+        like: the layer's weight, for device and precision.
         group: the layer's units.
-        alpha: what slopes begin with.
+        alpha: initial slope.
     """
 
-    acts_alone = True
     per_unit = True
 
     def __init__(self, like: Tensor, group: UnitGroup, alpha: float) -> None:
@@ -125,14 +123,6 @@ class PReLU(nn.PReLU):
         self.starts = {"weight": alpha}
         shape = (self.members, group.size) if self.members else (group.size,)
         self.weight = nn.Parameter(like.new_full(shape, alpha), like.requires_grad)
-
-    def block_specs(self) -> list[BlockSpec]:
-        """Return one Block, or one per member."""
-        if not self.members:
-            return [BlockSpec("weight", "other", "other")]
-        return [
-            BlockSpec("weight", "other", "other", member=i, index=(i,)) for i in range(self.members)
-        ]
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the nonlinearity of each entry, in the precision of the input."""
@@ -152,43 +142,29 @@ class PReLU(nn.PReLU):
 class Activation(Method):
     """Replace the nonlinearity of every hidden layer.
 
-    A nonlinearity that is a module of its own (``nn.ReLU``) is replaced, and so are those of this
-    library's networks; a function in somebody's ``forward``, and a module used in several places,
-    are refused by name. Layers without hidden units keep theirs: the sums of a ResNet's stream.
-    Weights, biases, norm layers, heads and optimizer state are untouched; followers get the same.
-    The coefficients of ``rational``, one set per layer and member, and the slopes of ``prelu``, one
-    per unit, are parameters: they train, decay, and go back to where they began with a reset. A
-    slope belongs to its unit: methods that reset units reset it too.
+    It is a module of its own (``nn.ReLU``), or that of one of this library's networks; others are
+    refused by name. Coefficients of ``rational``, one set per layer and member, and slopes of
+    ``prelu``, one per unit, train, decay and return to their start with a reset.
 
     Attributes:
         kind: ``leaky_relu``: αx below 0. ``smooth_leaky``: αx + (1 − α)·x·sigmoid(5x/3). ``elu``:
             α(eˣ − 1) below 0. ``prelu``: ax below 0, a slope per unit that learns. ``rational``: a
             quotient of polynomials of degrees 5 and 4 that learns, and begins as leaky ReLU.
-        alpha: α, and where each a begins; None: 0.01 of leaky_relu, 0.1 of smooth_leaky, 1 of elu,
-            0.25 of prelu. rational has none.
+        alpha: α, or the initial a; None: 0.01 of leaky_relu, 0.1 of smooth_leaky, 1 of elu, 0.25 of
+            prelu. rational has none.
     """
 
     kind: Kind = "leaky_relu"
     alpha: Annotated[float, Field(ge=0, le=1)] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse an α without effect.
-
-        Raises:
-            ConfigError: for one of ``rational``.
-        """
         if self.kind == "rational" and self.alpha is not None:
             raise ConfigError(
                 f"activation.alpha = {self.alpha}: rational has no alpha; allowed is null"
             )
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
-        """Replace the nonlinearities in place; return the paths of their layers.
-
-        Raises:
-            NothingToEdit: if there is none.
-            ConfigError: for one that cannot be replaced, or is by a method already.
-        """
+        """Replace the nonlinearities in place; return the paths of their layers."""
         groups = replaceable(model, self.name)
         for path, group in groups.items():
             new = self._made(model.get_submodule(path), group)

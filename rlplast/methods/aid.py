@@ -1,7 +1,4 @@
-"""AID: a nonlinearity that drops positive and negative inputs at different rates.
-
-Source: Park et al. 2025 (arXiv:2502.01342), activation by interval-wise dropout.
-"""
+"""AID, activation by interval-wise dropout: Park et al. 2025 (arXiv:2502.01342)."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -19,12 +16,7 @@ __all__ = ["Aid"]
 
 
 class IntervalDrop(nn.Module):
-    """Positive inputs stay for a share p of entries, negative ones for the others.
-
-    Args:
-        method: the method, whose p it is.
-        seed: of the draws.
-    """
+    """Positive inputs stay for a share p of entries, negative ones for the others."""
 
     acts_alone = True
 
@@ -33,7 +25,6 @@ class IntervalDrop(nn.Module):
         self.method, self.seed = method, seed
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return max(x, 0) or min(x, 0) of each entry; where nothing is drawn now, the mean."""
         p, updates = self.method.p, self.method.seen(self)
         if updates is None:
             return x * torch.where(x > 0, p, 1 - p).to(x.dtype)
@@ -46,12 +37,9 @@ class IntervalDrop(nn.Module):
 class Aid(Dropping):
     """Replace nonlinearities by dropout whose rate depends on the sign of the input: AID.
 
-    In training each entry is max(x, 0) with probability `p` and min(x, 0) otherwise; elsewhere its
-    mean: p·x above 0, (1 − p)·x below. With p = 1 it is ReLU, with p = ½ a linear network. It
-    drops in training mode where gradients are recorded, as `dropout` does: target networks,
-    acting, evaluation and probes have the mean, and all passes of one update with gradients draw
-    alike (ours). Nonlinearities are replaced where `activation` replaces them. Weights, biases,
-    norm layers, heads and optimizer state are untouched; followers get the same.
+    In training each entry is max(x, 0) with probability `p` and min(x, 0) otherwise. Where
+    `dropout` would drop nothing it is the mean: p·x above 0, (1 − p)·x below. With p = 1 it is
+    ReLU, with p = ½ a linear network.
 
     Attributes:
         p: how often an entry is max(x, 0).
@@ -60,12 +48,7 @@ class Aid(Dropping):
     p: Annotated[float, Field(ge=0.5, le=1)] = 0.9
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
-        """Replace the nonlinearities in place; return the paths of their layers.
-
-        Raises:
-            NothingToEdit: if there is none.
-            ConfigError: for one that cannot be replaced, or is by a method already.
-        """
+        """Replace the nonlinearities in place; return the paths of their layers."""
         groups = replaceable(model, self.name)
         for path, group in groups.items():
             new = IntervalDrop(self, derive_seed(seed, path))

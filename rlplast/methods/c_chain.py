@@ -1,8 +1,4 @@
-"""C-CHAIN: keep an update from moving the outputs where it does not train.
-
-Source: Tang et al. 2025 (arXiv:2506.00592), continual churn approximated reduction; the code of
-its double DQN.
-"""
+"""C-CHAIN, continual churn approximated reduction: Tang et al. 2025 (arXiv:2506.00592)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,12 +11,12 @@ from torch import Tensor
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Context
 from rlplast.core.method.hook import refuse_low_precision
-from rlplast.core.method.method import Method, State, method
+from rlplast.core.method.method import State, method
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
 from rlplast.core.network.record import WithWeights
-from rlplast.methods.features import members
+from rlplast.methods.features import OutputTerm, members
 
 __all__ = ["CChain"]
 
@@ -30,29 +26,22 @@ WINDOW = 50_000  # updates whose losses `beta` reads
 
 @method("c_chain", source="Tang et al. 2025, C-CHAIN; code of its double DQN")
 @dataclass(frozen=True)
-class CChain(Method):
+class CChain(OutputTerm):
     """Keep an update from changing the outputs on data it does not train on: C-CHAIN.
 
     λ · mean (f_θ(x) − f_θ'(x))² over a batch x of its own and all outputs; θ' are the weights one
-    update before, and get no gradient. Outputs are a DQN's action values, the critics' values of
-    the batch's actions (summed over critics), the actor's means before tanh, a PPO's logits or
-    means and values, a classifier's logits, a GPT's logits after the last token; a temperature has
-    none. Both are computed in evaluation mode with the buffers of now. Weights, biases, norm
-    layers, heads and tied weights count alike, since all make the outputs; so `layers` is refused.
-    Entries that a hook has written since the last update have their new value in θ' too, so that
-    nothing pulls an edit back. The optimizer's state and target networks are left alone. Before the
-    second update, and right after an edit of all weights, the term is 0.
+    update before, and get no gradient. Entries that a hook has written since then have their new
+    value in θ' too, so that nothing pulls an edit back. Before the second update, and right after
+    an edit of all weights, the term is 0.
 
     λ is `coef`. With `beta` it is so for 10 000 updates; then β · mean |loss| / (mean (term/λ) +
     1e-8), over the last 50 000 updates.
 
     Attributes:
         coef: strength λ, while `beta` does not set it.
-        beta: the size of the term beside that of the loss; null for a fixed strength.
+        beta: size of the term relative to the loss; None for a fixed strength.
         batch: samples of the batch.
     """
-
-    reads = ("batches",)
 
     coef: NonNegativeFloat = 50.0
     beta: NonNegativeFloat | None = None
@@ -63,17 +52,8 @@ class CChain(Method):
         """Whether `beta` sets the strength."""
         return self.beta is not None
 
-    def covers(self, block: Block) -> bool:
-        """Return whether a Block is of a layer; a network of none (a temperature) has no term."""
-        return block.kind != "other"
-
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Return the weights as they are, twice; with `beta` a ring of losses, −1 where empty.
-
-        Raises:
-            ConfigError: if some layers are left out.
-            BadWeights: for weights in low precision.
-        """
+        """Return the weights as they are, twice; with `beta` a ring of losses, −1 where empty."""
         if len(blocks) < sum(self.covers(b) for b in network.trainable()):
             raise ConfigError(
                 "c_chain compares outputs, which all layers make: leave `layers` out of its row"

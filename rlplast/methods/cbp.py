@@ -1,7 +1,4 @@
-"""Continual backprop: a small share of the least useful units starts anew, all the time.
-
-Source: Dohare et al. 2024 (Nature 632), Algorithm 1; details of loss-of-plasticity's `gnt.py`.
-"""
+"""Continual backprop: Dohare et al. 2024 (Nature 632), details of loss-of-plasticity's `gnt.py`."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -56,10 +53,9 @@ class Cbp(Method):
 
     A unit's utility is a decaying mean of |h|·mean|w_out| (`utility`). Of the units older than
     `maturity` updates, `replacement_rate` are replaced per update, fractions accumulate. Incoming
-    weights are drawn anew, the bias and outgoing weights become 0, norm entries 1 and 0, and the
-    optimizer forgets these entries (``step``, which a tensor shares, is kept). Output layers,
-    residual streams and tied weights have no such units. List it with ``every: 1 updates``: with
-    other schedules a firing counts as one update.
+    weights are drawn anew, bias and outgoing weights become 0, norm entries 1 and 0, and the
+    optimizer forgets these entries (``step``, which a tensor shares, is kept). List it with
+    ``every: 1 updates``: with other schedules a firing counts as one update.
 
     Attributes:
         replacement_rate: share of the mature units of a layer replaced per update.
@@ -67,8 +63,8 @@ class Cbp(Method):
         decay: of the running means.
         utility: what a unit is worth; the paper's Algorithm 1 has contribution. ``gxd`` reads
             gradients: what the loss loses, to first order, with the unit (arXiv:2605.06834).
-        accumulate: whether fractions of a unit add up; else they are chances, as in the class
-            of the code.
+        accumulate: whether fractions of a unit add up; else they are chances, as in the code's
+            class.
         init: how new weights are drawn: uniform as Kaiming's, or as torch does; convs always as
             torch does (code).
         bias_transfer: whether the mean activation of a replaced unit goes into the biases
@@ -87,16 +83,11 @@ class Cbp(Method):
     bias_transfer: bool = False
 
     def __post_init__(self) -> None:
-        """Read gradients where they count."""
         if self.utility == "gxd":
             object.__setattr__(self, "reads", (*self.reads, "gradients"))
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Return running means, ages and fractions of each layer.
-
-        Raises:
-            NothingToEdit: if there are no hidden units.
-        """
+        """Return running means, ages and fractions of each layer."""
         groups = network.units_in(blocks)
         device = blocks[0].view.device
         state = counters(groups, device)
@@ -114,9 +105,9 @@ class Cbp(Method):
         masks: dict[str, Tensor] = {}
         means: dict[str, Tensor] = {}
         for tag, group in enumerate(context.units):
-            chosen, mean, own = self._choose(context, state, group, tag)
+            chosen, mean, books = self._choose(context, state, group, tag)
             masks[group.name], means[group.name] = chosen, mean
-            edits += own + reset_counts(state, group, chosen)
+            edits += books + reset_counts(state, group, chosen)
         draw = self._draw(context, state)
         # Layer by layer, as the code: a weight between two units that start anew is drawn.
         edits += recycle(context, masks, draw, outgoing_first=True, moments=True)
@@ -197,8 +188,8 @@ class Cbp(Method):
         def draw(group: UnitGroup, part: object, mask: Tensor) -> Tensor:
             spec = group.weight.block.spec
             kaiming = self.init == "kaiming" and spec.kind == "linear"
-            own = 1.0 if group.nonlinearity == "selu" else gain(group.nonlinearity)  # gnt.py
-            factor = own * math.sqrt(3) if kaiming else 1.0
+            scale = 1.0 if group.nonlinearity == "selu" else gain(group.nonlinearity)  # gnt.py
+            factor = scale * math.sqrt(3) if kaiming else 1.0
             bound = factor / math.sqrt(spec.fan_in)
             tag = _ROW + tags[group.name]
             number = state[f"drawn/{group.name}"]
@@ -230,10 +221,7 @@ def _outgoing_size(group: UnitGroup) -> Tensor:
 
 
 def _transfer(context: Context, masks: dict[str, Tensor], means: dict[str, Tensor]) -> list[Edit]:
-    """Return edits that add what replaced units gave on average to the biases downstream.
-
-    A unit downstream that is itself replaced keeps its bias of 0.
-    """
+    """Return edits that add what replaced units gave on average to the biases downstream."""
     biases = biases_of(context.network)
     groups = context.units
     anew = {g.incoming[1].block.name: masks[g.name] for g in groups if len(g.incoming) > 1}

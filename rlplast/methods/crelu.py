@@ -1,9 +1,7 @@
-"""CReLU: every unit gives its positive and its negative part.
-
-Source: Shang et al. 2016; Abbas et al. 2023 for plasticity.
-"""
+"""CReLU: Shang et al. 2016; Abbas et al. 2023 for plasticity."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -17,19 +15,8 @@ from rlplast.methods.joining import find_joins, halve, mark, widen
 __all__ = ["CReLU"]
 
 
-class BothSigns:
-    """Makes z into cat[z, −z]; a forward hook.
-
-    Args:
-        dim: the dimension of the units.
-    """
-
-    def __init__(self, dim: int) -> None:
-        self.dim = dim
-
-    def __call__(self, layer: nn.Module, args: Any, z: Tensor) -> Tensor:
-        """Return cat[z, −z]."""
-        return torch.cat([z, -z], self.dim)
+def _both_signs(dim: int, layer: nn.Module, args: Any, z: Tensor) -> Tensor:
+    return torch.cat([z, -z], dim)
 
 
 @method("crelu", key="layers", source="Shang et al. 2016; Abbas et al. 2023")
@@ -37,27 +24,19 @@ class BothSigns:
 class CReLU(Method):
     """Pass on the positive and the negative part of every hidden unit: CReLU.
 
-    What a layer with hidden units gives to the ReLU after it (after a norm in between, if there is
-    one before the ReLU) becomes cat[z, −z], on the last axis, or on the channels of a conv. So no
-    unit is silent for all inputs. All hidden layers must have a ReLU; others are refused by name.
-    Heads, residual streams, norm layers, optimizer state are untouched; followers get the same.
-    Units of such layers have no columns of their own: methods that act on units find none there.
+    What a layer with hidden units gives to its ReLU (after a norm in between) becomes cat[z, −z],
+    on the last axis, or on the channels of a conv. Hidden layers without a ReLU are refused by
+    name. Units of such layers have no columns of their own: methods that act on units find none.
 
     Attributes:
         width: ``halve``: each layer keeps the first half of its rows, so that nothing else
-            changes its size; ``double``: the layers that read it get twice the inputs, with new
-            weights.
+            changes its size; ``double``: its readers get twice the inputs, with new weights.
     """
 
     width: Literal["halve", "double"] = "halve"
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
-        """Change every layer with hidden units; return their paths.
-
-        Raises:
-            NothingToEdit: if there is none.
-            ConfigError: for a layer without ReLU, or one that cannot be resized.
-        """
+        """Change every layer with hidden units; return their paths."""
         joins = find_joins(model, self.name, self.width == "halve")
         for join in joins:
             if join.nonlinearity != "relu":
@@ -65,7 +44,9 @@ class CReLU(Method):
                     f"crelu: {join.path} has the nonlinearity {join.nonlinearity}: allowed is relu"
                 )
         for join in joins:
-            model.get_submodule(join.point.path).register_forward_hook(BothSigns(join.dim))
+            model.get_submodule(join.point.path).register_forward_hook(
+                partial(_both_signs, join.dim)
+            )
             mark(join, self.name)
             if self.width == "halve":
                 halve(join.layer)

@@ -1,7 +1,4 @@
-"""DASH: shrink weights that point away from where the loss falls.
-
-Source: Shin et al. 2024, Algorithm 1.
-"""
+"""DASH, direction-aware shrinking: Shin et al. 2024, Algorithm 1."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +15,7 @@ from rlplast.core.method.once import plain
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
+from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["Dash", "dash", "shrink_factors"]
 
@@ -25,16 +23,15 @@ __all__ = ["Dash", "dash", "shrink_factors"]
 def shrink_factors(weight: Tensor, direction: Tensor, coef: float) -> Tensor:
     """Return each neuron's factor, max(cos(direction, weight), coef), shaped to broadcast.
 
-    A neuron is a row of a linear weight, a kernel of a conv weight, or a whole bias. Lengths below
-    1e-8 count as 1e-8, as in torch's cosine similarity: rounding noise in place of a gradient of 0
-    has no direction.
+    A neuron is a row of a linear weight, a kernel of a conv weight, or a whole bias. Lengths are
+    at least 1e-8, as in torch's cosine similarity: rounding noise has no direction.
 
     Args:
         weight: (d_out, d_in), (c_out, c_in, …) or (d_out,).
         direction: of the same shape: where the loss falls.
         coef: the least factor.
     """
-    weight, direction = _wide(weight), _wide(direction)
+    weight, direction = at_least_float32(weight), at_least_float32(direction)
     dims = tuple(range(min(weight.ndim - 1, 2), weight.ndim))
     product = (weight * direction).sum(dims, keepdim=True)
     lengths = [torch.linalg.vector_norm(v, dim=dims, keepdim=True) for v in (weight, direction)]
@@ -48,16 +45,14 @@ class Dash(Method):
 
     Over batches of all data, without a step, G ← (1 − alpha)·G − alpha·∂L/∂W; then each neuron is
     multiplied by max(cos(G, W), coef). A neuron is a row of a linear layer, a kernel of a conv
-    over its pixels, or a layer's bias as a whole. Norm layers, embeddings and what is tied to them
-    are untouched; heads are shrunk too. The optimizer's state is zeroed and followers become
-    copies unless the hook says otherwise; with ``same_edit`` they are measured against the
-    network's own G. Made for the start of a phase; gradients are of the loss without penalties.
+    over its pixels, or a layer's bias as a whole. L has no penalties. With followers ``same_edit``
+    they are measured against the network's own G.
 
     Attributes:
         alpha: weight of the newest batch in G.
         coef: λ, the least factor.
-        batches: how many batches G is made of; null for one pass over the data (a whole replay;
-            as many rows as a phase of a GPT trains on).
+        batches: how many batches G is made of; None for one pass over the data (a whole replay; as
+            many rows as a phase of a GPT trains on).
         batch: samples of a batch.
         mode: of the network meanwhile: train (official code, and FIRE's in a warm start), or eval
             (FIRE's else). Running statistics do not move.
@@ -72,11 +67,7 @@ class Dash(Method):
     mode: Literal["train", "eval"] = "train"
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Keep no state; refuse a scope without neurons.
-
-        Raises:
-            NothingToEdit: if there are none.
-        """
+        """Keep no state; refuse a scope without neurons."""
         if not any(_has_neurons(block) for block in blocks):
             raise NothingToEdit(f"dash finds no linear or conv layer in network {network.name!r}")
         return {}
@@ -84,19 +75,16 @@ class Dash(Method):
     def plan(self, context: Context, state: State) -> list[Edit]:
         """Plan the shrinking of every neuron in scope."""
         blocks = [block for block in context.blocks if _has_neurons(block)]
-        ema = {b.name: torch.zeros_like(_wide(b.view)) for b in blocks}
+        ema = {b.name: torch.zeros_like(at_least_float32(b.view)) for b in blocks}
         for batch in context.batches(self.batches, self.batch):
-            found = context.gradients_on(batch, train=self.mode == "train")
+            gradients = context.gradients_on(batch, train=self.mode == "train")
             for name, mean in ema.items():
                 mean.mul_(1 - self.alpha)
-                if name in found:  # else the loss does not depend on it
-                    mean.sub_(found[name].to(mean), alpha=self.alpha)
+                if name in gradients:  # else the loss does not depend on it
+                    mean.sub_(gradients[name].to(mean), alpha=self.alpha)
         factors = [shrink_factors(b.view, ema[b.name], self.coef) for b in blocks]
-        return [Assign(b, _wide(b.view) * f) for b, f in zip(blocks, factors, strict=True)]
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+        rows = zip(blocks, factors, strict=True)
+        return [Assign(b, at_least_float32(b.view) * factor) for b, factor in rows]
 
 
 def _has_neurons(block: Block) -> bool:

@@ -1,9 +1,7 @@
-"""Deep Fourier features: sine and cosine of every unit.
-
-Source: Lewandowski et al. 2024.
-"""
+"""Deep Fourier features: Lewandowski et al. 2024."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -17,35 +15,19 @@ from rlplast.methods.joining import find_joins, halve, mark
 __all__ = ["DeepFourier"]
 
 
-class Fourier:
-    """Makes z into cat[sin z, cos z].
-
-    Args:
-        dim: the dimension of the units.
-    """
-
-    def __init__(self, dim: int) -> None:
-        self.dim = dim
-
-    def __call__(self, z: Tensor) -> Tensor:
-        """Return cat[sin z, cos z]."""
-        return torch.cat([z.sin(), z.cos()], self.dim)
+def _fourier(dim: int, z: Tensor) -> Tensor:
+    return torch.cat([z.sin(), z.cos()], dim)
 
 
 class FourierFeatures(nn.Module):
-    """Deep Fourier features in place of a nonlinearity.
-
-    Args:
-        dim: the dimension of the units.
-    """
+    """Deep Fourier features in place of a nonlinearity, on dimension `dim`."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.features = Fourier(dim)
+        self.dim = dim
 
     def forward(self, z: Tensor) -> Tensor:
-        """Return cat[sin z, cos z]."""
-        return self.features(z)
+        return _fourier(self.dim, z)
 
 
 @method("deep_fourier", key="layers", source="Lewandowski et al. 2024")
@@ -53,21 +35,14 @@ class FourierFeatures(nn.Module):
 class DeepFourier(Method):
     """Replace every nonlinearity by cat[sin z, cos z] of half as many units.
 
-    Each layer with hidden units keeps the first half of its rows, so that what reads it keeps its
-    size. A nonlinearity that is a module of its own (``nn.ReLU``) is replaced, and so are those of
-    this library's networks; a function in somebody's ``forward``, a module used in several
-    places, and a layer with a norm before its nonlinearity are refused by name. Heads, residual
-    streams, optimizer state are untouched; followers get the same. Units of such layers have no
-    columns of their own: methods that act on units find none there.
+    Each layer with hidden units keeps the first half of its rows, so that its readers keep their
+    size. A nonlinearity is a module of its own (``nn.ReLU``), or that of one of this library's
+    networks; others, and a norm before one, are refused by name. Units of such layers have no
+    columns of their own: methods that act on units find none.
     """
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
-        """Change every layer with hidden units; return their paths.
-
-        Raises:
-            NothingToEdit: if there is none.
-            ConfigError: for a layer whose nonlinearity cannot be replaced, or that has no half.
-        """
+        """Change every layer with hidden units; return their paths."""
         joins = find_joins(model, self.name, halves=True)
         for join in joins:
             if join.point.nonlinearity is None:
@@ -83,5 +58,5 @@ class DeepFourier(Method):
                 old = model.get_submodule(join.point.nonlinearity)
                 put(model, old, FourierFeatures(join.dim))
             else:
-                vars(join.layer)[NONLINEARITY] = Fourier(join.dim)
+                vars(join.layer)[NONLINEARITY] = partial(_fourier, join.dim)
         return [join.path for join in joins]

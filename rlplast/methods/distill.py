@@ -1,7 +1,4 @@
-"""Distill: reset a network, and let it imitate its past self for some updates.
-
-Source: Igl et al. 2021 (arXiv:2006.05826), iterated relearning (ITER).
-"""
+"""Distill, iterated relearning (ITER): Igl et al. 2021 (arXiv:2006.05826)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +16,7 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
 from rlplast.core.registry import build
-from rlplast.methods.features import members
+from rlplast.methods.features import OutputTerm, members
 from rlplast.methods.past import past_self, remember, room
 
 __all__ = ["Distill"]
@@ -29,18 +26,12 @@ _NEVER = -1  # for the updates at the last firing
 
 @method("distill", source="Igl et al. 2021, ITER (arXiv:2006.05826)", key="hooks")
 @dataclass(frozen=True)
-class Distill(Method):
+class Distill(OutputTerm):
     """Reset a network, and pull its outputs to those of its past self for some updates: ITER.
 
-    A firing remembers the network as it is, then resets it. In the `updates` updates after it the
-    loss has the term coef · w · mean (f(x) − f_past(x))² over a batch x of its own, where w falls
-    from 1 to 0 in a straight line. Later updates have no term and no cost.
-
-    Outputs are a DQN's action values, the critics' values of the batch's actions (summed over
-    critics), the actor's means before tanh, a classifier's logits, a GPT's logits after the last
-    token; both in evaluation mode, the past self with its own buffers. A temperature has none and
-    is left alone. A firing during a distillation starts a new one. The optimizer's state is zeroed
-    and followers become copies unless the hook says otherwise.
+    A firing remembers the network, then resets it. In the `updates` updates after it the loss has
+    the term coef · w · mean (f(x) − f_past(x))² over a batch x of its own, where w falls from 1 to
+    0 in a straight line. A firing during a distillation starts a new one.
 
     Attributes:
         reset: the method that resets, with the defaults of its parameters.
@@ -48,8 +39,6 @@ class Distill(Method):
         updates: how long the term lasts.
         batch: samples of the batch.
     """
-
-    reads = ("batches",)
 
     reset: Literal["full_reset", "head_reset", "shrink_perturb", "fire"] = "full_reset"
     coef: NonNegativeFloat = 1.0
@@ -65,16 +54,8 @@ class Distill(Method):
         """Whether the reset reads θ0."""
         return self._reset.uses_initial
 
-    def covers(self, block: Block) -> bool:
-        """Return whether a Block is of a layer; a network of none (a temperature) has no term."""
-        return block.kind != "other"
-
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Return room for the past self, and when the last firing was, on the CPU.
-
-        Raises:
-            NothingToEdit: if the network has no layer, or none that the reset edits.
-        """
+        """Return room for the past self, and when the last firing was, on the CPU."""
         if blocks and not any(self.covers(b) for b in network.trainable()):
             raise NothingToEdit(f"distill finds no outputs of network {network.name!r}")
         self._reset.setup(network, blocks)
@@ -82,11 +63,7 @@ class Distill(Method):
         return room(network) | {"fired": torch.full((), _NEVER, dtype=torch.int64)}
 
     def plan(self, context: Context, state: State) -> list[Edit]:
-        """Plan to remember the network, and the reset.
-
-        Raises:
-            BadWeights: if the network is not finite, and so nothing to imitate.
-        """
+        """Plan to remember the network, and the reset."""
         edits = remember(self.name, context.network, state)
         edits.append(Assign(state["fired"], torch.tensor(context.clock.updates)))
         return edits + self._reset.plan(context, {})

@@ -1,8 +1,6 @@
-"""Draws without a generator: a hash of the seed and of what is drawn.
+"""Draws without a generator: splitmix64 of a seed and of integer keys that say what is drawn.
 
-A draw depends on integer keys alone (which unit, which revival, which entry), so there is no
-state to save, nothing waits for the host, and a run that goes on draws what it would have
-drawn. Source of the hash: splitmix64 (Steele, Lea & Flood 2014; Vigna's constants).
+There is no state to save, and nothing waits for the host. Steele, Lea & Flood 2014; Vigna.
 """
 
 import math

@@ -1,7 +1,4 @@
-"""DrM's perturbation: shrink and perturb, the more the more units are dormant.
-
-Source: Xu et al. 2024 (arXiv:2310.19668), DrM, and its code, utils.perturb and agents/drm.py.
-"""
+"""DrM's perturbation: Xu et al. 2024 (arXiv:2310.19668), utils.perturb and agents/drm.py."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,10 +27,7 @@ class Drm(Method):
 
     θ ← α·θ + (1 − α)·fresh, with α = 1 − `rate`·β cut to the range `keep`, and β the share of
     dormant units among all hidden units in scope (of each member of an ensemble its own) on a
-    probe batch. Weights, biases, norm layers' scale and shift, embeddings and heads are all
-    edited, a tied tensor once; BatchNorm's running statistics are not. A network without hidden
-    units is left alone. The optimizer's state is zeroed and followers become copies unless the
-    hook says otherwise.
+    probe batch. All trainable tensors are edited, BatchNorm's running statistics are not.
 
     Attributes:
         rate: k, how fast α falls with β.
@@ -50,11 +44,7 @@ class Drm(Method):
     probe: Annotated[int, Field(ge=1, le=1_000_000)] = 256
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Keep no state.
-
-        Raises:
-            NothingToEdit: if there are no hidden units in scope.
-        """
+        """Keep no state."""
         if blocks:
             network.units_in(blocks)
         return {}
@@ -76,9 +66,8 @@ class Drm(Method):
         """Return α of each member of an ensemble; under None that of what all share."""
         masks: dict[int | None, list[Tensor]] = {None: []}
         for group in context.units:
-            found = dormant(context.activations[group.name], self.threshold)
-            members = {None, group.weight.block.spec.member}
-            for member in members:
-                masks.setdefault(member, []).append(found)
-        shares = {member: torch.cat(found).double().mean() for member, found in masks.items()}
+            mask = dormant(context.activations[group.name], self.threshold)
+            for member in {None, group.weight.block.spec.member}:
+                masks.setdefault(member, []).append(mask)
+        shares = {member: torch.cat(parts).double().mean() for member, parts in masks.items()}
         return {m: (1 - self.rate * share).clamp(*self.keep) for m, share in shares.items()}

@@ -1,7 +1,4 @@
-"""DropConnect: dropout of single weights.
-
-Source: Wan et al. 2013; the scaling by 1/(1 − p) is ours, as inverted dropout has it.
-"""
+"""DropConnect: Wan et al. 2013; the scaling by 1/(1 − p) is ours."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -39,7 +36,6 @@ class DropConnectLinear(_Connected, Linear):  # pyright: ignore[reportIncompatib
     """A linear layer that drops entries of its weight."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return x W'ᵀ + b."""
         return self.product(input, self.connected(), self.bias)
 
 
@@ -47,7 +43,6 @@ class DropConnectConv2d(_Connected, nn.Conv2d):  # pyright: ignore[reportIncompa
     """A conv that drops entries of its kernels, the same at every place."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the convolution with W' and b."""
         return self._conv_forward(input, self.connected(), self.bias)
 
 
@@ -55,7 +50,6 @@ class DropConnectStackedLinear(_Connected, StackedLinear):  # pyright: ignore[re
     """The members of an ensemble, each with entries of its own dropped."""
 
     def affine(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Return x W'ᵀ + b of every member."""
         return super().affine(x, self.connected())
 
 
@@ -71,12 +65,9 @@ _SWAPS: dict[type[nn.Module], type[Any]] = {
 class DropConnect(Dropping):
     """Set single weights to 0 at random in training: DropConnect.
 
-    Each layer that reads hidden units (ours: the layers whose inputs `dropout` drops) computes
-    with W ∘ M/(1 − p), where M is 0 for a share `p` of the entries, the same for the whole batch,
-    another one after each update. Its bias is untouched. It drops in training mode where gradients
-    are recorded; so target networks, averages, acting, evaluation and probes compute with W, and
-    all forward passes of one update with gradients draw alike (ours). The weight itself, norm
-    layers, optimizer state and followers are untouched.
+    Each layer that reads hidden units computes with W ∘ M/(1 − p), where M is 0 for a share `p` of
+    the entries, the same for the whole batch, another one after each update. Its bias is
+    untouched. It drops where `dropout` does, else it computes with W.
 
     Attributes:
         p: the share.

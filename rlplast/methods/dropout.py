@@ -1,12 +1,7 @@
-"""Dropout of hidden units.
-
-Source: Srivastava et al. 2014.
-
-- `Dropout`: the method.
-- `InputDrop`: what its layers do to their input.
-"""
+"""Dropout of hidden units: Srivastava et al. 2014."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -18,25 +13,6 @@ from rlplast.core.validation import Names
 from rlplast.methods.dropping import Dropping, dropped
 
 __all__ = ["Dropout", "UnitDropout"]
-
-
-class InputDrop:
-    """Drops entries of a layer's input; a forward pre-hook.
-
-    Args:
-        method: the method, whose rate it is.
-        seed: of the draws.
-    """
-
-    def __init__(self, method: "UnitDropout", seed: int) -> None:
-        self.method, self.seed = method, seed
-
-    def __call__(self, layer: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the layer's input, dropped if the layer drops now."""
-        updates = self.method.seen(layer)
-        if updates is None:
-            return args
-        return dropped(args[0], self.method.rate(updates), updates, self.seed), *args[1:]
 
 
 class UnitDropout(Dropping):
@@ -57,8 +33,17 @@ class UnitDropout(Dropping):
     def drop_in(self, model: nn.Module, path: str, seed: int) -> nn.Module:
         """Let a layer drop its input."""
         layer = model.get_submodule(path)
-        layer.register_forward_pre_hook(InputDrop(self, seed))
+        layer.register_forward_pre_hook(partial(_drop_input, self, seed))
         return layer
+
+
+def _drop_input(
+    method: UnitDropout, seed: int, layer: nn.Module, args: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    updates = method.seen(layer)
+    if updates is None:
+        return args
+    return dropped(args[0], method.rate(updates), updates, seed), *args[1:]
 
 
 @method("dropout", key="layers", source="Srivastava et al. 2014")
@@ -67,12 +52,9 @@ class Dropout(UnitDropout):
     """Set hidden units to 0 at random in training: dropout.
 
     Each layer that reads hidden units reads a share `p` of its inputs, chosen for each sample
-    alone, as 0 and the others divided by 1 − p: after the nonlinearity, norms and pooling, of a
-    conv by entry. Layers that read the same units drop the same ones. It drops in training mode
-    where gradients are recorded. So target networks, averages, acting, double DQN's choice of
-    actions, evaluation and probes drop nothing, and all forward passes of one update with
-    gradients draw alike (ours). Weights, biases, norm layers, heads, optimizer state and followers
-    are untouched; residual streams and attention heads are not dropped.
+    alone, as 0 and the others divided by 1 − p. Layers that read the same units drop the same
+    ones. It drops in training mode where gradients are recorded, so not in target networks,
+    acting and evaluation; all such forward passes of one update draw alike (ours).
 
     Attributes:
         p: the share.

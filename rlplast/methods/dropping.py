@@ -1,12 +1,7 @@
-"""What layers that drop at random share: whose inputs, by which draws, counted by what.
+"""What layers that drop at random share.
 
-A mask is a hash of the layer's seed, of how many updates it has seen, and of the entry. So it
-moves no other stream, waits for no host, and a resumed run draws what it would have drawn. How
-many updates there were is a buffer of the layer and the state of the method at once.
-
-- `Dropping`: the functions that methods that drop share.
-- `readers`: the layers that read hidden units.
-- `stays`, `dropped`: which entries stay; a tensor with some of its entries dropped.
+A mask is a hash of the layer's seed, its number of updates (a buffer of the layer, and the
+method's state), and the entry: it moves no stream and waits for no host.
 """
 
 import itertools
@@ -31,11 +26,7 @@ __all__ = ["Dropping", "dropped", "readers", "stays"]
 
 
 def readers(model: nn.Module, method: str) -> dict[str, str]:
-    """Return the paths of the layers that read hidden units → the layer whose units they read.
-
-    Raises:
-        NothingToEdit: if there is none, saying why.
-    """
+    """Return the paths of the layers that read hidden units → the layer whose units they read."""
     return {
         part.block.path: path
         for path, groups in hidden_layers(model, method).items()
@@ -86,32 +77,23 @@ class Dropping(Method):
     layers: tuple[str, ...] | None = None
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
-        """Let every layer of `places` drop; return their paths.
-
-        Raises:
-            NothingToEdit: if there is none.
-            ConfigError: for a layer that cannot drop, or drops by this method already.
-        """
-        found = self.places(model)
-        layers = {path: model.get_submodule(path) for path in found}
+        """Let every layer of `places` drop; return their paths."""
+        names = self.places(model)
+        layers = {path: model.get_submodule(path) for path in names}
         for path, layer in layers.items():
             if hasattr(layer, self._counter):
                 raise ConfigError(f"{self.name}: {path} drops by it already")
             self.check_layer(path, layer)
         for path in layers:
-            own = model.get_submodule(path).parameters()
-            device = next(itertools.chain(own, model.parameters())).device
-            new = self.drop_in(model, path, derive_seed(seed, found[path]))
+            parameters = model.get_submodule(path).parameters()
+            device = next(itertools.chain(parameters, model.parameters())).device
+            new = self.drop_in(model, path, derive_seed(seed, names[path]))
             zero = torch.zeros((), dtype=torch.int64, device=device)
             new.register_buffer(self._counter, zero, persistent=False)  # the state has it
-        return list(found)
+        return list(names)
 
     def places(self, model: nn.Module) -> dict[str, str]:
-        """Return the paths of the layers that drop → the name of their draws.
-
-        Raises:
-            NothingToEdit: if there is none, saying why.
-        """
+        """Return the paths of the layers that drop → the name of their draws."""
         if self.layers is None:
             return readers(model, self.name)
         paths = named_layers(model, self.layers, is_matrix, f"{self.name}.layers")
@@ -127,11 +109,7 @@ class Dropping(Method):
         return layer._buffers[self._counter] if on else None
 
     def check_layer(self, path: str, layer: nn.Module) -> None:
-        """Refuse a layer that cannot drop.
-
-        Raises:
-            ConfigError: naming it.
-        """
+        """Raise a `ConfigError` for a layer that cannot drop; default: none."""
 
     def drop_in(self, model: nn.Module, path: str, seed: int) -> nn.Module:
         """Let a layer drop, in place; return it, or what is now in its place."""

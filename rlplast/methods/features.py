@@ -1,13 +1,4 @@
-"""What layers read or give on a batch, with its gradient, for terms that act on features.
-
-- `Reading`: a module that keeps what some of its layers read, or give.
-- `head_layers`: the layers that give a network's outputs, whose input are its last features.
-- `read_by_heads`: the hidden units that each of them reads.
-- `readers`: those layers, and the layers that read hidden units.
-- `at_start`: the tensors of a network at θ0.
-- `members`: how many networks a stack of them has.
-- `check_whole`: refuses a row's `layers`, and weights in low precision.
-"""
+"""What layers read or give on a batch, with its gradient, for terms that act on features."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +8,7 @@ from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.hook import refuse_low_precision
+from rlplast.core.method.method import Method
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
 from rlplast.core.network.order import last_layers
@@ -24,14 +16,34 @@ from rlplast.core.network.stacked import StackedLinear
 from rlplast.core.network.units import UnitGroup
 
 __all__ = [
+    "OutputTerm",
     "Reading",
     "at_start",
-    "check_whole",
     "head_layers",
     "members",
     "read_by_heads",
     "readers",
 ]
+
+
+class OutputTerm(Method):
+    """A penalty of what all layers make: outputs or features on a batch of its own."""
+
+    reads = ("batches",)
+
+    def covers(self, block: Block) -> bool:
+        """Return whether a Block is of a layer; a network of none (a temperature) has no term."""
+        return block.kind != "other"
+
+    def check_whole(self, network: Network, blocks: Sequence[Block]) -> None:
+        """Refuse a row that leaves layers out, since all make features; and low precision."""
+        if len(blocks) < sum(map(self.covers, network.trainable())):
+            raise ConfigError(
+                f"{self.name} acts on features of network {network.name!r}, which all layers make: "
+                "leave `layers` out of its row"
+            )
+        for block in blocks:
+            refuse_low_precision(network, block)
 
 
 class Reading(nn.Module):
@@ -43,8 +55,8 @@ class Reading(nn.Module):
         outputs: whether to keep what they give.
 
     Attributes:
-        found: a layer with its input, in the order of the pass; what several read, once, also if
-            each scales it for itself. With `outputs` a layer with its output.
+        found: (layer, input) in the order of the pass, an input that several read once, also if
+            each scales it for itself; with `outputs` (layer, output).
     """
 
     def __init__(
@@ -88,12 +100,8 @@ class Reading(nn.Module):
 def head_layers(network: Network, method: str) -> list[nn.Module]:
     """Return the layers that give a network's outputs; else the linear layer registered last.
 
-    Args:
-        network: the network.
-        method: what messages say.
-
     Raises:
-        ConfigError: if there is none, or one is no linear layer.
+        ConfigError: if there is none, or one is no linear layer; it names `method`.
     """
     modules = dict(network.module.named_modules())
     paths = [path for path in modules if path in last_layers(network)]
@@ -117,16 +125,7 @@ def head_layers(network: Network, method: str) -> list[nn.Module]:
 def read_by_heads(
     network: Network, groups: Sequence[UnitGroup], method: str
 ) -> dict[nn.Module, list[UnitGroup]]:
-    """Return each layer of `head_layers` with those of some hidden units that it reads.
-
-    Args:
-        network: the network.
-        groups: the units.
-        method: what messages say.
-
-    Raises:
-        ConfigError: as `head_layers` does.
-    """
+    """Return each layer of `head_layers` with those of some hidden units that it reads."""
     modules = dict(network.module.named_modules())
     return {
         head: [g for g in groups if any(modules[p.block.path] is head for p in g.outgoing)]
@@ -135,19 +134,11 @@ def read_by_heads(
 
 
 def readers(network: Network, method: str) -> list[nn.Module]:
-    """Return the layers that read hidden units, and those of `head_layers`.
-
-    Args:
-        network: the network.
-        method: what messages say.
-
-    Raises:
-        ConfigError: as `head_layers` does.
-    """
+    """Return the layers that read hidden units, and those of `head_layers`."""
     groups = (group for group in network.units().groups if group.point is not None)
     paths = dict.fromkeys(part.block.path for group in groups for part in group.outgoing)
-    found = [network.module.get_submodule(path) for path in paths]
-    return list(dict.fromkeys(found + head_layers(network, method)))
+    layers = [network.module.get_submodule(path) for path in paths]
+    return list(dict.fromkeys(layers + head_layers(network, method)))
 
 
 def at_start(network: Network) -> dict[str, Tensor]:
@@ -155,41 +146,19 @@ def at_start(network: Network) -> dict[str, Tensor]:
 
     Stacked and packed tensors are put together anew at each call, others are θ0 itself.
     """
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for block in network.blocks:
         name, start = ".".join(p for p in (block.path, block.spec.tensor) if p), network.initial
         if not block.spec.index:
             value = start[block.name]
-            found[name] = value.mT if block.spec.transposed else value
+            tensors[name] = value.mT if block.spec.transposed else value
             continue
-        if name not in found:
-            found[name] = torch.empty_like(block.param, requires_grad=False)
-        block.like(found[name]).copy_(start[block.name])
-    return found
+        if name not in tensors:
+            tensors[name] = torch.empty_like(block.param, requires_grad=False)
+        block.like(tensors[name]).copy_(start[block.name])
+    return tensors
 
 
 def members(blocks: Sequence[Block]) -> int:
     """Return how many networks Blocks are of: those of a stack, or 1; shared ones do not count."""
     return max(1, len({b.spec.member for b in blocks if b.spec.member is not None}))
-
-
-def check_whole(method: str, network: Network, blocks: Sequence[Block], able: int) -> None:
-    """Refuse a row that leaves layers out, since all make features; and low precision.
-
-    Args:
-        method: what the message says.
-        network: the network.
-        blocks: those of the row.
-        able: how many there are without `layers`.
-
-    Raises:
-        ConfigError: if some are left out.
-        BadWeights: for weights in low precision.
-    """
-    if len(blocks) < able:
-        raise ConfigError(
-            f"{method} acts on features of network {network.name!r}, which all layers make: leave "
-            "`layers` out of its row"
-        )
-    for block in blocks:
-        refuse_low_precision(network, block)

@@ -1,7 +1,4 @@
-"""FIRE: replace weights by the nearest orthogonal matrix, suitably scaled.
-
-Source: FIRE paper, Sec. 4, Algorithm 1 and Appendix A.2.
-"""
+"""FIRE: Sec. 4, Algorithm 1 and Appendix A.2."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,12 +32,8 @@ def orthogonalise(slices: Tensor, iterations: int = 10, polynomial: str = "cubic
 
     From X0 = W/‖W‖ each singular value σ goes to 1.5σ − 0.5σ³ (``cubic``, Algorithm 1) or
     2σ − 1.5σ³ + 0.5σ⁵ (``quintic``, Appendix A.2) per iteration; ``exact`` sets all to 1.
-    Matrices higher than wide are handled as their transpose. For matrices far from square, the
-    polynomial is applied to the eigenvalues of the small Gram matrix, which costs two products
-    with W for any number of iterations. On a CPU, weights below float64 are iterated in float32:
-    in short runs always, in long runs at the end. All else is in float64. Up to 20 iterations, X is
-    within 1e-5 of float64 in spectral norm (measured: 3.4e-6). In longer runs rounding grows in the
-    null directions of low-rank matrices, in float64 too.
+    Up to 20 iterations, X is within 1e-5 of float64 in spectral norm (measured: 3.4e-6). In longer
+    runs rounding grows in the null directions of low-rank matrices, in float64 too.
 
     Args:
         slices: finite, non-zero matrices, shape (batch, d_out, d_in) or (d_out, d_in).
@@ -58,15 +51,17 @@ def _orthogonalised(slices: Tensor, iterations: int, polynomial: str) -> tuple[T
     with torch.autocast("cpu", enabled=False):
         if slices.ndim == 2 or min(slices.shape[-2:]) < HALVED:
             return _in_one_go(slices, iterations, polynomial)
-        found = [_in_one_go(one, iterations, polynomial) for one in slices]  # bits of each alone
-        x, grams = zip(*found, strict=True)
+        pairs = [_in_one_go(one, iterations, polynomial) for one in slices]  # bits of each alone
+        x, grams = zip(*pairs, strict=True)
         return torch.stack(x), torch.stack(grams)
 
 
 def _in_one_go(slices: Tensor, iterations: int, polynomial: str) -> tuple[Tensor, Tensor]:
     """Return the same for one matrix, or for a stack of small ones."""
     longer, shorter = max(slices.shape[-2:]), min(slices.shape[-2:])
-    steps = _float32_steps(iterations, polynomial) if slices.is_cpu else 0
+    # How many iterations, the last, may run in float32: in short runs all of them.
+    short, late = (5, 4) if polynomial == "quintic" else (10, 7)
+    steps = min(iterations, short if iterations <= short else late) if slices.is_cpu else 0
     far = longer >= GRAM_ASPECT * shorter and iterations * longer >= EIGEN_COST * shorter
     double = slices.dtype == torch.float64 or steps < iterations or polynomial == "exact" or far
     # A power of two changes no digit and keeps squares of extreme weights in range.
@@ -97,17 +92,6 @@ def _in_one_go(slices: Tensor, iterations: int, polynomial: str) -> tuple[Tensor
 
 def _largest(slices: Tensor) -> Tensor:
     return slices.abs().amax((-2, -1), keepdim=True)
-
-
-def _float32_steps(iterations: int, polynomial: str) -> int:
-    """Return how many iterations, the last, may run in float32.
-
-    Rounding in the null directions of a low-rank matrix grows by 1.5 (``quintic``: 2) per
-    iteration. It is in proportion to ‖X‖, which is 1 at first: in a short run it stays small for
-    longer than where X has converged.
-    """
-    short, late = (5, 4) if polynomial == "quintic" else (10, 7)
-    return min(iterations, short if iterations <= short else late)
 
 
 def _step(x: Tensor, gram: Tensor, polynomial: str) -> Tensor:
@@ -145,13 +129,10 @@ def _weight(slices: Tensor, shape: torch.Size, groups: int) -> Tensor:
 class Fire(Method):
     """Replace each weight matrix by the nearest orthogonal one, scaled by √(d_out/d_in).
 
-    Linear weights as one matrix, convs slice by slice with √(C_out/C_in)/(kh·kw), grouped
-    convs per group. Of a packed projection query, key and value are a matrix each, also where
-    they are stored head by head; one whose parts are not known is refused. Biases, norm layers,
-    embeddings and layers of other kinds (recurrent, transposed convs) are untouched; heads are
-    edited; a tied tensor only with `include_tied`, and then once. The optimizer's state is zeroed
-    and followers become copies unless the hook says otherwise. How close to orthogonal the result
-    is depends on `iterations`: the receipt says (`dfi_after`).
+    Linear weights as one matrix, convs slice by slice with √(C_out/C_in)/(kh·kw), grouped convs
+    per group; of a packed projection query, key and value are a matrix each. Heads are edited,
+    tied tensors only with `include_tied`, and then once. The receipt says how close to orthogonal
+    the result is (`dfi_after`).
 
     Attributes:
         iterations: Newton–Schulz steps (paper: 5 for GPT; official code elsewhere: 10).
@@ -164,12 +145,7 @@ class Fire(Method):
     include_tied: bool = False
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> dict[str, Tensor]:
-        """Keep no state; refuse a scope without a weight to orthogonalise.
-
-        Raises:
-            NothingToEdit: if there is none.
-            ConfigError: for a packed projection whose parts are not known.
-        """
+        """Keep no state; refuse a scope without a weight to orthogonalise."""
         for block in blocks:
             if block.spec.part == UNKNOWN:
                 raise ConfigError(
@@ -210,12 +186,12 @@ class Fire(Method):
 
 def _matrices(blocks: Sequence[Block]) -> list[_Matrix]:
     """Return which Blocks are one matrix: the heads of a part that is stored head by head."""
-    found: dict[tuple[str, str, int | None], _Matrix] = {}
+    matrices: dict[tuple[str, str, int | None], _Matrix] = {}
     for block in blocks:
         part = block.spec.part.partition(".")[0]
         key = block.path, part or block.spec.tensor, block.spec.member
-        found.setdefault(key, []).append(block)
-    return list(found.values())
+        matrices.setdefault(key, []).append(block)
+    return list(matrices.values())
 
 
 def _whole(matrix: _Matrix) -> Tensor:

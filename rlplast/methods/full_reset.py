@@ -1,7 +1,4 @@
-"""Full reset: give up everything learnt and start from initial weights.
-
-Source: the baseline of every paper here; Nikishin et al. 2022 for periodic resets.
-"""
+"""Full reset: Nikishin et al. 2022 for periodic resets; the baseline of every paper here."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -22,9 +19,7 @@ class FullReset(Method):
     """Give every layer initial weights again: a new draw or θ0.
 
     Everything in scope is edited: weights, biases, norm layers (scale 1, shift 0, running
-    statistics at their start), embeddings, heads; a tied tensor once. The optimizer's state
-    is zeroed and followers become copies unless the hook says otherwise. Replay and
-    observation statistics stay.
+    statistics at their start), embeddings, heads; a tied tensor once.
 
     Attributes:
         init: ``fresh`` draws from each layer's initializer and the firing's own stream; ``stored``

@@ -1,7 +1,4 @@
-"""Hare & Tortoise: a network that learns fast, and a slow copy to which it returns.
-
-Source: Lee et al. 2024 (Slow and Steady Wins the Race); their code, `src/trainers/base.py`.
-"""
+"""Hare & Tortoise: Lee et al. 2024 (Slow and Steady Wins the Race), `src/trainers/base.py`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,12 +25,9 @@ class HareTortoise(Method):
     """Keep a slow average of the weights, evaluate it, and set the weights to it at intervals.
 
     After every update slow ← momentum·slow + (1 − momentum)·fast, for all trainable tensors in
-    scope, biases, norm layers and heads among them, and for the running statistics of norm
-    layers. The slow copy begins as the weights after the first update that the hook sees (ours).
-    At its schedule the hook sets the weights to the slow copy. Evaluations use the slow copy
-    always. Other buffers, such as whole counts and the state of lifecycle layers, are the
-    network's own and have no copy. A tied tensor is averaged once. Optimizer state is kept and
-    followers are left unless the hook says otherwise.
+    scope and the running statistics of norm layers. The slow copy begins as the weights after the
+    first update that the hook sees (ours). At its schedule the hook sets the weights to it.
+    Evaluations use it always.
 
     Attributes:
         momentum: share of the slow copy that stays at an update.
@@ -44,11 +38,7 @@ class HareTortoise(Method):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.999
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Return the slow copy, float32 at least, and how many updates it has followed.
-
-        Raises:
-            NothingToEdit: if there is nothing to average.
-        """
+        """Return the slow copy, float32 at least, and how many updates it has followed."""
         averaged = [block for block in blocks if _is_averaged(block)]
         if blocks and not averaged:
             raise NothingToEdit(f"hare_tortoise finds no weights in network {network.name!r}")

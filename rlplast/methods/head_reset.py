@@ -1,7 +1,4 @@
-"""Head reset: reinitialise the last linear layers only.
-
-Source: Nikishin et al. 2022; S&P and SWR papers use it as a baseline (SWR D.2).
-"""
+"""Head reset: Nikishin et al. 2022; a baseline of the S&P and SWR papers (SWR D.2)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,11 +27,9 @@ _OUTPUTS = "the network's outputs"  # no module's path: a path has no spaces
 class HeadReset(Method):
     """Give the head initial weights again: the linear layers after convs, or an MLP's last layer.
 
-    Weights and biases of the chosen linear layers are edited, nothing else; of a stacked
-    ensemble the layers of every member; a tied head is refused. The last layers are those
-    that give the network's outputs: flagged, declared or traced; the others count in
-    registration order. The optimizer's state is zeroed and followers become copies unless
-    the hook says otherwise.
+    Weights and biases of the chosen layers are edited, of every member in a stacked ensemble; a
+    tied head is refused. The last layers are those that give the network's outputs: flagged,
+    declared or traced; the others count in registration order.
 
     Attributes:
         layers: how many linear layers, counted from the last, heads side by side (an actor's
@@ -52,11 +47,7 @@ class HeadReset(Method):
         return self.init == "stored"
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> dict[str, Tensor]:
-        """Keep no state; refuse a network that has no such head.
-
-        Raises:
-            ConfigError: if there are fewer linear layers than asked for, or none.
-        """
+        """Keep no state; refuse a network that has no such head."""
         if blocks:
             head_blocks(network, blocks, self.layers)
         return {}
@@ -81,18 +72,7 @@ class HeadReset(Method):
 def head_blocks(
     network: Network, blocks: Sequence[Block], layers: int | None, method: str = "head_reset"
 ) -> list[Block]:
-    """Return the Blocks of the head; of every member in a stacked network.
-
-    Args:
-        network: the network.
-        blocks: those to choose from.
-        layers: how many linear layers, as in `HeadReset`.
-        method: what messages call the method.
-
-    Raises:
-        ConfigError: if there are fewer linear layers than asked for.
-        NothingToEdit: if there is none.
-    """
+    """Return the Blocks of the head, of every member; `layers` is as in `HeadReset`."""
     place = {path: i for i, (path, _) in enumerate(network.module.named_modules())}
     last = last_layers(network)
     by_member: dict[int | None, dict[str, list[Block]]] = {}

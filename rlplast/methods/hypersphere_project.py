@@ -1,7 +1,4 @@
-"""Hypersphere projection: every unit's incoming weights keep length 1.
-
-Source: SimbaV2 (Lee et al. 2025, arXiv:2502.15280), Section 4; its code, `simbaV2_update.py`.
-"""
+"""Hypersphere projection: SimbaV2 (arXiv:2502.15280), Section 4; its code, `simbaV2_update.py`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +12,7 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
 from rlplast.core.network.order import check_matrices, matrices
+from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["HypersphereProject"]
 
@@ -26,10 +24,9 @@ _SHORTEST = 1e-8  # of the official code
 class HypersphereProject(Method):
     """Scale each row of every weight matrix to length 1.
 
-    A row is what one output unit reads: of a conv, the kernels of one output channel. Biases,
-    norm layers, embeddings and tied tensors are untouched; a row of zeros stays. Made to run
-    after every update. Optimizer state is kept and followers are left unless the hook says
-    otherwise. Without normalised features the network's function changes.
+    A row is what one output unit reads: of a conv, the kernels of one output channel; a row of
+    zeros stays. Made to run after every update. Without normalised features the network's function
+    changes.
 
     Attributes:
         include_head: whether output layers are projected; SimbaV2 projects them.
@@ -40,11 +37,7 @@ class HypersphereProject(Method):
     include_head: bool = True
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Keep no state; refuse a scope without a weight to project.
-
-        Raises:
-            NothingToEdit: if there is none.
-        """
+        """Keep no state; refuse a scope without a weight to project."""
         check_matrices(network, blocks, self.include_head, self.name)
         return {}
 
@@ -52,8 +45,7 @@ class HypersphereProject(Method):
         """Plan the unit rows of every weight; branch-free, without waiting."""
         edits: list[Edit] = []
         for block in matrices(context.network, context.blocks, self.include_head):
-            wide = torch.promote_types(block.view.dtype, torch.float32)
-            rows = block.view.flatten(1).to(wide)
+            rows = at_least_float32(block.view).flatten(1)
             length = torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=_SHORTEST)
             edits.append(Assign(block, (rows / length).view(block.view.shape)))
         return edits

@@ -1,7 +1,4 @@
-"""InFeR: keep some directions of the last features where they were at initialisation.
-
-Source: Lyle et al. 2022 (arXiv:2204.09560), initial feature regularization.
-"""
+"""InFeR, initial feature regularization: Lyle et al. 2022 (arXiv:2204.09560)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +9,12 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
 from rlplast.core.method.context import Context
-from rlplast.core.method.method import Method, State, method
+from rlplast.core.method.method import State, method
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
 from rlplast.core.network.record import WithWeights
 from rlplast.methods.draws import symmetric
-from rlplast.methods.features import Reading, at_start, check_whole, head_layers
+from rlplast.methods.features import OutputTerm, Reading, at_start, head_layers
 from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["Infer"]
@@ -25,17 +22,13 @@ __all__ = ["Infer"]
 
 @method("infer", source="Lyle et al. 2022, InFeR (arXiv:2204.09560)")
 @dataclass(frozen=True)
-class Infer(Method):
+class Infer(OutputTerm):
     """Keep random directions of the last features where they were at initialisation: InFeR.
 
     coef · Σᵢ mean (⟨wᵢ, φ_θ(x)⟩ − β⟨wᵢ, φ_θ0(x)⟩)² over a batch x of its own. φ is what the layer
     reads that gives the network's outputs (of a GPT at every token); the w are `heads` fixed
     vectors, U(±1/√d) in each entry. Both are computed in evaluation mode, at θ0 with the buffers
-    of then. Members of an ensemble have the same w, and their terms are added. All layers below
-    the head get a gradient: weights, biases, norm layers, embeddings; so `layers` is refused. The
-    head itself gets none; a tied one does as an embedding. A temperature has no term. The
-    optimizer's state and target networks are left alone. θ0 is the run's, also after a hook has
-    drawn weights anew.
+    of then. θ0 is the run's, also after a hook has drawn weights anew.
 
     Attributes:
         coef: strength of the term.
@@ -44,25 +37,14 @@ class Infer(Method):
         batch: samples of the batch.
     """
 
-    reads = ("batches",)
-
     coef: NonNegativeFloat = 0.1
     beta: NonNegativeFloat = 1.0
     heads: Annotated[int, Field(ge=1, le=1_000_000)] = 10
     batch: Annotated[int, Field(ge=1, le=1_000_000)] = 32
 
-    def covers(self, block: Block) -> bool:
-        """Return whether a Block is of a layer; a network of none (a temperature) has no term."""
-        return block.kind != "other"
-
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Keep no state: directions are hashes of the seed.
-
-        Raises:
-            ConfigError: if some layers are left out, or there is no linear head.
-            BadWeights: for weights in low precision.
-        """
-        check_whole(self.name, network, blocks, sum(map(self.covers, network.trainable())))
+        """Keep no state: directions are hashes of the seed."""
+        self.check_whole(network, blocks)
         head_layers(network, self.name)
         return {}
 
@@ -75,10 +57,8 @@ class Infer(Method):
         with torch.no_grad():
             context.outputs(batch, start)
         context.outputs(batch, now)
-        terms = []
-        for place, ((_, then), (layer, features)) in enumerate(
-            zip(start.found, now.found, strict=True)
-        ):
+        terms, pairs = [], zip(start.found, now.found, strict=True)
+        for place, ((_, then), (layer, features)) in enumerate(pairs):
             moved = at_least_float32(features) - self.beta * at_least_float32(then)
             apart = hasattr(layer, "members") and moved.ndim > 2
             moved = moved.flatten(int(apart), -2)  # (members,) samples, width
@@ -87,7 +67,6 @@ class Infer(Method):
         return self.coef * torch.stack(terms).sum()
 
     def _directions(self, context: Context, place: int, features: Tensor) -> Tensor:
-        """Return the w for the features that the head number `place` reads, (heads, width)."""
         width, device = features.shape[-1], features.device
         unit = torch.arange(self.heads, device=device).unsqueeze(1)
         entry, zero = torch.arange(width, device=device), torch.zeros_like(unit)

@@ -1,9 +1,4 @@
-"""Layers that give their readers two entries per output: cat[f(z), g(z)] on the unit axis.
-
-- `Join`: such a layer to be.
-- `find_joins`: those of a model, checked before anything is changed.
-- `halve`, `widen`: half the rows of a layer; twice the columns of one that reads it.
-"""
+"""Layers that give their readers two entries per output: cat[f(z), g(z)] on the unit axis."""
 
 import math
 from collections.abc import Sequence
@@ -30,38 +25,26 @@ _SIZES = ("out_features", "in_features"), ("out_channels", "in_channels"), ("d_o
 
 @dataclass(frozen=True)
 class Join:
-    """A layer whose readers are to read two entries per output.
-
-    Attributes:
-        path: of the layer.
-        layer: the layer.
-        readers: the layers that read it, by path.
-        point: where its nonlinearity is.
-        nonlinearity: its name.
-        dim: the dimension of the units: channels, also when flattened, or the last.
-    """
+    """A layer whose readers are to read two entries per output."""
 
     path: str
     layer: nn.Module
-    readers: dict[str, nn.Module]
-    point: ActivationPoint
+    readers: dict[str, nn.Module]  # by path
+    point: ActivationPoint  # where its nonlinearity is
     nonlinearity: str
-    dim: int
+    dim: int  # of the units: channels, also when flattened, or the last
 
 
 def find_joins(model: nn.Module, method: str, halves: bool) -> list[Join]:
     """Return the layers with hidden units and a nonlinearity.
 
-    Args:
-        model: the model.
-        method: what messages say.
-        halves: whether their rows are to be halved; else their readers are to be widened.
+    With `halves` their rows are to be halved, else their readers are to be widened.
 
     Raises:
         NothingToEdit: if there is none.
         ConfigError: for a layer that cannot be resized, naming it.
     """
-    joins = [_join(model, path, own) for path, own in hidden_layers(model, method).items()]
+    joins = [_join(model, path, groups) for path, groups in hidden_layers(model, method).items()]
     joins = [join for join in joins if join.nonlinearity != "linear"]
     if not joins:
         raise NothingToEdit(f"{method} finds no layer with a nonlinearity")
@@ -115,7 +98,7 @@ def _sizes(layer: nn.Module) -> tuple[str, str]:
 
 
 def mark(join: Join, method: str) -> None:
-    """Say that no unit of a layer has columns of its own any more."""
+    """Note that no unit of a layer has columns of its own any more."""
     vars(join.layer)[JOINED] = method
 
 

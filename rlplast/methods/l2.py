@@ -1,7 +1,4 @@
-"""L2: penalise the size of every parameter.
-
-Source: Krogh & Hertz 1991; the form of the SWR paper, Appendix D.2.
-"""
+"""L2: Krogh & Hertz 1991; the form of the SWR paper, Appendix D.2."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,11 +17,7 @@ __all__ = ["L2", "sum_of_squares"]
 
 
 class _SumOfSquares(torch.autograd.Function):
-    """Σ x² over all tensors, whose gradient 2x is one pass over them.
-
-    Left to autograd, value and gradient of l2 took 44 ms for SimBa's twin critics of width
-    512 on one core; this takes 27.
-    """
+    """Σ x² over all tensors, whose gradient 2x is one pass over them: faster than autograd's."""
 
     @staticmethod
     def forward(ctx: Any, *tensors: Tensor) -> Tensor:
@@ -40,10 +33,7 @@ class _SumOfSquares(torch.autograd.Function):
 
 
 def sum_of_squares(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the sum of the squares of all entries of all tensors, 0-d, at least float32.
-
-    Differentiable once, not twice.
-    """
+    """Return Σ x² of all entries of all tensors, 0-d, at least float32; differentiable once."""
     return _SumOfSquares.apply(*(at_least_float32(tensor) for tensor in tensors))
 
 

@@ -1,7 +1,4 @@
-"""L2-ER: weight decay, and hidden features of high effective rank.
-
-Source: Prakash et al. 2026 (arXiv:2509.22335), and their code lop-jax.
-"""
+"""L2-ER: Prakash et al. 2026 (arXiv:2509.22335), and their code lop-jax."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +9,10 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
 from rlplast.core.method.context import Context
-from rlplast.core.method.method import Method, State, method
+from rlplast.core.method.method import State, method
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
-from rlplast.methods.features import Reading, check_whole, readers
+from rlplast.methods.features import OutputTerm, Reading, readers
 from rlplast.methods.l2 import sum_of_squares
 from rlplast.metrics.ranks import at_least_float32
 
@@ -25,13 +22,10 @@ EPS = 1e-8  # in the logarithm, as in the official code
 
 
 def lost_rank(features: Tensor) -> Tensor:
-    """Return m − exp(entropy of σ/Σσ), differentiable, m the most that it can be.
+    """Return m − exp(entropy of σ/Σσ), one number per leading index, differentiable.
 
     Args:
         features: (…, samples, width), whose singular values are σ; m is the smaller of both sizes.
-
-    Returns:
-        One number per leading index; m − 1 of features that are all 0.
     """
     sizes = torch.linalg.svdvals(features)
     total = sizes.sum(-1, keepdim=True)
@@ -42,16 +36,13 @@ def lost_rank(features: Tensor) -> Tensor:
 
 @method("l2_er", source="Prakash et al. 2026, L2-ER (arXiv:2509.22335); lop-jax")
 @dataclass(frozen=True)
-class L2ER(Method):
+class L2ER(OutputTerm):
     """Pull weights towards 0, and hidden features towards full effective rank: L2-ER.
 
     coef/2 · ‖θ‖² + rank_coef · meanₗ (m − exp H(σₗ/Σσₗ)). σₗ are the singular values of features l
     on a batch of its own, a row per sample and m of them at most: what layers read that read
-    hidden units (after the nonlinearity, norms and pooling), and what the head reads. All of a
-    conv's pixels, or of a transformer's tokens, are one row. Members of an ensemble count each.
-    Every trainable tensor of layers decays: weights, biases, norm layers, embeddings, heads; a
-    tied one once. So `layers` is refused, and a temperature has no term. Features are computed in
-    evaluation mode. The optimizer's state and target networks are left alone.
+    hidden units, and what the head reads. All of a conv's pixels, or of a transformer's tokens,
+    are one row. Members of an ensemble count each. Features are computed in evaluation mode.
 
     Attributes:
         coef: strength λ of the decay.
@@ -59,24 +50,13 @@ class L2ER(Method):
         batch: samples of the batch.
     """
 
-    reads = ("batches",)
-
     coef: NonNegativeFloat = 1e-4
     rank_coef: NonNegativeFloat = 1e-2
     batch: Annotated[int, Field(ge=2, le=1_000_000)] = 100
 
-    def covers(self, block: Block) -> bool:
-        """Return whether a Block is of a layer; a network of none (a temperature) has no term."""
-        return block.kind != "other"
-
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Keep no state.
-
-        Raises:
-            ConfigError: if some layers are left out, or there is no linear head.
-            BadWeights: for weights in low precision.
-        """
-        check_whole(self.name, network, blocks, sum(map(self.covers, network.trainable())))
+        """Keep no state."""
+        self.check_whole(network, blocks)
         readers(network, self.name)
         return {}
 

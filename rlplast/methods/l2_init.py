@@ -1,7 +1,4 @@
-"""L2 Init: penalise how far every parameter is from its initial value.
-
-Source: Kumar et al. 2023; the form of the SWR paper, Appendix D.2.
-"""
+"""L2 Init: Kumar et al. 2023; the form of the SWR paper, Appendix D.2."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -23,9 +20,7 @@ __all__ = ["L2Init"]
 class L2Init(Method):
     """Pull every parameter towards its initial value: coef/2 · ‖θ − θ0‖².
 
-    Every trainable tensor counts: weights, biases, norm layers' scale and shift, embeddings,
-    heads, a SAC's log α; a tied tensor once, buffers never. θ0 is the run's, also after a
-    hook has drawn weights anew.
+    The same tensors as in `l2` count. θ0 is the run's, also after a hook has drawn weights anew.
 
     Attributes:
         coef: strength λ.

@@ -1,9 +1,4 @@
-"""Label smoothing: a classifier's loss with part of every label spread over all classes.
-
-Source: Szegedy et al. 2016 (arXiv:1512.00567), section 7. It is a key of a classifier's config,
-``label_smoothing``, since it is the loss itself that changes and no weight: neither a hook, nor a
-layer, nor a term that is added.
-"""
+"""Label smoothing, a key of classifiers: Szegedy et al. 2016 (arXiv:1512.00567), section 7."""
 
 from typing import Annotated
 
@@ -16,17 +11,11 @@ from rlplast.core.registry import register
 __all__ = ["label_smoothing"]
 
 
-@register(
-    "regularisers",
-    "label_smoothing",
-    source="Szegedy et al. 2016, section 7",
-)
+@register("regularisers", "label_smoothing", source="Szegedy et al. 2016, section 7")
 def label_smoothing(
     logits: Tensor, labels: Tensor, *, label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
 ) -> Tensor:
     """Train a classifier on labels smoothed by ε: (1 − ε)·CE + ε · mean over classes of −log p.
-
-    A key of supervised configs. Biases, norm layers, heads and the optimizer's state are as ever.
 
     Args:
         logits: (samples, classes).

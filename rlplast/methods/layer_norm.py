@@ -1,7 +1,4 @@
-"""LayerNorm before the nonlinearity of every hidden layer.
-
-Source: Ba et al. 2016; Lyle et al. 2023 for plasticity.
-"""
+"""LayerNorm before the nonlinearities: Ba et al. 2016; Lyle et al. 2023 for plasticity."""
 
 from dataclasses import dataclass
 
@@ -22,9 +19,7 @@ class LayerNorm(Method):
 
     Layers with hidden units get a LayerNorm at their output, unless a norm layer follows already:
     over the units of a linear layer, of each member of a stacked one; over channels, height and
-    width of a conv, with a scale and a shift per channel (ours). Weights and biases stay as they
-    are; heads, residual streams, tied weights and optimizer state are untouched; followers get the
-    same. Nothing happens after updates; `normalize_project` also keeps the weights' norms.
+    width of a conv, with a scale and a shift per channel (ours).
 
     Attributes:
         affine: whether the norms have a scale and a shift, which are trained.
@@ -35,12 +30,7 @@ class LayerNorm(Method):
     eps: PositiveFloat = 1e-5
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
-        """Normalise every layer with hidden units in place; return their paths.
-
-        Raises:
-            NothingToEdit: if there is none, or a norm follows each of them already.
-            ConfigError: for a layer that cannot be normalised, or is by a method already.
-        """
+        """Normalise every layer with hidden units in place; return their paths."""
         paths = normalise(model, self.name, affine=self.affine, eps=self.eps, bias=True)
         if not paths:
             raise NothingToEdit(

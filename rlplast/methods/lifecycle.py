@@ -1,9 +1,4 @@
-"""Lifecycle: units of hidden layers fall asleep and wake up again as they were.
-
-Source: the lifecycle paper (Yang), Sec. 3 and Algorithm 1.
-
-- `Lifecycle`: the method with its parameters; see docs/methods/lifecycle.md.
-"""
+"""Lifecycle: the lifecycle paper (Yang), Sec. 3 and Algorithm 1."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -51,11 +46,8 @@ class Lifecycle(Method):
 
     A unit (an output of a linear layer, a channel of a conv, a head of an attention) computes
     for `life` ticks, is masked for `recovery` ticks, and returns with the weight and bias it
-    had, growing to full strength over `warmup` ticks. Weight rows and biases are remembered;
-    norm layers, output layers and embeddings are left alone; a tied layer is refused. The
-    optimizer's state is kept, unless `clear_moments`. Followers (target, average) get the same
-    layers, never tick, and compute unmasked unless `target_mask` is ``online``. Other hooks'
-    edits of a weight reach its memory too.
+    had, growing to full strength over `warmup` ticks. Followers (target, average) get the same
+    layers, never tick, and compute unmasked unless `target_mask` is ``online``.
 
     Attributes:
         life: range of a life, in ticks; each unit draws L_max from it once (ours).
@@ -85,13 +77,7 @@ class Lifecycle(Method):
     clear_moments: bool = False
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
-        """Replace the chosen layers of `model` in place; return their paths.
-
-        Raises:
-            NothingToEdit: if no layer is chosen, or a name or glob matches none.
-            ConfigError: for a module that cannot be replaced, a layer that is tied or a lifecycle
-                layer already, or a model that is itself the layer.
-        """
+        """Replace the chosen layers of `model` in place; return their paths."""
         modules = dict(model.named_modules())
         if kind_of(model) in SWAPS or isinstance(model, LifecycleUnits):
             raise ConfigError(
@@ -104,8 +90,8 @@ class Lifecycle(Method):
                 raise ConfigError(f"lifecycle: {path} is a lifecycle layer already")
             _refuse_tied(model, path)
         for path in paths:
-            own = derive_seed(seed, path)
-            put(model, modules[path], SWAPS[kind_of(modules[path])].of(modules[path], self, own))
+            old = modules[path]
+            put(model, old, SWAPS[kind_of(old)].of(old, self, derive_seed(seed, path)))
         _avoid_fast_paths(model)
         return paths
 
@@ -122,13 +108,16 @@ class Lifecycle(Method):
         if not any(_is_unit_layer(module) for module in model.modules()):
             raise NothingToEdit("lifecycle finds no linear, conv or attention layer")
         units = find_units(model, blocks_of(model))
-        found = dict.fromkeys(group.weight.block.path for group in units.groups)
         # A head is rows of three projections: of linear layers, which have no mask for it, or of
         # torch's attention, which gets one.
         heads = {g.weight.block.path for g in units.groups if g.point is None}
-        attention = nn.MultiheadAttention
-        able = [p for p in found if p not in heads or isinstance(model.get_submodule(p), attention)]
-        paths = [path for path in able if _is_unit_layer(model.get_submodule(path))]
+        layers = {p: model.get_submodule(p) for p in (g.weight.block.path for g in units.groups)}
+        paths = [
+            path
+            for path, layer in layers.items()
+            if _is_unit_layer(layer)
+            and (path not in heads or isinstance(layer, nn.MultiheadAttention))
+        ]
         if not paths:
             reasons = "; ".join(f"{name}: {why}" for name, why in units.refused.items())
             raise NothingToEdit(
@@ -162,8 +151,11 @@ def _place(network: Network, path: str, layer: LifecycleUnits) -> InstalledLayer
     # Of each parameter of a module, the master that stands for it.
     masters = {id(b.module._parameters.get(b.spec.tensor)): b.param for b in network.blocks}
     size = layer.unit_shape()[-1]
-    own = [b for b in network.blocks if b.path == path and b.role in ("weight", "bias")]
-    parts = [Part(b, 0, b.view.shape[0] // size) for b in own]
+    parts = [
+        Part(b, 0, b.view.shape[0] // size)
+        for b in network.blocks
+        if b.path == path and b.role in ("weight", "bias")
+    ]
     groups = network.units().groups if layer.lifecycle.clear_moments else ()
     outgoing = [p for g in groups if g.weight.block.path == path for p in g.outgoing]
     parts += [p for p in outgoing if p.block.role != "buffer"]  # not those of frozen copies
@@ -181,13 +173,13 @@ def _is_unit_layer(module: nn.Module) -> bool:
 
 def _refuse_tied(model: nn.Module, path: str) -> None:
     layer = model.get_submodule(path)
-    own = {id(p): name for name, p in layer.named_parameters(recurse=False)}
+    names = {id(p): name for name, p in layer.named_parameters(recurse=False)}
     for other, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
-            if module is not layer and id(parameter) in own:
+            if module is not layer and id(parameter) in names:
                 raise ConfigError(
-                    f"lifecycle: {path}.{own[id(parameter)]} is tied to {other}.{name}, whose rows "
-                    "would sleep with it: leave it out by naming layers"
+                    f"lifecycle: {path}.{names[id(parameter)]} is tied to {other}.{name}, whose "
+                    "rows would sleep with it: leave it out by naming layers"
                 )
 
 

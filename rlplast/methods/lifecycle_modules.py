@@ -1,10 +1,6 @@
-"""Layers whose units live, sleep and wake: linear, conv, stacked linear, attention.
+"""Layers whose units live, sleep and wake; `rlplast.methods.lifecycle_tick` has the algorithm.
 
-Source: the lifecycle paper, Sec. 3.2 and Algorithm 1, for linear layers. Conv channels,
-stacked members and attention heads are ours, by the same algorithm.
-
-Each is made from a layer that exists, whose parameters it takes over, or with that layer's own
-arguments. `rlplast.methods.lifecycle_tick` has the algorithm.
+Conv channels, stacked members and attention heads are ours.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,15 +36,9 @@ Rule = Any
 
 
 def draw_durations(rule: Rule, seed: Tensor, revivals: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw L_max and R_max of every unit for the life after so many revivals.
+    """Draw L_max and R_max of every unit for the life after so many revivals, int64.
 
-    Args:
-        rule: the method, for its ranges.
-        seed: shape () or (members,).
-        revivals: shape (units,) or (members, units).
-
-    Returns:
-        Two int64 tensors of the shape of `revivals`.
+    `seed` is () or (members,), `revivals` (units,) or (members, units), as is each result.
     """
     seeds = seed.unsqueeze(-1)
     units = torch.arange(revivals.shape[-1], device=revivals.device)
@@ -63,42 +53,19 @@ class LifecycleUnits(nn.Module):
 
     All buffers are in the state dict. `scale` and the memories are float32 at least: in half
     precision a scale would stop growing, and a memory of an fp32 master would be rounded.
-
-    Attributes:
-        active: 1 where a unit is awake, 0 where it sleeps; int64, shape `unit_shape`.
-        scale: its share of full strength while it warms up, in (0, 1].
-        life: ticks left of its life.
-        recovery: ticks left of its sleep.
-        life_max: ticks of a whole life.
-        recovery_max: ticks of a whole sleep.
-        revivals: how often it has woken up.
-        seed: what its draws come from; one per member of a stacked layer.
-        memories: parameter name → name of the buffer that remembers its rows.
-        lifecycle: the method with its parameters.
-        follows: whether the layer belongs to a follower (target, average) of a
-            `rlplast.Network`, which sets it; such a layer never ticks.
-
-    Args:
-        *args: those of the layer.
-        lifecycle: the method with its parameters.
-        seed: seed of the layer's draws.
-        **kwargs: those of the layer.
     """
 
-    active: Tensor
-    scale: Tensor
-    life: Tensor
-    recovery: Tensor
-    life_max: Tensor
-    recovery_max: Tensor
-    revivals: Tensor
-    seed: Tensor
-    memories: dict[str, str]
-    follows: bool
-
-    def __init__(self, *args: Any, lifecycle: Rule, seed: int = 0, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._begin(lifecycle, seed)
+    # Per unit, of shape `unit_shape`, int64 but for the scale:
+    active: Tensor  # 1 where it is awake, 0 where it sleeps
+    scale: Tensor  # its share of full strength while it warms up, in (0, 1]
+    life: Tensor  # ticks left of its life
+    recovery: Tensor  # ticks left of its sleep
+    life_max: Tensor  # ticks of a whole life
+    recovery_max: Tensor  # ticks of a whole sleep
+    revivals: Tensor  # how often it has woken up
+    seed: Tensor  # what draws come from; one per member of a stacked layer
+    memories: dict[str, str]  # parameter → the buffer that remembers its rows
+    follows: bool  # whether it is a follower's, which never ticks; the `rlplast.Network` sets it
 
     @classmethod
     def of(cls, layer: nn.Module, lifecycle: Rule, seed: int) -> Self:
@@ -110,9 +77,9 @@ class LifecycleUnits(nn.Module):
     def _begin(self, lifecycle: Rule, seed: int) -> None:
         self.lifecycle, self.follows = lifecycle, False
         vars(self)[INSTALLED] = [lifecycle]  # also of a layer that nobody installed
-        found = [n for n in self.remembered() if self._parameters.get(n) is not None]
-        self.memories = {name: f"memory_{name}" for name in found}
-        first, shape = self.get_parameter(found[0]), self.unit_shape()
+        names = [n for n in self.remembered() if self._parameters.get(n) is not None]
+        self.memories = {name: f"memory_{name}" for name in names}
+        first, shape = self.get_parameter(names[0]), self.unit_shape()
         wide = torch.promote_types(first.dtype, torch.float32)
 
         def counts(value: int) -> Tensor:
@@ -129,8 +96,8 @@ class LifecycleUnits(nn.Module):
         self.register_buffer("life", life.clone())
         self.register_buffer("recovery", counts(0))
         for name, memory in self.memories.items():
-            own = self.get_parameter(name).detach()
-            self.register_buffer(memory, own.to(wide, copy=True))
+            value = self.get_parameter(name).detach()
+            self.register_buffer(memory, value.to(wide, copy=True))
 
     @property
     def followed_buffers(self) -> tuple[str, ...]:
@@ -249,8 +216,7 @@ class StackedLifecycleLinear(LifecycleUnits, StackedLinear):
 class LifecycleMultiheadAttention(LifecycleUnits, nn.MultiheadAttention):
     """Attention whose heads live and sleep: each head's output times its d, before out_proj.
 
-    The rows of a head in the query, key and value projections belong to it. Its columns of
-    out_proj are the next layer's.
+    The rows of a head in the query, key and value projections belong to it.
     """
 
     def unit_shape(self) -> tuple[int, ...]:
@@ -282,11 +248,7 @@ class LifecycleMultiheadAttention(LifecycleUnits, nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return what `torch.nn.MultiheadAttention` returns, heads masked.
-
-        A head's d multiplies the columns of out_proj that read it, which is the same as
-        multiplying its output, for every kind of mask and bias that torch knows.
-        """
+        """Return what `torch.nn.MultiheadAttention` returns, heads masked."""
         swap = self.batch_first and query.ndim == 3
         if swap:  # equal inputs stay one tensor: torch then projects them at once
             given = {id(t): t.transpose(0, 1) for t in (query, key, value)}

@@ -1,17 +1,8 @@
-"""One tick of a lifecycle layer, as a plan.
-
-Source: the lifecycle paper, Algorithm 1, steps A to D. Pure: reads a layer's buffers and
-weights, returns edits, writes nothing; without branches on values and without waiting for
-the device.
-
-One thing is done more often than in Algorithm 1: the rows of sleeping units are written back
-from their memory at every tick, not only at revival. A sleeping row is read by nobody but an
-unmasked evaluation, so the network computes the same; and whoever reads a weight after a tick
-finds the effective one.
-"""
+"""One tick of a lifecycle layer, as a plan: Algorithm 1, A to D, without branches on values."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -48,13 +39,7 @@ _NAMES = tuple(Units.__dataclass_fields__)
 
 
 def advance(units: Units, rule: Rule, seed: Tensor) -> tuple[Units, Tensor, Tensor]:
-    """Return the counters one tick later, and which units fell asleep and which woke up.
-
-    Args:
-        units: the counters before.
-        rule: the method with its parameters.
-        seed: the layer's seed, for `redraw`.
-    """
+    """Return the counters one tick later, and which units fell asleep and which woke up."""
     scale, awake = units.scale, units.active == 1
     if rule.warmup:  # (A) min(1, ·) leaves those at full strength where they are
         scale = (scale + 1 / rule.warmup).clamp(max=1)
@@ -85,28 +70,18 @@ def advance(units: Units, rule: Rule, seed: Tensor) -> tuple[Units, Tensor, Tens
 
 @dataclass(frozen=True, eq=False)
 class InstalledLayer:
-    """A layer in its network.
-
-    Attributes:
-        layer: the layer.
-        followers: the modules at the same place in the network's followers.
-        held: parameter → the tensor the optimizer holds of it: itself, or its fp32 master.
-        parts: member of a stacked layer (0 for others), and the entries that belong to its units:
-            rows of the layer, columns of what reads it.
-    """
+    """A layer in its network."""
 
     layer: LifecycleUnits
-    followers: tuple[nn.Module, ...]
-    held: Callable[[Tensor], Tensor]
+    followers: tuple[nn.Module, ...]  # the modules at its place in the network's followers
+    held: Callable[[Tensor], Tensor]  # parameter → what the optimizer holds: it, or a fp32 master
+    # Member of a stacked layer (0 for others), and the entries that belong to its units: rows of
+    # the layer, columns of what reads it.
     parts: tuple[tuple[int, Part], ...]
 
 
 def tick(place: InstalledLayer, context: Context) -> list[Edit]:
-    """Return the plan of one tick of one layer.
-
-    Raises:
-        ConfigError: if moments are to be cleared and no optimizer is known.
-    """
+    """Return the plan of one tick of one layer."""
     layer, rule = place.layer, place.layer.lifecycle
     before = Units(**{name: getattr(layer, name) for name in _NAMES})
     after, died, revived = advance(before, rule, layer.seed)
@@ -123,60 +98,40 @@ def tick(place: InstalledLayer, context: Context) -> list[Edit]:
         falling, sleeping, waking = (layer.spread(mask, parameter) for mask in masks)
         edits += write_rows(remembered, falling, weight.__getitem__)
         if rule.memory != "restore":
-            drawn = write_rows(remembered, waking, _Drawn(layer, parameter, before.revivals))
+            draw = partial(_drawn, layer, parameter, before.revivals)
+            drawn = write_rows(remembered, waking, draw)
             edits += drawn + [replace(edit, target=weight) for edit in drawn]
             sleeping = sleeping & ~waking
         edits += write_rows(weight, sleeping, remembered.__getitem__)
-    if rule.target_mask == "online":
-        for follower in place.followers:
-            edits += [
-                Assign(follower.get_buffer(name), getattr(after, name))
-                for name in ("active", "scale")
-            ]
+    for follower in place.followers:
+        for name in layer.followed_buffers:
+            edits.append(Assign(follower.get_buffer(name), getattr(after, name)))
     if rule.clear_moments:
-        edits += _cleared(place, context, revived)
+        if not context.network.optimizers:
+            raise ConfigError(
+                "lifecycle.clear_moments needs the optimizer: make a rlplast.Network of the model "
+                "and its optimizer, and pass it to rlplast.tick or rlplast.Hooks"
+            )
+        rows = revived.view(-1, revived.shape[-1])
+        for member, part in place.parts:
+            edits += clear_moments(context, part, rows[member])
     return edits
 
 
-@dataclass(frozen=True, eq=False)
-class _Drawn:
-    """New rows of a parameter: U(±√(6/fan_in)) for He, U(±√(6/(fan_in + fan_out))) for Xavier.
-
-    Biases are 0. A row's draw depends on its member's seed, the parameter, how often its unit has
-    woken up, and its place.
-    """
-
-    layer: LifecycleUnits
-    parameter: str
-    revivals: Tensor
-
-    def __call__(self, index: Index) -> Tensor:
-        layer, name = self.layer, self.parameter
-        weight = layer.rows(layer.get_buffer(layer.memories[name]))
-        shape = weight[index].shape
-        if weight.ndim == 1:
-            return weight.new_zeros(shape)
-        fan_in, fan_out = layer.fans(name)
-        fans = fan_in if layer.lifecycle.memory == "he" else fan_in + fan_out
-        revivals = layer.spread(self.revivals, name)
-        seeds = layer.seed.flatten().repeat_interleave(len(revivals) // layer.seed.numel())
-        places = torch.arange(len(revivals) // layer.seed.numel(), device=revivals.device)
-        places = places.repeat(layer.seed.numel())
-        seed, revival, place = (key[index].unsqueeze(1) for key in (seeds, revivals, places))
-        entries = torch.arange(weight[0].numel(), device=weight.device)
-        tag = _ROW + list(layer.memories).index(name)
-        drawn = symmetric(weight.dtype, seed, tag, revival, place, entries)
-        return drawn.view(shape) * (6 / fans) ** 0.5
-
-
-def _cleared(place: InstalledLayer, context: Context, revived: Tensor) -> list[Edit]:
-    """Return edits that zero what the optimizer remembers of woken units: rows and columns."""
-    if not context.network.optimizers:
-        raise ConfigError(
-            "lifecycle.clear_moments needs the optimizer: make a rlplast.Network of the model and "
-            "its optimizer, and pass it to rlplast.tick or rlplast.Hooks"
-        )
-    rows = revived.view(-1, revived.shape[-1])
-    return [
-        edit for member, part in place.parts for edit in clear_moments(context, part, rows[member])
-    ]
+def _drawn(layer: LifecycleUnits, name: str, revivals: Tensor, index: Index) -> Tensor:
+    """Return new rows: U(±√(6/fan_in)) for He, U(±√(6/(fan_in + fan_out))) for Xavier; biases 0."""
+    weight = layer.rows(layer.get_buffer(layer.memories[name]))
+    shape = weight[index].shape
+    if weight.ndim == 1:
+        return weight.new_zeros(shape)
+    fan_in, fan_out = layer.fans(name)
+    fans = fan_in if layer.lifecycle.memory == "he" else fan_in + fan_out
+    revivals = layer.spread(revivals, name)
+    seeds = layer.seed.flatten().repeat_interleave(len(revivals) // layer.seed.numel())
+    places = torch.arange(len(revivals) // layer.seed.numel(), device=revivals.device)
+    places = places.repeat(layer.seed.numel())
+    seed, revival, place = (key[index].unsqueeze(1) for key in (seeds, revivals, places))
+    entries = torch.arange(weight[0].numel(), device=weight.device)
+    tag = _ROW + list(layer.memories).index(name)
+    drawn = symmetric(weight.dtype, seed, tag, revival, place, entries)
+    return drawn.view(shape) * (6 / fans) ** 0.5

@@ -1,7 +1,4 @@
-"""Layers whose output is normalised before the nonlinearity.
-
-- `normalise`: gives a LayerNorm to every layer with hidden units.
-"""
+"""Layers whose output is normalised before the nonlinearity."""
 
 from typing import Any
 
@@ -22,7 +19,6 @@ class _Normalized(nn.Module):
     norm: nn.Module
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the normalised output of the layer."""
         return self.norm(super().forward(x))
 
 
@@ -46,7 +42,6 @@ class _StackedPlainNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the normalised input."""
         wide = x if x.dtype == torch.float64 else x.float()
         return nn.functional.layer_norm(wide, x.shape[-1:], eps=self.eps).to(x.dtype)
 
@@ -61,21 +56,14 @@ _SWAPS: dict[type[nn.Module], type[Any]] = {
 def normalise(model: nn.Module, method: str, *, affine: bool, eps: float, bias: bool) -> list[str]:
     """Normalise every layer with hidden units in place; return their paths.
 
-    Layers that a norm follows already are left alone.
-
-    Args:
-        model: the model.
-        method: what messages say.
-        affine: whether the norms have a scale and a shift.
-        eps: added to the variance.
-        bias: whether the layers keep their bias.
+    Layers that a norm follows already are left alone. `bias` says whether the others keep theirs.
 
     Raises:
         NothingToEdit: if there is none.
         ConfigError: for a layer that is normalised like this already, or of another class.
     """
     groups = hidden_layers(model, method)
-    layers = {p: model.get_submodule(p) for p, own in groups.items() if not own[0].norms}
+    layers = {p: model.get_submodule(p) for p, units in groups.items() if not units[0].norms}
     for path in groups:
         if isinstance(model.get_submodule(path), _Normalized):
             raise ConfigError(f"{method}: {path} is normalised already")
@@ -95,7 +83,6 @@ def normalise(model: nn.Module, method: str, *, affine: bool, eps: float, bias: 
 
 
 def _norm(layer: Any, affine: bool, eps: float) -> nn.Module:
-    """Return the LayerNorm of a layer's output."""
     device, dtype = layer.weight.device, layer.weight.dtype
     if isinstance(layer, StackedLinear):
         stacked = layer.members, layer.d_out

@@ -1,7 +1,4 @@
-"""Normalise and project: LayerNorm before nonlinearities, weights at their initial norms.
-
-Source: Lyle et al. 2024 (NaP).
-"""
+"""Normalise and project (NaP): Lyle et al. 2024."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +17,7 @@ from rlplast.core.network.edits import Edit, Scale
 from rlplast.core.network.network import Network
 from rlplast.core.network.order import matrices
 from rlplast.methods.normalised import normalise
+from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["NormalizeProject"]
 
@@ -34,9 +32,7 @@ class NormalizeProject(Method):
     Layers with hidden units get a LayerNorm at their output, unless a norm layer follows already,
     and lose the bias it makes redundant. After every update each weight matrix of linear and conv
     layers is scaled back to its initial norm (a conv's whole tensor, a stacked layer's per
-    member); matrices of norm 0 stay. Embeddings and tied weights are untouched. Optimizer state is
-    kept and followers are left. The learning rate no longer falls by growing weights: give it a
-    schedule.
+    member). The learning rate no longer falls by growing weights: give it a schedule.
 
     Attributes:
         scale_offset: the norms' scale γ and shift β: ``drop`` none; ``project``
@@ -53,12 +49,7 @@ class NormalizeProject(Method):
     include_head: bool = False
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
-        """Normalise every layer with hidden units in place; return their paths.
-
-        Raises:
-            NothingToEdit: if there is none.
-            ConfigError: for a layer that cannot be normalised, or is by a method already.
-        """
+        """Normalise every layer with hidden units in place; return their paths."""
         affine = self.scale_offset != "drop"
         return normalise(model, self.name, affine=affine, eps=EPS, bias=False)
 
@@ -74,11 +65,7 @@ class NormalizeProject(Method):
         return self.coef * torch.stack([t.float().square().sum() for t in offsets]).sum()
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Return the initial norms of the weights, and of each norm layer's scale and shift.
-
-        Raises:
-            BadWeights: for weights in low precision without a master.
-        """
+        """Return the initial norms of the weights, and of each norm layer's scale and shift."""
         weights, pairs = self._projected(network)
         for block in (*weights, *(b for pair in pairs for b in pair)):
             refuse_low_precision(network, block)
@@ -123,8 +110,7 @@ class NormalizeProject(Method):
 
 
 def _norm_of(tensors: Sequence[Tensor]) -> Tensor:
-    wide = torch.promote_types(tensors[0].dtype, torch.float32)
-    return torch.linalg.vector_norm(torch.cat([t.reshape(-1).to(wide) for t in tensors]))
+    return torch.linalg.vector_norm(torch.cat([at_least_float32(t).reshape(-1) for t in tensors]))
 
 
 def _factor(initial: Tensor, norm: Tensor) -> Tensor:

@@ -1,7 +1,4 @@
-"""Parseval: penalise weight matrices whose rows are not orthogonal and of equal length.
-
-Source: Chung et al. 2024; as the FIRE paper uses it, Appendix A.4.1.
-"""
+"""Parseval: Chung et al. 2024; as the FIRE paper uses it, Appendix A.4.1."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -35,9 +32,6 @@ class _Gram(torch.autograd.Function):
 def deviation(weight: Tensor, scale: float = 1.0) -> Tensor:
     """Return ‖W Wᵀ − s I‖², summed over leading dimensions, 0-d, at least float32.
 
-    Where W has more rows than columns the smaller ‖WᵀW − s I‖² + (rows − columns)·s² is
-    computed, which is equal.
-
     Args:
         weight: (..., rows, columns).
         scale: s, the square of the singular values at the minimum.
@@ -57,8 +51,7 @@ class Parseval(Method):
     """Pull every weight matrix towards orthogonal rows of length √scale: coef · Σ‖WWᵀ − sI‖².
 
     Weights of linear and conv layers count, heads too; a conv's as the matrix (C_out,
-    C_in·kh·kw), each group by itself. Biases, embeddings and what is tied to them do not, and
-    of norm layers at most the scale. A matrix with more rows than columns keeps at least
+    C_in·kh·kw), each group by itself. A matrix with more rows than columns keeps at least
     (d_out − d_in)·s².
 
     Attributes:

@@ -1,9 +1,4 @@
-"""A network as it was, kept in a method's state, for terms that compare with it.
-
-- `room`: state for it.
-- `remember`: edits that keep the network as it is.
-- `past_self`: the network as it was when it was kept.
-"""
+"""A network as it was, kept in a method's state, for terms that compare with it."""
 
 from collections.abc import Mapping
 
@@ -27,11 +22,7 @@ def room(network: Network) -> State:
 
 
 def remember(method: str, network: Network, state: Mapping[str, Tensor]) -> list[Edit]:
-    """Return edits that keep the network as it is now, also if later edits change it.
-
-    Raises:
-        BadWeights: if the network is not finite, and so nothing to compare with.
-    """
+    """Return edits that keep the network as it is now; raise `BadWeights` if it is not finite."""
     bad = [network.qualified(b) for b in network.blocks if not bool(b.view.isfinite().all())]
     if bad:
         raise BadWeights(f"{method}: {', '.join(bad)}: not finite, hence no outputs to keep to")
@@ -47,5 +38,5 @@ def past_self(network: Network, state: Mapping[str, Tensor]) -> WithWeights:
 def _tensors(network: Network) -> dict[str, Tensor]:
     """Return a network's parameters and saved buffers by name, detached; tied ones once."""
     module, saved = network.module, network.module.state_dict().keys()
-    found = [*module.named_parameters(), *module.named_buffers()]
-    return {name: tensor.detach() for name, tensor in found if name in saved}
+    named = [*module.named_parameters(), *module.named_buffers()]
+    return {name: tensor.detach() for name, tensor in named if name in saved}

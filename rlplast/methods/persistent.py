@@ -1,7 +1,4 @@
-"""Persistent: start again from θ0, away from the solutions found before.
-
-Source: Min 2020, Persistent Neurons (arXiv:2007.01419), equations 2, 4 and 5.
-"""
+"""Persistent Neurons: Min 2020 (arXiv:2007.01419), equations 2, 4 and 5."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,14 +27,10 @@ class Persistent(Method):
     """Restart from θ0, and push every layer away from the solutions found before.
 
     A firing ends one iteration and begins the next. From the first firing on the loss has the term
-    coef · Σ_k Σ_l |⟨Θ_k^l, θ^l⟩|/‖Θ_k^l‖ over the remembered solutions Θ_k. Before it training
-    is plain, as the paper's iteration 0.
-
-    A layer is the weight and the bias of a linear or conv layer, one after the other. Norm layers,
-    embeddings and what is tied to one, and single numbers are not penalised (ours); they return to
-    θ0 like all in scope, running statistics too. A member of a stacked critic is compared with
-    the same member. A layer that is 0 in Θ_k adds nothing. The optimizer's state is zeroed and
-    followers become copies unless the hook says otherwise.
+    coef · Σ_k Σ_l |⟨Θ_k^l, θ^l⟩|/‖Θ_k^l‖ over the remembered solutions Θ_k. A layer is the weight
+    and the bias of a linear or conv layer, one after the other; all else returns to θ0 and is not
+    penalised (ours). A member of a stacked critic is compared with the same member. A layer that
+    is 0 in Θ_k adds nothing.
 
     Attributes:
         coef: strength λ.
@@ -62,51 +55,45 @@ class Persistent(Method):
         return block.role in ("weight", "bias") and block.kind in ("linear", "conv")
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Return room for Θ/‖Θ‖^norm_power of every layer, (solutions, its entries), zeros.
-
-        Raises:
-            NothingToEdit: if the network has no such layer.
-        """
+        """Return room for Θ/‖Θ‖^norm_power of every layer, (solutions, its entries), zeros."""
         layers = self._layers(blocks)
         if blocks and not layers:
             raise NothingToEdit(
                 f"persistent finds no linear or conv layer in network {network.name!r}"
             )
         state = {}
-        for name, own in layers.items():
-            entries = sum(block.view.numel() for block in own)
-            state[_PAST + name] = at_least_float32(own[0].view).new_zeros(self.solutions, entries)
+        for name, layer in layers.items():
+            entries = sum(block.view.numel() for block in layer)
+            state[_PAST + name] = at_least_float32(layer[0].view).new_zeros(self.solutions, entries)
         device = blocks[0].view.device if blocks else None
         state["found"] = torch.zeros((), dtype=torch.int64, device=device)
         state["layer"] = torch.zeros(1, dtype=torch.int64, device=device)
         return state
 
     def plan(self, context: Context, state: State) -> list[Edit]:
-        """Plan to remember the layers as they are, and to put all in scope back to θ0.
-
-        Raises:
-            BadWeights: if a layer to remember is not finite.
-        """
-        found = state["found"]
-        place = (found % self.solutions)[None]
+        """Plan to remember the layers as they are, and to put all in scope back to θ0."""
+        fired = state["found"]
+        place = (fired % self.solutions)[None]
         layers = self._layers(context.blocks)
         edits: list[Edit] = []
-        for name, own in layers.items():
-            direction = self._direction(own)
+        for name, layer in layers.items():
+            flat = torch.cat([block.view.double().flatten() for block in layer])
+            size = torch.linalg.vector_norm(flat) ** self.norm_power
+            direction = flat / size.clamp(min=1e-300)  # 0 stays 0
             if not direction.isfinite().all():
-                names = ", ".join(context.network.qualified(block) for block in own)
+                names = ", ".join(context.network.qualified(block) for block in layer)
                 raise BadWeights(f"persistent: {names}: not finite, hence no solution to remember")
             edits.append(Assign(state[_PAST + name], direction[None], rows=place))
         drawn = torch.randint(max(1, len(layers)), (1,), generator=context.stream())
-        edits += [Assign(found, found + 1), Assign(state["layer"], drawn.to(found.device))]
+        edits += [Assign(fired, fired + 1), Assign(state["layer"], drawn.to(fired.device))]
         initial = context.network.initial
         return edits + [Assign(block, initial[block.name]) for block in context.blocks]
 
     def term(self, context: Context, state: State) -> Tensor:
         """Return coef times the sum over remembered solutions and layers."""
         products = []
-        for name, own in self._layers(context.blocks).items():
-            flat = torch.cat([at_least_float32(block.live()).flatten() for block in own])
+        for name, layer in self._layers(context.blocks).items():
+            flat = torch.cat([at_least_float32(block.live()).flatten() for block in layer])
             products.append((state[_PAST + name] @ flat).abs().sum())
         by_layer = torch.stack(products)
         chosen = by_layer if self.layers == "all" else by_layer.index_select(0, state["layer"])
@@ -119,9 +106,3 @@ class Persistent(Method):
             if block.trainable and self.covers(block):
                 layers.setdefault(block.layer, []).append(block)
         return layers
-
-    def _direction(self, layer: Sequence[Block]) -> Tensor:
-        """Return Θ/‖Θ‖^norm_power of a layer's entries, (entries,), float64; 0 stays 0."""
-        flat = torch.cat([block.view.double().flatten() for block in layer])
-        size = torch.linalg.vector_norm(flat) ** self.norm_power
-        return flat / size.clamp(min=1e-300)

@@ -1,7 +1,4 @@
-"""PFO: keep pre-activations near those of the network that collected the data.
-
-Source: Moalla et al. 2024 (arXiv:2405.00662), proximal feature optimisation, and their code.
-"""
+"""PFO, proximal feature optimisation: Moalla et al. 2024 (arXiv:2405.00662), and their code."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,13 +30,7 @@ class PFO(Method):
     the term coef · mean (z(x) − z_past(x))² over a batch x of its own and all entries of z, what
     hidden layers give right before the nonlinearity: a conv's at every pixel, a transformer's at
     every token. With a PPO whose hook fires once per rollout, z_past is that of the networks that
-    collected it.
-
-    Both are computed in evaluation mode, and z_past gets no gradient; the terms of an ensemble's
-    members are added. Layers up to z get a gradient: weights, biases, norm layers, embeddings. The
-    head gets none. A row's `scope` and `layers` say which layers' z count. A temperature has none.
-    The optimizer's state and target networks are left alone. What another hook writes is pulled
-    back until the next firing.
+    collected it. What another hook writes is pulled back until the next firing.
 
     Attributes:
         coef: strength of the term.
@@ -56,21 +47,12 @@ class PFO(Method):
     batch: Annotated[int, Field(ge=1, le=1_000_000)] = 64
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Return room for the network as it was.
-
-        Raises:
-            NothingToEdit: if no layer in scope has hidden units.
-            ConfigError: if `layers` is last, and there is no linear head.
-        """
+        """Return room for the network as it was."""
         self._points(network, network.units_in(blocks))
         return room(network)
 
     def plan(self, context: Context, state: State) -> list[Edit]:
-        """Plan to remember the network.
-
-        Raises:
-            BadWeights: if it is not finite.
-        """
+        """Plan to remember the network."""
         return remember(self.name, context.network, state)
 
     def term(self, context: Context, state: State) -> Tensor:
@@ -89,7 +71,7 @@ class PFO(Method):
         for (layer, after), (_, before) in zip(now.found, then.found, strict=True):
             moved = at_least_float32(after) - at_least_float32(before)
             squares.setdefault(counts[layer], []).append(moved.square().flatten())
-        means = [max(1, count) * torch.cat(found).mean() for count, found in squares.items()]
+        means = [max(1, count) * torch.cat(parts).mean() for count, parts in squares.items()]
         return self.coef * torch.stack(means).sum()
 
     def _points(self, network: Network, groups: Sequence[UnitGroup]) -> dict[str, int]:

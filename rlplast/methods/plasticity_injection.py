@@ -1,7 +1,4 @@
-"""Plasticity injection: a fresh head on top of a frozen one, without changing any output.
-
-Source: Nikishin et al. 2023, Sec. 3.
-"""
+"""Plasticity injection: Nikishin et al. 2023, Sec. 3."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -42,25 +39,17 @@ class _Features:
 
 
 class _Remembering(nn.Module):
-    """The first layer of a head with several layers: it stores its input.
-
-    Attributes:
-        features: where it stores that.
-        beside: paths of the frozen layers with the same input: their columns go with those here.
-    """
+    """The first layer of a head with several layers: it stores its input."""
 
     features: _Features
-    beside: tuple[str, ...]
+    beside: tuple[str, ...]  # paths of the frozen layers with the same input
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what the layer computes."""
         self.features.x = x
         return super().forward(x)
 
 
-class _RememberingLinear(  # pyright: ignore[reportIncompatibleMethodOverride]
-    _Remembering, Linear
-):
+class _RememberingLinear(_Remembering, Linear):  # pyright: ignore[reportIncompatibleMethodOverride]
     pass
 
 
@@ -69,28 +58,17 @@ class _RememberingStacked(_Remembering, StackedLinear):
 
 
 class Injected(nn.Module):
-    """The last layer of a head, with two frozen copies of the whole head beside it.
+    """The last layer of a head: f(x); after the injection f_old(x) + (f(x) − f_new(x))."""
 
-    Attributes:
-        old: the head as it was at the injection; buffers.
-        new: the fresh head as it was at the injection; buffers.
-        gate: whether it has been injected, 0 or 1.
-        features: where the first layer stores its input; None if this layer is the first.
-        steps: the nonlinearity after each layer of the head but the last.
-        paths: of the head's layers, in their network.
-        beside: of the frozen layers with the same input, if this layer is the first.
-    """
-
-    old: nn.ModuleList
-    new: nn.ModuleList
-    gate: Tensor
-    features: _Features | None
-    steps: tuple[Callable[[Tensor], Tensor], ...]
-    paths: tuple[str, ...]
-    beside: tuple[str, ...]
+    old: nn.ModuleList  # the head as it was at the injection; buffers
+    new: nn.ModuleList  # the fresh head as it was then; buffers
+    gate: Tensor  # whether it has been injected, 0 or 1
+    features: _Features | None  # None if this layer is the head's first
+    steps: tuple[Callable[[Tensor], Tensor], ...]  # after each layer of the head but the last
+    paths: tuple[str, ...]  # of the head's layers, in their network
+    beside: tuple[str, ...]  # of the frozen layers with the same input, if this one is the first
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return f(x), and after the injection f_old(x) + (f(x) − f_new(x))."""
         y = super().forward(x)
         x = x if self.features is None else self.features.take()
         change = y - self._frozen(self.new, x)  # exactly 0 at the injection
@@ -121,13 +99,12 @@ _SWAPS: dict[type[nn.Module], tuple[type[nn.Module], type[nn.Module]]] = {
 class PlasticityInjection(Method):
     """Freeze the head and learn changes with a fresh one: f_old(x) + (f_new(x) − f_new0(x)).
 
-    Until it fires the network computes as without it. Then the head is drawn anew and trains on.
-    The old head and a copy of the draw are kept as frozen buffers, so that no output changes at
-    that moment. Layers below the head train on. The optimizer forgets the head's entries and keeps
-    all else, followers become copies. A second injection is refused, and so is a tied head.
+    Until it fires the network computes as without it. Then the head is drawn anew and trains on,
+    beside frozen copies of the old head and of the draw, so that no output changes at that moment.
+    Layers below the head train on. A second injection is refused, and so is a tied head.
 
     Attributes:
-        layers: how many linear layers the head has, counted from the last; null for all of them
+        layers: how many linear layers the head has, counted from the last; None for all of them
             in a network with convs, else one. Heads side by side are injected each, and have one.
     """
 
@@ -137,12 +114,7 @@ class PlasticityInjection(Method):
     layers: PositiveInt | None = None
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
-        """Replace the head's first and last layer in place; return their paths.
-
-        Raises:
-            NothingToEdit: if there is no linear layer.
-            ConfigError: for a head that is tied, injected already, or of another kind of layer.
-        """
+        """Replace the head's first and last layer in place; return their paths."""
         network = Network("model", model)
         head = head_blocks(network, network.blocks, self.layers, self.name)
         paths = list(dict.fromkeys(b.path for b in head))
@@ -177,12 +149,7 @@ class PlasticityInjection(Method):
         )
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Keep no state: it is in the module's buffers.
-
-        Raises:
-            NothingToEdit: if nothing was installed in this network, or its head is frozen or out
-                of scope.
-        """
+        """Keep no state: it is in the module's buffers."""
         able, injected = {b.name for b in blocks}, _injected(network)
         for live in (path for _, layer in injected for path in layer.paths):
             for block in (b for b in _weights(network, live) if b.name not in able):
@@ -199,11 +166,7 @@ class PlasticityInjection(Method):
         return {}
 
     def plan(self, context: Context, state: State) -> list[Edit]:
-        """Plan the injection.
-
-        Raises:
-            ConfigError: if the head has been injected before.
-        """
+        """Plan the injection."""
         network, generator = context.network, context.stream()
         named = {b.name: b for b in network.blocks}
         edits: list[Edit] = []
@@ -270,12 +233,10 @@ def _injected(network: Network) -> list[tuple[str, Injected]]:
 
 
 def _weights(network: Network, path: str) -> list[Block]:
-    """Return the weights and biases of a layer of the head."""
     return [b for b in network.blocks if b.path == path and b.role in ("weight", "bias")]
 
 
 def _copy_name(block: Block, path: str, kind: str, index: int) -> str:
-    """Return the name of the frozen copy of a Block."""
     stacked = block.name.startswith("[")  # chains beside one another have their own names
     prefix = f"[{block.spec.member}]." if stacked else ""
     return f"{prefix}{path}.{kind}.{index}.{block.spec.tensor}"

@@ -1,18 +1,7 @@
-"""Edits of single units: rows, columns, and what the optimizer remembers of them.
-
-- `recycle`: new incoming weights, no outgoing ones, norm entries as new, for some units.
-- `start_anew`: the same in a scheduled firing, drawn from its stream and counted.
-- `uniform_rows`: rows drawn from a hash, for methods that draw inside updates.
-- `write_rows`: few rows of a large tensor, without waiting for a device.
-- `clear_moments`: the moments of the entries that belong to units.
-- `counters`: how many units were reset, for receipts.
-- `replacement_cost`: what the loss loses with a unit's outgoing weights, to first order: GXD.
-- `largest`: where the largest entries of a tensor are.
-"""
+"""Edits of single units: rows, columns, and what the optimizer remembers of them."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -85,8 +74,8 @@ def largest_size(tensor: Tensor) -> Tensor:
 def largest(scores: Tensor, count: int) -> Tensor:
     """Return where the `count` largest scores are, in their shape; of equal ones the first."""
     order = scores.flatten().sort(descending=True, stable=True).indices
-    found = torch.zeros_like(order, dtype=torch.bool)
-    return found.index_fill(0, order[:count], True).view(scores.shape)
+    mask = torch.zeros_like(order, dtype=torch.bool)
+    return mask.index_fill(0, order[:count], True).view(scores.shape)
 
 
 def replacement_cost(
@@ -95,10 +84,9 @@ def replacement_cost(
     """Return how much the loss changes, to first order, if a constant takes a unit's place: GXD.
 
     It is |Σ g·(h − r)| over the batch, where h is what the next layers read of the unit, g the
-    loss's gradient there and r the constant. A layer that reads it has ∂L/∂W = Σ δ·h and
-    ∂L/∂b = Σ δ, so it follows from gradients of weights: |Σ_k W_k·(∂L/∂W_k − r·∂L/∂b_k)|. That
-    is also the cost of the edit itself: outgoing weights 0, and W·r into the next biases.
-    Source: Elisii et al. 2026 (arXiv:2605.06834).
+    loss's gradient there and r the constant, computed from gradients of weights as
+    |Σ_k W_k·(∂L/∂W_k − r·∂L/∂b_k)|. It is also the cost of the edit: outgoing weights 0, and W·r
+    into the next biases. Source: Elisii et al. 2026 (arXiv:2605.06834).
 
     Args:
         context: the firing's; its method reads ``gradients``. A follower's units cost what those
@@ -118,9 +106,8 @@ def replacement_cost(
             continue
         view, bias = blocks[part.block.name].view, biases.get(part.block.layer)
         wide = torch.promote_types(view.dtype, torch.float32)
-        slope, shift = gradient.to(wide), None
-        if reference is not None and bias is not None:
-            shift = context.gradients.get(bias.name)
+        slope = gradient.to(wide)
+        shift = None if bias is None else context.gradients.get(bias.name)
         if reference is not None and shift is not None:
             rows = shift.to(wide).view(-1, *(1,) * (view.ndim - 1))
             slope = slope - part.spread(reference.to(wide)) * rows
@@ -139,7 +126,7 @@ def _but(tensor: Tensor, dim: int) -> list[int]:
 
 
 def by_rows(mask: Tensor) -> bool:
-    """Say whether to look up which rows change, rather than to pass over all of them.
+    """Return whether to look up which rows change, rather than to pass over all of them.
 
     On a CPU that waits for nothing, and few rows change; a device would have to be waited for.
     """
@@ -147,7 +134,7 @@ def by_rows(mask: Tensor) -> bool:
 
 
 def _idle(mask: Tensor) -> bool:
-    """Say whether nothing is to be done, where that can be asked without waiting."""
+    """Return whether nothing is to be done, where that can be asked without waiting."""
     return by_rows(mask) and not bool(mask.any())
 
 
@@ -211,8 +198,7 @@ def recycle(
     """Return the edits that give some units a new start; no entry is written twice.
 
     Incoming weights are drawn anew, biases are 0, norm entries 1 and 0, outgoing weights 0, and
-    slopes of a nonlinearity what they began with. A
-    weight between two units that both start anew is outgoing of the one and incoming of the other.
+    slopes of a nonlinearity what they began with.
 
     Args:
         context: the firing's.
@@ -235,10 +221,10 @@ def recycle(
                 new = new.masked_fill(between.view(1, -1, *(1,) * (new.ndim - 2)), 0)
             edits += write_rows(block, rows[block.name], new.__getitem__)
         for part in group.outgoing:
-            block, zero = part.block, part.block.view.new_zeros(())
-            nothing: Callable[[Any], Tensor] = partial(_columns_of, zero.expand_as(block.view))
-            but = rows.get(block.name)
-            edits += write_rows(block, columns[block.name], nothing, part.dim, but)
+            block, but = part.block, rows.get(part.block.name)
+            zeros = block.view.new_zeros(()).expand_as(block.view)
+            mask_of = columns[block.name]
+            edits += write_rows(block, mask_of, lambda i, z=zeros: z[:, i], part.dim, but)
         for part in group.parts if moments else ():
             edits += clear_moments(context, part, mask) if part.block.trainable else []
     return edits
@@ -278,12 +264,8 @@ def _drawn(network: Network, group: UnitGroup, init: str, generator: torch.Gener
     return value.to(block.view.device)
 
 
-def _columns_of(tensor: Tensor, index: Any) -> Tensor:
-    return tensor[:, index]
-
-
 def _as_new(part: Part) -> Tensor:
-    """Return what biases, entries of norm layers and slopes begin with, made where they are."""
+    """Return what biases, entries of norm layers and slopes begin with."""
     block = part.block
     start = block.spec.start if block.role == "scale" else float(block.spec.tensor in VARIANCES)
     return block.view.new_full((), starts_of(block).get(block.spec.tensor, start))
@@ -299,9 +281,6 @@ def uniform_rows(
     part: Part, mask: Tensor, bound: float, seed: int, tag: int, number: Tensor
 ) -> Tensor:
     """Draw rows of an incoming weight, U(−bound, bound), from a hash of what is drawn.
-
-    A draw depends on the seed, the unit, how often it was drawn before, and the entry: there is
-    no generator whose state could differ.
 
     Args:
         part: the incoming weight, a row per unit.

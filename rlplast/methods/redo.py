@@ -1,7 +1,4 @@
-"""ReDo: units that have fallen silent start anew.
-
-Source: Sokar et al. 2023, Algorithm 1; order and probe of Dopamine's code.
-"""
+"""ReDo: Sokar et al. 2023, Algorithm 1; order and probe of Dopamine's code."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,12 +15,7 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Edit
 from rlplast.core.network.network import Network
 from rlplast.core.network.units import UnitGroup
-from rlplast.methods.recycling import (
-    counters,
-    mean_over_samples,
-    replacement_cost,
-    start_anew,
-)
+from rlplast.methods.recycling import counters, mean_over_samples, replacement_cost, start_anew
 
 __all__ = ["Redo", "dormant", "redo"]
 
@@ -38,9 +30,6 @@ def dormant(activations: Tensor, threshold: float) -> Tensor:
     Args:
         activations: after the nonlinearity, (samples, units, …).
         threshold: τ; 0 for units that are silent on every sample.
-
-    Returns:
-        A boolean per unit.
     """
     return _low(mean_over_samples(activations.abs()), threshold)
 
@@ -60,12 +49,8 @@ class Redo(Method):
     most `threshold`. Its bias becomes 0, its entries of a norm layer in between 1 and 0. Output
     layers, residual streams and tied weights have no such units (`rlplast units`). The network
     computes the same afterwards where the units were silent and no LayerNorm mixes them with
-    others. The optimizer forgets the entries and keeps its step count, and followers are left,
-    unless the hook says otherwise; with followers ``same_edit`` the network's own dormant units
-    start anew in the follower too.
-
-    With `score` ``gxd`` a unit is dormant by what the loss would lose with it, not by its
-    activation. A layer that the loss does not reach is left then.
+    others. With followers ``same_edit`` the network's own dormant units start anew in the
+    follower too.
 
     Attributes:
         threshold: τ: 0.1 at a replay ratio of at least 1, 0.025 below (the paper's).
@@ -86,16 +71,11 @@ class Redo(Method):
     score: Literal["activation", "gxd"] = "activation"
 
     def __post_init__(self) -> None:
-        """Read gradients in place of activations where they count."""
         if self.score == "gxd":
             object.__setattr__(self, "reads", ("gradients",))
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Return a counter per layer.
-
-        Raises:
-            NothingToEdit: if there are no hidden units.
-        """
+        """Return a counter per layer."""
         groups = network.units_in(blocks)
         return counters(groups, blocks[0].view.device)
 

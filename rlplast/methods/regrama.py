@@ -1,7 +1,4 @@
-"""ReGraMa: units that no longer learn start anew.
-
-Source: GraMa and ReGraMa (arXiv:2505.24061), equation 2; the scores of the authors' code.
-"""
+"""ReGraMa: GraMa (arXiv:2505.24061), equation 2; the scores of the authors' code."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,9 +27,6 @@ def inactive(gradient: Tensor, threshold: float, max_share: float = 1.0) -> Tens
         gradient: of the layer's incoming weight, a row per unit.
         threshold: τ.
         max_share: the largest share of the layer, rounded down to whole units.
-
-    Returns:
-        A boolean per unit.
     """
     score = gradient_score(gradient)
     rank = score.argsort(stable=True).argsort()
@@ -46,14 +40,9 @@ class Regrama(Method):
 
     A unit is inactive if the mean |gradient| of its incoming weights, divided by its layer's
     mean, is at most `threshold`. The gradient is that of the network's loss, without penalties,
-    on a probe batch; inside every update it is that of the update. A new start is that of `redo`:
-    incoming weights are drawn anew, outgoing ones and the bias become 0, entries of a norm layer
-    in between 1 and 0. Output layers, residual streams and tied weights have no such units. A
-    layer that the loss does not reach is left. The optimizer forgets the entries and keeps its
-    step count, and followers are left, unless the hook says otherwise.
-
-    Units without outgoing weights have no gradient. So after a firing an update has to come
-    before the next: a second firing at the same count of updates resets nothing (ours).
+    on a probe batch; inside every update it is that of the update. A new start is that of `redo`.
+    A layer that the loss does not reach is left. A second firing at the same count of updates
+    resets nothing (ours): units without outgoing weights have no gradient.
 
     Attributes:
         threshold: τ.
@@ -74,11 +63,7 @@ class Regrama(Method):
     overlap: Literal["zero", "redraw"] = "zero"
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Return a counter per layer, and at how many updates it fired last.
-
-        Raises:
-            NothingToEdit: if there are no hidden units.
-        """
+        """Return a counter per layer, and at how many updates it fired last."""
         groups = network.units_in(blocks)
         device = blocks[0].view.device
         fired = torch.zeros((), dtype=torch.int64, device=device)

@@ -1,8 +1,4 @@
-"""Selective weight reinitialisation: the least useful entries of each tensor start anew.
-
-Source: Hernandez-Garcia et al. 2025 (arXiv:2508.00212) and their code,
-`src/swr_functions/selective_weight_reinitialization.py`.
-"""
+"""Selective weight reinitialisation: Hernandez-Garcia et al. 2025 (arXiv:2508.00212), its code."""
 
 import math
 from collections.abc import Sequence
@@ -32,12 +28,9 @@ class RenewWeights(Method):
     """Give the least useful entries of every weight, bias and norm tensor a new start.
 
     Each tensor of n entries gives up ⌊n·share⌋ of them, and one more with the fraction as chance.
-    An entry's utility is |w·g| or |w|. The gradient g is that of the network's loss,
-    without penalties, on a probe batch; inside every update it is that of the update. A tensor
-    that the loss does not reach is left then. Heads are renewed as other layers are, a tied tensor
-    once, each member of an ensemble by itself; BatchNorm's running statistics and parameters of
-    no layer, such as SAC's temperature, are left. The optimizer forgets the entries and keeps its
-    step count, and followers are left, unless the hook says otherwise.
+    An entry's utility is |w·g| or |w|. The gradient g is that of the network's loss, without
+    penalties, on a probe batch; inside every update it is that of the update. A tensor that the
+    loss does not reach is left then. Heads are renewed too, a tied tensor once.
 
     Attributes:
         share: of a tensor's entries that start anew, in [0, 1].
@@ -57,16 +50,11 @@ class RenewWeights(Method):
     probe: Annotated[int, Field(ge=1, le=1_000_000)] = 256
 
     def __post_init__(self) -> None:
-        """Read no gradients where they do not count."""
         if self.utility == "magnitude":
             object.__setattr__(self, "reads", ())
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Return no state.
-
-        Raises:
-            NothingToEdit: if no tensor of a layer is in scope.
-        """
+        """Return no state."""
         if not any(map(_renewed, blocks)):
             raise NothingToEdit(
                 f"renew_weights finds no weight, bias or norm tensor of a layer in network "

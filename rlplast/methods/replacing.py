@@ -1,8 +1,4 @@
-"""Nonlinearities of hidden layers that methods replace.
-
-- `replaceable`: the layers whose nonlinearity can be replaced, checked before anything is changed.
-- `replace_nonlinearity`: puts another one in its place.
-"""
+"""Nonlinearities of hidden layers that methods replace."""
 
 from torch import nn
 
@@ -16,55 +12,39 @@ _REPLACED = "replaced_by"  # attribute of nonlinearities: the method that put th
 
 
 def replaceable(model: nn.Module, method: str) -> dict[str, UnitGroup]:
-    """Return the layers with hidden units and a nonlinearity → their units.
-
-    Of a stacked layer they are those of the first member.
-
-    Args:
-        model: the model.
-        method: what messages say.
+    """Return the layers with hidden units and a nonlinearity → their units, of the first member.
 
     Raises:
-        NothingToEdit: if there is none.
+        NothingToEdit: if there is none; it names `method`.
         ConfigError: for one that cannot be replaced, or is by a method already.
     """
-    groups = {path: own[0] for path, own in hidden_layers(model, method).items()}
-    found = {path: group for path, group in groups.items() if group.nonlinearity != "linear"}
-    for path, group in found.items():
-        _check(model, path, group, method)
-    if not found:
+    groups = {path: units[0] for path, units in hidden_layers(model, method).items()}
+    groups = {path: group for path, group in groups.items() if group.nonlinearity != "linear"}
+    for path, group in groups.items():
+        place = _place(group)
+        if place is None:
+            raise ConfigError(
+                f"{method}: {path} has the nonlinearity {group.nonlinearity} as a function, or as "
+                "a module that others use: give it a module of its own, such as nn.ReLU()"
+            )
+        layer = model.get_submodule(path)
+        now = model.get_submodule(place) if place else getattr(layer, NONLINEARITY, None)
+        if hasattr(now, _REPLACED):
+            raise ConfigError(
+                f"{method}: the nonlinearity of {path} is replaced by {vars(now)[_REPLACED]} "
+                "already"
+            )
+    if not groups:
         raise NothingToEdit(f"{method} finds no layer with a nonlinearity")
-    return found
+    return groups
 
 
 def _place(group: UnitGroup) -> str | None:
     return None if group.point is None else group.point.nonlinearity
 
 
-def _check(model: nn.Module, path: str, group: UnitGroup, method: str) -> None:
-    place = _place(group)
-    if place is None:
-        raise ConfigError(
-            f"{method}: {path} has the nonlinearity {group.nonlinearity} as a function, or as a "
-            "module that others use: give it a module of its own, such as nn.ReLU()"
-        )
-    layer = model.get_submodule(path)
-    now = model.get_submodule(place) if place else getattr(layer, NONLINEARITY, None)
-    if hasattr(now, _REPLACED):
-        raise ConfigError(
-            f"{method}: the nonlinearity of {path} is replaced by {vars(now)[_REPLACED]} already"
-        )
-
-
 def replace_nonlinearity(model: nn.Module, group: UnitGroup, new: nn.Module, method: str) -> None:
-    """Put a nonlinearity in the place of a layer's.
-
-    Args:
-        model: the model.
-        group: as `replaceable` returned it.
-        new: the nonlinearity.
-        method: whose it is.
-    """
+    """Put a nonlinearity in the place of a layer's; `group` is as `replaceable` returned it."""
     vars(new)[_REPLACED] = method
     place = _place(group)
     if place:

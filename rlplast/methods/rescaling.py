@@ -1,11 +1,4 @@
-"""What methods share that multiply layers, so that outputs keep their proportion.
-
-- `Layer`, `Order`: the places of a network's forward order, and what is multiplied there.
-- `chains_of`: the order of a network that is a chain, or that says in which order its layers come.
-- `blocks_by_member`, `chain_of`, `order_of`: its steps, for pieces of a network.
-- `check_followed`: refuses layers that those after them could not follow.
-- `rescaled`: the edits of one chain, from a factor per weight.
-"""
+"""What methods share that multiply layers, so that outputs keep their proportion."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +12,7 @@ from rlplast.core.network.edits import Edit, Scale
 from rlplast.core.network.network import Network
 from rlplast.core.network.order import forward_order, heads
 from rlplast.core.network.segments import mixes_scales
+from rlplast.metrics.ranks import at_least_float32
 
 __all__ = [
     "NORMALISED_INPUT",
@@ -40,57 +34,36 @@ NORMALISED_INPUT = "normalised_input"  # attribute of layers that normalise what
 
 @dataclass(frozen=True)
 class Layer:
-    """One place in the forward order.
+    """One place in the forward order."""
 
-    Attributes:
-        weight: W, a norm layer's scale; None if there is none to edit.
-        bias: b, a norm layer's shift; None if there is none to edit.
-        statistics: a BatchNorm's running mean and variance.
-        is_norm: whether the layer normalises, with parameters or without, or what it reads.
-        precedes_norm: whether a norm layer comes later.
-        beside: whether it reads the same as the layer before it here: heads side by side.
-    """
-
-    weight: Block | None
-    bias: Block | None
-    statistics: tuple[Block, ...]
-    is_norm: bool
-    precedes_norm: bool
-    beside: bool
+    weight: Block | None  # W, a norm layer's scale; None if there is none to edit
+    bias: Block | None  # b, a norm layer's shift; None if there is none to edit
+    statistics: tuple[Block, ...]  # a BatchNorm's running mean and variance
+    is_norm: bool  # whether it normalises, with parameters or without, or what it reads
+    precedes_norm: bool  # whether a norm layer comes later
+    beside: bool  # whether it reads the same as the layer before it here: heads side by side
 
 
 @dataclass(frozen=True)
 class Order:
-    """The forward order of one network.
+    """The forward order of one network."""
 
-    Attributes:
-        chains: layers in forward order; one chain per member of a stacked network.
-        weights: every W, chain by chain.
-        classifier: per W, 1 if it belongs to the fully-connected classifier, else 0.
-        pairs: indices of two W each whose product alone matters, (pairs, 2); None if there is none.
-    """
-
-    chains: list[list[Layer]]
-    weights: list[Block]
-    classifier: Tensor
-    pairs: Tensor | None = None
+    chains: list[list[Layer]]  # one per member of a stacked network
+    weights: list[Block]  # every W, chain by chain
+    classifier: Tensor  # per W, 1 if it belongs to the fully-connected classifier, else 0
+    pairs: Tensor | None = None  # indices of two W each whose product alone matters, (pairs, 2)
 
 
 def norms_of(tensors: Sequence[Tensor]) -> Tensor:
     """Return Frobenius norms, in at least float32 (bf16 would round them to three digits)."""
-    wide = [t.to(torch.promote_types(t.dtype, torch.float32)) for t in tensors]
-    return torch.stack(torch._foreach_norm(wide))
+    return torch.stack(torch._foreach_norm([at_least_float32(t) for t in tensors]))
 
 
 def blocks_by_member(
     network: Network, blocks: Sequence[Block], method: str
 ) -> dict[int | None, dict[str, dict[str, Block]]]:
-    """Return the Blocks with a place in the order: by member, by layer, by role.
-
-    Raises:
-        ConfigError: for a tied tensor; it names `method`, which asks.
-    """
-    found: dict[int | None, dict[str, dict[str, Block]]] = {}
+    """Return the Blocks with a place in the order by member, layer and role; refuse tied ones."""
+    by_member: dict[int | None, dict[str, dict[str, Block]]] = {}
     for block in blocks:
         if block.aliases:
             raise ConfigError(
@@ -99,25 +72,22 @@ def blocks_by_member(
             )
         if block.kind in ("linear", "conv", "norm"):
             role = block.spec.tensor if block.role == "buffer" else block.role
-            found.setdefault(block.spec.member, {}).setdefault(place_of(block), {})[role] = block
-    return found
+            layers = by_member.setdefault(block.spec.member, {})
+            layers.setdefault(place_of(block), {})[role] = block
+    return by_member
 
 
 def chains_of(network: Network, blocks: Sequence[Block], method: str, remedy: str | None) -> Order:
     """Return the order of a network that is a chain, or says in which order its layers come.
 
-    Args:
-        network: the network.
-        blocks: those in scope.
-        method: the method that asks, for messages.
-        remedy: what to do about a part that gives no c·y for c·x; None if that is allowed.
+    `remedy` says what to do about a part that gives no c·y for c·x; None if that is allowed.
 
     Raises:
         NothingToEdit: if there is no weight.
         ConfigError: if the network has no such order, or a Block no place in it, or outputs would
             not keep their proportion.
     """
-    found = blocks_by_member(network, blocks, method)
+    by_member = blocks_by_member(network, blocks, method)
     part = next((b for b in blocks if b.spec.part), None)
     if part is not None:
         raise ConfigError(
@@ -127,10 +97,10 @@ def chains_of(network: Network, blocks: Sequence[Block], method: str, remedy: st
     nothing = NothingToEdit(
         f"{method} finds no linear, conv or norm layer in network {network.name!r}"
     )
-    if not found:
+    if not by_member:
         raise nothing
-    if None in found and len(found) > 1:
-        name = network.qualified(next(iter(next(iter(found[None].values())).values())))
+    if None in by_member and len(by_member) > 1:
+        name = network.qualified(next(iter(next(iter(by_member[None].values())).values())))
         raise ConfigError(
             f"{method}: {name} is shared by the members of a stacked network: the order branches "
             "there"
@@ -142,7 +112,7 @@ def chains_of(network: Network, blocks: Sequence[Block], method: str, remedy: st
             f"{method}: {network.qualified(bias)} is frozen: it cannot follow {before}, and the "
             "network would compute something else"
         )
-    for layers in found.values():
+    for layers in by_member.values():
         for path, roles in layers.items():
             if path not in paths:
                 name = network.qualified(next(iter(roles.values())))
@@ -150,7 +120,7 @@ def chains_of(network: Network, blocks: Sequence[Block], method: str, remedy: st
                     f"{method}: {name} has no place in the forward order {paths}: pass order=[...] "
                     "with every layer to its Network, or freeze a layer that is not used"
                 )
-    order = [chain_of(layers, paths, network) for layers in found.values()]
+    order = [chain_of(layers, paths, network) for layers in by_member.values()]
     if not any(layer.weight is not None for layers in order for layer in layers):
         raise nothing
     mixing = None if remedy is None else mixes_scales(network, blocks)
@@ -165,19 +135,9 @@ def chains_of(network: Network, blocks: Sequence[Block], method: str, remedy: st
 def check_followed(
     network: Network, blocks: Sequence[Block], left: Sequence[Block], method: str
 ) -> None:
-    """Refuse to leave out a bias of which the input is scaled.
+    """Raise a `ConfigError` for a bias left out of which the input is scaled.
 
-    A network that branches is scaled in pieces that end where the scale is taken out: there a layer
-    that is left out ends no piece, and `rlplast.methods.swr` says so.
-
-    Args:
-        network: the network.
-        blocks: those to be scaled.
-        left: those of its other layers.
-        method: the method that asks, for messages.
-
-    Raises:
-        ConfigError: naming the bias.
+    A network that branches has no forward order, and `rlplast.methods.swr` checks it.
     """
     try:
         paths = forward_order(network)
@@ -238,11 +198,11 @@ def chain_of(
     """Return the places of some paths, in their order; `layers` has their Blocks by role."""
     modules = dict(network.module.named_modules())
     later_heads = heads(network)[1:]
-    found: list[Layer] = []
+    places: list[Layer] = []
     for path in reversed(paths):
         roles = layers.get(path, {})
         statistics = [roles[name] for name in ("running_mean", "running_var") if name in roles]
-        found.append(
+        places.append(
             Layer(
                 weight=weight_of(roles),
                 bias=roles.get("bias", roles.get("shift")),
@@ -250,11 +210,11 @@ def chain_of(
                 is_norm=isinstance(modules[path], NORMS)
                 or hasattr(modules[path], NORMALISED_INPUT)
                 or any(block.kind == "norm" for block in roles.values()),
-                precedes_norm=any(layer.is_norm for layer in found),
+                precedes_norm=any(layer.is_norm for layer in places),
                 beside=path in later_heads,
             )
         )
-    return found[::-1]
+    return places[::-1]
 
 
 def rescaled(

@@ -1,7 +1,4 @@
-"""Restart steps: Adam counts its steps anew from a change of target on.
-
-Source: Ellis et al. 2024 (arXiv:2412.17113), Adam-Rel.
-"""
+"""Restart steps, Adam-Rel: Ellis et al. 2024 (arXiv:2412.17113)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,8 +25,7 @@ class RestartSteps(Method):
 
     A firing sets the step count of the optimizer to 0 and nothing else: weights, moments and
     target networks stay. So Adam's first update after it divides the means it remembers by
-    1 − β, as if they were of one gradient. Optimizers without a step count are left as they are,
-    and so is one before its first update. Members of an ensemble share a count.
+    1 − β, as if they were of one gradient. Optimizers without a step count are left as they are.
     """
 
     reads = ("moments",)
@@ -38,11 +34,7 @@ class RestartSteps(Method):
     def check_layers(
         self, network: Network, blocks: Sequence[Block], left: Sequence[Block]
     ) -> None:
-        """Refuse layers that leave a part of a tensor, whose parts share a count.
-
-        Raises:
-            ConfigError: naming the part.
-        """
+        """Refuse layers that leave a part of a tensor, whose parts share a count."""
         counted = {id(block.param): block for block in blocks}
         for block in (b for b in left if id(b.param) in counted):
             raise ConfigError(

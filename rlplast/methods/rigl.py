@@ -1,8 +1,4 @@
-"""RigL: sparse training in which weights are dropped by size and grown by gradient.
-
-Source: Evci et al. 2020, Algorithm 1; google-research/rigl, `sparse_optimizers_base.py` and
-`sparse_utils.py`.
-"""
+"""RigL: Evci et al. 2020, Algorithm 1; google-research/rigl, `sparse_optimizers_base.py`."""
 
 import math
 from collections.abc import Sequence
@@ -35,9 +31,8 @@ class RigL(Method):
     After every update the weights of linear and conv layers, heads included, are 0 outside a mask,
     and so is what the optimizer remembers of them. Every `every` updates a layer gives up its
     smallest weights and takes as many others, where the gradient of the loss is largest; these
-    begin at 0. The number of a layer's weights stays. Biases, norm layers, embeddings and tied
-    tensors stay dense. Followers are left: they follow the sparse weights. The first update is of
-    dense weights; and what a hook writes outside the mask lives until the next update is made.
+    begin at 0. The first update is of dense weights; and what a hook writes outside the mask lives
+    until the next update is made.
 
     Attributes:
         sparsity: the share of all weights of the network that are 0.
@@ -58,12 +53,7 @@ class RigL(Method):
     distribution: Literal["erk", "uniform"] = "erk"
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
-        """Change no module; return the paths of the layers whose weights are sparse.
-
-        Raises:
-            NothingToEdit: if the model has no weight of a linear or conv layer.
-            ConfigError: if it is sparse by this method already.
-        """
+        """Change no module; return the paths of the layers whose weights are sparse."""
         weights = [b for b in blocks_of(model) if b.role == "weight" and not b.aliases]
         paths = list(dict.fromkeys(b.path for b in weights if b.kind in ("linear", "conv")))
         if not paths:
@@ -80,8 +70,7 @@ class RigL(Method):
         """Plan zeros outside the masks, and at every `every`-th update the new masks."""
         updates = context.clock.updates
         edits: list[Edit] = []
-        moves = bool(self.captured_key(context.clock))
-        gradients = context.gradients if moves else {}
+        gradients = context.gradients if self.captured_key(context.clock) else {}
         for block, count in self._zeros(context.network):
             mask = kept = state[block.name]
             if block.name in gradients:
@@ -89,13 +78,9 @@ class RigL(Method):
                 new = self._moved(block, mask, gradients[block.name], active, updates)
                 kept = mask & new  # what is new begins at 0
                 edits.append(Assign(mask, new))
-            edits += [
-                Assign(target, torch.zeros_like(view), ~kept)
-                for target, view in (
-                    (block, block.view),
-                    *((moment, moment) for moment in context.moments(block).values()),
-                )
-            ]
+            edits.append(Assign(block, torch.zeros_like(block.view), ~kept))
+            moments = context.moments(block).values()
+            edits += [Assign(moment, torch.zeros_like(moment), ~kept) for moment in moments]
         return edits
 
     def captured_key(self, clock: Clock) -> int:

@@ -1,7 +1,4 @@
-"""Scale weights: every layer times one factor, with or without its bias in proportion.
-
-Source: SWR paper, Theorem 1 and Figure 1.
-"""
+"""Scale weights: SWR paper, Theorem 1 and Figure 1."""
 
 import itertools
 from collections.abc import Sequence
@@ -28,9 +25,7 @@ class ScaleWeights(Method):
 
     W_l ← c·W_l, and, if `proportional`, b_l ← C·b_l in forward order, where C is the product of
     the factors so far; it starts anew at a norm layer. Outputs then keep their proportion and a
-    classifier its classes; without it they change. Weights of linear and conv layers and scales
-    of norm layers count, heads too; embeddings and tied tensors do not. Made for one firing. The
-    optimizer's state is zeroed and followers become copies unless the hook says otherwise.
+    classifier its classes; without it they change.
 
     Attributes:
         factor: c.
@@ -49,12 +44,7 @@ class ScaleWeights(Method):
             check_followed(network, blocks, left, self.name)
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Keep no state; refuse a scope without a weight, or a network without a forward order.
-
-        Raises:
-            NothingToEdit: if there is no weight.
-            ConfigError: if `proportional` and the network has no forward order.
-        """
+        """Keep no state; refuse a scope without a weight, or a network without a forward order."""
         if self.proportional and blocks:
             chains_of(network, blocks, self.name, "set proportional: false")
         elif blocks and not _weights(blocks):

@@ -1,7 +1,4 @@
-"""Scheduled dropout: dropout that grows with training.
-
-Source: Morerio et al. 2017 for the idea; the linear ramp is ours.
-"""
+"""Scheduled dropout: Morerio et al. 2017 for the idea; the linear ramp is ours."""
 
 from dataclasses import dataclass
 from typing import Annotated

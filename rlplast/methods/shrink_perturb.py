@@ -1,7 +1,4 @@
-"""Shrink and Perturb: move every weight part of the way back to initialisation.
-
-Source: Ash & Adams 2020; one-coefficient form of Lee et al. 2024.
-"""
+"""Shrink and Perturb: Ash & Adams 2020; one-coefficient form of Lee et al. 2024."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -16,6 +13,7 @@ from rlplast.core.method.method import Method, method
 from rlplast.core.method.once import plain
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
+from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["ShrinkPerturb", "shrink_perturb"]
 
@@ -25,9 +23,7 @@ __all__ = ["ShrinkPerturb", "shrink_perturb"]
 class ShrinkPerturb(Method):
     """Move every weight part of the way back to initialisation: (1 − coef)·θ + coef·θ0.
 
-    Weights, biases, norm layers' scale and shift and embeddings are all edited, a tied
-    tensor once; BatchNorm's running statistics only with `running_stats`. The optimizer's
-    state is zeroed and followers become copies unless the hook says otherwise.
+    All trainable tensors are edited; BatchNorm's running statistics only with `running_stats`.
 
     Attributes:
         coef: share of the initial value in the result.
@@ -47,11 +43,6 @@ class ShrinkPerturb(Method):
     running_stats: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse half of the two-coefficient form.
-
-        Raises:
-            ConfigError: if only one of `shrink` and `noise` is given.
-        """
         if (self.shrink is None) != (self.noise is None):
             raise ConfigError("shrink_perturb: shrink and noise are given together or not at all")
 
@@ -74,7 +65,7 @@ class ShrinkPerturb(Method):
                 start = context.network.fresh(block, generator)
             else:
                 start = context.network.initial[block.name]
-            now = block.view if block.view.dtype == torch.float64 else block.view.float()
+            now = at_least_float32(block.view)
             if self.shrink is not None and self.noise is not None:
                 value = self.shrink * now + self.noise * start.to(now)
             else:

@@ -1,7 +1,6 @@
-"""SIGReg: last features that look like an isotropic Gaussian along random directions.
+"""SIGReg: Saheb et al. 2026 (arXiv:2602.19373), code of its PQN and PPO (IsoGaussian-DRL).
 
-Source: Saheb et al. 2026 (arXiv:2602.19373), and the code of its PQN and PPO (IsoGaussian-DRL);
-Balestriero & LeCun 2025 (LeJEPA); Epps & Pulley 1983 for the statistic.
+LeJEPA: Balestriero & LeCun 2025; the statistic: Epps & Pulley 1983.
 """
 
 from collections.abc import Sequence
@@ -13,12 +12,12 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 
 from rlplast.core.method.context import Context
-from rlplast.core.method.method import Method, State, method
+from rlplast.core.method.method import State, method
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
 from rlplast.core.network.units import ActivationPoint
 from rlplast.methods.draws import normal
-from rlplast.methods.features import Reading, check_whole, read_by_heads
+from rlplast.methods.features import OutputTerm, Reading, read_by_heads
 from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["SIGReg", "distance_to_normal"]
@@ -29,14 +28,12 @@ POINTS, FARTHEST = 8, 5.0  # where characteristic functions are compared, as in 
 def distance_to_normal(features: Tensor, directions: Tensor) -> Tensor:
     """Return the mean of |φ(t) − exp(−t²/2)|² over directions and 8 points t in [−5, 5].
 
-    φ is the empirical characteristic function of the features along a direction.
+    φ is the empirical characteristic function of the features along a direction. The result has
+    one number per leading index, from 0 to 1.6.
 
     Args:
         features: (…, samples, width).
         directions: unit vectors, (slices, width).
-
-    Returns:
-        One number per leading index, from 0 to 1.6.
     """
     t = torch.linspace(-FARTHEST, FARTHEST, POINTS, dtype=features.dtype, device=features.device)
     angles = (features @ directions.mT).unsqueeze(-1) * t  # (…, samples, slices, points)
@@ -46,19 +43,15 @@ def distance_to_normal(features: Tensor, directions: Tensor) -> Tensor:
 
 @method("sigreg", source="Saheb et al. 2026, SIGReg (arXiv:2602.19373); IsoGaussian-DRL")
 @dataclass(frozen=True)
-class SIGReg(Method):
+class SIGReg(OutputTerm):
     """Pull the last features towards an isotropic Gaussian: sketched, SIGReg.
 
     coef · mean |φ(t) − exp(−t²/2)|² on a batch of its own, over `slices` random unit directions,
     drawn anew for each update, and 8 points t in [−5, 5]. φ is the empirical characteristic
     function of the features along a direction. Features are what the last hidden layer gives right
-    before the nonlinearity (after a norm in between); where the network's outputs are of no hidden
-    units, as behind a residual stream, what the head reads. All of a conv's pixels are one sample,
-    and each of a transformer's tokens. They are computed in evaluation mode. What heads read
-    together counts once. Members of an ensemble have the same directions, and their terms are
-    added. All layers up to the features get a gradient: weights, biases, norm layers, embeddings;
-    so `layers` is refused. The head gets none; a tied one does as an embedding. A temperature has
-    no term. The optimizer's state and target networks are left alone.
+    before the nonlinearity (after a norm in between), else, as behind a residual stream, what the
+    head reads. All of a conv's pixels are one sample, and each of a transformer's tokens. What
+    heads read together counts once. Features are computed in evaluation mode.
 
     Attributes:
         coef: strength of the term.
@@ -66,24 +59,13 @@ class SIGReg(Method):
         batch: samples of the batch.
     """
 
-    reads = ("batches",)
-
     coef: NonNegativeFloat = 0.2
     slices: Annotated[int, Field(ge=1, le=1_000_000)] = 16
     batch: Annotated[int, Field(ge=1, le=1_000_000)] = 128
 
-    def covers(self, block: Block) -> bool:
-        """Return whether a Block is of a layer; a network of none (a temperature) has no term."""
-        return block.kind != "other"
-
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Keep no state: directions are hashes of the seed and the update.
-
-        Raises:
-            ConfigError: if some layers are left out, or there is no linear head.
-            BadWeights: for weights in low precision.
-        """
-        check_whole(self.name, network, blocks, sum(map(self.covers, network.trainable())))
+        """Keep no state: directions are hashes of the seed and the update."""
+        self.check_whole(network, blocks)
         self._places(network)
         return {}
 
@@ -96,11 +78,11 @@ class SIGReg(Method):
         read = Reading(given, heads)
         context.outputs(batch, read)
         of = dict(zip(hidden, points.values(), strict=True))
-        found = [_samples(z, of[layer].members, of[layer].units) for layer, z in given.found]
-        found += [_samples(z, getattr(layer, "members", 0), 0) for layer, z in read.found]
+        features = [_samples(z, of[layer].members, of[layer].units) for layer, z in given.found]
+        features += [_samples(z, getattr(layer, "members", 0), 0) for layer, z in read.found]
         terms = [
             distance_to_normal(rows, self._directions(context, place, rows)).sum()
-            for place, rows in enumerate(found)
+            for place, rows in enumerate(features)
         ]
         return self.coef * torch.stack(terms).sum()
 
@@ -108,11 +90,10 @@ class SIGReg(Method):
         """Return the layers or norms that give features, and the heads that read others."""
         groups = [group for group in network.units().groups if group.point is not None]
         read = read_by_heads(network, groups, self.name)
-        points = {g.point.path: g.point for own in read.values() for g in own if g.point}
-        return points, [head for head, own in read.items() if not own]
+        points = {g.point.path: g.point for units in read.values() for g in units if g.point}
+        return points, [head for head, units in read.items() if not units]
 
     def _directions(self, context: Context, place: int, features: Tensor) -> Tensor:
-        """Return unit vectors for the features number `place`, (slices, width)."""
         device = features.device
         unit = torch.arange(self.slices, device=device).unsqueeze(1)
         entry = torch.arange(features.shape[-1], device=device)

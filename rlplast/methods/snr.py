@@ -1,7 +1,4 @@
-"""SNR: a unit that is silent for much longer than is usual for it starts anew.
-
-Source: Farias & Jozefiak 2024, Algorithm 1; details of their SelfNormalizedResets' `snr.py`.
-"""
+"""SNR, self-normalized resets: Farias & Jozefiak 2024, Algorithm 1; details of their `snr.py`."""
 
 import math
 from collections.abc import Sequence
@@ -20,13 +17,7 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit
 from rlplast.core.network.network import Network
 from rlplast.core.network.units import Part, UnitGroup
-from rlplast.methods.recycling import (
-    counters,
-    largest_size,
-    recycle,
-    reset_counts,
-    uniform_rows,
-)
+from rlplast.methods.recycling import counters, largest_size, recycle, reset_counts, uniform_rows
 
 __all__ = ["Snr"]
 
@@ -42,21 +33,21 @@ class Snr(Method):
     weights drawn anew, bias and outgoing weights 0, norm entries 1 and 0, and the optimizer
     forgets these entries (``step``, which a tensor shares, is kept). Every `refresh` updates τ
     becomes the `percentile` of the unit's own gaps between firings, or grows by `expansion` if that
-    would not lower it. Output layers, residual streams and tied weights have no such units. List
-    it with ``every: 1 updates``: with other schedules a firing counts as one update.
+    would not lower it. List it with ``every: 1 updates``: with other schedules a firing counts as
+    one update.
 
     A layer's histogram has units · (tau_max + 2) 32-bit numbers: 41 MB for 512 units.
 
     Attributes:
         percentile: 1 − η, where η is how improbable a silence must be.
-        tau_init: first threshold, in samples; null for `tau_max`.
+        tau_init: first threshold, in samples; None for `tau_max`.
         tau_max: largest threshold, in samples.
-        tau_min: least threshold, in samples; null for the batch size.
+        tau_min: least threshold, in samples; None for the batch size.
         refresh: updates between two refreshments of the thresholds (the paper's code counts 16
             tasks; there are none here).
         expansion: factor by which a threshold grows.
         empty: a unit without gaps: keep its threshold, or, as the official code, take the least.
-        eps: a unit fires where |h| is larger; null for h > 0, which only ReLUs have.
+        eps: a unit fires where |h| is larger; None for h > 0, which only ReLUs have.
     """
 
     reads: ClassVar[tuple[str, ...]] = ("activations", "moments")
@@ -72,12 +63,7 @@ class Snr(Method):
     eps: NonNegativeFloat | None = None
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Return ages, thresholds and histograms of each layer.
-
-        Raises:
-            NothingToEdit: if there are no hidden units.
-            ConfigError: for a nonlinearity that is never silent, without `eps`.
-        """
+        """Return ages, thresholds and histograms of each layer."""
         groups = network.units_in(blocks)
         device = blocks[0].view.device
         state = counters(groups, device)
@@ -101,8 +87,8 @@ class Snr(Method):
         edits: list[Edit] = []
         masks: dict[str, Tensor] = {}
         for group in context.units:
-            masks[group.name], own = self._observe(context, state, group)
-            edits += own + reset_counts(state, group, masks[group.name])
+            masks[group.name], books = self._observe(context, state, group)
+            edits += books + reset_counts(state, group, masks[group.name])
         tags = {group.name: i for i, group in enumerate(context.units)}
 
         def draw(group: UnitGroup, part: Part, mask: Tensor) -> Tensor:
@@ -131,10 +117,7 @@ class Snr(Method):
         bins = age_now.where(ended & (age_now <= self.tau_max), self.tau_max + 1)
         rows = bins + torch.arange(group.size, device=h.device) * (self.tau_max + 2)
         counted = gaps[rows] + ended
-        edits: list[Edit] = [
-            Assign(age, age_now.where(~ended, 0)),
-            Assign(drawn, drawn + reset),
-        ]
+        edits: list[Edit] = [Assign(age, age_now.where(~ended, 0)), Assign(drawn, drawn + reset)]
         if not self.captured_key(context.clock):
             edits.append(Assign(gaps, counted.to(gaps.dtype), rows=rows))
         else:

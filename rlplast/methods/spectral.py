@@ -1,7 +1,4 @@
-"""Spectral: keep the largest singular value of every weight matrix near 1.
-
-Source: Lewandowski et al. 2025 (arXiv:2406.06811), spectral regularisation.
-"""
+"""Spectral regularisation: Lewandowski et al. 2025 (arXiv:2406.06811)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,9 +24,8 @@ class Spectral(Method):
     """Pull the largest singular value of every weight towards 1, and biases towards 0.
 
     coef · Σ (σ₁(W)^power − 1)² + ‖b‖^(2·power) over linear and conv layers, and Σ (γ^power − 1)²
-    + Σ β^(2·power) over norm layers. A conv is the matrix (C_out, C_in·kh·kw). Embeddings, single
-    numbers and what is tied to an embedding do not count. σ₁ is uᵀWv, with one step of power
-    iteration per update for u; it begins at θ0's own singular vector.
+    + Σ β^(2·power) over norm layers. A conv is the matrix (C_out, C_in·kh·kw). σ₁ is uᵀWv, with
+    one step of power iteration per update for u; it begins at θ0's own singular vector.
 
     Attributes:
         coef: strength λ.

@@ -1,9 +1,7 @@
-"""Stochastic depth: residual blocks that are left out at random.
-
-Source: Huang et al. 2016.
-"""
+"""Stochastic depth: Huang et al. 2016."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -18,26 +16,16 @@ __all__ = ["StochasticDepth"]
 _DROP_PATHS = ("drop_path", "drop_path1", "drop_path2")  # timm's places for it
 
 
-class BranchDrop:
-    """Drops what a branch adds, for some samples; a forward hook.
-
-    Args:
-        method: the method.
-        p: the share of samples.
-        seed: of the draws.
-    """
-
-    def __init__(self, method: "StochasticDepth", p: float, seed: int) -> None:
-        self.method, self.p, self.seed = method, p, seed
-
-    def __call__(self, layer: nn.Module, args: Any, added: Tensor) -> Tensor:
-        """Return what is added: m·f where the layer drops now, else (1 − p)·f."""
-        updates = self.method.seen(layer)
-        if updates is None:
-            return added * (1 - self.p)
-        samples = 2 if hasattr(layer, "members") else 1  # members of an ensemble come first
-        shape = [n if i < samples else 1 for i, n in enumerate(added.shape)]
-        return added * stays(shape, self.p, updates, self.seed)
+def _drop_branch(
+    method: Dropping, p: float, seed: int, layer: nn.Module, args: Any, added: Tensor
+) -> Tensor:
+    """Return m·f of what a branch adds where it drops now, else (1 − p)·f."""
+    updates = method.seen(layer)
+    if updates is None:
+        return added * (1 - p)
+    samples = 2 if hasattr(layer, "members") else 1  # members of an ensemble come first
+    shape = [n if i < samples else 1 for i, n in enumerate(added.shape)]
+    return added * stays(shape, p, updates, seed)
 
 
 @method("stochastic_depth", key="layers", source="Huang et al. 2016")
@@ -46,12 +34,10 @@ class StochasticDepth(Dropping):
     """Leave out residual blocks at random in training: stochastic depth.
 
     Block l of L, counted from 1, adds nothing for a share p_l of the samples, and its whole branch
-    for the others; elsewhere it adds (1 − p_l) times its branch, which is the mean. The identity
-    path, with a downsampling on it, stays. The two branches of a transformer's block draw apart,
-    and so do members of an ensemble. Blocks are those a network names in ``residual_branches()``
-    (SimBa, ResNet-18, ViT, GPT), or timm's ``drop_path``; a network without any is refused. It
-    drops in training mode where gradients are recorded, as `dropout` does. Weights, norm layers,
-    heads and optimizer state are untouched, followers compute the mean.
+    for the others; where `dropout` would drop nothing it adds (1 − p_l) times its branch, which is
+    the mean. The two branches of a transformer's block draw apart, and so do members of an
+    ensemble. Blocks are those a network names in ``residual_branches()`` (SimBa, ResNet-18, ViT,
+    GPT), or timm's ``drop_path``; a network without any is refused.
 
     Attributes:
         p: the share of the last block.
@@ -62,19 +48,15 @@ class StochasticDepth(Dropping):
     mode: Literal["linear", "uniform"] = "linear"
 
     def places(self, model: nn.Module) -> dict[str, str]:
-        """Return the layers whose outputs blocks add to their stream.
-
-        Raises:
-            NothingToEdit: if there is none.
-        """
-        found = {path: path for block in _branches(model) for path in block}
-        if not found:
+        """Return the layers whose outputs blocks add to their stream."""
+        paths = {path: path for block in _branches(model) for path in block}
+        if not paths:
             raise NothingToEdit(
                 f"stochastic_depth finds no residual blocks in a {type(model).__name__}: a model "
                 "names the layers whose outputs its blocks add in residual_branches(), a list of "
                 "lists of paths"
             )
-        return found
+        return paths
 
     def drop_in(self, model: nn.Module, path: str, seed: int) -> nn.Module:
         """Let a layer drop what it adds."""
@@ -82,7 +64,7 @@ class StochasticDepth(Dropping):
         number = next(i for i, block in enumerate(blocks, 1) if path in block)
         p = self.p if self.mode == "uniform" else self.p * number / len(blocks)
         layer = model.get_submodule(path)
-        layer.register_forward_hook(BranchDrop(self, p, seed))
+        layer.register_forward_hook(partial(_drop_branch, self, p, seed))
         return layer
 
 

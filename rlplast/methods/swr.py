@@ -1,7 +1,4 @@
-"""Soft Weight Rescaling: pull each layer's norm back without changing what the net computes.
-
-Source: SWR paper, Algorithm 1 and Theorems 1-3.
-"""
+"""Soft Weight Rescaling: SWR paper, Algorithm 1 and Theorems 1-3."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,10 +42,9 @@ class Swr(Method):
     """Scale each layer so that its norm drifts back towards its initial value.
 
     c_l = (λ n_l + (1 − λ)‖W_l‖)/‖W_l‖, W_l ← c_l W_l, b_l ← C b_l, in forward order, where C
-    is the product of the factors so far. Made to run after every update. Weights, biases,
-    norm layers' scale and shift are edited, heads too; layers of zero norm are left alone.
-    A tied tensor is refused: it has two places in the order. Embeddings are untouched.
-    Optimizer state is kept and followers are left unless the hook says otherwise.
+    is the product of the factors so far. Made to run after every update. Norm layers and heads are
+    scaled too; layers of zero norm are left alone; a tied tensor, with two places in the order, is
+    refused.
 
     A network that branches has no such order. There (ours) layers whose scale a norm takes out,
     or that lead to the outputs, are chains of their own; of query and key, and of value and
@@ -79,11 +75,6 @@ class Swr(Method):
     approximate: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what the ``printed`` rule does not know.
-
-        Raises:
-            ConfigError: for `rescale_running_stats` or `approximate` with the ``printed`` rule.
-        """
         if self.rescale_running_stats and self.rule != "exact":
             raise ConfigError(
                 f"swr.rescale_running_stats with rule = {self.rule!r}: its C is not the scale of "
@@ -144,14 +135,10 @@ class Swr(Method):
             balanced = torch.stack([root, 1 / root], 1).flatten()
             factors = factors.index_copy(0, order.pairs.flatten(), balanced)
         rows = zip(factors.unbind(), norms.unbind(), strict=True)
+        one, leaks = torch.ones_like(norms[0]), self.rule == "printed"
+        statistics = self.rescale_running_stats
         for layers in order.chains:
-            edits += rescaled(
-                layers,
-                rows,
-                torch.ones_like(norms[0]),
-                leaks=self.rule == "printed",
-                statistics=self.rescale_running_stats,
-            )
+            edits += rescaled(layers, rows, one, leaks=leaks, statistics=statistics)
         return edits
 
     def _order(self, network: Network, blocks: Sequence[Block]) -> Order:
@@ -215,12 +202,10 @@ def _branches(
         for pair in ((query, key), (value, output)):
             if chosen.issuperset(pair):
                 pairs.append(pair)
-                # The bias of the output projection is added to what the pair computes.
-                ones = [_alone(layers[place_of(b)]) for b in pair]
-                chains += [
-                    [o if b is not output else replace(o, bias=None)]
-                    for o, b in zip(ones, pair, strict=True)
-                ]
+                for block in pair:
+                    layer = _alone(layers[place_of(block)])
+                    # The bias of the output projection is added to what the pair computes.
+                    chains.append([replace(layer, bias=None) if block is output else layer])
     done = {layer.weight for chain in chains for layer in chain}
     left = [r for r in layers.values() if weight_of(r) is not None and weight_of(r) not in done]
     if left and not approximate:
@@ -242,8 +227,8 @@ def _attentions(network: Network) -> Iterator[tuple[Block, ...]]:
     for group in (g for g in network.units().groups if g.point is None):
         weights = [part.block for part in group.incoming if part.block.role == "weight"]
         # A key and a value of their own for all samples have no weight that could be scaled.
-        own = getattr(weights[0].module, "bias_k", None)
-        if len(weights) == 3 and own is None:
+        shared_key = getattr(weights[0].module, "bias_k", None)
+        if len(weights) == 3 and shared_key is None:
             yield (*weights, group.outgoing[0].block)
 
 

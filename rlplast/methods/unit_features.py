@@ -1,13 +1,10 @@
-"""Unit features: what the head reads has length 1.
-
-Source: Hussing et al. 2024 (arXiv:2403.05996), output feature normalization (OFN).
-"""
+"""Unit features, output feature normalization (OFN): Hussing et al. 2024 (arXiv:2403.05996)."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.method.method import Method, method
@@ -15,23 +12,17 @@ from rlplast.core.network.network import Network
 from rlplast.core.network.order import last_layers
 from rlplast.core.network.stacked import StackedLinear
 from rlplast.methods.rescaling import NORMALISED_INPUT
+from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["UnitFeatures"]
 
 
-class UnitInput:
-    """Scales each sample of a layer's input to length 1; a forward pre-hook."""
-
-    def __call__(self, layer: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the layer's input, scaled."""
-        return _unit(args[0]), *args[1:]
-
-
-def _unit(x: Tensor) -> Tensor:
-    """Return x/‖x‖ along the last dimension, computed in at least float32; 0 stays 0."""
-    wide = x if x.dtype == torch.float64 else x.float()
+def _scaled(layer: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a layer's inputs, of which the first is x/‖x‖ along the last dimension; 0 stays 0."""
+    x, *others = args
+    wide = at_least_float32(x)
     square = wide.square().sum(-1, keepdim=True)
-    return (wide * torch.where(square > 0, square, 1.0).rsqrt()).to(x.dtype)
+    return (wide * torch.where(square > 0, square, 1.0).rsqrt()).to(x.dtype), *others
 
 
 @method("unit_features", key="layers", source="Hussing et al. 2024, arXiv:2403.05996")
@@ -41,17 +32,11 @@ class UnitFeatures(Method):
 
     The network's last linear layers read φ/‖φ‖ for φ, of each sample, and of each member of a
     stacked critic, alone. A φ of zeros stays 0 and gets its gradient unscaled; there is no ε.
-    Activations for metrics and for methods are those before the scaling. Weights, biases, other
-    layers and optimizer state are untouched; followers get the same.
+    Activations for metrics and for methods are those before the scaling.
     """
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
-        """Let every head scale its input; return their paths.
-
-        Raises:
-            NothingToEdit: if the network's last layers are not known.
-            ConfigError: for a head of another class, or one that scales its input already.
-        """
+        """Let every head scale its input; return their paths."""
         last = last_layers(Network("model", model))
         heads = {path: layer for path, layer in model.named_modules() if path in last}
         if not heads:
@@ -68,6 +53,6 @@ class UnitFeatures(Method):
             if hasattr(layer, NORMALISED_INPUT):
                 raise ConfigError(f"unit_features: {path} scales its input already")
         for layer in heads.values():
-            layer.register_forward_pre_hook(UnitInput())
+            layer.register_forward_pre_hook(_scaled)
             vars(layer)[NORMALISED_INPUT] = True
         return list(heads)

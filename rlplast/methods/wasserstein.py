@@ -1,7 +1,4 @@
-"""Wasserstein: keep the distribution of each tensor's entries, rather than each entry.
-
-Source: Lewandowski et al. 2024 (arXiv:2312.00246, the Wasserstein regulariser).
-"""
+"""The Wasserstein regulariser: Lewandowski et al. 2024 (arXiv:2312.00246)."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -24,9 +21,8 @@ __all__ = ["Wasserstein"]
 class Wasserstein(Method):
     """Pull the sorted entries of every tensor towards its sorted initial entries.
 
-    coef · Σ_l r·Σ_i (sort(θ_l)_i − sort(θ0_l)_i)², a squared 2-Wasserstein distance: a tensor
-    whose entries are those of its start, in any order, costs nothing. Every trainable tensor
-    counts, a stacked critic's members apart; buffers never.
+    coef · Σ_l r·Σ_i (sort(θ_l)_i − sort(θ0_l)_i)², a squared 2-Wasserstein distance. Every
+    trainable tensor counts, a stacked critic's members apart.
 
     Attributes:
         coef: strength λ.

@@ -1,7 +1,4 @@
-"""Weight clipping: no weight leaves a range that its layer's fan-in sets.
-
-Source: Elsayed et al. 2024 (arXiv:2407.01704), Algorithm 1; their code, `weight_clipping.py`.
-"""
+"""Weight clipping: Elsayed et al. 2024 (arXiv:2407.01704), Algorithm 1, `weight_clipping.py`."""
 
 import math
 from collections.abc import Sequence
@@ -26,9 +23,7 @@ class WeightClip(Method):
     """Clip weights and biases to ±kappa/√fan_in.
 
     The fan-in is that of the layer's weight: the inputs of one output unit, a conv's kernel
-    included. A bias takes that of its layer. Norm layers, embeddings, tied tensors and single
-    numbers are untouched. Made to run after every update. Optimizer state is kept and followers
-    are left unless the hook says otherwise.
+    included. A bias takes that of its layer. Made to run after every update.
 
     Attributes:
         kappa: the bound, in units of 1/√fan_in; PyTorch's default initializer draws within ±1.
@@ -41,11 +36,7 @@ class WeightClip(Method):
     include_head: bool = True
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
-        """Keep no state; refuse a scope without a weight to clip.
-
-        Raises:
-            NothingToEdit: if there is none.
-        """
+        """Keep no state; refuse a scope without a weight to clip."""
         check_matrices(network, blocks, self.include_head, self.name)
         return {}
 

@@ -1,19 +1,10 @@
 """Metrics of plasticity, as pure functions of tensors.
 
-- `rlplast.metrics.ranks`: ranks of a matrix, of weights and features alike.
-- `rlplast.metrics.weights`: norms, distances and deviation from isometry of weights.
-- `rlplast.metrics.features`: activations and gradients.
-- `rlplast.metrics.balance`: how the weights of successive layers relate.
-- `rlplast.metrics.paths`: the path through a network along which its layers can stretch most.
-- `rlplast.metrics.curvature`: eigenvalues of a loss's Hessian.
-- `rlplast.metrics.density`: how activations and eigenvalues are distributed.
-- `rlplast.metrics.sketch`: where the weights are, in a few numbers.
-- `rlplast.metrics.outputs`: outputs as a function of weights and inputs.
-- `rlplast.metrics.new_targets`: how well a network still fits new targets.
-- `rlplast.metrics.diagnosis`: whether a network has lost plasticity, in words.
-- `rlplast.metrics.readiness`: how strong and how reliable a loss's gradient is.
-- `rlplast.metrics.units`: units that sleep, units that learn nothing.
-- `rlplast.metrics.calibration`: accuracy and calibration of classifiers.
+Values are 0-d float64 tensors, unless said otherwise. Half precision is worked on in float32.
+Activations are an ordered mapping of layers to post-activation tensors, ``[batch, units]`` or
+``[batch, channels, *space]``, the first hidden layer first; a channel is a unit. Weights are in
+torch's layout: ``[d_out, d_in]`` or ``[C_out, C_in / groups, *kernel]``. Tensors of other shapes,
+and nothing to measure, raise `ConfigError`.
 """
 
 from rlplast.metrics.balance import balancedness, lipschitz_bound, pairwise_balance

@@ -1,12 +1,7 @@
 """Metrics of how the weights of successive layers fit together.
 
-- `lipschitz_bound`: the product of their largest singular values.
-- `balancedness`: their squared size over the smallest that computes the same.
-- `pairwise_balance`: how far the quotient of two layers' norms has moved.
-
-The layers are a chain, in forward order, without norm layers and branches: linear weights ``[d_out,
-d_in]`` and conv weights ``[C_out, C_in, *kernel]``. Where a conv's channels are flattened for a
-linear layer, a channel is as many successive columns.
+The layers are a chain, in forward order, without norm layers and branches. Where a conv's channels
+are flattened for a linear layer, a channel is as many successive columns.
 """
 
 import math
@@ -31,23 +26,14 @@ _SWEEPS, _STILL = 1000, 1e-12  # of balancing; the change of a sweep that counts
 def lipschitz_bound(weights: Sequence[Tensor]) -> Tensor:
     """Product of the layers' spectral norms: a bound on the Lipschitz constant of a chain.
 
-    Nonlinearities between the layers must have slopes of at most 1, such as ReLU and tanh. The same
-    holds for poolings, such as those whose windows do not overlap. For a conv the norm of the
-    matrix (C_out, C_in·kh·kw) is no bound. Times √(kh·kw) it is one, for every stride and padding.
+    Nonlinearities and poolings between the layers must have slopes of at most 1, as ReLU, tanh and
+    poolings whose windows do not overlap. For a conv the norm of the matrix (C_out, C_in·kh·kw) is
+    a bound times √(kh·kw), for every stride and padding.
 
     In a run, a network with branches or norm layers has the product along the path where it is
     largest (`rlplast.metrics.longest_path`). It stands for the lifecycle paper's product over
     layers, and is no bound: branches that are added may stretch more together, and norm layers and
     attention stretch too.
-
-    Args:
-        weights: of the layers of a chain.
-
-    Returns:
-        0-d float64 tensor in ``[0, inf)``.
-
-    Raises:
-        ConfigError: for a tensor of fewer than two dimensions, or no tensor.
 
     Examples:
         >>> lipschitz_bound([2 * torch.eye(3), 0.5 * torch.ones(1, 3, 2, 2)]).item().__round__(3)
@@ -66,15 +52,7 @@ def pairwise_balance(
     """Change of the ratio of two layers' norms since the start of training: |r − r₀|.
 
     r is the norm of the layer that was larger at initialisation, over the norm of the other one.
-
-    Args:
-        first: a weight, any shape.
-        second: another one.
-        first_initial: `first` at initialisation.
-        second_initial: `second` at initialisation.
-
-    Returns:
-        0-d float64 tensor in ``[0, inf]``; not a number if both norms are 0.
+    The value is NaN if both norms are 0.
     """
     now = weight_norm(first), weight_norm(second)
     then = weight_norm(first_initial), weight_norm(second_initial)
@@ -83,11 +61,7 @@ def pairwise_balance(
     return (quotients[0] - quotients[1]).abs()
 
 
-@register(
-    "metrics",
-    "balancedness",
-    source="Saul 2023; SWR paper, Appendix C",
-)
+@register("metrics", "balancedness", source="Saul 2023; SWR paper, Appendix C")
 def balancedness(
     weights: Sequence[Tensor],
     biases: Sequence[Tensor | None],
@@ -108,55 +82,50 @@ def balancedness(
     No step makes the norm larger, whatever p and q. Saul's Algorithm 1 takes smaller steps, roots
     of order 4·max(p, q), for all layers at once, and ends at the same norm.
 
-    Args:
-        weights: of the layers of a chain.
-        biases: their biases, None for none.
-        p: power of the entries of a row.
-        q: power of the rows' norms.
-
     Returns:
-        0-d float64 tensor in ``[1, inf)``; not a number if all parameters are 0. The power −1/q of
-        it is the share in (0, 1] that Saul and SWR's code report.
+        In ``[1, inf)``; NaN if all parameters are 0. Its power −1/q is the share in (0, 1] that
+        Saul and SWR's code report.
 
     Raises:
         ConfigError: if a layer does not read as many inputs as the one before it has outputs, or
-            for a p or q that is not allowed.
+            for a p or q that is not positive.
     """
     for name, value in (("p", p), ("q", q)):
         check_value(f"balancedness: {name}", value, PositiveFloat, 2.0)
     sizes = [None, *(len(w) for w in weights)]  # units before each layer
     powers = [_by_unit(w, units, p) for w, units in zip(weights, sizes, strict=False)]
-    own = [
+    offsets = [
         torch.zeros(len(w), dtype=torch.float64, device=w.device) if b is None else _power(b, p)
         for w, b in zip(weights, biases, strict=True)
     ]
-    size = before = now = _size(powers, own, q / p)
+    size = last = size_now = _size(powers, offsets, q / p)
     for _ in range(_SWEEPS):
         for i in range(len(powers) - 1):
-            row, after = powers[i].sum(1) + own[i], powers[i + 1].sum(1) + own[i + 1]
+            row = powers[i].sum(1) + offsets[i]
+            after = powers[i + 1].sum(1) + offsets[i + 1]
             read = row.pow(q / p)
             slope = torch.where(after > 0, after.pow(q / p - 1), 0)  # of each row downstream
             reads = (powers[i + 1] * slope[:, None]).sum(0)
             alive = (read > 0) & (reads > 0)  # else the smallest size is reached at a = 0 or ∞
             factor = torch.where(alive, (reads / read).pow(p / (q + max(p, q))), 0)  # aᵖ
-            powers[i], own[i] = powers[i] * factor[:, None], own[i] * factor
+            powers[i], offsets[i] = powers[i] * factor[:, None], offsets[i] * factor
             powers[i + 1] = powers[i + 1] * torch.where(alive, 1 / factor, 0)
-        now = _size(powers, own, q / p)
-        if before - now <= _STILL * now:
+        size_now = _size(powers, offsets, q / p)
+        if last - size_now <= _STILL * size_now:
             break
-        before = now
-    return torch.tensor(size / now if now else math.nan, dtype=torch.float64)
+        last = size_now
+    return torch.tensor(size / size_now if size_now else math.nan, dtype=torch.float64)
 
 
 def _power(tensor: Tensor, p: float) -> Tensor:
     return tensor.double().abs().pow(p)
 
 
-def _size(powers: Sequence[Tensor], own: Sequence[Tensor], exponent: float) -> float:
+def _size(powers: Sequence[Tensor], offsets: Sequence[Tensor], exponent: float) -> float:
     """Return ‖W‖^q of entries to the power p, for the exponent q/p."""
     if exponent == 1:  # the sum of all, whatever their rows
-        return sum(float(s.sum()) for s in (*powers, *own))
-    rows = (s.sum(1) + b for s, b in zip(powers, own, strict=True))
+        return sum(float(s.sum()) for s in (*powers, *offsets))
+    rows = (s.sum(1) + b for s, b in zip(powers, offsets, strict=True))
     return sum(float(row.pow(exponent).sum()) for row in rows)
 
 

@@ -1,9 +1,4 @@
-"""How good a classifier's predictions are, and how well it knows.
-
-- `accuracy`: share of right predictions.
-- `ece`: expected calibration error.
-- `mca`: mean accuracy on corrupted images.
-"""
+"""How good a classifier's predictions are, and how well it knows."""
 
 import math
 from collections.abc import Hashable, Mapping
@@ -35,17 +30,9 @@ def _check(scores: Tensor, labels: Tensor) -> None:
 
 
 def accuracy(scores: Tensor, labels: Tensor) -> Tensor:
-    """Return the share of samples whose label has the largest score.
+    """Return the share of samples whose label has the largest score; NaN if a score is NaN.
 
-    Args:
-        scores: logits or probabilities, ``[n, classes]``.
-        labels: classes as whole numbers, ``[n]``.
-
-    Returns:
-        0-d float64 tensor in ``[0, 1]``; NaN if a score is NaN.
-
-    Raises:
-        ConfigError: for other shapes, no samples, or labels that are no classes.
+    `scores` are logits or probabilities, ``[n, classes]``, `labels` whole numbers, ``[n]``.
     """
     _check(scores, labels)
     right = (scores.argmax(1) == labels).double().mean()
@@ -53,29 +40,21 @@ def accuracy(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 @register(
-    "metrics",
-    "ece",
-    source="Guo et al. 2017, 'On Calibration of Modern Neural Networks', eq. 3",
+    "metrics", "ece", source="Guo et al. 2017, 'On Calibration of Modern Neural Networks', eq. 3"
 )
 def ece(
     scores: Tensor, labels: Tensor, *, bins: PositiveInt = 15, probabilities: bool = False
 ) -> Tensor:
     """Expected calibration error: gap between confidence and accuracy, averaged over bins.
 
-    The confidence of a prediction is its largest probability. Bins have equal widths. The bin
-    ((m − 1)/bins, m/bins] is weighted by the share of predictions in it.
+    The confidence of a prediction is its largest probability. The bin ((m − 1)/bins, m/bins] is
+    weighted by the share of predictions in it. The value is NaN if a score is not finite.
 
     Args:
         scores: logits, ``[n, classes]``.
         labels: classes as whole numbers, ``[n]``.
-        bins: number of bins, at least 1.
+        bins: number of bins, all of one width.
         probabilities: whether `scores` are probabilities already.
-
-    Returns:
-        0-d float64 tensor in ``[0, 1]``; NaN if a score is not finite.
-
-    Raises:
-        ConfigError: for other shapes, no samples, labels that are no classes, or no bin.
 
     Examples:
         >>> import torch
@@ -98,18 +77,7 @@ def ece(
     "metrics", "mca", source="Hendrycks & Dietterich 2019, 'Benchmarking Neural Network Robustness'"
 )
 def mca(accuracies: Mapping[Hashable, float]) -> float:
-    """Mean accuracy over all corruptions and severities, with equal weights.
-
-    Args:
-        accuracies: accuracy in ``[0, 1]`` by corruption and severity.
-
-    Raises:
-        ConfigError: if there are none.
-
-    Examples:
-        >>> mca({("fog", 1): 0.75, ("fog", 2): 0.25})
-        0.5
-    """
+    """Mean accuracy over all corruptions and severities, with equal weights."""
     if not accuracies:
         raise ConfigError("mca: there are no corruptions")
     return math.fsum(accuracies.values()) / len(accuracies)

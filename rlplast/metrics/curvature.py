@@ -1,10 +1,5 @@
 """Curvature of a loss: eigenvalues of its Hessian, by products with vectors.
 
-- `products`: v ↦ Hv, by differentiating twice.
-- `hessian_max_eigenvalue`, `hessian_spectral_norm`: by Lanczos' method.
-- `hessian_spectrum`: nodes and weights of the density of eigenvalues, by the same from many starts.
-- `Spectrum`: those, their smoothed density, and the few numbers that a run logs.
-
 The Hessian is that of the mean loss of one batch in all trainable parameters of a network. It is
 never built: a product costs two backward passes. Draws come from a generator of its own.
 """
@@ -35,36 +30,26 @@ IN_A_RUN = {"probes": 10, "steps": 30}  # 300 products a measurement
 
 
 def products(loss: Tensor, parameters: Sequence[Tensor]) -> Product:
-    """Return v ↦ Hv, for the Hessian H of a loss in its parameters.
+    """Return v ↦ Hv for vectors (entries,), for the Hessian H of a loss in its parameters.
 
-    Args:
-        loss: 0-d; its graph must be differentiable twice, which attention's fast kernels are not.
-        parameters: any shapes, of one device; entries are counted in their order.
-
-    Returns:
-        A function of a vector, shape (entries,); it may be called again and again.
+    The graph of the 0-d loss must be differentiable twice, which attention's fast kernels are not.
+    Entries are counted in the order of the parameters, all on one device.
     """
-    own = list(parameters)
-    sizes, shapes = [p.numel() for p in own], [p.shape for p in own]
-    options: dict[str, Any] = {
-        "retain_graph": True,
-        "allow_unused": True,
-        "materialize_grads": True,
-    }
-    found = torch.autograd.grad(loss, own, create_graph=True, **options)
-    gradients = [g.to_dense() if g.is_sparse else g for g in found]
-    bent = [g.requires_grad for g in gradients]  # the gradient of a linear loss is constant
+    sizes, shapes = [p.numel() for p in parameters], [p.shape for p in parameters]
+    options: Any = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+    first = torch.autograd.grad(loss, parameters, create_graph=True, **options)
+    gradients = [g.to_dense() if g.is_sparse else g for g in first]
+    # The gradient of a linear loss is constant.
+    bent = [i for i, gradient in enumerate(gradients) if gradient.requires_grad]
 
     def product(vector: Tensor) -> Tensor:
-        parts = [v.view(s) for v, s in zip(vector.split(sizes), shapes, strict=True)]
-        kept = [i for i, curved in enumerate(bent) if curved]
-        if not kept:
+        if not bent:
             return torch.zeros_like(vector)
-        found = torch.autograd.grad(
-            [gradients[i] for i in kept], own, [parts[i].to(gradients[i]) for i in kept], **options
-        )
-        dense = (f.to_dense() if f.is_sparse else f for f in found)
-        return torch.cat([f.flatten() for f in dense]).to(vector)
+        parts = [v.view(s) for v, s in zip(vector.split(sizes), shapes, strict=True)]
+        weights = [parts[i].to(gradients[i]) for i in bent]
+        images = torch.autograd.grad([gradients[i] for i in bent], parameters, weights, **options)
+        dense = (image.to_dense() if image.is_sparse else image for image in images)
+        return torch.cat([image.flatten() for image in dense]).to(vector)
 
     return product
 
@@ -76,16 +61,7 @@ def _start(parameters: Sequence[Tensor], seed: int) -> Tensor:
 
 
 def _lanczos(product: Product, vector: Tensor, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield, after each product, the tridiagonal matrix so far and how long the next vector is.
-
-    All vectors stay in memory, and each is made orthogonal to all before it. Where products are
-    float32, orthogonality to the last two alone would be lost within 20 steps.
-
-    Args:
-        product: v ↦ Hv.
-        vector: the start, shape (entries,), float64.
-        steps: most products.
-    """
+    """Yield, after each product, the tridiagonal matrix so far and how long the next vector is."""
     steps = min(check_value("hessian: steps", steps, PositiveInt, STEPS), len(vector))
     basis = vector.new_zeros(steps, len(vector))
     diagonal, beside = [], []
@@ -94,6 +70,7 @@ def _lanczos(product: Product, vector: Tensor, steps: int) -> Iterator[tuple[Ten
         image = product(basis[i])
         diagonal.append(basis[i] @ image)
         known = basis[: i + 1]
+        # With products in float32, orthogonality to the last two alone is lost within 20 steps.
         for _ in range(2):  # twice is enough
             image = image - known.mT @ (known @ image)
         length = torch.linalg.vector_norm(image)
@@ -116,7 +93,7 @@ def _extreme(
     seed: int,
     choose: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """Return the eigenvalue that `choose` gives the place of, among some in ascending order."""
+    """Return the eigenvalue at the place that `choose` gives, among some in ascending order."""
     value = torch.full((), torch.nan, dtype=torch.float64, device=parameters[0].device)
     start = _start(parameters, seed)
     for matrix, length in _lanczos(products(loss, parameters), start, steps):
@@ -151,10 +128,7 @@ def hessian_spectral_norm(
         seed: seed of the first vector.
 
     Returns:
-        0-d float64 tensor in ``[0, inf)``; not a number where a product is not finite.
-
-    Raises:
-        ConfigError: for steps below 1.
+        In ``[0, inf)``; NaN where a product is not finite.
     """
     return _extreme(
         loss, parameters, steps, tolerance, seed, lambda values: values.abs().argmax()
@@ -171,21 +145,8 @@ def hessian_max_eigenvalue(
 ) -> Tensor:
     """Largest eigenvalue of the loss's Hessian: its sharpness.
 
-    A negative eigenvalue of larger size is passed over.
-
-    Args:
-        loss: 0-d tensor whose graph is differentiable twice.
-        parameters: parameters of the Hessian, all on one device.
-        steps: most Hessian-vector products. The estimate is a lower bound. As many float64 copies
-            of all parameters are kept in memory.
-        tolerance: as in `hessian_spectral_norm`.
-        seed: seed of the first vector.
-
-    Returns:
-        0-d float64 tensor; not a number where a product is not finite.
-
-    Raises:
-        ConfigError: for steps below 1.
+    A negative eigenvalue of larger size is passed over. Arguments are those of
+    `hessian_spectral_norm`; the value is NaN where a product is not finite.
     """
     return _extreme(loss, parameters, steps, tolerance, seed, lambda values: values.argmax())
 
@@ -228,16 +189,12 @@ class Spectrum:
 
 @register("metrics", "hessian_spectrum", source="Ghorbani et al. 2019, stochastic Lanczos")
 def hessian_spectrum(
-    loss: Tensor,
-    parameters: Sequence[Tensor],
-    probes: int = 10,
-    steps: int = 80,
-    seed: int = 0,
+    loss: Tensor, parameters: Sequence[Tensor], probes: int = 10, steps: int = 80, seed: int = 0
 ) -> Spectrum:
     """Density of the Hessian's eigenvalues; a run logs four numbers of it.
 
     Each probe is a random unit vector. Lanczos with full re-orthogonalisation turns H into a
-    tridiagonal matrix. Its eigenvalues are the nodes, and the squared first components of its
+    tridiagonal matrix, whose eigenvalues are the nodes; the squared first components of its
     eigenvectors are their weights. The mean over probes estimates the density. A run uses
     `IN_A_RUN` (ours) and logs `Spectrum.summary`.
 
@@ -250,15 +207,12 @@ def hessian_spectrum(
         seed: seed of the vectors.
     """
     product = products(loss, parameters)
-    found = [_nodes(product, _start(parameters, seed + i), steps) for i in range(probes)]
-    nodes = torch.cat([nodes for nodes, _ in found])
-    weights = torch.cat([weights for _, weights in found]) / probes
-    order = nodes.argsort()
-    return Spectrum(nodes[order], weights[order])
-
-
-def _nodes(product: Product, vector: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """Return nodes and weights of one probe."""
-    *_, (matrix, _) = _lanczos(product, vector, steps)
-    values, vectors = torch.linalg.eigh(matrix)
-    return values, vectors[0].square()
+    nodes, weights = [], []
+    for number in range(probes):
+        *_, (matrix, _) = _lanczos(product, _start(parameters, seed + number), steps)
+        values, vectors = torch.linalg.eigh(matrix)
+        nodes.append(values)
+        weights.append(vectors[0].square())
+    all_nodes, all_weights = torch.cat(nodes), torch.cat(weights) / probes
+    order = all_nodes.argsort()
+    return Spectrum(all_nodes[order], all_weights[order])

@@ -1,9 +1,4 @@
-"""How values are distributed: densities of a few numbers, which a run can log.
-
-- `Density`: a density over cells of equal width.
-- `activation_histogram`: the density of activations.
-- `hessian_density`: the density of a Hessian's eigenvalues; `smoothed` is its last step.
-"""
+"""How values are distributed: densities of a few numbers, which a run can log."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -48,13 +43,6 @@ def activation_histogram(activations: Mapping[str, Tensor], *, cells: int = 50) 
 
     If all are equal, the cells reach from 0.5 below to 0.5 above. If one is not finite, all numbers
     are NaN.
-
-    Args:
-        activations: of any shape, by layer.
-        cells: number of cells, at least 1.
-
-    Raises:
-        ConfigError: if there are none.
     """
     if not activations:
         raise ConfigError("activation_histogram: there are no activations of a hidden layer")
@@ -66,30 +54,19 @@ def activation_histogram(activations: Mapping[str, Tensor], *, cells: int = 50) 
     place = ((values - low) / width).nan_to_num(0).long().clamp(0, cells - 1)
     counts = torch.bincount(place, minlength=cells)
     finite = values.isfinite().all()
-    found = (low, high, counts / (len(values) * width))
-    return Density(*(torch.where(finite, own, torch.nan) for own in found))
+    parts = (low, high, counts / (len(values) * width))
+    return Density(*(torch.where(finite, part, torch.nan) for part in parts))
 
 
 @register(
     "metrics", "hessian_density", source="Ghorbani et al. 2019, stochastic Lanczos quadrature"
 )
 def hessian_density(
-    loss: Tensor,
-    parameters: Sequence[Tensor],
-    probes: int = 10,
-    steps: int = 80,
-    seed: int = 0,
+    loss: Tensor, parameters: Sequence[Tensor], probes: int = 10, steps: int = 80, seed: int = 0
 ) -> Density:
     """Density of the Hessian's eigenvalues, `hessian_spectrum` smoothed; a run logs all of it.
 
-    A run uses `IN_A_RUN` as for `hessian_spectrum`.
-
-    Args:
-        loss: 0-d tensor whose graph is differentiable twice.
-        parameters: parameters of the Hessian, all on one device.
-        probes: number of random vectors.
-        steps: Lanczos steps per probe, at most the number of parameters.
-        seed: seed of the vectors.
+    Arguments, and their values in a run, are those of `hessian_spectrum`.
     """
     return smoothed(hessian_spectrum(loss, parameters, probes, steps, seed))
 

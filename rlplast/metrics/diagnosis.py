@@ -1,9 +1,4 @@
-"""Whether a network has lost plasticity, in words.
-
-- `diagnose_network`: fits new targets from the network's weights, from its initial weights and
-  from fresh ones, and compares what else changed.
-- `NetworkDiagnosis`, `Fit`, `Sign`: what it found.
-"""
+"""Whether a network has lost plasticity, in words."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -14,15 +9,14 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from rlplast.core.errors import NothingToEdit
 from rlplast.core.mean_interval import student
-from rlplast.core.method.context import Activations, Source
+from rlplast.core.method.context import Source
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import swapped
 from rlplast.core.network.network import Network
 from rlplast.core.rng import torch_stream
 from rlplast.core.validation import check_value
-from rlplast.metrics.features import dormant_ratio, last_features
+from rlplast.metrics.features import by_member, dormant_ratio, known_activations, last_features
 from rlplast.metrics.new_targets import Start, fit_errors
 from rlplast.metrics.ranks import effective_rank
 
@@ -151,36 +145,34 @@ def diagnose_network(
     outputs = functools.partial(source.outputs, network.name, batch)
     fitted = fit_errors(network, outputs, starts, targets, updates, lr, seed)
     # A fit that diverged, whose error may be NaN, has fitted nothing.
-    errors = [[e if e < VARIANCE else VARIANCE for e in own] for own in fitted]
-    now, new, *old = (1 - sum(own) / targets / VARIANCE for own in errors)
+    errors = [[e if e < VARIANCE else VARIANCE for e in per_target] for per_target in fitted]
+    now, new, *old = (1 - sum(per_target) / targets / VARIANCE for per_target in errors)
     behind = student([(a - b) / VARIANCE for a, b, *_ in zip(*errors, strict=True)])
     fit = Fit(updates, now, old[0] if old else None, new, behind)
     return NetworkDiagnosis(network.name, *_judged(fit), fit, signs)
 
 
 def _judged(fit: Fit) -> tuple[Verdict, str]:
-    """Return the verdict on a fit, and its reason."""
     lost, low, high = fit.behind
     begun = "" if fit.initial is None else f"from its initial weights {fit.initial:.0%}, "
-    found = (
+    text = (
         f"After {fit.updates:,} updates it has fitted {fit.now:.0%} of new random targets on its "
         f"own inputs; {begun}a fresh network {fit.fresh:.0%} "
         f"(difference {_points(lost)} points, 95% interval {_points(high)} to {_points(low)})."
     )
     if fit.fresh < FITTED:
         more = "A fresh network fits too little for a comparison: try more updates, or another lr."
-        return "unclear", f"{found} {more}"
+        return "unclear", f"{text} {more}"
     if low > LOST * fit.fresh:
-        return "lost", found
+        return "lost", text
     if low > MARGIN:
-        return ("slower" if high < LOST * fit.fresh else "slower or lost"), found
+        return ("slower" if high < LOST * fit.fresh else "slower or lost"), text
     if high < MARGIN:
-        return "kept", found
-    return "unclear", f"{found} That may be a loss or none: try more targets."
+        return "kept", text
+    return "unclear", f"{text} That may be a loss or none: try more targets."
 
 
 def _points(behind: float) -> str:
-    """Return how much more it fits than fresh weights, in hundredths."""
     return f"{round(-100 * behind):+d}"
 
 
@@ -200,10 +192,10 @@ def _signs(
             values.append(_measured(source, network, batch))
     signs = []
     for name, (alarms, means) in _SIGNS.items():
-        now, begun, drawn = (found.get(name) for found in values)
-        if now is not None and begun is not None and drawn is not None:
-            alarming = alarms(now, begun if initial else drawn)
-            signs.append(Sign(name, now, begun if initial else None, drawn, alarming, means))
+        now, at_start, drawn = (measured.get(name) for measured in values)
+        if now is not None and at_start is not None and drawn is not None:
+            alarming = alarms(now, at_start if initial else drawn)
+            signs.append(Sign(name, now, at_start if initial else None, drawn, alarming, means))
     return tuple(signs)
 
 
@@ -227,17 +219,10 @@ _SIGNS: Mapping[str, tuple[Callable[[float, float], bool], str]] = {
 @torch.no_grad()
 def _measured(source: Source, network: Network, batch: Any) -> dict[str, float]:
     squares = [block.view.double().square().sum() for block in network.trainable()]
-    found = {"weight_norm": float(torch.stack(squares).sum().sqrt())}
-    try:
-        activations = source.activations(network.name, batch)
-    except NothingToEdit:  # no hidden units are known
-        activations: Activations = {}
-    if activations:
-        members: dict[str, dict[str, Tensor]] = {}
-        for name, activation in activations.items():
-            member = name.partition(".")[0] if name.startswith("[") else ""
-            members.setdefault(member, {})[name] = activation
-        ranks = [float(effective_rank(last_features(own))) for own in members.values()]
-        found["dormant_ratio"] = float(dormant_ratio(activations))
-        found["effective_rank"] = sum(ranks) / len(ranks)
-    return found
+    measured = {"weight_norm": float(torch.stack(squares).sum().sqrt())}
+    if activations := known_activations(source, network.name, batch):
+        members = by_member(activations).values()
+        ranks = [float(effective_rank(last_features(layers))) for layers in members]
+        measured["dormant_ratio"] = float(dormant_ratio(activations))
+        measured["effective_rank"] = sum(ranks) / len(ranks)
+    return measured

@@ -1,39 +1,32 @@
 """Metrics of activations and of gradients.
 
-- `dormant_ratio`, `dormant_ratio_per_layer`, `active_fraction`: dead and active units.
-- `saturation`, `saturation_percentile`: how far tanh units sit on their asymptotes.
-- `feature_norm`, `feature_covariance_distance`: size and change of a representation.
-- `last_features`: the last activations as a matrix, for `srank` and `effective_rank`.
-- `gradient_norm`, `effective_lr`: sizes of a gradient.
-
-Activations are an ordered mapping from layer name to post-activation tensor, first hidden layer
-first: ``[batch, units]``, or ``[batch, channels, *space]`` where the channel is the unit.
-
-All metrics are 0-d float64 tensors, without branches on values and without host
-synchronisation. An activation that is not finite makes a share or a count NaN; it
-never passes for a healthy number.
+None branches on values or makes the host wait. An activation that is not finite makes a share or a
+count NaN; it never passes for a healthy number.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import ConfigError, NothingToEdit
+from rlplast.core.method.context import Activations, Source
 from rlplast.core.registry import register
 from rlplast.metrics.ranks import as_matrix, at_least_float32
 
 __all__ = [
     "active_fraction",
+    "by_member",
     "dormant_ratio",
     "dormant_ratio_per_layer",
     "effective_lr",
     "feature_covariance_distance",
     "feature_norm",
     "gradient_norm",
+    "known_activations",
     "last_features",
     "saturation",
     "saturation_percentile",
@@ -55,6 +48,23 @@ def _checked(activations: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _nan_unless_finite(value: Tensor, tensors: Sequence[Tensor]) -> Tensor:
     finite = torch.stack([tensor.isfinite().all() for tensor in tensors]).all()
     return torch.where(finite, value.double(), torch.nan)
+
+
+def known_activations(source: Source, key: str, batch: Any) -> Activations:
+    """Return a network's activations; none where no hidden units are known."""
+    try:
+        return source.activations(key, batch)
+    except NothingToEdit:
+        return {}
+
+
+def by_member(activations: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """Split the activations of a stacked network by member: ``[0].fc1`` belongs to ``[0]``."""
+    members: dict[str, dict[str, Tensor]] = {}
+    for name, activation in activations.items():
+        member = name.partition(".")[0] if name.startswith("[") else ""
+        members.setdefault(member, {})[name] = activation
+    return members
 
 
 def _share(counts: Sequence[Tensor], tensors: Sequence[Tensor], total: int) -> Tensor:
@@ -82,16 +92,6 @@ def dormant_ratio(
     The unit is dormant if its score is at or below the threshold. In an all-zero layer every unit
     is dormant. Large layers weigh more: this is not the mean of the layers' ratios.
 
-    Args:
-        activations: ``[batch, units]`` or ``[batch, channels, *space]`` by layer.
-        threshold: largest score of a dormant unit, at least 0.
-
-    Returns:
-        0-d float64 tensor in ``[0, 1]``.
-
-    Raises:
-        ConfigError: if there are none, or some have fewer than two dimensions.
-
     Examples:
         >>> activations = {"fc1": torch.tensor([[1.0, 0.0]]), "fc2": torch.ones(1, 2)}
         >>> dormant_ratio(activations).item()
@@ -105,15 +105,7 @@ def dormant_ratio(
 def dormant_ratio_per_layer(
     activations: Mapping[str, Tensor], *, threshold: float = 0.025
 ) -> dict[str, Tensor]:
-    """Return each layer's share of dormant units, defined as in `dormant_ratio`.
-
-    Args:
-        activations: ``[batch, units]`` or ``[batch, channels, *space]`` by layer.
-        threshold: largest score of a dormant unit, at least 0.
-
-    Raises:
-        ConfigError: if there are none, or some have fewer than two dimensions.
-    """
+    """Return each layer's share of dormant units, defined as in `dormant_ratio`."""
     layers = _checked(activations)
     return {
         name: dormant_ratio({name: layer}, threshold=threshold) for name, layer in layers.items()
@@ -122,17 +114,7 @@ def dormant_ratio_per_layer(
 
 @register("metrics", "active_fraction", source="share of positive activations after the ReLU")
 def active_fraction(activations: Mapping[str, Tensor]) -> Tensor:
-    """Share of positive entries among all entries of all layers.
-
-    Args:
-        activations: ``[batch, units]`` or ``[batch, channels, *space]`` by layer.
-
-    Returns:
-        0-d float64 tensor in ``[0, 1]``.
-
-    Raises:
-        ConfigError: if there are none, or some have fewer than two dimensions.
-    """
+    """Share of positive entries among all entries of all layers."""
     layers = list(_checked(activations).values())
     return _share([(layer > 0).sum() for layer in layers], layers, sum(t.numel() for t in layers))
 
@@ -148,16 +130,6 @@ def saturation(
     """Share of saturated entries of all layers, for tanh units: those with |h| above a bound.
 
     `saturation_percentile` is the companion value, the 98th percentile of the magnitude.
-
-    Args:
-        activations: tanh outputs, ``[batch, units]`` or ``[batch, channels, *space]`` by layer.
-        bound: magnitude above which an entry is saturated, in (0, 1).
-
-    Returns:
-        0-d float64 tensor in ``[0, 1]``.
-
-    Raises:
-        ConfigError: if there are none, or some have fewer than two dimensions.
     """
     layers = list(_checked(activations).values())
     counts = [(layer.abs() > bound).sum() for layer in layers]
@@ -176,16 +148,6 @@ def saturation_percentile(
 
     Linear interpolation between order statistics, NumPy's default. For one layer's value,
     pass that layer's activations alone; a run logs these too.
-
-    Args:
-        activations: ``[batch, units]`` or ``[batch, channels, *space]`` by layer.
-        quantile: which quantile to take, in [0, 1].
-
-    Returns:
-        0-d float64 tensor in ``[0, inf)``.
-
-    Raises:
-        ConfigError: if there are none, or some have fewer than two dimensions.
     """
     layers = list(_checked(activations).values())
     magnitudes = torch.cat([layer.abs().flatten().double() for layer in layers])
@@ -200,29 +162,13 @@ def last_features(activations: Mapping[str, Tensor]) -> Tensor:
     """Return the last activations as a matrix ``[batch, features]``, space flattened.
 
     `srank` and `effective_rank` of it are the feature ranks of the literature.
-
-    Args:
-        activations: ``[batch, units]`` or ``[batch, channels, *space]`` by layer, in order.
-
-    Raises:
-        ConfigError: if there are none, or some have fewer than two dimensions.
     """
     return as_matrix(list(_checked(activations).values())[-1])
 
 
 @register("metrics", "feature_norm", source="mean norm of the last hidden layer's rows")
 def feature_norm(activations: Mapping[str, Tensor]) -> Tensor:
-    """Euclidean norm of a sample's features in the last hidden layer, averaged over the batch.
-
-    Args:
-        activations: ``[batch, units]`` or ``[batch, channels, *space]`` by layer, in order.
-
-    Returns:
-        0-d float64 tensor in ``[0, inf)``.
-
-    Raises:
-        ConfigError: if there are none, or some have fewer than two dimensions.
-    """
+    """Euclidean norm of a sample's features in the last hidden layer, averaged over the batch."""
     return torch.linalg.vector_norm(last_features(activations), dim=1, dtype=torch.float64).mean()
 
 
@@ -234,18 +180,9 @@ def feature_norm(activations: Mapping[str, Tensor]) -> Tensor:
 def feature_covariance_distance(features: Tensor, reference: Tensor) -> Tensor:
     """Frobenius distance of two normalised feature covariances, C = H H^T / ||H||^2.
 
-    C is ``[batch, batch]``, so the two representations may differ in width. Rotating or scaling a
-    representation does not change the distance. For features that are all zero it is NaN.
-
-    Args:
-        features: H, shape ``[batch, units]`` or ``[batch, channels, *space]``.
-        reference: features of the other network on the same batch.
-
-    Returns:
-        0-d float64 tensor in ``[0, sqrt(2)]``.
-
-    Raises:
-        ConfigError: if the batch sizes differ or there are fewer than two dimensions.
+    C is ``[batch, batch]``, so the two representations, of one batch, may differ in width. Rotating
+    or scaling one does not change the distance, which is in ``[0, sqrt(2)]``. For features H that
+    are all zero it is NaN.
     """
     if features.shape[:1] != reference.shape[:1]:
         raise ConfigError(
@@ -263,34 +200,13 @@ def feature_covariance_distance(features: Tensor, reference: Tensor) -> Tensor:
 
 @register("metrics", "gradient_norm", source="root of summed squares over all parameters")
 def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
-    """Norm of all gradients, taken as one long vector.
-
-    Args:
-        gradients: any shapes, all on one device; parameters without a gradient left out.
-
-    Returns:
-        0-d float64 tensor in ``[0, inf)``.
-
-    Raises:
-        ConfigError: if there are no gradients.
-    """
+    """Norm of all gradients, taken as one long vector."""
     return _joint_norm(gradients, "gradients")
 
 
 @register("metrics", "effective_lr", source="gradient norm over parameter norm")
 def effective_lr(gradients: Sequence[Tensor], parameters: Sequence[Tensor]) -> Tensor:
-    """Norm of all gradients, divided by the norm of all parameters.
-
-    Args:
-        gradients: any shapes, all on one device.
-        parameters: the parameters these are the gradients of.
-
-    Returns:
-        0-d float64 tensor in ``[0, inf)``; not finite if all parameters are zero.
-
-    Raises:
-        ConfigError: if there are no gradients or no parameters.
-    """
+    """Norm of all gradients, divided by the norm of all parameters."""
     return _joint_norm(gradients, "gradients") / _joint_norm(parameters, "parameters")
 
 

@@ -1,9 +1,4 @@
-"""Loss of trainability: how much worse a network fits new targets than at its start.
-
-- `trainability`: of any network.
-- `Trainability`: what it found.
-- `fit_errors`: how well copies fit new targets, from any weights.
-"""
+"""Loss of trainability: how much worse a network fits new targets than at its start."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -50,9 +45,7 @@ class Trainability:
 
 
 @register(
-    "metrics",
-    "trainability",
-    source="Lyle et al. 2023, loss of trainability on random targets",
+    "metrics", "trainability", source="Lyle et al. 2023, loss of trainability on random targets"
 )
 def trainability(
     network: Network,
@@ -93,8 +86,8 @@ def trainability(
         lambda block, number: network.initial[block.name],
     ]
     errors = fit_errors(network, outputs, starts, targets, steps, lr, seed)
-    found = student([now - then for now, then in zip(*errors, strict=True)])
-    return Trainability(*found, *map(tuple, errors))
+    interval = student([now - then for now, then in zip(*errors, strict=True)])
+    return Trainability(*interval, *map(tuple, errors))
 
 
 def fit_errors(
@@ -108,17 +101,7 @@ def fit_errors(
 ) -> list[list[float]]:
     """Return the final mean squared errors of `trainability`'s fits, by start and target.
 
-    Args:
-        network: the network, of which nothing changes.
-        outputs: as of `trainability`.
-        starts: the weights of a copy, by Block and number of the target.
-        targets: number of targets.
-        steps: updates of each fit.
-        lr: learning rate; default: the current one of each parameter group.
-        seed: seed of the draws of targets.
-
-    Raises:
-        ConfigError: as `trainability` does.
+    `starts` are the weights of a copy, by Block and number of the target; the rest is as there.
     """
     if not network.optimizers or any(block.copies for block in network.blocks):
         raise ConfigError(
@@ -141,22 +124,22 @@ def fit_errors(
 def _tensors(network: Network, value: Callable[[Block], Tensor]) -> dict[str, Tensor]:
     """Return new parameters and buffers by name, with a value of each Block."""
     module = network.module
-    own = dict(module.named_parameters()) | dict(module.named_buffers())
-    names = {id(tensor): name for name, tensor in own.items()}
-    found = {name: tensor.detach().clone() for name, tensor in own.items()}
+    tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+    names = {id(tensor): name for name, tensor in tensors.items()}
+    copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
     for block in network.blocks:
         name = names[id(getattr(block.module, block.spec.tensor))]
-        block.like(found[name]).copy_(value(block))
-    return found
+        block.like(copies[name]).copy_(value(block))
+    return copies
 
 
 def _outputs(
     network: Network, outputs: Callable[[nn.Module], Tensor | None], tensors: dict[str, Tensor]
 ) -> Tensor:
-    found = outputs(WithWeights(network.module, tensors))
-    if found is None:
+    result = outputs(WithWeights(network.module, tensors))
+    if result is None:
         raise ConfigError(f"trainability: network {network.name!r} has no outputs")
-    return found
+    return result
 
 
 def _fitted(
@@ -190,18 +173,15 @@ def _fitted(
         return float(error())
 
 
-def _renewed(own: torch.optim.Optimizer, copies: dict[int, Tensor], lr: float | None) -> Any:
-    """Return an optimizer like another one, of other parameters and without state.
-
-    What it holds of other networks, as that of a PPO does, is left out.
-    """
-    kind: Any = type(own)
-    base: Any = getattr(own, "base", None)  # of one that wraps another
+def _renewed(optimizer: torch.optim.Optimizer, copies: dict[int, Tensor], lr: float | None) -> Any:
+    """Return an optimizer like another one, of other parameters and without state."""
+    kind: Any = type(optimizer)
+    base: Any = getattr(optimizer, "base", None)  # of one that wraps another
     if base is not None:
         return kind(_renewed(base, copies, lr))
     groups = [
         {**group, "params": [copies[id(p)] for p in group["params"] if id(p) in copies]}
         | ({} if lr is None else {"lr": lr})
-        for group in own.param_groups
+        for group in optimizer.param_groups
     ]
     return kind([group for group in groups if group["params"]])

@@ -1,8 +1,4 @@
-"""Metrics of outputs, measured in a run: kernels and gradients per sample, slopes, churn.
-
-- `measure_outputs`: those of one network.
-- `weights_of`: copies of a module's tensors, for the next time.
-"""
+"""Metrics of outputs, measured in a run: kernels and gradients per sample, slopes, churn."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -45,13 +41,7 @@ def measure_outputs(
 ) -> Values:
     """Return the values of metrics of `OF_OUTPUTS` by name, of an ensemble by member.
 
-    Args:
-        trainable: what trains.
-        network: one of its networks.
-        batch: the probe batch.
-        names: of the metrics.
-        number: number of the probe stream.
-        before: weights and buffers of the time before; None if there was none.
+    `number` is that of the probe stream, `before` weights and buffers of the time before.
     """
     values = Values()
     if "gradient_covariance" in names:
@@ -83,7 +73,7 @@ def measure_outputs(
             if slopes is not None:
                 values[f"lipschitz_estimate{member}"] = asked["lipschitz_estimate"](slopes)
     if "trainability" in asked:
-        found = asked["trainability"](
+        result = asked["trainability"](
             network,
             lambda module: trainable.outputs(network.name, batch, module),
             targets=TARGETS,
@@ -91,8 +81,8 @@ def measure_outputs(
             lr=network.optimizers[0].defaults["lr"],  # its schedule may be at its end
             seed=number,
         )
-        values |= {"trainability": found.lost}
-        values |= {"trainability/low": found.low, "trainability/high": found.high}
+        values |= {"trainability": result.lost}
+        values |= {"trainability/low": result.low, "trainability/high": result.high}
     return values
 
 
@@ -115,7 +105,6 @@ def _members(network: Network) -> list[tuple[str, slice]]:
 
 
 def _sum(trainable: Trainable, key: str, columns: slice, one: Any) -> Tensor:
-    """Return the sum of a sample's outputs."""
     return cast(Tensor, trainable.outputs(key, one)).flatten(1)[:, columns].sum()
 
 
@@ -123,5 +112,5 @@ def _slopes(trainable: Trainable, network: Network, number: int, columns: slice)
     """Return the input Jacobians of some samples; None of a network that reads indices."""
     noted = NotedInputs(network.module)
     some = trainable.outputs(network.name, trainable.sample(SAMPLES, number), noted)
-    own = cast(Tensor, some).flatten(1)[:, columns]
-    return input_jacobians(own, noted.inputs) if noted.inputs else None
+    columns_seen = cast(Tensor, some).flatten(1)[:, columns]
+    return input_jacobians(columns_seen, noted.inputs) if noted.inputs else None

@@ -1,11 +1,4 @@
-"""Metrics of a network's outputs as a function of its weights, and of its inputs.
-
-- `gradient_rows`: gradients of several numbers, one a row.
-- `ntk_effective_rank`, `ntk_srank`: how many directions updates of samples have.
-- `gradient_covariance`: whether samples pull in one direction.
-- `input_jacobians`, `lipschitz_estimate`: how fast outputs move with the input.
-- `churn`, `churn_size`, `churn_argmax`: how far they have moved since other weights.
-"""
+"""Metrics of a network's outputs as a function of its weights, and of its inputs."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -32,18 +25,16 @@ __all__ = [
 
 
 def gradient_rows(values: Iterable[Tensor], parameters: Sequence[Tensor]) -> Tensor:
-    """Return the gradient of each value, (values, entries of all parameters).
+    """Return the gradient of each 0-d value, (values, entries of all parameters), on one device.
 
-    Args:
-        values: 0-d; each is made when its turn comes, so one graph is kept at a time.
-        parameters: what they are differentiated in, of one device; no part in one gives zeros.
+    Each value is made when its turn comes, so one graph is kept at a time.
     """
     rows = []
     for value in values:
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             value, parameters, allow_unused=True, materialize_grads=True, retain_graph=True
         )
-        dense = [g.to_dense() if g.is_sparse else g for g in found]
+        dense = [g.to_dense() if g.is_sparse else g for g in gradients]
         rows.append(torch.cat([at_least_float32(g).flatten() for g in dense]))
     return torch.stack(rows)
 
@@ -60,14 +51,9 @@ def _gram(gradients: Tensor) -> Tensor:
 def ntk_effective_rank(gradients: Tensor) -> Tensor:
     """Effective rank of the empirical NTK: exponential of its eigenvalues' entropy.
 
-    The neural tangent kernel (NTK) is N_ij = ⟨∇f(x_i), ∇f(x_j)⟩. In a run f is the sum of all
-    outputs (Mohamadi et al. 2023), for each ensemble member by itself. A run uses 32 samples.
-
-    Args:
-        gradients: ∇f(x_i) of every sample, shape ``[samples, parameters]``.
-
-    Returns:
-        0-d float64 tensor in ``[1, samples]``; 0 if all gradients are 0.
+    The neural tangent kernel (NTK) is N_ij = ⟨∇f(x_i), ∇f(x_j)⟩; `gradients` are these ∇f,
+    ``[samples, parameters]``. In a run f is the sum of all outputs (Mohamadi et al. 2023), for each
+    ensemble member by itself, of 32 samples. The value is 0 if all gradients are 0.
 
     Examples:
         >>> ntk_effective_rank(torch.eye(3)).item().__round__(6)
@@ -80,11 +66,7 @@ def ntk_effective_rank(gradients: Tensor) -> Tensor:
 def ntk_srank(gradients: Tensor) -> Tensor:
     """Smallest number of eigenvalues of the empirical NTK that hold 99% of their sum.
 
-    Args:
-        gradients: as for `ntk_effective_rank`.
-
-    Returns:
-        0-d float64 tensor holding a whole number in ``[1, samples]``; 0 if all gradients are 0.
+    `gradients` are those of `ntk_effective_rank`; the value is 0 if all of them are 0.
     """
     return srank(_gram(gradients))
 
@@ -93,14 +75,9 @@ def ntk_srank(gradients: Tensor) -> Tensor:
 def gradient_covariance(gradients: Tensor) -> Tensor:
     """Mean cosine between the loss gradients of two samples.
 
-    It is 1 if all samples pull the same way, 0 if their gradients are orthogonal, and below 0 if
-    they undo each other. Samples whose gradient is 0 are left out. A run uses 32 samples.
-
-    Args:
-        gradients: of the loss of every sample, shape ``[samples, parameters]``.
-
-    Returns:
-        0-d float64 tensor in ``[-1, 1]``; not a number with fewer than two gradients.
+    It is 1 if all samples pull the same way, 0 if their gradients, ``[samples, parameters]``, are
+    orthogonal, and below 0 if they undo each other. Samples whose gradient is 0 are left out; it is
+    NaN with fewer than two others. A run uses 32 samples.
 
     Examples:
         >>> gradient_covariance(torch.tensor([[1.0, 0.0], [3.0, 0.0], [0.0, 0.0]])).item()
@@ -116,9 +93,6 @@ def gradient_covariance(gradients: Tensor) -> Tensor:
 
 class NotedInputs(nn.Module):
     """A module that notes what it is called with, as leaves of the graph.
-
-    Args:
-        module: the module.
 
     Attributes:
         inputs: of the last call; without indices, which have no gradient.
@@ -143,16 +117,14 @@ def _leaf(tensor: Tensor) -> Tensor:
 def input_jacobians(outputs: Tensor, inputs: Sequence[Tensor]) -> Tensor:
     """Return ∂f/∂x of every sample, (samples, outputs, entries of all inputs).
 
-    Args:
-        outputs: (samples, outputs); a sample's must depend on its own inputs alone.
-        inputs: (samples, …) each.
+    A sample's outputs, (samples, outputs), must depend on its own inputs alone, (samples, …) each.
     """
     rows = []
     for column in outputs.flatten(1).unbind(1):
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             column.sum(), inputs, retain_graph=True, allow_unused=True, materialize_grads=True
         )
-        rows.append(torch.cat([g.flatten(1) for g in found], dim=1))
+        rows.append(torch.cat([g.flatten(1) for g in gradients], dim=1))
     return torch.stack(rows, dim=1)
 
 
@@ -160,15 +132,10 @@ def input_jacobians(outputs: Tensor, inputs: Sequence[Tensor]) -> Tensor:
 def lipschitz_estimate(jacobians: Tensor) -> Tensor:
     """Largest ‖∂f/∂x‖₂ on a batch: the steepest slope of the outputs in the inputs.
 
-    x is the input of the module: bytes of frames, normalised images, or observations and actions.
-    Of a chain without norm layers the value is at most `lipschitz_bound`. A run uses 32 samples. A
-    network that reads indices, such as a GPT, has no value.
-
-    Args:
-        jacobians: of every sample, shape ``[samples, outputs, inputs]``.
-
-    Returns:
-        0-d float64 tensor in ``[0, inf)``.
+    x is the input of the module: bytes of frames, normalised images, or observations and actions;
+    `jacobians` are ``[samples, outputs, inputs]``. Of a chain without norm layers the value is at
+    most `lipschitz_bound`. A run uses 32 samples. A network that reads indices, such as a GPT, has
+    no value.
     """
     wide = jacobians.double()
     return torch.linalg.eigvalsh(wide @ wide.mT).amax().clamp(min=0).sqrt()
@@ -180,28 +147,13 @@ def churn(now: Tensor, before: Tensor) -> Tensor:
 
     A run compares with the previous measurement of metrics, so the first one has no value. The
     weights of the previous measurement are saved with the run.
-
-    Args:
-        now: outputs, any shape.
-        before: outputs with other weights.
-
-    Returns:
-        0-d float64 tensor in ``[0, inf)``.
     """
     return (now.double() - before.double()).square().mean()
 
 
 @register("metrics", "churn_size", source="Tang et al. 2024; mean change of values")
 def churn_size(now: Tensor, before: Tensor) -> Tensor:
-    """Mean absolute change of the outputs on one batch; see `churn`.
-
-    Args:
-        now: outputs, any shape.
-        before: outputs with other weights.
-
-    Returns:
-        0-d float64 tensor in ``[0, inf)``.
-    """
+    """Mean absolute change of the outputs on one batch; see `churn`."""
     return (now.double() - before.double()).abs().mean()
 
 
@@ -209,13 +161,6 @@ def churn_size(now: Tensor, before: Tensor) -> Tensor:
 def churn_argmax(now: Tensor, before: Tensor) -> Tensor:
     """Share of samples whose largest output changed: greedy action, class or token.
 
-    It is meaningful if the outputs are choices, and not for the means of an actor. See `churn`.
-
-    Args:
-        now: outputs, shape ``[samples, choices]``.
-        before: outputs with other weights.
-
-    Returns:
-        0-d float64 tensor in ``[0, 1]``.
+    Outputs are ``[samples, choices]``; those of an actor are no choices. See `churn`.
     """
     return (now.argmax(1) != before.argmax(1)).double().mean()

@@ -1,8 +1,5 @@
 """The path through a network along which its layers can stretch most.
 
-- `LongestPath`: its weights, and the product of their norms.
-- `longest_path`: that of a network, for each member of an ensemble.
-
 A path leads from an input, or from what an embedding looks up, to an output, along the graph that
 autograd records. So it needs no tracing and no declaration, and follows whatever a module computes.
 """
@@ -69,15 +66,15 @@ def longest_path(
         forward(watched)
     ends = [t.grad_fn for t in _tensors(watched.outputs) if t.grad_fn is not None]
     steps = _steps(ends, {id(leaf) for leaf in watched.inputs})
-    found: dict[tuple[str, ...], LongestPath] = {}
+    paths: dict[tuple[str, ...], LongestPath] = {}
     for member in dict.fromkeys(block.spec.member for block in matrices):
-        own: dict[int, list[Block]] = {}
+        by_leaf: dict[int, list[Block]] = {}
         for block in (b for b in matrices if b.spec.member in (member, None)):
-            own.setdefault(leaf_of[id(_held(block))], []).append(block)
-        path = _largest(steps, ends, own)
+            by_leaf.setdefault(leaf_of[id(_held(block))], []).append(block)
+        path = _largest(steps, ends, by_leaf)
         if path is not None:
-            found[() if member is None else (f"[{member}]",)] = path
-    return found
+            paths[() if member is None else (f"[{member}]",)] = path
+    return paths
 
 
 class _Watched(NotedInputs):
@@ -92,7 +89,6 @@ class _Watched(NotedInputs):
 
 
 def _tensors(outputs: object) -> Iterator[Tensor]:
-    """Yield the tensors in what a module returned."""
     if isinstance(outputs, Tensor):
         yield outputs
     elif isinstance(outputs, Mapping | Sequence) and not isinstance(outputs, str):
@@ -115,12 +111,7 @@ def _multiplies(block: Block) -> bool:
 
 @dataclass(frozen=True)
 class _Step:
-    """An operation on what depends on the input.
-
-    Attributes:
-        before: the steps whose results it reads; none if it is where a path begins.
-        weights: ids of the leaves whose tensors it reads, if it may multiply by them.
-    """
+    """An operation on what depends on the input, which reads `before` and maybe `weights` (ids)."""
 
     node: Any
     before: Sequence[Any]
@@ -166,7 +157,7 @@ def _in_order(ends: Sequence[Any]) -> list[Any]:
 
 
 def _largest(
-    steps: Sequence[_Step], ends: Sequence[Any], own: Mapping[int, Sequence[Block]]
+    steps: Sequence[_Step], ends: Sequence[Any], by_leaf: Mapping[int, Sequence[Block]]
 ) -> LongestPath | None:
     """Return the best path to one of the ends; where several Blocks meet the largest counts."""
     factors: dict[Block, Tensor] = {}
@@ -174,7 +165,7 @@ def _largest(
     for step in steps:
         last = max(step.before, key=lambda node: best[node][0], default=None)
         size, block = 0.0 if last is None else best[last][0], None
-        if blocks := [b for leaf in step.weights for b in own.get(leaf, ())]:
+        if blocks := [b for leaf in step.weights for b in by_leaf.get(leaf, ())]:
             factors |= {b: lipschitz_bound([b.view]) for b in blocks if b not in factors}
             block = max(blocks, key=lambda b: _log(factors[b]))
             size += _log(factors[block])

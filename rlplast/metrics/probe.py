@@ -1,7 +1,7 @@
 """Metrics of a run: weights and features measured on a probe batch.
 
-The batch comes from a stream of its own, gradients are taken aside, and nothing of the
-training is touched, so measuring changes no result.
+The batch comes from a stream of its own, and nothing of the training is touched, so measuring
+changes no result.
 """
 
 import itertools
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from rlplast.core.errors import ConfigError, NothingToEdit
-from rlplast.core.method.context import Activations, Source
+from rlplast.core.errors import ConfigError
+from rlplast.core.method.context import Activations
 from rlplast.core.method.hook import Hook
 from rlplast.core.method.readings import OwnSource
 from rlplast.core.network.blocks import Block
@@ -21,7 +21,7 @@ from rlplast.core.network.network import Network
 from rlplast.core.network.order import forward_order, heads
 from rlplast.core.registry import get
 from rlplast.metrics.curvature import IN_A_RUN
-from rlplast.metrics.features import last_features
+from rlplast.metrics.features import by_member, known_activations, last_features
 from rlplast.metrics.output_probe import OF_CHURN, OF_OUTPUTS, measure_outputs, weights_of
 from rlplast.metrics.paths import longest_path
 from rlplast.metrics.readiness import measure_readiness
@@ -93,11 +93,6 @@ def check_names(names: Iterable[str]) -> None:
 class RunMetrics:
     """The metrics of one run, measured again and again.
 
-    Args:
-        names: registry names of metrics.
-        batch_size: samples in the probe batch.
-        hooks: the run's hooks, for what they can tell of themselves.
-
     Attributes:
         before: weights and buffers of the last time, by network, if a metric compares with them.
     """
@@ -136,7 +131,7 @@ class RunMetrics:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; the saved run may have had other metrics."""
-        self.before = {name: dict(own) for name, own in state.get("before", {}).items()}
+        self.before = {name: dict(tensors) for name, tensors in state.get("before", {}).items()}
 
 
 def measure_run(
@@ -149,51 +144,39 @@ def measure_run(
 ) -> dict[str, float]:
     """Return ``metric/<name>/<network>[/<tensor>]`` values of everything that trains.
 
-    Args:
-        trainable: what trains.
-        names: registry names of metrics.
-        batch_size: samples in the probe batch.
-        number: number of the probe stream.
-        hooks: the run's hooks, for what they can tell of themselves.
-        before: weights and buffers of some time before, by network, for metrics of churn.
+    `number` is that of the probe stream; `before` are weights and buffers of some time before, by
+    network, for metrics of churn.
     """
     names = list(names)
     batch = trainable.sample(batch_size, number)
     values: dict[str, float] = {}
     for key, network in trainable.networks.items():
-        found = _weights(network, names) | _chains(network, names) | _units(network, names)
+        of_network = _weights(network, names) | _chains(network, names) | _units(network, names)
         if "lipschitz_bound" in names and network.trainable() and not _layers(network):
-            found |= _longest_path(trainable, network, number)
+            of_network |= _longest_path(trainable, network, number)
         for hook in hooks:
-            own = hook.method.metrics(hook.states[key]) if network in hook.networks else {}
-            found |= {k: v for k, v in own.items() if k.partition("/")[0] in names}
+            of_hook = hook.method.metrics(hook.states[key]) if network in hook.networks else {}
+            of_network |= {k: v for k, v in of_hook.items() if k.partition("/")[0] in names}
         if batch is not None:
             of_hidden = any(name in (*OF_TAPS, *OF_FEATURES) for name in names)
             # A network of one scalar has no hidden layers.
-            if of_hidden and (activations := _with_activations(trainable, key, batch)):
-                found |= _features(activations, names)
+            if of_hidden and (activations := known_activations(trainable, key, batch)):
+                of_network |= _features(activations, names)
             if network.trainable() and any(name in OF_GRADIENTS for name in names):
-                found |= _gradients(network, trainable.loss(key, batch), names)
+                of_network |= _gradients(network, trainable.loss(key, batch), names)
             if network.trainable() and any(name in OF_CURVATURE for name in names):
                 with sdpa_kernel(SDPBackend.MATH):  # the fast ones are differentiable once
-                    found |= _curvature(network, trainable.loss(key, batch), names)
+                    of_network |= _curvature(network, trainable.loss(key, batch), names)
             if network.trainable() and "optimization_readiness" in names:
-                found |= measure_readiness(trainable, network, batch, number)
+                of_network |= measure_readiness(trainable, network, batch, number)
             asked = [name for name in names if name in OF_OUTPUTS]
             if network.trainable() and asked:
                 then = (before or {}).get(key)
-                found |= measure_outputs(trainable, network, batch, asked, number, then)
-        for name, value in found.items():
+                of_network |= measure_outputs(trainable, network, batch, asked, number, then)
+        for name, value in of_network.items():
             metric, _, tensor = name.partition("/")
             values["/".join(["metric", metric, key, *([tensor] if tensor else [])])] = float(value)
     return values
-
-
-def _with_activations(source: Source, key: str, batch: Any) -> Activations:
-    try:
-        return source.activations(key, batch)
-    except NothingToEdit:  # a network without hidden units that are known
-        return {}
 
 
 @torch.no_grad()
@@ -212,8 +195,8 @@ def _weights(network: Network, names: list[str]) -> dict[str, Tensor | float]:
             values[name] = torch.stack(squares).sum().sqrt()
         elif name in OF_ALL_WEIGHTS:
             views = [block.view for block in blocks]
-            own = metric(views, [network.initial[block.name] for block in blocks])
-            values |= {f"{name}/{number}": value for number, value in enumerate(own)}
+            sketch = metric(views, [network.initial[block.name] for block in blocks])
+            values |= {f"{name}/{number}": value for number, value in enumerate(sketch)}
         elif name in (*OF_WEIGHTS, *OF_CHANGE):
             values |= _of_matrices(network, name)
     return values
@@ -227,11 +210,11 @@ def _of_matrices(network: Network, name: str) -> dict[str, Tensor | float]:
     rest = [[start] for start in starts] or [[]] * len(blocks)
     if name == "dfi_scaled":
         rest = [[b.groups] for b in blocks]
-    own = [metric(b.view, *others) for b, others in zip(blocks, rest, strict=True)]
-    values = {f"{name}/{b.name}": value for b, value in zip(blocks, own, strict=True)}
-    if own and name in SUMMED:
-        values[name] = torch.stack(own).sum()
-    elif own and name == "sfe_normalized":
+    per_block = [metric(b.view, *others) for b, others in zip(blocks, rest, strict=True)]
+    values = {f"{name}/{b.name}": value for b, value in zip(blocks, per_block, strict=True)}
+    if per_block and name in SUMMED:
+        values[name] = torch.stack(per_block).sum()
+    elif per_block and name == "sfe_normalized":
         moved = [sfe(b.view, start) for b, start in zip(blocks, starts, strict=True)]
         sizes = [weight_norm(start).square() for start in starts]
         values[name] = torch.stack(moved).sum() / torch.stack(sizes).sum()
@@ -246,11 +229,11 @@ def _chains(network: Network, names: list[str]) -> dict[str, Tensor | float]:
             metric = get("metrics", name).target
             weights = [layer["weight"] for layer in layers]
             views, biases = [b.view for b in weights], [layer.get("bias") for layer in layers]
-            own = "/".join([name, *member])
+            full_name = "/".join([name, *member])
             if name == "lipschitz_bound":
-                values[own] = metric(views)
+                values[full_name] = metric(views)
             elif name == "balancedness":
-                values[own] = metric(views, [None if b is None else b.view for b in biases])
+                values[full_name] = metric(views, [None if b is None else b.view for b in biases])
             else:
                 for first, second in itertools.pairwise(weights):
                     start = (network.initial[b.name] for b in (first, second))
@@ -272,20 +255,20 @@ def _layers(network: Network) -> dict[tuple[str, ...], list[dict[str, Block]]]:
     """Return the layers of a chain in forward order, by member and role; none if it is no chain."""
     key = ("metrics", "chain")
     if key not in network.cache:
-        found: dict[tuple[str, ...], dict[str, dict[str, Block]]] = {}
+        members: dict[tuple[str, ...], dict[str, dict[str, Block]]] = {}
         try:
             paths = [] if len(heads(network)) > 1 else forward_order(network)
         except ConfigError:
             paths = []  # it branches
         for block in network.trainable():
             member = () if block.spec.member is None else (f"[{block.spec.member}]",)
-            found.setdefault(member, {}).setdefault(block.path, {})[block.role] = block
+            members.setdefault(member, {}).setdefault(block.path, {})[block.role] = block
         plain = all(
             path in layers and layers[path].keys() <= {"weight", "bias"}
-            for layers in found.values()
+            for layers in members.values()
             for path in paths
         )
-        chains = {s: [layers[p] for p in paths] for s, layers in found.items()} if plain else {}
+        chains = {s: [layers[p] for p in paths] for s, layers in members.items()} if plain else {}
         network.cache[key] = {member: layers for member, layers in chains.items() if layers}
     return network.cache[key]
 
@@ -319,18 +302,9 @@ def _features(activations: Activations, names: list[str]) -> dict[str, Tensor | 
                     for layer, activation in activations.items()
                 }
         elif name in OF_FEATURES:
-            for member, own in _by_member(activations).items():
-                values["/".join([name, *member])] = metric(last_features(own))
+            for member, layers in by_member(activations).items():
+                values[f"{name}/{member}".rstrip("/")] = metric(last_features(layers))
     return values
-
-
-def _by_member(activations: Activations) -> dict[tuple[str, ...], dict[str, Tensor]]:
-    """Split the activations of a stacked network by member: ``[0].fc1`` belongs to ``[0]``."""
-    found: dict[tuple[str, ...], dict[str, Tensor]] = {}
-    for name, activation in activations.items():
-        member = (name.partition(".")[0],) if name.startswith("[") else ()
-        found.setdefault(member, {})[name] = activation
-    return found
 
 
 def _curvature(network: Network, loss: Tensor, names: list[str]) -> dict[str, Tensor | float]:
@@ -338,12 +312,10 @@ def _curvature(network: Network, loss: Tensor, names: list[str]) -> dict[str, Te
     values: dict[str, Tensor | float] = {}
     for name in names:
         metric = get("metrics", name).target
-        if name == "hessian_spectrum":
-            found = metric(loss, parameters, **IN_A_RUN).summary()
-            values |= {f"{name}/{what}": value for what, value in found.items()}
-        elif name == "hessian_density":
-            found = metric(loss, parameters, **IN_A_RUN).logged()
-            values |= {f"{name}/{what}": value for what, value in found.items()}
+        if name in ("hessian_spectrum", "hessian_density"):
+            result = metric(loss, parameters, **IN_A_RUN)
+            logged = result.summary() if name == "hessian_spectrum" else result.logged()
+            values |= {f"{name}/{what}": value for what, value in logged.items()}
         elif name in OF_CURVATURE:
             values[name] = metric(loss, parameters)
     return values
@@ -362,9 +334,11 @@ def _gradients(network: Network, loss: Tensor, names: list[str]) -> dict[str, Te
             with torch.no_grad():
                 values[name] = get("metrics", name).target(*map(list, zip(*pairs, strict=True)))
         elif name == "grama_share":
-            own = {id(p): g for g, p in pairs}
+            grad = {id(p): g for g, p in pairs}
             blocks = {g.name: g.weight.block for g in network.units().groups if g.point is not None}
-            layers = {k: b.like(own[id(b.param)]) for k, b in blocks.items() if id(b.param) in own}
+            layers = {
+                k: b.like(grad[id(b.param)]) for k, b in blocks.items() if id(b.param) in grad
+            }
             if layers:
                 values[name] = get("metrics", name).target(layers)
     return values

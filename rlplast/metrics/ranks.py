@@ -1,15 +1,8 @@
 """Ranks and norms of one matrix from its singular values, for weights and features alike.
 
-- `as_matrix`: the matrix a weight or a batch of features stands for.
-- `singular_values`: its spectrum, largest first.
-- `spectral_norm`, `srank`, `effective_rank`, `stable_rank`: metrics of one matrix.
-- `spectral_summary`: all four from a single decomposition.
-
-A tensor of more than two dimensions counts as ``[first, the rest flattened]``: a conv
-weight is its ``C_out x (C_in * kh * kw)`` matrix, a conv activation its
-``batch x (channels * H * W)`` matrix. A zero matrix has rank 0 under every definition.
-Half precision is worked on in float32, everything else in its own precision. The
-decomposition itself may make a GPU wait for its error code; nothing else here does.
+A matrix is ``[n, m]``, or ``[n, ...]`` with the rest flattened: a conv weight is its
+``C_out x (C_in * kh * kw)`` matrix. A zero matrix has rank 0 under every definition. The
+decomposition may make a GPU wait for its error code; nothing else here does.
 """
 
 from typing import Annotated
@@ -60,12 +53,6 @@ def singular_values(matrix: Tensor) -> Tensor:
     """Return the singular values of `as_matrix(matrix)`, largest first, in float64.
 
     All are NaN if any entry is not finite, instead of an error from the solver.
-
-    Args:
-        matrix: shape ``[n, m]`` or ``[n, ...]``.
-
-    Raises:
-        ConfigError: for a tensor of fewer than two dimensions.
     """
     # Where gradients are recorded torch asks LAPACK for the vectors too, which may not converge.
     matrix = at_least_float32(as_matrix(matrix.detach()))
@@ -94,39 +81,17 @@ def _stable_rank(sigma: Tensor) -> Tensor:
 
 @register("metrics", "spectral_norm", source="largest singular value")
 def spectral_norm(matrix: Tensor) -> Tensor:
-    """Largest singular value of the matrix.
-
-    Args:
-        matrix: shape ``[n, m]`` or ``[n, ...]``; see `as_matrix`.
-
-    Returns:
-        0-d float64 tensor in ``[0, inf)``.
-
-    Raises:
-        ConfigError: for a tensor of fewer than two dimensions.
-    """
+    """Largest singular value of the matrix."""
     return singular_values(matrix)[0]
 
 
 @register(
-    "metrics",
-    "srank",
-    source="Kumar et al. 2021, 'Implicit Under-Parameterization', section 3",
+    "metrics", "srank", source="Kumar et al. 2021, 'Implicit Under-Parameterization', section 3"
 )
 def srank(matrix: Tensor, *, delta: Annotated[float, Field(gt=0, lt=1)] = 0.01) -> Tensor:
     """Smallest k such that the k largest singular values hold a share 1 - delta of their sum.
 
     This is not the stable rank: see `stable_rank`.
-
-    Args:
-        matrix: shape ``[n, m]`` or ``[n, ...]``; see `as_matrix`.
-        delta: share of the sum of singular values that may be left out, in (0, 1).
-
-    Returns:
-        0-d float64 tensor holding a whole number in ``[1, min(n, m)]``; 0 for a zero matrix.
-
-    Raises:
-        ConfigError: for a tensor of fewer than two dimensions.
 
     Examples:
         >>> srank(torch.eye(100)).item()
@@ -137,46 +102,18 @@ def srank(matrix: Tensor, *, delta: Annotated[float, Field(gt=0, lt=1)] = 0.01) 
 
 @register("metrics", "effective_rank", source="Roy & Vetterli 2007, 'The effective rank', eq. 4")
 def effective_rank(matrix: Tensor) -> Tensor:
-    """Exponential of the entropy of the singular values, normalised to sum to 1.
-
-    Args:
-        matrix: shape ``[n, m]`` or ``[n, ...]``; see `as_matrix`.
-
-    Returns:
-        0-d float64 tensor in ``[1, min(n, m)]``; 0 for a zero matrix.
-
-    Raises:
-        ConfigError: for a tensor of fewer than two dimensions.
-    """
+    """Exponential of the entropy of the singular values, normalised to sum to 1."""
     return _effective_rank(singular_values(matrix))
 
 
 @register("metrics", "stable_rank", source="Rudelson & Vershynin 2007: ||A||_F^2 / ||A||_2^2")
 def stable_rank(matrix: Tensor) -> Tensor:
-    """Squared Frobenius norm, divided by the squared spectral norm.
-
-    Args:
-        matrix: shape ``[n, m]`` or ``[n, ...]``; see `as_matrix`.
-
-    Returns:
-        0-d float64 tensor in ``[1, min(n, m)]``; 0 for a zero matrix.
-
-    Raises:
-        ConfigError: for a tensor of fewer than two dimensions.
-    """
+    """Squared Frobenius norm, divided by the squared spectral norm."""
     return _stable_rank(singular_values(matrix))
 
 
 def spectral_summary(matrix: Tensor, *, delta: float = 0.01) -> dict[str, Tensor]:
-    """Return all four metrics of this module, by name, from one decomposition.
-
-    Args:
-        matrix: shape ``[n, m]`` or ``[n, ...]``; see `as_matrix`.
-        delta: as in `srank`.
-
-    Raises:
-        ConfigError: for a tensor of fewer than two dimensions.
-    """
+    """Return all four metrics of this module, by name, from one decomposition."""
     sigma = singular_values(matrix)
     return {
         "spectral_norm": sigma[0],

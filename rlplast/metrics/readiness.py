@@ -1,8 +1,4 @@
-"""Whether a step along the gradient pays: how strong the gradient is, and how reliable.
-
-- `optimization_readiness`: the metric.
-- `measure_readiness`: what a run logs of it.
-"""
+"""Whether a step along the gradient pays: how strong the gradient is, and how reliable."""
 
 from typing import Any
 
@@ -34,8 +30,7 @@ def optimization_readiness(loss: Tensor, norm: Tensor, batch_norms: Tensor) -> T
         batch_norms: ‖ĝ‖ of small batches drawn from the same data, shape ``[batches]``.
 
     Returns:
-        0-d float64 tensor in ``[0, inf)``; 0 if the loss or all gradients of batches are 0, not a
-        number if the loss is below 0.
+        In ``[0, inf)``; 0 if the loss or all gradients of batches are 0, NaN for a loss below 0.
 
     Examples:
         >>> optimization_readiness(*map(torch.tensor, (2.0, 1.0, [1.0, 3.0]))).item()
@@ -50,14 +45,7 @@ def optimization_readiness(loss: Tensor, norm: Tensor, batch_norms: Tensor) -> T
 def measure_readiness(
     trainable: Trainable, network: Network, batch: Any, number: int
 ) -> dict[str, Tensor]:
-    """Return a network's `optimization_readiness`, by name.
-
-    Args:
-        trainable: what trains.
-        network: one of its networks.
-        batch: the probe batch, which stands for all the data.
-        number: number of the probe stream.
-    """
+    """Return a network's `optimization_readiness`, by name; the probe batch is all the data."""
     parameters = [p for p in network.module.parameters() if p.requires_grad]
 
     def norm_of(loss: Tensor) -> Tensor:

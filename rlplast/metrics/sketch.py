@@ -21,12 +21,6 @@ def weight_sketch(
     one network. An inner product of two sketches is on average that of the two changes. A length
     has a standard error of 1/√(2·size) of itself: 6% for 128 numbers.
 
-    Args:
-        weights: θ, any shapes.
-        initial: θ0, of the same shapes.
-        size: how many numbers.
-        seed: seed of places and signs.
-
     Returns:
         Float64 tensor of shape (size,) on the CPU.
     """

@@ -1,9 +1,4 @@
-"""Metrics of single units.
-
-- `awake_fraction`: how many units of lifecycle layers are awake.
-- `gradient_score`, `grama_share`: units that learn nothing.
-- `unit_age`: how long units have lived.
-"""
+"""Metrics of single units."""
 
 from collections.abc import Mapping
 
@@ -22,22 +17,8 @@ __all__ = ["awake_fraction", "gradient_score", "grama_share", "unit_age"]
 def awake_fraction(active: Mapping[str, Tensor]) -> Tensor:
     """Share of awake units among all units of all lifecycle layers.
 
-    A unit that is warming up counts as awake. Large layers weigh more: this is not the mean of the
-    layers' fractions.
-
-    Args:
-        active: by layer, 1 where a unit is awake and 0 where it sleeps, of any shape.
-
-    Returns:
-        0-d float64 tensor in ``[0, 1]``.
-
-    Raises:
-        ConfigError: if there are no layers.
-
-    Examples:
-        >>> active = {"fc1": torch.tensor([1, 0]), "fc2": torch.tensor([1, 1])}
-        >>> awake_fraction(active).item()
-        0.75
+    `active` is 1 where a unit is awake or warming up, and 0 where it sleeps. Large layers weigh
+    more: this is not the mean of the layers' fractions.
     """
     if not active:
         raise ConfigError("awake_fraction: there are no lifecycle layers")
@@ -48,13 +29,8 @@ def awake_fraction(active: Mapping[str, Tensor]) -> Tensor:
 def gradient_score(gradient: Tensor) -> Tensor:
     """Return G_i of each unit of a layer: mean |∂L/∂w| of its weights over the layer's mean.
 
-    Scaling the loss leaves it as it is. In a layer without any gradient it is 0.
-
-    Args:
-        gradient: of the layer's incoming weight, a row per unit.
-
-    Returns:
-        A number per unit, at least float32.
+    Scaling the loss leaves it as it is. In a layer without any gradient it is 0. The gradient is
+    that of the layer's incoming weight, a row per unit.
     """
     size = at_least_float32(gradient).abs().flatten(1).mean(1)
     return size / size.mean().clamp(min=torch.finfo(size.dtype).tiny)
@@ -68,18 +44,9 @@ def gradient_score(gradient: Tensor) -> Tensor:
 def grama_share(gradients: Mapping[str, Tensor], *, threshold: NonNegativeFloat = 0.01) -> Tensor:
     """Share of hidden units with almost no gradient, among all units of all layers.
 
-    A unit's score is the mean |gradient| of its incoming weights, divided by the mean of that over
-    its layer. Large layers weigh more: this is not the mean of the layers' shares.
-
-    Args:
-        gradients: of the incoming weight of each hidden layer, a row per unit.
-        threshold: largest score that counts, at least 0.
-
-    Returns:
-        0-d float64 tensor in ``[0, 1]``; NaN if a gradient is not finite.
-
-    Raises:
-        ConfigError: if there are no layers.
+    A unit's score is the mean |gradient| of its incoming weights (a row per unit), divided by the
+    mean of that over its layer. It counts if it is at most the threshold. Large layers weigh more:
+    this is not the mean of the layers' shares. The value is NaN if a gradient is not finite.
 
     Examples:
         >>> grama_share({"fc1": torch.tensor([[1.0, -1.0], [0.0, 0.0]])}).item()
@@ -98,13 +65,9 @@ def unit_age(ages: Mapping[str, Tensor], maturity: int) -> dict[str, Tensor]:
 
     The hook `cbp` keeps the ages. A network without that hook has no value.
 
-    Args:
-        ages: ages in updates, by layer, one number per unit.
-        maturity: the age above which a unit may be replaced.
-
     Returns:
-        0-d float64 tensors: ``unit_age`` the lower median, ``unit_age/min``, and
-        ``unit_age/immature`` the share of units at or below `maturity`.
+        ``unit_age`` the lower median, ``unit_age/min``, and ``unit_age/immature`` the share of
+        units at or below `maturity`.
 
     Examples:
         >>> found = unit_age({"fc1": torch.tensor([4, 9]), "fc2": torch.tensor([1])}, 4)
@@ -112,5 +75,5 @@ def unit_age(ages: Mapping[str, Tensor], maturity: int) -> dict[str, Tensor]:
         [4.0, 1.0]
     """
     every = torch.cat(list(ages.values()))
-    found = {"": every.median(), "/min": every.amin(), "/immature": (every <= maturity).double()}
-    return {f"unit_age{key}": value.double().mean() for key, value in found.items()}
+    values = {"": every.median(), "/min": every.amin(), "/immature": (every <= maturity).double()}
+    return {f"unit_age{key}": value.double().mean() for key, value in values.items()}

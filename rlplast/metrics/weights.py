@@ -1,20 +1,8 @@
 """Metrics of one weight tensor in torch's layout, and of a whole state dict.
 
-- `weight_norm`, `weight_difference`: Frobenius norms, of any shape.
-- `sfe`, `sfe_normalized`: squared Frobenius error against a reference, of any shape.
-- `dfi`, `dfi_scaled`: deviation from isometry, of linear and conv weights.
-- `matrix_slices`, `fire_scale`: the matrices of a weight and the scale FIRE gives them.
-- `measure`: every weight metric of every tensor, and their totals.
-
-A linear weight is ``[d_out, d_in]``, a conv weight ``[C_out, C_in, *kernel]`` with one to
-three kernel dimensions. A grouped conv weight is ``[C_out, C_in / groups, *kernel]``; the
-tensor does not tell its groups, so functions whose value depends on them take `groups`, and
-the others measure its slices as they are stored. A stacked parameter must be passed one member
-at a time.
-
-All metrics are 0-d float64 tensors, without branches on values and without host
-synchronisation. Half precision is worked on in float32, the rest in its own precision;
-sums of squares run in float64, because float32 norms drift by 1e-4 at 20 M entries.
+A tensor does not tell its groups, so functions whose value depends on them take `groups`, and the
+others measure its slices as they are stored. A stacked parameter must be passed one member at a
+time. Sums of squares run in float64, because float32 norms drift by 1e-4 at 20 M entries.
 """
 
 import math
@@ -68,15 +56,7 @@ def matrix_slices(weight: Tensor, groups: int = 1) -> Tensor:
 
     A linear weight has one slice. A conv weight has one per kernel position, in row-major order. A
     grouped conv weight has as many for each group, group by group. Without groups the result is a
-    view if strides allow it, so writing to it writes to the weight. They do for contiguous and
-    channels-last weights.
-
-    Args:
-        weight: shape ``[d_out, d_in]`` or ``[C_out, C_in / groups, *kernel]``.
-        groups: groups of a conv layer; divides ``C_out``.
-
-    Raises:
-        ConfigError: for a tensor of fewer than two dimensions or without entries.
+    view of a contiguous or channels-last weight, so writing to it writes to the weight.
     """
     _check_kernel_shape(weight.shape)
     if weight.ndim == 2:
@@ -91,13 +71,6 @@ def fire_scale(weight_shape: Sequence[int], groups: int = 1) -> float:
 
     It is sqrt(d_out / d_in) for a linear weight, and sqrt(C_out / C_in) / (kh * kw) for each
     spatial slice of a conv weight. Each group of a grouped conv counts as a conv of its own.
-
-    Args:
-        weight_shape: ``(d_out, d_in)`` or ``(C_out, C_in / groups, *kernel)``.
-        groups: groups of a conv layer; divides ``C_out``.
-
-    Raises:
-        ConfigError: for a shape of fewer than two dimensions or with a 0.
 
     Examples:
         >>> fire_scale((64, 16)), fire_scale((64, 16, 2, 2))
@@ -132,15 +105,7 @@ def _isometry_gap(matrices: Tensor, scale: float = 1.0) -> Tensor:
 
 
 def gram_gap(gram: Tensor, scale: float) -> Tensor:
-    """Return the squared distance to I of XXᵀ, summed, where X = W / `scale`.
-
-    Args:
-        gram: W Wᵀ of each slice, shape (..., n, n).
-        scale: above 0.
-
-    Returns:
-        0-d float64 tensor in ``[0, inf)``.
-    """
+    """Return ‖XXᵀ − I‖², summed, where X = W / `scale` and `gram` is W Wᵀ, (..., n, n)."""
     gap = gram / scale**2
     gap.diagonal(dim1=-2, dim2=-1).sub_(1)
     return _squared_norm(gap)
@@ -148,48 +113,19 @@ def gram_gap(gram: Tensor, scale: float) -> Tensor:
 
 @register("metrics", "weight_norm", source="root of summed squares")
 def weight_norm(weight: Tensor) -> Tensor:
-    """Frobenius norm of the weight.
-
-    Args:
-        weight: any shape.
-
-    Returns:
-        0-d float64 tensor in ``[0, inf)``.
-    """
+    """Frobenius norm of the weight."""
     return torch.linalg.vector_norm(at_least_float32(weight), dtype=torch.float64)
 
 
 @register("metrics", "weight_difference", source="root of summed squared differences")
 def weight_difference(weight: Tensor, reference: Tensor) -> Tensor:
-    """Frobenius norm of weight - reference.
-
-    Args:
-        weight: any shape.
-        reference: the same shape.
-
-    Returns:
-        0-d float64 tensor in ``[0, inf)``.
-
-    Raises:
-        ConfigError: if the shapes differ.
-    """
+    """Frobenius norm of weight - reference."""
     return weight_norm(_difference(weight, reference))
 
 
 @register("metrics", "sfe", source=f"{_FIRE}, eq. 1")
 def sfe(weight: Tensor, reference: Tensor) -> Tensor:
-    """Squared Frobenius error: sum of (weight - reference)^2.
-
-    Args:
-        weight: the weight after an edit, any shape.
-        reference: the weight before it, the same shape.
-
-    Returns:
-        0-d float64 tensor in ``[0, inf)``.
-
-    Raises:
-        ConfigError: if the shapes differ.
-    """
+    """Squared Frobenius error: sum of (weight - reference)^2."""
     return _squared_norm(_difference(weight, reference))
 
 
@@ -197,18 +133,9 @@ def sfe(weight: Tensor, reference: Tensor) -> Tensor:
 def sfe_normalized(weight: Tensor, reference: Tensor) -> Tensor:
     """Squared Frobenius error as a share of the reference's squared norm.
 
-    In the equation W is `reference`, the weight before an edit. W-tilde is `weight`, the weight
-    after it. Dividing by the norm before is this library's choice.
-
-    Args:
-        weight: the weight after an edit, any shape.
-        reference: the weight before it, the same shape.
-
-    Returns:
-        0-d float64 tensor in ``[0, inf)``; 0 if nothing changed, inf if a zero tensor did.
-
-    Raises:
-        ConfigError: if the shapes differ.
+    In the equation W is `reference`, the weight before an edit, and W-tilde is `weight`. Dividing
+    by the norm before is this library's choice. The value is 0 if nothing changed, inf if a zero
+    tensor did.
     """
     error = sfe(weight, reference)
     return torch.where(error == 0, error, error / _squared_norm(reference))
@@ -221,15 +148,6 @@ def dfi(weight: Tensor) -> Tensor:
     W is d_out x d_in as torch stores it; the equation writes its transpose. The identity is
     d_out x d_out, so a slice with d_out > d_in has the lower bound d_out - d_in. The value is not
     divided by FIRE's scale, so it can rise under a correct FIRE: see `dfi_scaled`.
-
-    Args:
-        weight: shape ``[d_out, d_in]`` or ``[C_out, C_in, *kernel]``.
-
-    Returns:
-        0-d float64 tensor in ``[0, inf)``.
-
-    Raises:
-        ConfigError: for a tensor of fewer than two dimensions or without entries.
 
     Examples:
         >>> dfi(torch.eye(3)).item(), dfi(torch.eye(3)[:, :2]).item()
@@ -247,20 +165,6 @@ def dfi_scaled(weight: Tensor, groups: int = 1) -> Tensor:
 
     Let X = W / `fire_scale`. The value is ||X X^T - I||^2 if d_out <= d_in, else ||X^T X - I||^2,
     summed over the slices of a conv weight. After an exact FIRE it is 0 for every shape.
-
-    Args:
-        weight: shape ``[d_out, d_in]`` or ``[C_out, C_in / groups, *kernel]``.
-        groups: groups of a conv layer; divides ``C_out``.
-
-    Returns:
-        0-d float64 tensor in ``[0, inf)``.
-
-    Raises:
-        ConfigError: for a tensor of fewer than two dimensions or without entries.
-
-    Examples:
-        >>> dfi_scaled(2 * torch.eye(4)[:, :1]).item()
-        0.0
     """
     slices = matrix_slices(at_least_float32(weight), groups)
     return _isometry_gap(slices, fire_scale(weight.shape, groups))
@@ -272,10 +176,10 @@ def measure(
 ) -> Measurement:
     """Measure every floating tensor with two or more dimensions, in float64.
 
-    Other tensors, tensors without entries, and the memories of lifecycle layers are left out. The
-    total is a sum for `sfe`, `dfi` and `dfi_scaled`. It is the root of summed squares for
-    `weight_norm` and `weight_difference`, and the quotient of the two sums for `sfe_normalized`.
-    Ranks and the spectral norm have no total, so it is None.
+    Tensors without entries and the memories of lifecycle layers are left out. The total is a sum
+    for `sfe`, `dfi` and `dfi_scaled`. It is the root of summed squares for `weight_norm` and
+    `weight_difference`, and the quotient of the two sums for `sfe_normalized`. Ranks and the
+    spectral norm have no total, so it is None.
 
     Args:
         tensors: weights by name. If there is a reference, the weights after the edit.
@@ -318,17 +222,17 @@ def _measurable(tensors: Mapping[str, Tensor], role: str) -> dict[str, Tensor]:
 
 def _is_memory(name: str, tensors: Mapping[str, Tensor]) -> bool:
     """Say whether a tensor remembers the weights of a layer whose units sleep."""
-    layer, dot, own = name.rpartition(".")
-    return own.startswith("memory_") and f"{layer}{dot}active" in tensors
+    layer, dot, tensor = name.rpartition(".")
+    return tensor.startswith("memory_") and f"{layer}{dot}active" in tensors
 
 
 def _check_match(weights: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> None:
     for name in [*weights, *before]:
         shapes = [list(side[name].shape) if name in side else None for side in (weights, before)]
         if shapes[0] != shapes[1]:
-            found, expected = (f"of shape {s}" if s else "missing" for s in shapes)
+            given, expected = (f"of shape {s}" if s else "missing" for s in shapes)
             raise ConfigError(
-                f"tensor {name!r} is {found} in the file and {expected} in the reference: "
+                f"tensor {name!r} is {given} in the file and {expected} in the reference: "
                 "both must hold the same tensors"
             )
 
@@ -358,8 +262,8 @@ def _total(
     total: dict[str, float | None] = dict.fromkeys(metrics)
 
     def values(metric: str) -> list[float]:
-        found = (row[metric] for row in rows.values())
-        return [math.nan if value is None else value for value in found]
+        entries = (row[metric] for row in rows.values())
+        return [math.nan if value is None else value for value in entries]
 
     for metric in metrics:
         if metric in SUMMED:

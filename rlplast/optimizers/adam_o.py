@@ -1,8 +1,4 @@
-"""AdamO: AdamW beside a pull of every weight matrix towards an isometry.
-
-- `AdamO`: the optimizer.
-- `isometry_gradient`: the pull.
-"""
+"""AdamO: AdamW beside a pull of every weight matrix towards an isometry."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,24 +27,15 @@ def isometry_gradient(weight: Tensor) -> Tensor:
     tall = matrix.mT if wide else matrix
     gram = tall.mT @ tall
     gram.diagonal(dim1=-2, dim2=-1).sub_(1)
-    found = 4 * (tall @ gram)
-    return (found.mT if wide else found).reshape(weight.shape)
+    gradient = 4 * (tall @ gram)
+    return (gradient.mT if wide else gradient).reshape(weight.shape)
 
 
 class AdamO(AdamW):
     """θ ← (1 − lr·λ)θ − lr·m̂/(√v̂ + ε) − lr·s·∇R(θ), where R is 0 where every matrix is isometric.
 
-    m and v are means of the loss's gradient alone. s is the option `isometry` of a parameter group;
-    tensors of fewer than two dimensions have no R.
-
-    Args:
-        params: parameters, or groups of them.
-        lr: the learning rate.
-        betas: decay of the two means.
-        eps: ε.
-        weight_decay: λ, decoupled.
-        isometry: s.
-        **options: others of AdamW.
+    m and v are means of the loss's gradient alone. λ is `weight_decay`, and s the option `isometry`
+    of a parameter group; tensors of fewer than two dimensions have no R. Other options are AdamW's.
     """
 
     def __init__(
@@ -95,20 +82,15 @@ def adam_o(
     betas: Betas = (0.9, 0.999),
     eps: PositiveFloat = 1e-8,
 ) -> Optimizer:
-    """AdamW beside a pull of linear and conv weights towards isometries.
-
-    A conv's weight is the matrix (C_out, C_in·kh·kw), a packed projection one matrix, and each
-    member of a stacked layer one. Embeddings and what is tied to them, biases and norm layers are
-    not pulled. Of a module that is not known all tensors of two dimensions or more are.
-    """
+    """AdamW beside a pull of linear and conv weights towards isometries."""
     weights = Network("model", module).select(
         lambda b: b.role == "weight" and b.kind in ("linear", "conv")
     )
-    own = {b.param for b in weights}
+    matrices = {b.param for b in weights}
     known = next(module.parameters(), None) is not None
 
     def pulled(p: Tensor) -> bool:
-        return p in own if known else p.ndim >= 2
+        return p in matrices if known else p.ndim >= 2
 
     parts = [group | {"isometry": isometry} for group in split(groups, pulled)]
     parts += [group | {"isometry": 0.0} for group in split(groups, lambda p: not pulled(p))]

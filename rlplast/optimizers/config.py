@@ -1,8 +1,4 @@
-"""The section ``optimizer:`` of a run's config, and the learning rate.
-
-- `OptimizerConfig`: the section.
-- `lr_at`: the learning rate as a pure function of the place in a phase.
-"""
+"""The section ``optimizer:`` of a run's config, and the learning rate."""
 
 import math
 from dataclasses import dataclass, field
@@ -71,11 +67,11 @@ class OptimizerConfig(Section):
     def check(self) -> None:
         """Check values against their ranges and against each other."""
         known = get("optimizers", self.name, "optimizer.name").params
-        own = {name: p["default"] for name, p in known.items()} | self.own_params()
-        if own.get("nesterov") and own.get("momentum") == 0:
+        values = {name: p["default"] for name, p in known.items()} | self.own_params()
+        if values.get("nesterov") and values.get("momentum") == 0:
             raise ConfigError(
-                f"optimizer.params.nesterov = {own['nesterov']}: it needs a momentum above 0, such "
-                "as optimizer.momentum = 0.9"
+                f"optimizer.params.nesterov = {values['nesterov']}: it needs a momentum above 0, "
+                "such as optimizer.momentum = 0.9"
             )
         check_section(self, "optimizer")
         if self.first_phase is not None:
@@ -99,14 +95,7 @@ class OptimizerConfig(Section):
             )
 
     def refuse_first_phase(self, why: str) -> None:
-        """Refuse an optimizer of the first phase.
-
-        Args:
-            why: why the run has none.
-
-        Raises:
-            ConfigError: if there is one.
-        """
+        """Raise a `ConfigError` that says why, if there is an optimizer of the first phase."""
         if self.first_phase is not None:
             raise ConfigError(
                 f"optimizer.first_phase = {self.first_phase!r}: {why}; allowed is null"
@@ -123,12 +112,7 @@ class OptimizerConfig(Section):
         return self.name in ("adam", "adamw", "rmsprop", "sgd")
 
     def own_params(self) -> dict[str, Any]:
-        """Return the optimizer's own parameters, checked; keys it does not have are left out.
-
-        Raises:
-            ConfigError: if the optimizer or one of `params` is unknown, out of range, or a key of
-                the section too.
-        """
+        """Return the optimizer's own parameters, checked; keys it does not have are left out."""
         known = get("optimizers", self.name).params
         shared = {"betas": self.betas, "eps": self.eps, "momentum": self.momentum}
         given = {k: v for k, v in shared.items() if k in known and v is not None}

@@ -1,7 +1,4 @@
-"""PSGD Kron: gradients whitened by a Kronecker product of triangular matrices.
-
-- `Kron`: the optimizer of the package kron-torch, made to go on exactly.
-"""
+"""PSGD Kron: gradients whitened by a Kronecker product of triangular matrices."""
 
 import math
 import random
@@ -64,19 +61,9 @@ class Kron(Optimizer):
 
     The momentum m is preconditioned: P = QᵀQ with Q = Q₁ ⊗ Q₂, one triangular factor per dimension
     (diagonal for vectors and for more than 8192 entries); tensors of more than two dimensions are
-    seen as the more square matrix. Q learns at every update at first, later at about one in 33. The
-    move Pm is scaled down to a root mean square of at most 1.1; decay is decoupled, and only of
-    tensors of two dimensions or more.
-
-    Its factors lie one after the other in one tensor, ``Q``, and its counters are state. It draws
-    from a stream of its own, of `seed` and how many updates there were. It runs eagerly.
-
-    Args:
-        params: parameters, or groups of them.
-        lr: the learning rate.
-        momentum: of the average of gradients, in [0, 1).
-        weight_decay: decoupled.
-        seed: of its draws.
+    seen as the more square matrix. The move Pm is scaled down to a root mean square of at most
+    1.1; decay is decoupled, and only of tensors of two dimensions or more. The factors lie one
+    after the other in one tensor, ``Q``. Draws are of `seed` and how many updates there were.
     """
 
     def __init__(

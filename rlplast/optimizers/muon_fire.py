@@ -1,7 +1,4 @@
-"""Muon as FIRE's official code has it: for convolutions and tokens too, at a rate of its own.
-
-- `FireMuon`: the optimizer of tensors with two dimensions or more.
-"""
+"""Muon as FIRE's official code has it: for convolutions and tokens too, at a rate of its own."""
 
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
@@ -28,18 +25,10 @@ class FireMuon(Optimizer):
     """Move tensors along their orthogonalised momentum.
 
     With gradient g: m ← μm + (1 − μ)g, d = μm + (1 − μ)g, O = d orthogonalised in bfloat16, and
-    θ ← (1 − ηλ)θ − η·√max(1, a/b)·O with η = `ratio`·lr. a and b are the tensor's last two
-    dimensions. A kernel of four dimensions is orthogonalised as (C_out, C_in·kh·kw), but its a
-    and b are kh and kw. Other tensors are batches of matrices over their last two dimensions.
-    Weights without a gradient stay.
-
-    Args:
-        params: parameters of at least two dimensions, or groups of them.
-        lr: the learning rate.
-        ratio: η over lr.
-        momentum: μ, in [0, 1).
-        ns_steps: Newton-Schulz iterations.
-        weight_decay: λ.
+    θ ← (1 − ηλ)θ − η·√max(1, a/b)·O with η = `ratio`·lr, μ the `momentum` and λ the
+    `weight_decay`. a and b are the tensor's last two dimensions. A kernel of four dimensions is
+    orthogonalised as (C_out, C_in·kh·kw), but its a and b are kh and kw. Other tensors are batches
+    of matrices over their last two dimensions. Weights without a gradient stay.
     """
 
     def __init__(
@@ -101,15 +90,10 @@ def muon_fire(
     betas: Betas = (0.9, 0.95),
     eps: PositiveFloat = 1e-10,
 ) -> list[Optimizer]:
-    """Muon as in FIRE's code, at `ratio` times the rate; AdamW on the head, biases and norms.
-
-    Muon has the tensors of two dimensions or more, except those of the head. AdamW has the head
-    and the tensors of one dimension. `head` names its layers, by names or globs; without it they
-    are the network's output layers.
-    """
-    own = _of_head(Network("model", module), head)
-    matrices = split(groups, lambda p: p.ndim >= 2 and p not in own)
-    rest = split(groups, lambda p: p.ndim < 2 or p in own)
+    """Muon as in FIRE's code, at `ratio` times the rate; AdamW on the head, biases and norms."""
+    head_parameters = _of_head(Network("model", module), head)
+    matrices = split(groups, lambda p: p.ndim >= 2 and p not in head_parameters)
+    rest = split(groups, lambda p: p.ndim < 2 or p in head_parameters)
     made: list[Optimizer] = []
     if matrices:
         made.append(FireMuon(matrices, lr, ratio, momentum, ns_steps))
@@ -121,14 +105,12 @@ def muon_fire(
 def _of_head(network: Network, head: Sequence[str] | None) -> set[Tensor]:
     """Return the parameters of the head."""
     layers = dict.fromkeys(block.path for block in network.blocks)
+    chosen = set(last_layers(network)) if head is None else set()
     for glob in head or ():
-        if not any(fnmatchcase(layer, glob) for layer in layers):
+        matches = {layer for layer in layers if fnmatchcase(layer, glob)}
+        if not matches:
             raise ConfigError(
                 f"muon_fire.head: {glob!r} matches no layer: {did_you_mean(glob, layers)}"
             )
-    last = last_layers(network)
-
-    def belongs(layer: str) -> bool:
-        return layer in last if head is None else any(fnmatchcase(layer, g) for g in head)
-
-    return {block.param for block in network.blocks if belongs(block.path)}
+        chosen |= matches
+    return {block.param for block in network.blocks if block.path in chosen}

@@ -1,7 +1,4 @@
-"""Schedule-free AdamW: no schedule, but an average of the weights, which evaluations use.
-
-- `ScheduleFree`: the optimizer.
-"""
+"""Schedule-free AdamW: no schedule, but an average of the weights, which evaluations use."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,19 +20,10 @@ class ScheduleFree(Optimizer):
     """AdamW of the package schedulefree, with its average kept as a distance.
 
     Gradients are taken at y, which the module holds; z makes the steps and x is their average:
-    y = (1 − β₁)z + β₁x. With c = w/Σw, w the square of the largest learning rate so far, and
-    u = g/(√v̂ + ε) + λy: x ← (1 − c)x + cz after z ← z − lr·u. Evaluations use x, see
-    `rlplast.core.method.hooks.Hooks.evaluating`.
-
-    State is v, its ``step``, and ``ahead`` = z − y (ours). So an edit of a weight moves x and z
-    with it and is never undone, and ``ahead`` = 0 says that both are where the weight is.
-
-    Args:
-        params: parameters, or groups of them.
-        lr: the learning rate; a warm-up is welcome, what falls is not needed.
-        betas: β₁, above 0, of y; β₂ of v.
-        eps: ε.
-        weight_decay: λ, decoupled, at y.
+    y = (1 − β₁)z + β₁x, β₁ > 0. With c = w/Σw, w the square of the largest learning rate so far,
+    and u = g/(√v̂ + ε) + λy: x ← (1 − c)x + cz after z ← z − lr·u; λ is `weight_decay`. Evaluations
+    use x, see `rlplast.core.method.hooks.Hooks.evaluating`. State is v, its ``step``, and ``ahead``
+    = z − y (ours): an edit of a weight moves x and z too.
     """
 
     def __init__(
@@ -52,8 +40,8 @@ class ScheduleFree(Optimizer):
             )
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults)
-        scalars = (torch.zeros((), dtype=torch.float64) for _ in "ab")
-        share(self, **dict(zip(("lr_max", "weight_sum"), scalars, strict=True)))
+        names = "lr_max", "weight_sum"
+        share(self, **{name: torch.zeros((), dtype=torch.float64) for name in names})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -90,14 +78,14 @@ class ScheduleFree(Optimizer):
     @torch.no_grad()
     def evaluation_weights(self) -> list[tuple[Tensor, Tensor]]:
         """Return each parameter with its x; those without state are their own."""
-        found = []
+        weights = []
         for group in self.param_groups:
             beta1, _ = group["betas"]
             for p in group["params"]:
                 ahead = self.state.get(p, {}).get("ahead")
                 if ahead is not None:
-                    found.append((p, p - ahead * (1 / beta1 - 1)))
-        return found
+                    weights.append((p, p - ahead * (1 / beta1 - 1)))
+        return weights
 
 
 @optimizer(

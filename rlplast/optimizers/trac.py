@@ -1,8 +1,4 @@
-"""TRAC: tunes how far from where it began a base optimizer may take the weights.
-
-- `Trac`: the optimizer.
-- `erfi`: the imaginary error function, which torch does not have.
-"""
+"""TRAC: tunes how far from where it began a base optimizer may take the weights."""
 
 import math
 from collections.abc import Callable
@@ -32,8 +28,7 @@ def erfi(x: Tensor) -> Tensor:
     """Return 2/√π ∫ exp(t²) dt from 0 to x, in the precision of x; infinite where SciPy's is.
 
     Up to |x| = 10 it is Rybicki's sum 4/π Σ exp(−(nh)²) sinh(2xnh)/n over odd n > 0, here with
-    h = ¼: all of its terms have one sign, and its error falls as exp(−(π/2h)²). From there on it is
-    the asymptotic series exp(x²)/(√π x) Σ (2k − 1)!!/(2x²)ᵏ, whose term k = 13 is below 1e-17.
+    h = ¼; from there on the asymptotic series exp(x²)/(√π x) Σ (2k − 1)!!/(2x²)ᵏ.
     """
     exact = x.double()
     size = exact.abs()
@@ -53,24 +48,14 @@ UNIT = START / float(erfi(torch.tensor(0.5, dtype=torch.float64).sqrt()))
 
 
 class Trac(Optimizer):
-    """The move u of a base optimizer, scaled by what six discounted tuners agree on.
+    """The move u of `base`, whose parameters and state it takes over, as six tuners scale it.
 
     With d = θ − θref, g the gradient and S = Σs of the update before (0 at first),
     h = Σ⟨d, g⟩/(S + ε) over all parameters. For each β then v ← β²v + h², σ ← βσ − h from 1e-8 on,
     and s = 1e-8·erfi(σ/(√2·√v + ε))/erfi(1/√2). Last, θ ← θref + max(Σs, 0)·(d/(S + ε) + u).
 
-    Once Σs is negative, weights stand at the reference, d is 0, and no later gradient changes the
-    sign: this is so in the authors' code too. A new start is a reset of the whole network.
-
-    The reference is kept as the distance d from it (ours), in which an edit of a weight moves the
-    reference too and is never undone. A distance of 0 says that the reference is where the weight
-    is. The sources keep θref and find d by subtraction, which loses a d that is small beside θ.
-
-    Args:
-        base: the optimizer, whose parameters, options and state this one takes over.
-
-    Attributes:
-        base: the same.
+    Once Σs is negative, no later gradient moves the weights from the reference, in the authors'
+    code too. The state is the distance d (ours): an edit of a weight moves the reference too.
     """
 
     def __init__(self, base: Optimizer) -> None:
@@ -103,8 +88,8 @@ class Trac(Optimizer):
         return loss
 
     def _distance(self, p: Tensor) -> Tensor:
-        found = self.state[p].get("distance")
-        return torch.zeros_like(p) if found is None else found
+        distance = self.state[p].get("distance")
+        return torch.zeros_like(p) if distance is None else distance
 
     def _tune(self, h: Tensor) -> Tensor:
         """Return the new Σs."""

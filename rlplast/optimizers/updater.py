@@ -1,8 +1,4 @@
-"""The optimizers of a module, and what an update does with them: clip, step, set the rate.
-
-- `Updater`: those of one module.
-- `minimise_together`: one update of several modules, whose gradients are clipped together.
-"""
+"""The optimizers of a module, and what an update does with them: clip, step, set the rate."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -115,19 +111,16 @@ class Updater:
 
     @torch.no_grad()
     def _compiled_step(self, gradients: Sequence[Tensor | None]) -> None:
-        found = zip(self._parameters, gradients, strict=True)
-        of = self._clipped({p: gradient for p, gradient in found if gradient is not None})
+        pairs = zip(self._parameters, gradients, strict=True)
+        of: dict[Tensor, Tensor] = {p: gradient for p, gradient in pairs if gradient is not None}
+        if self.config.clip_norm is not None:
+            factor = _factor(of.values(), self.config.clip_norm)
+            of = {p: gradient * factor for p, gradient in of.items()}
         decoupled = self.config.name == "adamw"
-        rows = [(p, o.state[p], c) for o, own, c in self._groups for p in own if p in of]
+        rows = [(p, o.state[p], c) for o, params, c in self._groups for p in params if p in of]
         corrections = adam_corrections([(state["step"], c["betas"]) for _, state, c in rows])
         for (p, state, constants), of_row in zip(rows, corrections, strict=True):
             adam_step(p, of[p], state, constants, of_row, self._lr, decoupled)
-
-    def _clipped(self, gradients: dict[Tensor, Tensor]) -> dict[Tensor, Tensor]:
-        if self.config.clip_norm is None:
-            return gradients
-        factor = _factor(gradients.values(), self.config.clip_norm)
-        return {p: gradient * factor for p, gradient in gradients.items()}
 
     def step(self) -> None:
         """Update once along the gradients there are."""

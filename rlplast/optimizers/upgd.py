@@ -1,7 +1,4 @@
-"""Utility-based perturbed gradient descent: useful weights move and are perturbed less.
-
-- `UPGD`: the optimizer.
-"""
+"""Utility-based perturbed gradient descent: useful weights move and are perturbed less."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,19 +20,8 @@ class UPGD(Optimizer):
 
     A weight θ with gradient g has the utility u ← βu + (1 − β)(−g·θ), û = u/(1 − β^t), and η is
     the largest û of all weights. Then θ ← (1 − lr·λ)θ − lr·(g + ξ)(1 − σ(û/η)), ξ ~ N(0, s²). Where
-    η ≤ 0 every weight moves at ½ (ours; the formula would turn the order of utilities round, or
-    give nan). Weights without a gradient stay, and η leaves them out.
-
-    Noise is of a stream of its own: of `seed` and how many updates there were, drawn on the
-    device of the first parameter.
-
-    Args:
-        params: parameters, or groups of them.
-        lr: the learning rate.
-        beta: β, in [0, 1).
-        sigma: s.
-        weight_decay: λ, decoupled.
-        seed: of the noise.
+    η ≤ 0 every weight moves at ½ (ours). Weights without a gradient stay, and η leaves them out.
+    β is `beta`, s `sigma`, λ `weight_decay`; noise is of `seed` and how many updates there were.
     """
 
     def __init__(
@@ -63,11 +49,11 @@ class UPGD(Optimizer):
         drawn += 1
         if not groups:
             return loss
-        largest = torch.stack([u.max() for found in utilities for u in found]).max()
+        largest = torch.stack([u.max() for of_group in utilities for u in of_group]).max()
         generator = torch.Generator(largest.device)
         generator.manual_seed(derive_seed(self.seed, "noise", int(drawn)))
-        for (params, group), found in zip(groups, utilities, strict=True):
-            for p, u in zip(params, found, strict=True):
+        for (params, group), of_group in zip(groups, utilities, strict=True):
+            for p, u in zip(params, of_group, strict=True):
                 gate = 1 - torch.where(largest > 0, u / largest, 0.0).sigmoid_()
                 noise = torch.randn(p.shape, dtype=p.dtype, device=p.device, generator=generator)
                 move = noise.mul_(group["sigma"]).add_(p.grad).mul_(gate)

@@ -1,6 +1,5 @@
 """Whether compiled updates pay on this machine: what `rlplast bench` measures."""
 
-import os
 import statistics
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -8,10 +7,9 @@ from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from textwrap import shorten
 from typing import Any
-from unittest.mock import patch
 
 from rlplast.core.device import choose_device
-from rlplast.run.timing import paced, ready, timed, updates
+from rlplast.run.timing import paced, ready, timed, updates, variables
 
 __all__ = ["Side", "measure"]
 
@@ -44,7 +42,7 @@ def measure(config: Any, report: Callable[[str], None]) -> dict[str, Side]:
     with ExitStack() as stack:
         folder = TemporaryDirectory(prefix="rlplast-bench-", ignore_cleanup_errors=True)
         cache = stack.enter_context(folder)
-        stack.enter_context(patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=cache))
+        stack.enter_context(variables(TORCHINDUCTOR_CACHE_DIR=cache))
         for choice in ("off", "compile", "graph")[: 3 if gpu else 2]:
             report(f"{choice}: first updates")
             try:

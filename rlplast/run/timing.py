@@ -2,8 +2,10 @@
 
 import dataclasses
 import math
+import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,13 +15,26 @@ from rlplast.run.build import build
 from rlplast.run.config_file import read_config
 from rlplast.training.trainable import attach
 
-__all__ = ["Steps", "built", "paced", "ready", "timed", "updates"]
+__all__ = ["Steps", "built", "paced", "ready", "timed", "updates", "variables"]
 
 TURN = 0.3  # seconds of a side in each round
 FILL = 500  # random env_steps before the first update
 REPLAY = 20_000  # transitions that replays have room for
 
 Steps = Callable[[int], object]  # takes so many steps
+
+
+@contextmanager
+def variables(**own: str) -> Iterator[None]:
+    """Set environment variables in a block, and put all back as they were: compilers set some."""
+    before = dict(os.environ)
+    os.environ.update(own)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
 
 
 def timed(call: Callable[..., object], *args: Any) -> float:

@@ -9,11 +9,13 @@
   this machine it is gone if its process is. Elsewhere it is gone if the beats stand still for
   `MISSED` looks, `BEAT` seconds apart by the clock of who looks. So clocks may differ.
 - A worker that finds a newer attempt, another's words in its file, or that its own last beat was
-  too long ago, has lost the cell. It kills the cell's process, which writes nothing more.
+  too long ago, has lost the cell. It kills the cell's process, which writes nothing more, and holds
+  it no more.
 
 Nothing is deleted or renamed, so the files also say what happened when.
 """
 
+import contextlib
 import json
 import os
 import platform
@@ -47,6 +49,7 @@ class Attempt:
             ``exit``, ``reason`` and ``seconds``.
         since: when the row changed or a missing beat was counted, in seconds.
         missed: beats that did not come.
+        beating: whether a beat came between two looks.
     """
 
     cell: str
@@ -54,6 +57,7 @@ class Attempt:
     row: dict[str, Any] = field(default_factory=dict)
     since: float = 0.0
     missed: int = 0
+    beating: bool = False
 
     @property
     def end(self) -> str | None:
@@ -65,6 +69,10 @@ class Attempt:
         if self.row.get("node") == _node() != "":
             return _born(self.row.get("pid")) != self.row.get("born")
         return self.missed >= MISSED
+
+    def is_seen(self) -> bool:
+        """Whether its worker, which is not gone, is known to live."""
+        return self.beating or self.row.get("node") == _node() != ""
 
 
 class Claims:
@@ -130,12 +138,9 @@ class Claims:
 
     def _read(self, attempt: Attempt) -> None:
         now = _uptime()
-        try:
-            row = json.loads((self._folder / f"{attempt.cell}.{attempt.number}").read_bytes())
-        except (OSError, ValueError, RecursionError):  # it is being written
-            row = attempt.row
-        row = row if isinstance(row, dict) else attempt.row
-        if row != attempt.row:
+        row = _words(self._folder / f"{attempt.cell}.{attempt.number}")
+        if row and row != attempt.row:
+            attempt.beating = bool(attempt.row)  # else this is the first look
             attempt.row, attempt.since, attempt.missed = row, now, 0
         elif now - attempt.since >= BEAT:  # one for each look: a file system may stand still
             attempt.since, attempt.missed = now, attempt.missed + 1
@@ -183,16 +188,14 @@ class Claim:
         now = _uptime()
         if now - self._last < BEAT or self.lost:
             return not self.lost
-        try:
+        self.lost = now - self._last > _LOST * BEAT  # till then it is tried again
+        with contextlib.suppress(OSError):
             newer = self._path.with_name(f"{self._path.stem}.{self.number + 1}").exists()
-            own = json.loads(self._path.read_bytes()).get("worker") == self._row["worker"]
-            self.lost = newer or not own or now - self._last > _LOST * BEAT
+            self.lost |= newer or self._is_anothers()
             if not self.lost:
                 self._row["beats"] += 1
                 self._write()
                 self._last = now
-        except (OSError, ValueError):
-            self.lost = now - self._last > _LOST * BEAT  # till then it is tried again
         return not self.lost
 
     def finish(self, end: str, code: int = 0, reason: str = "") -> None:
@@ -201,10 +204,32 @@ class Claim:
         self._row |= {"end": end, "exit": code, "reason": reason[:_REASON], "seconds": seconds}
         self._write()
 
+    def leave(self) -> None:
+        """Write that it was stopped, once the lost cell's process has ended.
+
+        Raises:
+            OSError: as of `finish`.
+        """
+        if not self._is_anothers():
+            self.finish("stopped")
+
+    def _is_anothers(self) -> bool:
+        words = _words(self._path)
+        return bool(words) and words.get("worker") != self._row["worker"]
+
     def _write(self) -> None:
         text = json.dumps(self._row, ensure_ascii=False).encode()
         with self._path.open("r+b") as file:
             file.write(text.ljust(_SIZE))
+
+
+def _words(path: Path) -> dict[str, Any]:
+    """Return what a file says; nothing while it is being written, or if it is nonsense."""
+    try:
+        row = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return row if isinstance(row, dict) else {}
 
 
 def _uptime() -> float:

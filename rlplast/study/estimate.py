@@ -3,19 +3,17 @@
 Counts follow from the configs; seconds from cells that have run, else from steps made here.
 """
 
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.run.length import length
 from rlplast.run.read import read_lines
-from rlplast.run.timing import paced, ready, updates
+from rlplast.run.timing import paced, ready, updates, variables
 from rlplast.study import api
 from rlplast.study.plan import Cell, weights
 from rlplast.study.smoke import smoke_study
@@ -55,7 +53,7 @@ def plan_study(
     """Plan a study; arguments and errors as of `rlplast.study`."""
     study, problem = api.read_study_config(source, executor, jobs), None
     cells = api.study_cells(study)
-    with patch.dict(os.environ, _OFFLINE):
+    with variables(**_OFFLINE):
         takes, notes = estimate(cells, api.study_folder(source, out))
         try:
             keys, _, replaced = smoke_study(study)  # which needs no data

@@ -15,6 +15,7 @@ import torch
 from rlplast.core.errors import ConfigError, RlplastError, check_choice, check_known, shortened
 from rlplast.core.optional import import_optional
 from rlplast.study import node
+from rlplast.study.folder import lines_of
 
 __all__ = ["Executor", "make_executor"]
 
@@ -171,8 +172,7 @@ class _Local(Executor):
             return None
         if self._process.returncode <= 0:  # a signal is no fault of theirs
             return ""
-        lines = self._log.read_text(errors="replace").strip().splitlines()
-        return lines[-1].removeprefix("rlplast: ") if lines else "without a word"
+        return (lines_of(self._log) or ["without a word"])[-1].removeprefix("rlplast: ")
 
     def stop(self) -> None:
         """Have them save and end."""
@@ -258,7 +258,7 @@ def _connect(ray: Any, address: str) -> None:
             logging_level="WARNING",
             **size,
         )
-    except (OSError, RuntimeError, ValueError) as error:
+    except Exception as error:  # a node that does not start in time raises no other
         raise ConfigError(
             f"executor ray: cannot connect to {shortened(address)} ({shortened(str(error), 90)}): "
             "start a cluster with `ray start --head` and give its address, or leave it out to use "

@@ -34,6 +34,7 @@ __all__ = [
     "is_done",
     "is_prefix",
     "is_started",
+    "lines_of",
     "log_file",
     "read_study",
     "study_of",
@@ -110,6 +111,12 @@ def config_path(study: Path, key: str) -> Path:
 def log_file(cell_folder: str) -> str:
     """Return where a cell's output goes, below the study's folder, given the cell's folder."""
     return f"logs/{cell_folder.removeprefix('cells/').replace('/', '_')}.log"
+
+
+def lines_of(log: Path) -> list[str]:
+    """Return the lines of a log that say something; none if somebody has deleted it."""
+    text = log.read_text(errors="replace") if log.exists() else ""
+    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def cell_row(cell: "Cell") -> dict[str, Any]:

@@ -75,10 +75,20 @@ class SlurmJob:
         self.process: subprocess.Popen[bytes] | None = None
 
     def __call__(self, number: int) -> int:
-        """Start workers, and return their exit code; `number` is the job's in its array."""
+        """Start workers, and return their exit code; `number` is the job's in its array.
+
+        SIGTERM says that the job is cancelled, preempted or queued again; which, only Slurm knows.
+        Cells save, and Slurm ends the job: one that ended by itself would not be queued again.
+        """
+        asked: list[int] = []
+        signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
         self.process = begin(*self.arguments)
-        while self.process.poll() is None:
+        while self.process.poll() is None and not asked:
             time.sleep(0.2)
+        if asked:
+            end(self.process)
+        while asked:
+            time.sleep(1)
         return self.process.returncode
 
     def checkpoint(self, number: int) -> Any:

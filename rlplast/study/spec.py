@@ -125,6 +125,11 @@ class StudyConfig(Section):
         for name, arm in self.arms.items():
             check_arm(str(name), arm)
             check_tasks(f"arms.{name}.tasks", (arm or {}).get("tasks") or {}, tasks)
+            if all(_own(arm, task) is None for task in tasks):
+                raise ConfigError(
+                    f"arms.{name}.tasks: null in every task, so it runs nowhere; allowed is a "
+                    "mapping in one at least, or leave the arm out"
+                )
         arms = [name for name, _ in self.expanded()]
         if self.baseline is not None:
             check_choice("baseline", self.baseline, arms)

@@ -64,14 +64,14 @@ def watch(
     starts, quiet, began = 0, time.monotonic(), False
     try:
         while True:
-            _move(progress, state, by_key)
+            ready = _move(progress, state, by_key)
             for own in state.ended:
                 if own.cell in by_key and (event := _event(state, by_key[own.cell], own)):
                     observer(dataclasses.replace(progress, event=event))
             left = len(cells) - len(progress.done) - len(progress.failures)
             why = executor.ended() if began else ""
             starts = 0 if progress.running or state.ended else starts
-            if left and why is not None:
+            if ready and why is not None:
                 starts, began = starts + 1, True
                 if starts > _STARTS:
                     raise RlplastError(f"workers end before any cell does: {why or 'killed'}")
@@ -100,14 +100,15 @@ def _farewell(root: Path, executor: Executor) -> str:
     return f"stopped: the same command goes on with {root} from its cells' newest checkpoints"
 
 
-def _move(progress: Progress, state: StudyState, cells: Mapping[str, Cell]) -> None:
-    """Bring the progress up to date."""
+def _move(progress: Progress, state: StudyState, cells: Mapping[str, Cell]) -> bool:
+    """Bring the progress up to date; return whether a worker would find something to do."""
     fates = {row["key"]: fate for row, fate in state.fates() if row["key"] in cells}
     progress.done = {key for key, fate in fates.items() if fate == "done"}
     progress.running = {key for key, fate in fates.items() if fate == "held"}
     progress.failures = [
         Failure(cells[key], *why) for key, fate in fates.items() if (why := _why(state, key, fate))
     ]
+    return "free" in fates.values()
 
 
 def _why(state: StudyState, key: str, fate: str) -> tuple[str, Path | None] | None:

@@ -24,7 +24,7 @@ from rlplast.run.info import versions
 from rlplast.run.messages import exit_code, say
 from rlplast.study.cell import GRACE, die_with, run_cell
 from rlplast.study.claims import Claim
-from rlplast.study.folder import log_file
+from rlplast.study.folder import lines_of, log_file
 from rlplast.study.state import Row, StudyState
 from rlplast.training.signals import heard, noted_signals
 
@@ -56,8 +56,8 @@ def work(
         root: the study's folder.
         cells: after so many it ends.
         seconds: after so long its cell saves, and it ends.
-        waits: whether it waits for cells that others hold, to take them over from workers that die;
-            else it ends when nothing is left but those.
+        waits: whether it waits for cells that others hold, to take them over from workers that
+            die; else it ends when nothing is left but those, once it has seen that they live.
         gpus: what its cells see, as CUDA_VISIBLE_DEVICES says it; None: what this process sees.
         run: runs a cell; default: in a process of its own.
         tell: called with a line for each cell that is taken, and how that ended.
@@ -91,7 +91,8 @@ def work(
             tell(f"takes {row['name']}, attempt {claim.number}")
             code, reason = run(state, row, claim, over)
             if claim.lost:
-                tell(f"lost {row['name']} to another worker")
+                claim.leave()
+                tell(f"lost {row['name']}: its claim stood still, or is another's")
             else:
                 end = "done" if code == 0 else "stopped" if over() else "failed"
                 claim.finish(end, code, reason)
@@ -111,7 +112,8 @@ def _claim(state: StudyState, waits: bool) -> tuple[Row, Claim | None] | None:
             claim = state.claims.claim(row["key"])
             if claim is not None:
                 return row, claim
-        later |= fate in ("free", "waiting") or (waits and fate == "held")
+        later |= fate in ("free", "waiting")
+        later |= fate == "held" and (waits or not state.claims.attempts[row["key"]][-1].is_seen())
     return ({}, None) if later else None
 
 
@@ -145,7 +147,7 @@ def _in_a_process(gpus: str | None) -> Run:
                 elif time.monotonic() > until:
                     _kill(process)
                 time.sleep(_POLL)
-        finally:  # a second signal ends the worker at once, and its cell
+        finally:  # a second SIGINT ends the worker at once, and its cell
             _kill(process)
         code, reason = _exit(process.exitcode)
         return code, reason or (reason_of(code, log) if code else "")
@@ -216,11 +218,10 @@ def _exit(code: int | None) -> tuple[int, str]:
 
 def reason_of(code: int, log: Path) -> str:
     """Return why a cell failed: its own message, or its exit code and the last line of its log."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    last = lines[-1] if lines else ""
+    last = (lines_of(log) or [""])[-1]
     if last.startswith(_MESSAGE):
         return last.removeprefix(_MESSAGE)
-    return f"exit code {code}" + ("" if last.startswith(_HEAD) else f", after {last!r}")
+    return f"exit code {code}" + ("" if not last or last.startswith(_HEAD) else f", after {last!r}")
 
 
 def crew(

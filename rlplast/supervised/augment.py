@@ -1,7 +1,4 @@
-"""Random changes of training images, a whole batch at once.
-
-- `augment`: crop and flip.
-"""
+"""Random changes of training images, a whole batch at once."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -20,17 +17,11 @@ _SHIFTS = 2 * _PAD + 1
 
 
 def augment(x: Tensor, names: Sequence[str], generator: torch.Generator) -> Tensor:
-    """Return a batch with every image shifted and mirrored at random.
+    """Return a batch (n, channels, height, width), every image shifted and mirrored at random.
 
-    ``crop`` shifts by −4 to 4 pixels both ways, zeros coming in (a crop of the image padded by 4);
-    ``flip`` mirrors left and right with probability 1/2, after the crop. One number is drawn per
-    image whatever the names, so switching one off leaves the other as it was.
-
-    Args:
-        x: (batch, channels, height, width), any type. Of raw uint8 images the zeros are black;
-            of normalised ones they are the channel's mean.
-        names: of `AUGMENTATIONS`, in any order.
-        generator: on the CPU, so that all devices get the same draws.
+    ``crop`` shifts by −4 to 4 pixels both ways, zeros coming in: black, of raw images. ``flip``
+    mirrors left and right with probability 1/2, after the crop. One number is drawn per image, on
+    the CPU, whatever the names, so switching one off leaves the other as it was.
     """
     batch, channels, height, width = x.shape
     draw = torch.randint(0, 2 * _SHIFTS**2, (batch, 1), generator=generator)

@@ -1,9 +1,4 @@
-"""Models whose layers follow one another, and the stages that describe their convs.
-
-- `Chain`: layers by name, in forward order, with the activations after each nonlinearity.
-- `Conv`, `POOL`, `chain`: a chain from a list of stages and the sizes of its hidden layers.
-- `CNN`, `LENET5`, `ALEXNET`, `vgg16_stages`: the stages of known models.
-"""
+"""Models whose layers follow one another, and the stages that describe their convs."""
 
 import itertools
 from collections import OrderedDict
@@ -22,14 +17,7 @@ _ACTIVATIONS = {"_relu": lambda: nn.ReLU(inplace=True), "_tanh": nn.Tanh}
 
 @dataclass(frozen=True)
 class Conv:
-    """A convolution, followed by BatchNorm if the chain has any, and ReLU; lengths in pixels.
-
-    Attributes:
-        channels: output channels.
-        kernel: side of the kernel.
-        padding: zeros on each side.
-        stride: of the kernel.
-    """
+    """A convolution, followed by BatchNorm if the chain has any, and an activation; in pixels."""
 
     channels: int
     kernel: int
@@ -72,11 +60,7 @@ def vgg16_stages(width: int) -> Stages:
 
 
 class Chain(nn.Sequential):
-    """Layers one after the other, by name.
-
-    A child ``<layer>_relu`` or ``<layer>_tanh`` is the activation of ``<layer>``, whatever lies
-    between them.
-    """
+    """Layers by name; ``<layer>_relu`` and ``<layer>_tanh`` are activations of ``<layer>``."""
 
     def forward_order(self) -> list[str]:
         """Return the names of the layers with parameters, in forward order."""
@@ -88,9 +72,9 @@ class Chain(nn.Sequential):
         activations: dict[str, Tensor] = {}
         for name, layer in self.named_children():
             x = layer(x)
-            own, mark, kind = name.rpartition("_")
+            before, mark, kind = name.rpartition("_")
             if mark + kind in _ACTIVATIONS:
-                activations[own] = x
+                activations[before] = x
         return x, activations
 
 
@@ -104,18 +88,9 @@ def chain(
     conv_bias: bool = True,
     activation: str = "relu",
 ) -> Chain:
-    """Return convs as `stages` say, then linear layers.
+    """Return convs by `stages`, then linear layers: ``conv1``, ``bn1``, …, ``fc1``, …, ``head``.
 
-    Layers are called ``conv1``, ``bn1``, ``fc1`` and so on, the last ``head``.
-
-    Args:
-        stages: convs and pooling.
-        hidden: sizes of the linear layers before the head.
-        input_shape: (channels, height, width) of an image.
-        num_classes: outputs.
-        batch_norm: whether each conv is followed by BatchNorm.
-        conv_bias: whether convs have biases.
-        activation: relu or tanh.
+    `hidden` are the sizes of the linear layers before the head; `activation` is relu or tanh.
 
     Raises:
         ConfigError: if images are too small for a kernel, with the smallest size.
@@ -154,7 +129,6 @@ def chain(
 
 
 def _sides(stage: Conv | str, sides: list[int]) -> list[int]:
-    """Return the sides after a stage."""
     if isinstance(stage, Conv):
         return [stage.side(side) for side in sides]
     return [side // 2 for side in sides] if min(sides) > 1 else sides

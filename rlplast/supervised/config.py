@@ -75,8 +75,7 @@ class SupervisedConfig(RunConfig):
                 "first phases set stream.phases"
             )
 
-    def _scores(self) -> list[str]:
-        """Return what an evaluation reports."""
+    def _scores(self) -> list[str]:  # of an evaluation
         regression, stream = self.data.regression, self.stream.name
         scores = ["loss"] if regression else ["accuracy", "loss", "ece"]
         scores += ["mca"] if self.data.corrupted else []

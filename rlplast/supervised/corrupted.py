@@ -1,7 +1,4 @@
-"""CIFAR-10-C and CIFAR-100-C: test images with corruptions (Hendrycks & Dietterich 2019).
-
-- `read_corrupted`: the published folder of ``.npy`` files.
-"""
+"""CIFAR-10-C and CIFAR-100-C: test images with corruptions (Hendrycks & Dietterich 2019)."""
 
 from collections.abc import Callable
 from functools import partial
@@ -34,17 +31,12 @@ def read_corrupted(
 ) -> dict[str, Callable[[], Images]]:
     """Return functions that read the test sets ``<corruption>/<severity>``, severities 1 to 5.
 
-    Each file is uint8 (n, height, width, channels), the first fifth severity 1, the last 5.
-    The four corruptions that the authors set aside for tuning are left out.
-
-    Args:
-        folder: holds ``labels.npy`` and a file per corruption; not all 15 need be there.
-        input_shape: channels, height and width of the clean images.
-        num_classes: how many labels there are.
+    The folder has ``labels.npy`` and a file per corruption, uint8 (n, height, width, channels), its
+    first fifth of severity 1, the last of 5. Not all 15 need be there; the four that the authors
+    set aside for tuning are left out.
 
     Raises:
-        ConfigError: if the folder, its labels or all corruptions are missing, or a file is
-            neither labels nor a published corruption.
+        ConfigError: if labels or all corruptions are missing, or a file is neither.
         DamagedFile: naming a file that is cut, or of another shape, type or length; if severities
             differ in labels.
     """
@@ -78,7 +70,6 @@ def read_corrupted(
 
 
 def _labels(path: Path, num_classes: int) -> Tensor:
-    """Return the labels of all severities, which are the same images."""
     stored = _load(path)
     if stored.ndim != 1 or stored.dtype.kind not in "ui" or len(stored) % SEVERITIES:
         raise DamagedFile(

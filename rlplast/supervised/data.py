@@ -1,10 +1,4 @@
-"""The images that a classifier learns from, as tensors.
-
-- `DataConfig`: which set and where it lies; `load_data` reads it.
-- `Dataset`, `Images`: raw uint8 images and labels, on any device.
-- `normaliser`: factor and offset that give mean 0 and standard deviation 1.
-- `hold_out`: split off a share of every class.
-"""
+"""The images that a classifier learns from, as tensors."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -31,16 +25,7 @@ from rlplast.supervised.formats import (
 from rlplast.supervised.pictures import HuggingFaceConfig, read_huggingface, read_tiny_imagenet
 from rlplast.supervised.sizes import sizes_of
 
-__all__ = [
-    "REGRESSIONS",
-    "DataConfig",
-    "Dataset",
-    "HuggingFaceConfig",
-    "Images",
-    "hold_out",
-    "load_data",
-    "normaliser",
-]
+__all__ = ["REGRESSIONS", "DataConfig", "Dataset", "hold_out", "load_data", "normaliser"]
 
 _PART = 256  # stored pictures that are in memory at a time
 REGRESSIONS = ("bit_flipping", "curve", "table")  # rlplast.supervised.regression has them
@@ -65,18 +50,18 @@ class DataConfig(Section):
 
     Attributes:
         name: images: digits (part of scikit-learn, no download), mnist, cifar10, cifar100,
-            tiny_imagenet, huggingface, or random (noise around a random pattern of each class, to
-            try things out; every seed gets the same images). Or a regression, with the squared
-            error as loss and score: bit_flipping (bits, and the output of a fixed random network),
-            curve (points of y = 3 sin(3x) + x), table (a file's rows).
+            tiny_imagenet, huggingface, or random (noise around a random pattern of each class, the
+            same for every seed). Or a regression, with the squared error as loss and score:
+            bit_flipping (bits, and the output of a fixed random network), curve (points of y = 3
+            sin(3x) + x), table (a file's rows).
         folder: folder of the published files; docs/how-to/get-data.md shows each layout.
         corrupted: folder of the .npy files of CIFAR-10-C or CIFAR-100-C, for mCA; null for none.
         validation: share of each class's images held out for validation, drawn from the run's seed;
             0 for none. Then ``eval/accuracy`` and the like are on these images, and
             ``eval/test_accuracy`` is on the test images.
         validation_of: where the validation images are taken from: train or test.
-        test: share held out as test set, for digits and table, which have no published split. Every
-            seed gets the same images.
+        test: share held out as test set, for digits and table, which have no published split; the
+            same images for every seed.
         like: for random: the set whose image size and number of classes it has; null: cifar10.
         examples: for bit_flipping: examples per task; null: 10000. For curve: number of points;
             null: 100. For random: training images, with a fifth as many test images; null: 1000.
@@ -109,23 +94,13 @@ class DataConfig(Section):
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images to learn from and images to be tested on.
+    """Images to learn from and images to be tested on."""
 
-    Attributes:
-        name: as in `DataConfig`.
-        train: training images.
-        test: test images, or the validation images if some were held out.
-        unseen: the test images, if `test` are validation images.
-        num_classes: labels are 0 to num_classes − 1; the outputs of a regression.
-        scale: largest raw value: 255, digits 16.
-        corrupted: by ``<corruption>/<severity>``, functions that read the corrupted test images.
-    """
-
-    name: str
+    name: str  # as in `DataConfig`
     train: Images
-    test: Images
-    num_classes: int
-    scale: float
+    test: Images  # the validation images, if some were held out; `unseen` are then the test images
+    num_classes: int  # labels are 0 to num_classes − 1; the outputs of a regression
+    # Readers of the corrupted test images, by ``<corruption>/<severity>``.
     corrupted: Mapping[str, Callable[[], Images]] = field(default_factory=dict)
     unseen: Images | None = None
 
@@ -142,11 +117,7 @@ class Dataset:
 
 
 def load_data(config: DataConfig, seed: int) -> Dataset:
-    """Read a set of images, or make it.
-
-    Args:
-        config: which set.
-        seed: the run's seed; picks the validation images and nothing else.
+    """Read a set of images, or make it; the seed picks the validation images and nothing else.
 
     Raises:
         ConfigError: for a value out of range, a missing folder, file or package.
@@ -159,11 +130,11 @@ def load_data(config: DataConfig, seed: int) -> Dataset:
         stream = torch_stream(seed, "data", "validation")
         source = train if config.validation_of == "train" else test
         kept, held = hold_out(source, config.validation, stream, "data.validation")
-        unseen = test if config.validation_of == "train" else kept
-        train = kept if config.validation_of == "train" else train
-        test = held
-    scale = 16.0 if config.name == "digits" else 255.0
-    data = Dataset(config.name, train, test, num_classes, scale, unseen=unseen)
+        if config.validation_of == "train":
+            train, test, unseen = kept, held, test
+        else:
+            test, unseen = held, kept
+    data = Dataset(config.name, train, test, num_classes, unseen=unseen)
     if config.corrupted is None:
         return data
     folder = _folder("corrupted", config.corrupted, config.name)
@@ -171,7 +142,6 @@ def load_data(config: DataConfig, seed: int) -> Dataset:
 
 
 def _read(config: DataConfig) -> tuple[Images, Images, int]:
-    """Return training images, test images and the number of classes."""
     if config.name == "digits":
         return _digits(config.test)
     if config.name == "huggingface":
@@ -202,10 +172,7 @@ def _folder(key: str, value: str | None, name: str) -> Path:
 
 
 def _digits(share: float) -> tuple[Images, Images, int]:
-    """Return scikit-learn's 1797 scans of 8 by 8 pixels, values 0 to 16.
-
-    The test images are drawn from a fixed seed, so that runs of all seeds are tested on the same.
-    """
+    """Return scikit-learn's 1797 scans of 8 by 8 pixels, values 0 to 16, split by a fixed seed."""
     from sklearn.datasets import load_digits
 
     values, labels = load_digits(return_X_y=True)
@@ -215,16 +182,11 @@ def _digits(share: float) -> tuple[Images, Images, int]:
 
 
 def _random(config: DataConfig) -> tuple[Images, Images, int]:
-    """Return noise around a random pattern of each class, so that there is something to learn.
-
-    With fewer than 5 training images per class only some classes have any, so that each can be
-    split again.
-    """
     sizes, _ = sizes_of(replace(config, validation=0.0))
     rng = numpy_stream(0, "data", "random", sizes.shape)
     patterns = rng.integers(0, 192, (sizes.classes, *sizes.shape), np.uint8)
-    there = min(sizes.classes, sizes.test)
-    labels = np.linspace(0, sizes.classes, there, endpoint=False, dtype=np.int64)
+    used = min(sizes.classes, sizes.test)  # fewer classes, so that each can be split again
+    labels = np.linspace(0, sizes.classes, used, endpoint=False, dtype=np.int64)
 
     def part(count: int) -> Images:
         y = labels[np.arange(count) % len(labels)]
@@ -237,18 +199,10 @@ def _random(config: DataConfig) -> tuple[Images, Images, int]:
 def hold_out(
     images: Images, share: float, stream: torch.Generator, key: str = "share"
 ) -> tuple[Images, Images]:
-    """Return the images kept and those held out: the same share of every class, rounded.
-
-    Both keep the order they had.
-
-    Args:
-        images: what is split.
-        share: how much is held out, in (0, 1).
-        stream: draws which.
-        key: what an error calls the share.
+    """Return the images kept and those held out, in order: the same share of every class, rounded.
 
     Raises:
-        ConfigError: if nothing would be held out, or nothing of a class kept.
+        ConfigError: naming `key`, if nothing would be held out, or nothing of a class kept.
     """
     held = torch.zeros(len(images), dtype=torch.bool)
     for label in images.y.unique().tolist():
@@ -269,9 +223,8 @@ def normaliser(dataset: Dataset) -> Tensor:
     """Return factor and offset, (2, 1, channels, 1, 1), float32, on the data's device.
 
     ``x.float() * factor + offset`` has mean 0 and standard deviation 1 in every channel over all
-    training images. Sums are of whole numbers, hence exact, on every device, and of stored
-    pictures they are the same as of those in memory. A channel of one value throughout has factor 1
-    and becomes 0.
+    training images; a constant channel becomes 0. Sums are of whole numbers, hence exact on every
+    device.
     """
     device = dataset.train.x.device
     whole = torch.zeros(dataset.input_shape[0], 256, dtype=torch.int64, device=device)

@@ -1,9 +1,6 @@
 """The published image sets: where they come from, and whether a folder has one.
 
-- `ImageSet`, `IMAGE_SETS`: by the names of `DataConfig`, and cifar10_c and cifar100_c.
-- `check_images`: unpack what is an archive, then read the folder as training would.
-
-Sizes and checksums are those that the publishers state (torchvision has the ones of MNIST).
+Sizes and checksums are the publishers' (those of MNIST torchvision's).
 """
 
 from collections.abc import Iterator
@@ -17,29 +14,21 @@ from rlplast.core.errors import DamagedFile, RlplastError
 from rlplast.supervised.corrupted import CORRUPTIONS, read_corrupted
 from rlplast.supervised.data import DataConfig, load_data
 from rlplast.supervised.formats import CIFAR10, CIFAR100, CifarLayout
+from rlplast.supervised.sizes import KNOWN
 
 __all__ = ["IMAGE_SETS", "ImageSet", "check_images", "config_keys"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSet(Published):
-    """A published set of images.
+    """A published set of images."""
 
-    Attributes:
-        train: training images; 0 for a set of test images alone.
-        test: test images; of corrupted ones, those of one severity.
-        shape: channels, height and width.
-        classes: how many labels there are.
-        loose: patterns of files that lie in the folder itself, if what was in the archive does.
-        unread: files of the same images that are not read.
-    """
-
-    train: int
-    test: int
-    shape: tuple[int, int, int]
+    train: int  # images; 0 for a set of test images alone
+    test: int  # images; of corrupted ones, those of one severity
+    shape: tuple[int, int, int]  # channels, height, width
     classes: int
-    loose: tuple[str, ...] = ()
-    unread: tuple[str, ...] = ()
+    loose: tuple[str, ...] = ()  # globs in the folder itself, if what was in the archive lies there
+    unread: tuple[str, ...] = ()  # files of the same images
 
 
 def _mnist() -> ImageSet:
@@ -56,10 +45,7 @@ def _mnist() -> ImageSet:
         "CC BY-SA 3.0 (Y. LeCun and C. Cortes)",
         "http://yann.lecun.com/exdb/mnist/",
         tuple(Download(f"{n}.gz", f"{base}{n}.gz", *known, n) for n, known in files.items()),
-        train=60_000,
-        test=10_000,
-        shape=(1, 28, 28),
-        classes=10,
+        **KNOWN["mnist"]._asdict(),
     )
 
 
@@ -71,10 +57,7 @@ def _cifar(layout: CifarLayout, size: int, md5: str) -> ImageSet:
         "none stated; its page asks to cite Krizhevsky 2009",
         "https://www.cs.toronto.edu/~kriz/cifar.html",
         (Download(layout.archive, url, size, md5, layout.folder),),
-        train=50_000,
-        test=10_000,
-        shape=(3, 32, 32),
-        classes=classes,
+        **KNOWN[layout.name]._asdict(),
         loose=("*.bin",),
         unread=layout.pickles,
     )
@@ -89,10 +72,7 @@ def _corrupted(classes: int, record: int, size: int, md5: str) -> ImageSet:
         "CC BY 4.0 (Hendrycks and Dietterich 2019)",
         page,
         (Download(f"{folder}.tar", url, size, md5, folder),),
-        train=0,
-        test=10_000,
-        shape=(3, 32, 32),
-        classes=classes,
+        **KNOWN[f"cifar{classes}"]._replace(train=0)._asdict(),
         loose=("*.npy",),
     )
 
@@ -115,10 +95,7 @@ IMAGE_SETS = {
                 "tiny-imagenet-200",
             ),
         ),
-        train=100_000,
-        test=10_000,
-        shape=(3, 64, 64),
-        classes=200,
+        **KNOWN["tiny_imagenet"]._asdict(),
         loose=("wnids.txt", "train", "val"),
     ),
     "cifar10_c": _corrupted(10, 2535967, 2_918_471_680, "56bf5dcef84df0e2308c6dcbcbbd8499"),
@@ -131,21 +108,17 @@ def check_images(name: str, root: Path) -> Iterator[Finding]:
 
     An archive that is whole and not unpacked yet is unpacked beside itself.
 
-    Args:
-        name: a key of `IMAGE_SETS`.
-        root: the folder.
-
     Raises:
         RlplastError: if an archive cannot be unpacked.
         PermissionError: if a file may not be read.
     """
-    own = IMAGE_SETS[name]
+    published = IMAGE_SETS[name]
     usable = True
-    if not any(any(root.glob(pattern)) for pattern in own.loose):
-        for download in own.downloads:
+    if not any(any(root.glob(pattern)) for pattern in published.loose):
+        for download in published.downloads:
             if lexists(root / download.unpacked):  # a link that leads nowhere stays too
                 continue
-            finding = _archive(download, root, own.unread)
+            finding = _archive(download, root, published.unread)
             usable &= not finding.remedy
             yield finding
     if usable:
@@ -153,64 +126,60 @@ def check_images(name: str, root: Path) -> Iterator[Finding]:
 
 
 def _archive(download: Download, root: Path, unread: tuple[str, ...]) -> Finding:
-    """Return the state of an archive, unpacked if it is whole."""
     finding = find_download(root / download.name, download)
     if not finding.remedy:
         unpack(root / download.name, download.unpacked)
         return Finding(finding.what, f"{finding.state}; unpacked as {download.unpacked}")
-    found = [n for n in unread if (root / n).exists()] if not (root / finding.what).exists() else []
-    hint = f"; {found[0]} is the python version, a pickle, which is never read" if found else ""
+    pickles = [] if (root / finding.what).exists() else [n for n in unread if (root / n).exists()]
+    hint = f"; {pickles[0]} is the python version, a pickle, which is never read" if pickles else ""
     return Finding(finding.what, f"{finding.state}{hint}", finding.remedy)
 
 
 def _read(name: str, root: Path) -> Finding:
-    """Return what the reader of training finds, against what was published."""
-    own = IMAGE_SETS[name]
+    """Return what the reader of training reads, against what was published."""
+    published = IMAGE_SETS[name]
     try:
-        found = _corrupted_counts(root, own) if not own.train else _counts(name, root)
+        counts = _counts(name, root, published)
     except RlplastError as error:
         if isinstance(error.__cause__, PermissionError):  # of data that may well be whole
             raise error.__cause__ from None
-        return Finding(str(root), f"cannot be used: {error}", _again(own, root))
-    needed = (own.train, own.test, own.shape)
+        return Finding(str(root), f"cannot be used: {error}", _again(published, root))
+    needed = (published.train, published.test, published.shape)
     words = "{:,} training and {:,} test images of (channels, height, width) {}"
-    if found != needed:
-        state = f"has {words.format(*found)}; published are {words.format(*needed)}"
-        return Finding(str(root), state, _again(own, root))
-    return Finding(str(root), f"has {words.format(*found)}")
+    if counts != needed:
+        state = f"has {words.format(*counts)}; published are {words.format(*needed)}"
+        return Finding(str(root), state, _again(published, root))
+    return Finding(str(root), f"has {words.format(*counts)}")
 
 
-def _counts(name: Any, root: Path) -> tuple[int, int, tuple[int, int, int]]:
-    data = load_data(DataConfig(name=name, folder=str(root)), 0)
-    return len(data.train), len(data.test), data.input_shape
-
-
-def _corrupted_counts(root: Path, own: ImageSet) -> tuple[int, int, tuple[int, int, int]]:
-    folder = _corrupted_folder(root, own)
-    readers = read_corrupted(folder, own.shape, own.classes)
+def _counts(name: Any, root: Path, published: ImageSet) -> tuple[int, int, tuple[int, int, int]]:
+    if published.train:
+        data = load_data(DataConfig(name=name, folder=str(root)), 0)
+        return len(data.train), len(data.test), data.input_shape
+    folder = _corrupted_folder(root, published)
+    readers = read_corrupted(folder, published.shape, published.classes)
     absent = sorted(CORRUPTIONS - {key.split("/")[0] for key in readers})
     if absent:
         raise DamagedFile(f"{folder} has no {', '.join(absent)} of {len(CORRUPTIONS)} corruptions")
-    return 0, len(next(iter(readers.values()))()), own.shape  # all have as many as labels.npy
+    return 0, len(next(iter(readers.values()))()), published.shape  # all have those of labels.npy
 
 
-def _corrupted_folder(root: Path, own: ImageSet) -> Path:
-    inner = root / own.downloads[0].unpacked
+def _corrupted_folder(root: Path, published: ImageSet) -> Path:
+    inner = root / published.downloads[0].unpacked
     return inner if inner.is_dir() else root
 
 
-def _again(own: ImageSet, root: Path) -> str:
-    """Return how a set that is unpacked and wrong is mended."""
-    there = [str(root / d.unpacked) for d in own.downloads if lexists(root / d.unpacked)]
-    old = f"delete {', '.join(there) or 'what is there'}"
-    absent = [d.command(root) for d in own.downloads if not (root / d.name).exists()]
+def _again(published: ImageSet, root: Path) -> str:
+    unpacked = [str(root / d.unpacked) for d in published.downloads if lexists(root / d.unpacked)]
+    old = f"delete {', '.join(unpacked) or 'what is there'}"
+    absent = [d.command(root) for d in published.downloads if not (root / d.name).exists()]
     fetch = "; ".join(absent) or "the archive is there"
     return f"{old}; {fetch}; then give this command again, which unpacks it"
 
 
 def config_keys(name: str, root: Path) -> str:
     """Return the options of a run that reads a set from a folder."""
-    own = IMAGE_SETS[name]
-    if not own.train:
-        return f"--data.corrupted {_corrupted_folder(root, own)}"
+    published = IMAGE_SETS[name]
+    if not published.train:
+        return f"--data.corrupted {_corrupted_folder(root, published)}"
     return f"--data.name {name} --data.folder {root}"

@@ -1,13 +1,6 @@
 """Image sets in their published binary formats.
 
-- `Images`: pictures and labels.
-- `checked_images`, `checked_labels`: tensors out of arrays.
-- `missing`, `unreadable`: the errors for a published file that is not there, or damaged.
-- `read_mnist`: idx files.
-- `read_cifar`: CIFAR-10 and CIFAR-100, the binary version.
-
-The python version of CIFAR is a pickle, and nothing is unpickled here. The binary version has
-the same images, a documented layout, and records of one length.
+The python version of CIFAR is a pickle, and nothing is unpickled here.
 """
 
 import gzip
@@ -48,15 +41,10 @@ _CIFAR = "https://www.cs.toronto.edu/~kriz/"
 
 @dataclass(frozen=True)
 class Images:
-    """Pictures and their labels.
+    """Pictures and their labels."""
 
-    Attributes:
-        x: raw values (n, channels, height, width), uint8; or pictures that are decoded by batch.
-        y: labels (n,), int64. Those of stored pictures stay on the CPU, as the indices do.
-    """
-
-    x: Tensor | StoredPictures
-    y: Tensor
+    x: Tensor | StoredPictures  # raw values (n, channels, height, width), uint8
+    y: Tensor  # labels (n,), int64; of stored pictures on the CPU, as the indices are
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -96,17 +84,11 @@ class Images:
 
 
 def checked_labels(y: np.ndarray, images: int, num_classes: int | None, where: object) -> Tensor:
-    """Return labels (n,) as int64.
-
-    Args:
-        y: whole numbers (n,).
-        images: how many images they belong to.
-        num_classes: how many labels there are; allowed is 0 to num_classes − 1. None if not known.
-        where: the file that an error names.
+    """Return labels (n,) of so many images as int64; `num_classes` is None if it is not known.
 
     Raises:
-        DamagedFile: naming the first label out of range; if there is none, or their number is
-            not that of the images.
+        DamagedFile: naming `where` they come from, for a label out of range, no image, or another
+            number of labels.
     """
     if len(y) != images or not images:
         raise DamagedFile(
@@ -123,13 +105,7 @@ def checked_labels(y: np.ndarray, images: int, num_classes: int | None, where: o
 
 
 def checked_images(x: np.ndarray, y: np.ndarray, num_classes: int | None, where: object) -> Images:
-    """Return images of uint8 (n, channels, height, width) and their labels.
-
-    The array is copied only if it cannot be written to or is not contiguous.
-
-    Raises:
-        DamagedFile: as `checked_labels`; if the images have no pixel.
-    """
+    """Return images of uint8 (n, channels, height, width); errors as of `checked_labels`."""
     labels = checked_labels(y, len(x), num_classes, where)
     if not x.size:
         raise DamagedFile(f"{where}: images have shape {x.shape[1:]}; allowed is no side of 0")
@@ -155,10 +131,7 @@ def unreadable(path: Path, error: BaseException) -> DamagedFile:
 
 
 def read_mnist(folder: Path) -> tuple[Images, Images]:
-    """Return training and test images of MNIST, or of a set published in its format.
-
-    Args:
-        folder: holds the four idx files, plain or ``.gz``.
+    """Return training and test images of a set in the format of MNIST: four idx files, or ``.gz``.
 
     Raises:
         ConfigError: naming a file that is missing.
@@ -180,11 +153,7 @@ def _mnist_part(folder: Path, part: str) -> Images:
 
 
 def _read_idx(folder: Path, name: str, dimensions: int) -> np.ndarray:
-    """Return the uint8 array of an idx file.
-
-    The header is two zero bytes, the type, the number of dimensions, and one big-endian
-    uint32 per dimension (http://yann.lecun.com/exdb/mnist/).
-    """
+    """Return the uint8 array of an idx file (http://yann.lecun.com/exdb/mnist/)."""
     plain, packed = folder / name, folder / f"{name}.gz"
     path = plain if plain.is_file() else packed
     if not path.is_file():
@@ -193,6 +162,7 @@ def _read_idx(folder: Path, name: str, dimensions: int) -> np.ndarray:
         data = path.read_bytes() if path == plain else gzip.decompress(path.read_bytes())
     except _BROKEN as error:
         raise unreadable(path, error) from error
+    # Two zero bytes, the type, the number of dimensions; then a big-endian uint32 per dimension.
     magic, header = bytes([0, 0, _UNSIGNED_BYTE, dimensions]), 4 + 4 * dimensions
     if len(data) < header or data[:4] != magic:
         raise DamagedFile(
@@ -213,25 +183,15 @@ def _read_idx(folder: Path, name: str, dimensions: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class CifarLayout:
-    """What one of the CIFAR sets is made of.
+    """What one of the CIFAR sets is made of."""
 
-    Attributes:
-        archive: the published file.
-        folder: the folder in it.
-        train: files of training images.
-        test: file of test images.
-        label_bytes: bytes before a picture; the last is the label (CIFAR-100: the fine one).
-        num_classes: how many labels there are.
-        pickles: what the python version, which is not read, looks like.
-    """
-
-    archive: str
-    folder: str
-    train: tuple[str, ...]
-    test: str
-    label_bytes: int
+    archive: str  # the published file
+    folder: str  # in it
+    train: tuple[str, ...]  # files
+    test: str  # file
+    label_bytes: int  # before a picture; the last is the label (CIFAR-100: the fine one)
     num_classes: int
-    pickles: tuple[str, ...]
+    pickles: tuple[str, ...]  # the python version, which is not read
 
     @property
     def name(self) -> str:
@@ -262,11 +222,7 @@ CIFAR100 = CifarLayout(
 def read_cifar(folder: Path, layout: CifarLayout) -> tuple[Images, Images]:
     """Return training and test images of CIFAR-10 or CIFAR-100.
 
-    A record is the label's bytes, then 1024 red, 1024 green and 1024 blue values, row by row.
-
-    Args:
-        folder: holds the ``.bin`` files, or the folder or archive that they are published in.
-        layout: which of the two.
+    The folder holds the ``.bin`` files, or the folder or archive that they are published in.
 
     Raises:
         ConfigError: naming a file that is missing.
@@ -288,6 +244,7 @@ def read_cifar(folder: Path, layout: CifarLayout) -> tuple[Images, Images]:
 
 
 def _cifar_images(records: np.ndarray, folder: Path, layout: CifarLayout) -> Images:
+    # The label's bytes, then 1024 red, 1024 green and 1024 blue values, row by row.
     label, x = records[:, layout.label_bytes - 1], records[:, layout.label_bytes :]
     return checked_images(x.reshape(-1, 3, 32, 32), label, layout.num_classes, folder)
 
@@ -306,22 +263,22 @@ def _cifar_records(data: bytes, path: Path, label_bytes: int) -> np.ndarray:
 def _cifar_files(folder: Path, layout: CifarLayout) -> dict[str, bytes]:
     names = (*layout.train, layout.test)
     for place in (folder, folder / layout.folder):
-        there = [n for n in names if (place / n).is_file()]
-        if there:
-            absent = [n for n in names if n not in there]
-            if absent:
-                raise missing(place, absent[0], f"{_CIFAR}{layout.archive}", layout.name)
+        absent = [n for n in names if not (place / n).is_file()]
+        if not absent:
             return {n: (place / n).read_bytes() for n in names}
+        if len(absent) < len(names):
+            raise missing(place, absent[0], f"{_CIFAR}{layout.archive}", layout.name)
     archive = folder / layout.archive
     if archive.is_file():
         return _archived(archive, names)
-    found = next((n for n in layout.pickles if (folder / n).exists()), None)
-    remark = f", and {found} is the python version, a pickle, which is never read" if found else ""
+    pickle = next((n for n in layout.pickles if (folder / n).exists()), None)
+    remark = (
+        f", and {pickle} is the python version, a pickle, which is never read" if pickle else ""
+    )
     raise missing(folder, layout.archive, f"{_CIFAR}{layout.archive}", layout.name, remark)
 
 
 def _archived(archive: Path, names: tuple[str, ...]) -> dict[str, bytes]:
-    """Return the named files of a ``.tar.gz`` without extracting it."""
     data: dict[str, bytes] = {}
     try:
         with gzip.open(archive) as stream:

@@ -2,12 +2,6 @@
 
 Each is a `Network`'s ``init``: (block, generator) → a new value, drawn on the CPU in float32.
 What an initializer does not mention follows torch's own (`torch_default`).
-
-- `vgg_law`, `resnet_law`: those of torchvision's models.
-- `vit_law`, `efficientnet_law`: those of timm's models.
-- `timm_law`: that of any other model of timm.
-- `fire_vit_law`: that of FIRE's vision transformer.
-- `xavier_law`, `he_law`, `normal_law`: those of any model whose config asks for them.
 """
 
 import math
@@ -55,10 +49,9 @@ def vgg_law(block: Block, generator: torch.Generator) -> Tensor:
 
 
 def vit_law(block: Block, generator: torch.Generator) -> Tensor:
-    """Draw as timm's vision transformer.
+    """Draw as timm's vision transformer: class token N(0, 1e-6²), biases of linear layers 0.
 
-    Linear weights and position embeddings N(0, 0.02²), cut at ±2; biases of linear layers 0;
-    class token N(0, 1e-6²); the patch projection torch's initializer for convs.
+    Linear weights and position embeddings are N(0, 0.02²), cut at ±2.
     """
     if block.name == "cls_token":
         return _normal(block, 1e-6, generator)
@@ -78,11 +71,7 @@ def fire_vit_law(block: Block, generator: torch.Generator) -> Tensor:
 
 
 def efficientnet_law(block: Block, generator: torch.Generator) -> Tensor:
-    """Draw as timm's EfficientNet, which follows the original one.
-
-    Convs N(0, 2/fan_out), each group's own fan-out; linear weights U(−1/√fan_out, 1/√fan_out);
-    all biases 0.
-    """
+    """Draw convs N(0, 2/fan_out), linear U(±1/√fan_out), biases 0, as timm's EfficientNet."""
     if block.kind == "linear" and block.role == "weight":
         bound = 1 / math.sqrt(block.spec.fan_out)
         return torch.empty(block.view.shape).uniform_(-bound, bound, generator=generator)
@@ -90,7 +79,7 @@ def efficientnet_law(block: Block, generator: torch.Generator) -> Tensor:
 
 
 def timm_law(block: Block, generator: torch.Generator) -> Tensor:
-    """Draw as torch its own layers, and what timm has besides as timm does in most of its models.
+    """Draw what torch has no layer for as timm does in most of its models.
 
     Tables of positions and tokens N(0, 0.02²), cut at ±2; scales of layers the module's
     ``init_values``.

@@ -1,11 +1,4 @@
-"""Classifiers of images, by name.
-
-- `ModelConfig`: a run's section ``model:``.
-- `MODELS`: what each name builds, which keys it reads, and how its weights are drawn.
-- `build_model`: a model for images of a shape.
-- `freeze`: which of its layers do not train.
-- `model_taps`: logits and hidden activations of any of them.
-"""
+"""Classifiers of images, by name."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
@@ -49,6 +42,7 @@ from rlplast.supervised.vit import FireViT, ViT
 __all__ = ["MODELS", "Model", "ModelConfig", "build_model", "freeze", "model_taps"]
 
 Shape = tuple[int, int, int]
+Law = Callable[[Block, torch.Generator], Tensor]
 
 STRIDES = (1, 2, 4, 8, 16, 32)  # of EfficientNetV2-S as a whole
 ACTIVATIONS = (nn.ReLU, nn.GELU, nn.SiLU)  # whose outputs are the activations of timm's models
@@ -82,21 +76,19 @@ class ModelConfig(Section):
         patch: for vision transformers: side of a patch in pixels. null: 4 for images of up to 64
             pixels, 16 for larger ones.
         stride: for efficientnetv2_s: pixels of the image per entry of the last feature map, along a
-            side: 1, 2, 4, 8, 16 or 32. A smaller one than the original's leaves out the first of
-            its five strides of 2, and 8 makes 4 by 4 entries of CIFAR's 32 by 32 pixels. null: 32.
+            side. A smaller one than the original's 32 leaves out the first of its five strides of
+            2; 8 makes 4 by 4 entries of CIFAR's 32 by 32 pixels.
         batch_norm: for vgg16: whether BatchNorm follows each conv.
         activation: for mlp: relu or tanh; null: relu.
-        init: initializer, for models without attention that are not timm's; null for the model's
-            own. ``torch``: as torch initialises its own layers, and as FIRE's code does.
-            ``xavier``: weights U(±√(6/(fan_in + fan_out))), biases 0. ``he``: weights N(0,
-            2/fan_in), biases 0. ``normal``: weights and biases N(0, init_std²), norm layers as
-            torch's.
+        init: initializer, for models without attention that are not timm's. ``torch``: as torch
+            initialises its layers, and as FIRE's code does. ``xavier``: weights U(±√(6/(fan_in +
+            fan_out))), biases 0. ``he``: weights N(0, 2/fan_in), biases 0. ``normal``: weights and
+            biases N(0, init_std²), norm layers as torch's.
         init_std: for init ``normal``: the standard deviation.
         pretrained: for vit_tiny, deit_tiny, efficientnetv2_s and timm: whether to start from timm's
             published weights.
         freeze: names or globs of layers and parameters that do not train, such as ``blocks.*``.
-            Frozen layers stay in evaluation mode: running statistics do not change, and dropout is
-            off.
+            Frozen layers stay in evaluation mode: no new running statistics, no dropout.
     """
 
     name: str = "mlp"
@@ -145,21 +137,15 @@ class ModelConfig(Section):
 
 @dataclass(frozen=True)
 class Model:
-    """One entry of `MODELS`.
+    """One entry of `MODELS`."""
 
-    Attributes:
-        build: (config, input shape, number of classes) → module.
-        reads: keys of `ModelConfig` it reads, its name apart.
-        initializer: how each Block is drawn.
-    """
-
-    build: Callable[[ModelConfig, Shape, int], nn.Module]
-    reads: tuple[str, ...]
-    initializer: Callable[[Block, torch.Generator], Tensor] = torch_default
+    build: Callable[[ModelConfig, Shape, int], nn.Module]  # the last is the number of classes
+    reads: tuple[str, ...]  # keys of `ModelConfig`, its name apart
+    initializer: Law = torch_default
 
 
 def _chain(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
-    own: dict[str, tuple[Stages, Sequence[int]]] = {
+    known: dict[str, tuple[Stages, Sequence[int]]] = {
         "mlp": ((), (100, 100)),
         "cnn": (CNN(config.width or 16), (100,)),
         "cnn_bn": (CNN(config.width or 16), (100,)),
@@ -167,11 +153,10 @@ def _chain(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
         "alexnet": (ALEXNET, ()),
         "vgg16": (vgg16_stages(config.width or 64), (4096, 4096)),
     }
-    stages, hidden = own[config.name]
+    stages, hidden = known[config.name]
     hidden = hidden if config.hidden is None else config.hidden
     cnn_bn = config.name == "cnn_bn"
-    norm = config.batch_norm or cnn_bn
-    options = {"batch_norm": norm, "conv_bias": not cnn_bn}
+    options = {"batch_norm": config.batch_norm or cnn_bn, "conv_bias": not cnn_bn}
     return chain(stages, hidden, shape, classes, activation=config.activation or "relu", **options)
 
 
@@ -203,7 +188,6 @@ def _any_timm(config: ModelConfig, shape: Shape, classes: int) -> nn.Module:
 
 
 def _timm(name: str, pretrained: bool, shape: Shape, classes: int, **options: Any) -> nn.Module:
-    """Return a model of timm's, the extra ``vision``, by timm's name, for images of a shape."""
     timm = import_optional("timm", "vision")
     options |= {"in_chans": shape[0], "num_classes": classes}
     try:
@@ -238,12 +222,7 @@ MODELS: dict[str, Model] = {
     "efficientnetv2_s": Model(_efficientnet, ("stride", "pretrained"), efficientnet_law),
     "timm": Model(_any_timm, ("timm", "pretrained"), timm_law),
 }
-INITIALIZERS: dict[str, Callable[[ModelConfig], Callable[[Block, torch.Generator], Tensor]]] = {
-    "torch": lambda config: torch_default,
-    "xavier": lambda config: xavier_law,
-    "he": lambda config: he_law,
-    "normal": lambda config: partial(normal_law, std=config.init_std or 1.0),
-}
+INITIALIZERS: dict[str, Law] = {"torch": torch_default, "xavier": xavier_law, "he": he_law}
 
 
 def build_model(config: ModelConfig, input_shape: Shape, num_classes: int) -> nn.Module:
@@ -252,43 +231,37 @@ def build_model(config: ModelConfig, input_shape: Shape, num_classes: int) -> nn
     The module carries its initializer as ``init_block``, by which `Network.initialise` draws its
     weights; until then they are what torch happened to draw, or the published ones.
 
-    Args:
-        config: which model.
-        input_shape: (channels, height, width) of an image.
-        num_classes: outputs.
-
     Raises:
         ConfigError: for a key out of range or not read, for images that are too small, or if the
             library or the published weights of the model cannot be had.
     """
     config.check()
     if is_factory(config.name):
-        module = _own(config.name, input_shape, num_classes)
-        freeze(module, config.freeze)
-        return module
-    model = MODELS[config.name]
-    with preserve_global_rng():
-        try:
-            module = model.build(config, input_shape, num_classes)
-        except ConfigError as error:
-            raise ConfigError(f"model.name = {config.name!r}: {error}") from error
-    vars(module)["init_block"] = (
-        INITIALIZERS[config.init](config) if config.init else model.initializer
-    )
+        module, law = _of_factory(config.name, input_shape, num_classes)
+    else:
+        model = MODELS[config.name]
+        with preserve_global_rng():
+            try:
+                module = model.build(config, input_shape, num_classes)
+            except ConfigError as error:
+                raise ConfigError(f"model.name = {config.name!r}: {error}") from error
+        law = INITIALIZERS.get(config.init or "", model.initializer)
+        if config.init_std is not None:
+            law = partial(normal_law, std=config.init_std)
+    vars(module)["init_block"] = law
     freeze(module, config.freeze)
     return module
 
 
-def _own(name: str, shape: Shape, classes: int) -> nn.Module:
-    """Return what a user's function makes of `input_shape` and `num_classes`."""
+def _of_factory(name: str, shape: Shape, classes: int) -> tuple[nn.Module, Law]:
+    """Return what a user's function makes of `input_shape` and `num_classes`, and how it draws."""
     key, inputs = f"model.name = {name!r}", (torch.zeros(2, *shape),)
     factory = factory_of("model.name", name)
     make = partial(made, key, factory, inputs=inputs, input_shape=shape, num_classes=classes)
     module = make(seed=0)
     check_again(key, module, make(seed=0))
     check_outputs(key, module, inputs, classes)
-    vars(module)["init_block"] = own_initializer(lambda seed: make(seed=seed))
-    return module
+    return module, own_initializer(lambda seed: make(seed=seed))
 
 
 def freeze(module: nn.Module, globs: Sequence[str]) -> None:
@@ -298,17 +271,17 @@ def freeze(module: nn.Module, globs: Sequence[str]) -> None:
         ConfigError: for a glob that names nothing, or if no parameter is left to train.
     """
     for glob in globs:
-        found = [p for name, p in module.named_parameters() if _under(name, glob)]
-        for parameter in found:
+        matches = [p for name, p in module.named_parameters() if _under(name, glob)]
+        for parameter in matches:
             parameter.requires_grad_(False)
-        if not found:
+        if not matches:
             names = [name for name, _ in module.named_parameters()]
             raise ConfigError(
                 f"model.freeze: {glob!r} names no parameter: {did_you_mean(glob, names)}"
             )
     for layer in module.modules() if globs else ():
-        own = list(layer.parameters())
-        if own and not any(p.requires_grad for p in own):
+        parameters = list(layer.parameters())
+        if parameters and not any(p.requires_grad for p in parameters):
             layer.eval()
     if not any(p.requires_grad for p in module.parameters()):
         raise ConfigError(f"model.freeze = {list(globs)}: nothing is left to train")
@@ -323,19 +296,11 @@ def _under(name: str, glob: str) -> bool:
 def model_taps(module: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """Return logits (n, classes) and the activations after each nonlinearity, in forward order.
 
-    The module stays in the mode it is in, train or eval.
-
-    Args:
-        module: a model of `build_model`, not compiled.
-        x: images, (n, channels, height, width).
-
-    Returns:
-        Logits; and activations, by layer in our own models, by activation module in timm's:
-        (n, units), or (n, units, ...) with one value per pixel or token.
+    Activations are named by layer in our own models, by activation module in timm's; (n, units), or
+    (n, units, ...) with one value per pixel or token. The module is not compiled.
     """
-    own = getattr(module, "forward_activations", None)
-    if own is not None:
-        return own(x)
+    if forward := getattr(module, "forward_activations", None):
+        return forward(x)
     activations: dict[str, Tensor] = {}
     handles = [
         layer.register_forward_hook(partial(_keep, activations, name))

@@ -1,8 +1,4 @@
-"""What a model is trained on and judged by: classes, or numbers.
-
-- `Objective`: a loss with the scores that belong to it.
-- `classification`, `REGRESSION`: the two there are.
-"""
+"""What a model is trained on and judged by: classes, or numbers."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,22 +14,17 @@ __all__ = ["REGRESSION", "Objective", "classification"]
 
 
 class Objective(NamedTuple):
-    """A loss with the scores that belong to it; all take outputs (n, outputs) and targets (n, …).
+    """A loss with the scores that belong to it; all take outputs (n, outputs) and targets."""
 
-    Attributes:
-        loss: what is minimised, a mean over the batch.
-        scores: what an evaluation reports, by name.
-        right: how many outputs are right, for accuracy in training; None without classes.
-    """
-
-    loss: Callable[[Tensor, Tensor], Tensor]
-    scores: Callable[[Tensor, Tensor], dict[str, float]]
-    right: Callable[[Tensor, Tensor], Tensor] | None = None
+    loss: Callable[[Tensor, Tensor], Tensor]  # a mean over the batch
+    scores: Callable[[Tensor, Tensor], dict[str, float]]  # of an evaluation, by name
+    right: Callable[[Tensor, Tensor], Tensor] | None = None  # how many; None without classes
 
 
 def classification(smoothing: float) -> Objective:
     """Return cross-entropy, trained with smoothed labels; accuracy, loss and ECE are reported."""
-    return Objective(partial(label_smoothing, label_smoothing=smoothing), _of_classes, _right)
+    loss = partial(label_smoothing, label_smoothing=smoothing)
+    return Objective(loss, _of_classes, lambda logits, labels: (logits.argmax(1) == labels).sum())
 
 
 def _of_classes(logits: Tensor, labels: Tensor) -> dict[str, float]:
@@ -44,12 +35,5 @@ def _of_classes(logits: Tensor, labels: Tensor) -> dict[str, float]:
     }
 
 
-def _right(logits: Tensor, labels: Tensor) -> Tensor:
-    return (logits.argmax(1) == labels).sum()
-
-
-def _of_numbers(outputs: Tensor, targets: Tensor) -> dict[str, float]:
-    return {"loss": float(F.mse_loss(outputs, targets))}
-
-
-REGRESSION = Objective(F.mse_loss, _of_numbers)  # squared error, a mean over outputs too
+# The squared error is a mean over outputs too.
+REGRESSION = Objective(F.mse_loss, lambda outputs, y: {"loss": float(F.mse_loss(outputs, y))})

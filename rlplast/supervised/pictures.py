@@ -1,9 +1,4 @@
-"""Image sets that come as picture files.
-
-- `read_tiny_imagenet`: the published folder of JPEGs.
-- `read_huggingface`: any image set that the library `datasets` loads.
-- `images_of_rows`, `stored_rows`: its pictures, all in memory or decoded by batch.
-"""
+"""Image sets that come as picture files."""
 
 import re
 from collections import Counter
@@ -68,11 +63,9 @@ class HuggingFaceConfig(Section):
 def read_tiny_imagenet(folder: Path) -> tuple[Images, Images, int]:
     """Return training images, test images and the number of classes of Tiny-ImageNet.
 
-    Labels follow the sorted WordNet ids. The published validation images are the test images:
-    the published test images have no labels. Grey pictures become three equal channels.
-
-    Args:
-        folder: the unpacked ``tiny-imagenet-200``, or the folder that holds it.
+    `folder` is the unpacked ``tiny-imagenet-200``, or holds it. Labels follow the sorted WordNet
+    ids. The test images are the published validation images, since the published test images have
+    no labels.
 
     Raises:
         ConfigError: naming a file that is missing.
@@ -134,11 +127,11 @@ def _annotated(annotations: Path, classes: Mapping[str, int]) -> tuple[list[Path
             )
         paths.append(annotations.parent / "images" / name)
         labels.append(classes[wnid])
-    listed, there = Counter(paths), set((annotations.parent / "images").glob("*.JPEG"))
-    for path in sorted(there | listed.keys()):
-        if listed[path] != 1 or path not in there:
+    listed, present = Counter(paths), set((annotations.parent / "images").glob("*.JPEG"))
+    for path in sorted(present | listed.keys()):
+        if listed[path] != 1 or path not in present:
             raise DamagedFile(
-                f"{path} is {'' if path in there else 'not '}there and {listed[path]} times in "
+                f"{path} is {'' if path in present else 'not '}there and {listed[path]} times in "
                 f"{annotations.name}; needed is each picture once: unpack {_TINY} again"
             )
     return paths, labels
@@ -169,9 +162,7 @@ def _pixels(picture: "Image", mode: str) -> np.ndarray:
 
 
 def read_huggingface(config: HuggingFaceConfig) -> tuple[Images, Images, int]:
-    """Return training images, test images and the number of classes.
-
-    There are as many classes as the largest label says.
+    """Return training images, test images and the number of classes: the largest label plus 1.
 
     Raises:
         ConfigError: if the library, the set, a split or a column is missing, or pictures differ
@@ -203,12 +194,11 @@ def read_huggingface(config: HuggingFaceConfig) -> tuple[Images, Images, int]:
 def images_of_rows(rows: Iterable[Mapping[str, Any]], config: HuggingFaceConfig) -> Images:
     """Return the pictures and labels of rows that map columns to values.
 
-    Pictures that are all grey have one channel; otherwise all become RGB. Transparency is left
-    out.
+    They have one channel if all are grey, else three; transparency is left out.
 
     Raises:
-        ConfigError: for a missing column, a label that is no whole number, a value that is no
-            picture, one of more than 8 bits or another colour space, or pictures of several sizes.
+        ConfigError: for a missing column, a label that is no whole number, or pictures of several
+            sizes, of more than 8 bits or another colour space.
         DamagedFile: for a label below 0, or no row at all.
     """
     where = f"data.huggingface.path = {config.path!r}"
@@ -231,13 +221,8 @@ def images_of_rows(rows: Iterable[Mapping[str, Any]], config: HuggingFaceConfig)
 def stored_rows(table: Any, config: HuggingFaceConfig) -> Images:
     """Return what `images_of_rows` does, with pictures that are decoded when they are asked for.
 
-    Args:
-        table: what ``datasets.load_dataset`` returns: rows by number, columns by name.
-        config: its columns, and the size of the pictures.
-
-    Raises:
-        ConfigError: as `images_of_rows`; of several sizes only once a batch has both.
-        DamagedFile: for a label below 0, or no row at all.
+    Several sizes are an error only once a picture is decoded. `table` is what
+    ``datasets.load_dataset`` returns: rows by number, columns by name.
     """
     where = f"data.huggingface.path = {config.path!r}"
     pictures = (_picture_of_row(table[i], config, where) for i in range(len(table)))
@@ -263,12 +248,23 @@ def stored_rows(table: Any, config: HuggingFaceConfig) -> Images:
 
 
 def _picture_of_row(row: Mapping[str, Any], config: HuggingFaceConfig, where: str) -> "Image":
-    """Return a row's picture, scaled and cut."""
+    from PIL import Image, ImageOps
+
     for column in (config.image, config.label):
         if column not in row:
             raise ConfigError(f"{where}: no column {column!r}; there are {', '.join(row)}")
-    picture = _picture(row[config.image], f"{where}: column {config.image!r}")
-    return picture if config.size is None else _sized(picture, config.size)
+    picture, where = row[config.image], f"{where}: column {config.image!r}"
+    if not isinstance(picture, Image.Image):
+        raise ConfigError(f"{where} has {type(picture).__name__}; allowed are pictures (PIL)")
+    if picture.mode not in _MODES:
+        raise ConfigError(
+            f"{where} has a picture of mode {picture.mode}; allowed are {', '.join(_MODES)}: "
+            "convert it to 8 bits a channel first"
+        )
+    if config.size is None:
+        return picture
+    whole = picture.convert("L" if picture.mode in _GREY else "RGB")  # palettes have no mean
+    return ImageOps.fit(whole, (config.size, config.size), Image.Resampling.BICUBIC)
 
 
 def _label(label: object, config: HuggingFaceConfig, where: str) -> int:
@@ -277,25 +273,3 @@ def _label(label: object, config: HuggingFaceConfig, where: str) -> int:
             f"{where}: label {label!r} in column {config.label!r}; allowed are whole numbers"
         )
     return label
-
-
-def _sized(picture: "Image", size: int) -> "Image":
-    """Return the middle of a picture whose shorter side was made `size` pixels long."""
-    from PIL import Image, ImageOps
-
-    grey = picture.mode in _GREY
-    whole = picture.convert("L" if grey else "RGB")  # a palette's indices have no mean
-    return ImageOps.fit(whole, (size, size), Image.Resampling.BICUBIC)
-
-
-def _picture(value: object, where: str) -> "Image":
-    from PIL import Image
-
-    if not isinstance(value, Image.Image):
-        raise ConfigError(f"{where} has {type(value).__name__}; allowed are pictures (PIL)")
-    if value.mode not in _MODES:
-        raise ConfigError(
-            f"{where} has a picture of mode {value.mode}; allowed are {', '.join(_MODES)}: "
-            "convert it to 8 bits a channel first"
-        )
-    return value

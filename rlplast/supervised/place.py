@@ -1,10 +1,4 @@
-"""How far a run is in its stream of phases, and where it ends.
-
-- `Position`, `position`: epochs and batches done in a phase.
-- `batches_per_epoch`, `updates_before`: how long epochs and phases are.
-- `fewest_images`: of a forward pass.
-- `end_of_run`, `check_total`: the clock at the end of a run; a total that is too long.
-"""
+"""How far a run is in its stream of phases, and where it ends."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -34,10 +28,7 @@ class Position(NamedTuple):
 
 
 def batches_per_epoch(phase: Phase, batch_size: int) -> int:
-    """Return the updates of one epoch.
-
-    They are those of `rlplast.core.batches.batch_slices`, which are not listed at every update.
-    """
+    """Return the updates of one epoch: how many `rlplast.core.batches.batch_slices` gives."""
     full, left = divmod(len(phase.train), batch_size)
     return max(1, full + (left > 1))
 
@@ -65,10 +56,7 @@ def updates_before(stream: Sequence[Phase], batch_size: int, number: int) -> int
 
 
 def end_of_run(stream: Sequence[Phase], batch_size: int, total: Time) -> Clock:
-    """Return the clock at the end of a run; its phase is the number of phases begun.
-
-    An epoch that the end cuts short counts: else the run would seem to end with the one before.
-    """
+    """Return the clock at the end of a run; its phase is the number of phases begun."""
     end = Clock()
     for phase in stream:
         each = batches_per_epoch(phase, batch_size)
@@ -79,16 +67,13 @@ def end_of_run(stream: Sequence[Phase], batch_size: int, total: Time) -> Clock:
             left = min(left, int(total.value) - end.updates)
         if left <= 0:
             break
+        # An epoch that is cut short counts: else the run would seem to end with the one before.
         end = end.advance(updates=left, epochs=-(-left // each), phase=1)
     return end
 
 
 def check_total(stream: Sequence[Phase], batch_size: int, total: Time) -> None:
-    """Refuse a total in updates that the stream does not have.
-
-    Raises:
-        ConfigError: naming the total and where the stream ends.
-    """
+    """Raise ConfigError if a total in updates is more than the stream has."""
     whole = updates_before(stream, batch_size, len(stream))
     if total.unit == "updates" and total.value > whole:
         raise ConfigError(f"total = '{total}': the stream ends after {whole} updates")

@@ -1,12 +1,7 @@
 """Data with numbers for targets: generated, or in a file.
 
-- `load_regression`: reads or makes what `DataConfig` names.
-- `ThresholdNet`, `bit_flipping`: slowly changing regression (Dohare et al. 2024).
-- `curve`: points on a line with waves.
-- `read_table`: a ``.csv`` or ``.npz`` file.
-
-Inputs are float32 of shape (n, 1, 1, features), as images of one row are; targets are float32
-(n, outputs). Neither is normalised.
+Inputs are float32 (n, 1, 1, features), as images of one row are; targets float32 (n, outputs).
+Neither is normalised.
 """
 
 import zipfile
@@ -30,11 +25,7 @@ UNITS, BETA = 100, 0.7  # of the target network
 
 
 def load_regression(config: DataConfig, seed: int) -> Dataset:
-    """Return the examples to learn from and those to be tested on.
-
-    Args:
-        config: one whose name is that of a regression.
-        seed: the run's seed; bit_flipping draws from it.
+    """Return the examples to learn from and those to be tested on; bit_flipping draws by the seed.
 
     Raises:
         ConfigError: for a value out of range, or a file that is missing or holds too little.
@@ -56,7 +47,7 @@ def load_regression(config: DataConfig, seed: int) -> Dataset:
         train, test = curve(config.examples or 100)
     else:
         train, test = read_table(config.file, config.test)
-    return Dataset(config.name, train, test, train.y.shape[1], 1.0)
+    return Dataset(config.name, train, test, train.y.shape[1])
 
 
 def _examples(x: Tensor, y: Tensor) -> Images:
@@ -68,20 +59,14 @@ def _examples(x: Tensor, y: Tensor) -> Images:
 class ThresholdNet:
     """The target of slowly changing regression: one layer of linear threshold units.
 
-    All weights are −1 or 1. A unit is on where its weighted sum exceeds
-    0.7 · (inputs + 1) − (how many of its weights are −1); the output is the weighted sum of the
-    units that are on, plus the output's bias. Both count a last input that is always 1.
-
-    That is the rule of the paper. Its code counts the bias otherwise, which moves thresholds by a
-    half to one.
-
-    Attributes:
-        incoming: (units, inputs + 1).
-        outgoing: (units + 1,).
+    All weights are −1 or 1. A unit is on where its weighted sum exceeds 0.7 · (inputs + 1) − (how
+    many of its weights are −1); the output is the weighted sum of the units that are on. Both sums
+    count a last input that is always 1. That is the rule of the paper; its code counts the bias
+    otherwise, which moves thresholds by a half to one.
     """
 
-    incoming: Tensor
-    outgoing: Tensor
+    incoming: Tensor  # (units, inputs + 1)
+    outgoing: Tensor  # (units + 1,)
 
     @classmethod
     def drawn(cls, seed: int) -> "ThresholdNet":
@@ -100,17 +85,11 @@ class ThresholdNet:
 
 
 def bit_flipping(seed: int, number: int, examples: int, flip: str) -> tuple[Images, Images]:
-    """Return the examples of one task of slowly changing regression, and all it could have.
+    """Return the examples of one task of slowly changing regression, and its test examples.
 
-    The first 15 of 20 bits are the task's own; the last 5 are drawn anew for every example. The
-    test examples are the 32 that differ in the last 5 bits.
-
-    Args:
-        seed: of the run.
-        number: of the task, from 0.
-        examples: how many to learn from.
-        flip: how a task's own bits differ from those of the task before: all are redrawn, or one
-            is flipped.
+    The first 15 of 20 bits are the task's; the last 5 are drawn anew for every example. The test
+    examples are the 32 that differ in the last 5 bits. With `flip` "all" a task's bits are redrawn,
+    with "one" a bit of the task before is flipped.
 
     Source: Dohare et al. 2024, Loss of plasticity in deep continual learning.
     """
@@ -119,13 +98,13 @@ def bit_flipping(seed: int, number: int, examples: int, flip: str) -> tuple[Imag
     fast = torch.randint(0, 2, (examples, BITS - SLOW), generator=stream)
     every = torch.cartesian_prod(*[torch.arange(2)] * (BITS - SLOW))
     target = ThresholdNet.drawn(seed)
-    parts = [torch.cat([slow.expand(len(own), -1), own], 1) for own in (fast, every)]
+    parts = [torch.cat([slow.expand(len(bits), -1), bits], 1) for bits in (fast, every)]
     train, test = (_examples(x, target(x)[:, None]) for x in parts)
     return train, test
 
 
 def _slow_bits(seed: int, number: int, flip: str) -> Tensor:
-    """Return a task's own bits (15,); with `flip` "one" a sum over all flips so far."""
+    """Return a task's bits (15,); with `flip` "one" a sum over all flips so far."""
     drawn = number if flip == "all" else 0
     stream = torch_stream(seed, "data", "slow bits", drawn)
     bits = torch.randint(0, 2, (SLOW,), generator=stream)
@@ -134,17 +113,7 @@ def _slow_bits(seed: int, number: int, flip: str) -> Tensor:
 
 
 def curve(examples: int) -> tuple[Images, Images]:
-    """Return points of y = 3 sin(3x) + x for x from −3 to 3.
-
-    Those to learn from are equally spaced, both ends included; those to be tested on lie in the
-    middle between two neighbours. The best straight line has a mean squared error of 4.4.
-
-    Args:
-        examples: how many to learn from, at least 2.
-
-    Raises:
-        ConfigError: if there are fewer.
-    """
+    """Return points of y = 3 sin(3x) + x, equally spaced from −3 to 3; test points lie between."""
     if examples < 2:
         raise ConfigError(f"data.examples = {examples}: allowed is at least 2 for a curve")
     x = torch.linspace(-3, 3, examples, dtype=torch.float64)
@@ -154,14 +123,10 @@ def curve(examples: int) -> tuple[Images, Images]:
 
 
 def read_table(file: str | None, share: float) -> tuple[Images, Images]:
-    """Return the rows of a file to learn from, and those held out.
+    """Return the rows of a file to learn from, and the share held out: the same for every seed.
 
     A ``.npz`` has arrays x (n, features) or (n,) and y (n, outputs) or (n,). A ``.csv`` has numbers
-    between commas, no names, and the target last.
-
-    Args:
-        file: its path.
-        share: how much is held out, in (0, 1); the same rows for every seed.
+    without a header, the target last.
 
     Raises:
         ConfigError: for a missing file, another ending, or too few rows.

@@ -1,7 +1,4 @@
-"""ResNet-18 for small images.
-
-- `ResNet18`: He et al. 2015 with a 3×3 stem of stride 1 and no max pooling.
-"""
+"""ResNet-18 for small images."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,23 +30,17 @@ class _Block(nn.Module):
             )
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the block gives, and the activation inside it."""
         inside = activated(self.conv1, self.bn1(self.conv1(x)), torch.relu_)
         around = x if self.downsample is None else self.downsample(x)
         return F.relu(self.bn2(self.conv2(inside)) + around, inplace=True), inside
 
 
 class ResNet18(nn.Module):
-    """ResNet-18: a 3×3 stem, four layers of two blocks each, average pooling, linear head.
+    """ResNet-18 (He et al. 2015) with a 3×3 stem of stride 1 and no max pooling.
 
-    Its layers are called as in torchvision, but for the linear ones: ``fc1`` and so on, the
-    last ``head``. It branches, so it has no forward order.
-
-    Args:
-        channels: of an image.
-        num_classes: outputs.
-        width: channels of the stem, 64 in the original.
-        hidden: sizes of linear layers before the head; FIRE's has one of 512.
+    Its layers are called as in torchvision, but for the linear ones: ``fc1`` and so on, of the
+    sizes `hidden` (FIRE's has one of 512), the last ``head``. The stem has `width` channels, 64 in
+    the original. It branches, so it has no forward order.
     """
 
     def __init__(

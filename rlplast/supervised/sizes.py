@@ -6,7 +6,7 @@ __all__ = ["KNOWN", "Sizes", "sizes_of"]
 
 
 class Sizes(NamedTuple):
-    """How many images a set has, of which shape and how many classes."""
+    """Numbers of images, their shape and the number of classes."""
 
     train: int
     test: int
@@ -28,22 +28,18 @@ _ANY = Sizes(50_000, 10_000, (3, 224, 224), 100)  # of another set: a guess
 
 
 def sizes_of(data: Any) -> tuple[Sizes, bool]:
-    """Return what a set holds once it is split, and whether that is known.
-
-    Args:
-        data: the section ``data`` of a config, a `rlplast.supervised.data.DataConfig`.
-    """
+    """Return what the set of a section ``data`` holds once it is split, and if that is known."""
     name = data.huggingface.path if data.name == "huggingface" else data.name
     name = data.like or "cifar10" if name == "random" else name
-    found = KNOWN.get(name, _ANY)
+    sizes = KNOWN.get(name, _ANY)
     if data.name == "digits":
-        found = found._replace(train=round(1797 * (1 - data.test)), test=round(1797 * data.test))
+        sizes = sizes._replace(train=round(1797 * (1 - data.test)), test=round(1797 * data.test))
     if data.name == "random":
         train = data.examples or 1000
-        found = found._replace(train=train, test=-(-train // 5))
+        sizes = sizes._replace(train=train, test=-(-train // 5))
     elif data.examples is not None:
-        found = found._replace(train=data.examples)
+        sizes = sizes._replace(train=data.examples)
     if data.validation:
-        held = round(data.validation * found.train)
-        found = found._replace(train=found.train - held, test=held)
-    return found, name in KNOWN
+        held = round(data.validation * sizes.train)
+        sizes = sizes._replace(train=sizes.train - held, test=held)
+    return sizes, name in KNOWN

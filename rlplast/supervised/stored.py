@@ -1,7 +1,4 @@
-"""Pictures that stay where they are stored and are decoded when a batch asks for them.
-
-- `StoredPictures`: stands for the tensor of all raw values, of which only parts are ever in memory.
-"""
+"""Pictures that stay where they are stored and are decoded when a batch asks for them."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,22 +17,13 @@ _SAMPLE = 256  # pictures that a fingerprint is made of
 
 @dataclass(frozen=True)
 class StoredPictures:
-    """Pictures of one shape, each read again whenever it is needed.
+    """Pictures of one shape, each read again whenever it is needed: 8 bytes of memory a picture."""
 
-    Memory grows by 8 bytes a picture. A batch takes its own raw values.
-
-    Attributes:
-        read: a picture's number in its file → its values (channels, height, width), uint8. Several
-            threads call it at once.
-        rows: the numbers of these pictures (n,), int64, on the CPU.
-        one: channels, height and width of a picture.
-        device: where batches go.
-    """
-
+    # Number in its file → values (channels, height, width), uint8; called by several threads.
     read: Callable[[int], np.ndarray]
-    rows: Tensor
-    one: tuple[int, int, int]
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    rows: Tensor  # the numbers of these pictures (n,), int64, on the CPU
+    one: tuple[int, int, int]  # channels, height and width
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))  # of batches
 
     @property
     def shape(self) -> torch.Size:
@@ -54,13 +42,9 @@ class StoredPictures:
         """Return raw values (k, channels, height, width), uint8, of the pictures at `indices`."""
         rows = self.rows[indices.cpu()].tolist()
         x = np.empty((len(rows), *self.one), np.uint8)
-
-        def put(place: int) -> None:
-            x[place] = self.read(rows[place])
-
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            for _ in pool.map(put, range(len(rows))):  # raises what a thread raised
-                pass
+            for place, values in enumerate(pool.map(self.read, rows)):
+                x[place] = values
         return on_device(x, self.device)
 
     def split(self, size: int) -> Iterator[Tensor]:

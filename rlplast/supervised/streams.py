@@ -1,8 +1,5 @@
 """Streams of data: which images come when.
 
-- `StreamConfig`: the stream and how long each phase is.
-- `Phase`, `phases`: indices of the images of every phase.
-
 | name | phase k of n trains on | source |
 |---|---|---|
 | single_task | everything, in one phase | |
@@ -15,8 +12,7 @@
 | permuted_pixels | the same images, their pixels in an order of its own | Kumar et al. 2023 |
 | flipped_bits | examples of its own, of data that are generated | Dohare et al. 2024 |
 
-The last three are tasks that follow one another; `rlplast.supervised.tasks` makes each of them. A
-network that has kept its plasticity learns the last as well as the first.
+`rlplast.supervised.tasks` makes the tasks of the last three.
 """
 
 from dataclasses import dataclass
@@ -83,11 +79,7 @@ class StreamConfig(Section):
     epochs: Epochs | list[Epochs] = 100
 
     def num_phases(self) -> int:
-        """Return how many phases there are.
-
-        Raises:
-            ConfigError: for an unknown name, or a number of phases or a fraction out of range.
-        """
+        """Return how many phases there are; ConfigError for a bad value or a key not read."""
         check_section(self, "stream")
         for key, readers in _READERS.items():
             value = getattr(self, key)
@@ -104,12 +96,7 @@ class StreamConfig(Section):
         return _FIXED.get(self.name, self.phases or 10)
 
     def epochs_of_phases(self) -> list[int]:
-        """Return the epochs of each phase.
-
-        Raises:
-            ConfigError: as `num_phases`; if an entry is below 1, or there are more or fewer than
-                phases.
-        """
+        """Return the epochs of each phase; ConfigError for a list of another length."""
         count, given = self.num_phases(), self.epochs
         epochs = given if isinstance(given, list) else [given] * count
         if len(epochs) != count:
@@ -122,34 +109,21 @@ class StreamConfig(Section):
 
 @dataclass(frozen=True)
 class Phase:
-    """One phase of a stream.
+    """One phase of a stream: which images, by ascending indices, int64."""
 
-    Attributes:
-        train: indices of training images (n,), int64, ascending.
-        test: indices of the images it is tested on (m,), int64, ascending.
-        epochs: passes over the training images.
-    """
-
-    train: Tensor
-    test: Tensor
-    epochs: int
+    train: Tensor  # (n,)
+    test: Tensor  # (m,)
+    epochs: int  # passes over the training images
 
 
 def phases(
     config: StreamConfig, train_labels: Tensor, test_labels: Tensor, num_classes: int, seed: int
 ) -> list[Phase]:
-    """Return the phases of a run.
+    """Return the phases of a run; images or classes are permuted once, by the run's seed.
 
-    Images or classes are permuted once, by the run's seed. Chunks differ by one image at most.
     All phases are tested on all test images; those of class_incremental on the classes seen, and
-    those of random_labels on the images that they train on.
-
-    Args:
-        config: the stream.
-        train_labels: (n,), int64; targets (n, outputs) will do where no classes are asked for.
-        test_labels: (m,), the same.
-        num_classes: how many labels there are.
-        seed: the run's seed.
+    those of random_labels on the images that they train on. Labels are (n,), int64; targets (n,
+    outputs) will do where no classes are asked for.
 
     Raises:
         ConfigError: for a bad config, classes that the phases do not divide, a phase without
@@ -178,7 +152,6 @@ def phases(
 
 
 def _of_images(config: StreamConfig, order: Tensor) -> list[Tensor]:
-    """Return each phase's training images, by their permutation."""
     n, count = len(order), config.num_phases()
     if config.name == "warm_start":
         return [order[: round((config.fraction or 0.5) * n)], order]
@@ -191,7 +164,7 @@ def _of_images(config: StreamConfig, order: Tensor) -> list[Tensor]:
 
 
 def _of_tasks(config: StreamConfig, order: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the training and test images that all tasks have in common."""
+    """Return the training and test images that all tasks share."""
     if (config.images or 0) > len(order):
         raise ConfigError(
             f"stream.images = {config.images}: allowed is at most the {len(order)} training images"
@@ -208,7 +181,6 @@ def _of_classes(
     num_classes: int,
     stream: torch.Generator,
 ) -> list[tuple[Tensor, Tensor]]:
-    """Return each phase's training and test images, of the classes seen so far."""
     count = config.num_phases()
     if num_classes % count:
         raise ConfigError(

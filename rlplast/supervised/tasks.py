@@ -1,11 +1,4 @@
-"""Tasks that follow one another on the same images: what each phase makes of the data.
-
-- `task_data`: the data as a phase shows them.
-- `task_labels`, `task_pixels`: the labels and the permutation of one task.
-
-Whatever is drawn for a task depends on the run's seed and the task's number alone. So a run may
-stop and go on anywhere, and task 7 is the same whether or not there were others before it.
-"""
+"""What each phase makes of the data; draws depend on the run's seed and the task's number alone."""
 
 import math
 from dataclasses import replace
@@ -34,15 +27,7 @@ def task_pixels(seed: int, number: int, count: int) -> Tensor:
 
 
 def task_data(config: StreamConfig, data: Dataset, phase: Phase, number: int, seed: int) -> Dataset:
-    """Return the data as a phase shows them; the phase's indices are those of this.
-
-    Args:
-        config: the stream. Streams without tasks of their own show the data as they are.
-        data: what was loaded, on any device.
-        phase: which images the phase has.
-        number: of the phase, from 0.
-        seed: the run's seed.
-    """
+    """Return the data as a phase shows them, to which its indices refer."""
     device = data.train.y.device
     if config.name == "random_labels":
         y = data.train.y.clone()
@@ -52,15 +37,11 @@ def task_data(config: StreamConfig, data: Dataset, phase: Phase, number: int, se
         return replace(data, train=images, test=images)
     if config.name == "permuted_pixels":
         order = task_pixels(seed, number, math.prod(data.input_shape[1:])).to(device)
-        train, test = (_permuted(images, order) for images in (data.train, data.test))
+        parts = [(images.pixels(), images.y) for images in (data.train, data.test)]
+        # All channels alike.
+        train, test = (Images(x.flatten(2)[:, :, order].view_as(x), y) for x, y in parts)
         return replace(data, train=train, test=test)
     if config.name == "flipped_bits":
         train, test = bit_flipping(seed, number, len(data.train), config.flip or "all")
         return replace(data, train=train, test=test).to(device)
     return data
-
-
-def _permuted(images: Images, order: Tensor) -> Images:
-    """Return images whose pixels are permuted, in all channels alike."""
-    x = images.pixels()
-    return Images(x.flatten(2)[:, :, order].view_as(x), images.y)

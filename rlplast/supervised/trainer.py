@@ -1,8 +1,4 @@
-"""A classifier, or a regression, on a stream of phases, as a Trainable.
-
-One step is one update, or the start of the next phase. Where a run is in its stream follows
-from its clock alone: every epoch's order is a stream of its own, so there is no loader to save.
-"""
+"""A classifier, or a regression, on a stream of phases, as a Trainable."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -31,7 +27,8 @@ from rlplast.metrics.calibration import mca
 from rlplast.optimizers.updater import Updater
 from rlplast.supervised.augment import augment
 from rlplast.supervised.config import SupervisedConfig
-from rlplast.supervised.data import Dataset, Images, load_data, normaliser
+from rlplast.supervised.data import Dataset, load_data, normaliser
+from rlplast.supervised.formats import Images
 from rlplast.supervised.models import build_model, model_taps
 from rlplast.supervised.objective import REGRESSION, classification
 from rlplast.supervised.place import (
@@ -46,13 +43,7 @@ from rlplast.supervised.regression import load_regression
 from rlplast.supervised.streams import TASKS, phases
 from rlplast.supervised.tasks import task_data
 from rlplast.training.fingerprint import check_data, fingerprint
-from rlplast.training.trainable import (
-    AfterUpdate,
-    Trainable,
-    no_hooks,
-    no_key,
-    penalties_of,
-)
+from rlplast.training.trainable import AfterUpdate, Trainable, no_hooks, no_key, penalties_of
 
 __all__ = ["Supervised"]
 
@@ -61,11 +52,9 @@ EVALUATION_BATCH = 1000  # images per forward pass
 
 
 class Supervised(Reader, Trainable):
-    """A model and its stream of data.
+    """A model and its stream of data; one step is one update, or the start of the next phase.
 
-    Args:
-        config: a checked config.
-        device: where data and model live.
+    Every epoch's order is a stream of its own, so the place in the data follows from the clock.
     """
 
     units: tuple[str, ...] = SupervisedConfig.units
@@ -117,9 +106,9 @@ class Supervised(Reader, Trainable):
         self.updates_summed = self.images_summed = 0
         self.online = torch.zeros((), dtype=torch.float64, device=device)  # of the task so far
         self.online_images = 0
-        compiled = self._to_compile = config.accelerate == "compile"
-        options = compile_options(device)
-        self._loss = torch.compile(self.task_loss, options=options) if compiled else self.task_loss
+        self._loss, self._to_compile = self.task_loss, config.accelerate == "compile"
+        if self._to_compile:
+            self._loss = torch.compile(self.task_loss, options=compile_options(device))
         self._graphs = graphs_of(config.accelerate, device, "accelerate")
 
     @property
@@ -164,7 +153,6 @@ class Supervised(Reader, Trainable):
         return self._phase()[0]
 
     def _phase(self) -> tuple[Dataset, int]:
-        """Return the phase's data, and the updates before it."""
         number, size = self.clock.phase, self.config.batch_size
         if self.shown is None or self.shown[0] != number:
             now, seed = self.stream[number], self.config.seed
@@ -194,10 +182,7 @@ class Supervised(Reader, Trainable):
         self._to_compile = False
 
     def _learn(self, after: Clock, size: int, count: int, parts: Parts) -> None:
-        """Learn from so many images in so many parts, and run the hooks inside the update.
-
-        All of it is on the device. Of the host it reads the clock `after` the update.
-        """
+        """Learn from `size` images, and run the hooks inside the update, on the device."""
         self.updater.zero_grad()
         activations = self._backward(after, size, count, parts)
         self.updater.step()
@@ -205,10 +190,10 @@ class Supervised(Reader, Trainable):
 
     def _backward(self, clock: Clock, size: int, count: int, parts: Parts) -> Activations:
         """Add up the gradient of images and targets, part by part; return their activations."""
-        whole, found = torch.zeros((), device=self.device), []
+        whole, recorded = torch.zeros((), device=self.device), []
         for i, (inputs, targets) in enumerate(parts, 1):
             loss, outputs, activations = self._loss(inputs, targets)
-            found.append(activations)
+            recorded.append(activations)
             self._sum_up(loss.detach(), outputs.detach(), targets)
             loss = loss * (len(targets) / size)
             whole = whole + loss.detach()
@@ -217,8 +202,8 @@ class Supervised(Reader, Trainable):
             loss.backward()
         self.loss_sum += whole
         if count == 1:
-            return found[0]
-        return {name: torch.cat([own[name] for own in found]) for name in found[0]}
+            return recorded[0]
+        return {name: torch.cat([part[name] for part in recorded]) for name in recorded[0]}
 
     def _sum_up(self, loss: Tensor, outputs: Tensor, y: Tensor) -> None:
         """Add a batch to the means of what is right; outputs and loss are before the update."""
@@ -236,29 +221,23 @@ class Supervised(Reader, Trainable):
         return on_device(order, self.task.train.y.device)
 
     def _chosen(self, here: Position) -> Tensor:
-        """Return the indices of the batch's images."""
-        config, key = self.config, (self.clock.phase, here.epoch)
+        size, key = self.config.batch_size, (self.clock.phase, here.epoch)
         if self.order is None or self.order[0] != key:
             self.order = key, self._shuffled(self.streams.seed, "data", "epoch", *key)
-        chosen = self.order[1][here.batch * config.batch_size :]
-        return chosen[: config.batch_size] if here.batch < here.batches - 1 else chosen
+        chosen = self.order[1][here.batch * size :]
+        return chosen[:size] if here.batch < here.batches - 1 else chosen
 
     def _parts(self, chosen: Tensor, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield augmented and normalised images, and labels or targets, in so many parts."""
-        steps, seed, stream = self.config.augment, self.streams.seed, None
-        if steps:
-            stream = torch_stream(seed, "data", "augment", self.clock.updates)
+        steps, name = self.config.augment, ("data", "augment", self.clock.updates)
+        stream = torch_stream(self.streams.seed, *name) if steps else None
         for indices in chosen.tensor_split(count):
             x, y = self.task.train.batch(indices)
             if stream is not None:  # of raw pixels, so that what a crop adds is black
-                x = augment(x, steps, stream)  # draws one number after the other
+                x = augment(x, steps, stream)
             yield self.normalise(x), y
 
     def normalise(self, x: Tensor) -> Tensor:
-        """Return raw images with mean 0 and standard deviation 1 per channel of all training.
-
-        Inputs of a regression stay as they are.
-        """
+        """Return raw images with mean 0 and variance 1 per channel, other inputs as they are."""
         if self.config.data.regression:
             return x
         if self.normaliser is None:
@@ -269,19 +248,19 @@ class Supervised(Reader, Trainable):
     def task_loss(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Activations]:
         """Return the mean loss of a batch, its outputs, and activations if recorded."""
         with self._autocast():
-            outputs, found = self._with_activations(x) if self.recorded else (self.model(x), {})
+            outputs, taps = self._with_activations(x) if self.recorded else (self.model(x), {})
         outputs = outputs.float()
         loss = self.objective.loss(outputs, y)
-        return loss, outputs, {k: v.detach() for k, v in found.items()}
+        return loss, outputs, {k: v.detach() for k, v in taps.items()}
 
     def _with_activations(self, x: Tensor) -> tuple[Tensor, Activations]:
         """Return logits and activations; of models from elsewhere those of their units."""
         network = self.networks["model"]
         if hasattr(self.model, "forward_activations") or not network.units().groups:
             return model_taps(self.model, x)
-        with record(network) as found:
+        with record(network) as taps:
             logits = self.model(x)
-        return logits, found
+        return logits, taps
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self.config.precision == "fp32":
@@ -291,21 +270,15 @@ class Supervised(Reader, Trainable):
     # What the loop asks for.
 
     def horizon(self) -> Clock:
-        """Return the clock at the end of the run; its phase is the number of phases begun.
-
-        An epoch that the end cuts short counts, so that the end of the one before it does not
-        pass for the run's.
-        """
+        """Return the clock at the end of the run; see `end_of_run`."""
         return end_of_run(self.stream, self.config.batch_size, self.config.total_time())
 
     def evaluate(self, number: int, episodes: int) -> dict[str, float]:
-        """Return accuracy, loss and ECE on the images held out that this phase is tested on.
+        """Return accuracy, loss and ECE, or a regression's loss, on what this phase is tested on.
 
-        If these are validation images, also ``test_accuracy`` and so on, on the test images. Of a
-        regression only its loss. With ``data.corrupted`` also mCA; where classes come one after the
-        other, also the accuracy on the held-out images of all classes; where phases are tasks, also
-        how right the model was on their batches so far, each before its update. Neither argument
-        matters: all images count.
+        If these are validation images, ``test_accuracy`` and so on are on the test images.
+        ``accuracy_all`` is on all classes, ``online_…`` on the task's batches so far, each before
+        its update. Neither argument matters.
         """
         test = self.stream[self.clock.phase].test.to(self.device)
         scores = self._score(self.task.test[test])
@@ -329,10 +302,7 @@ class Supervised(Reader, Trainable):
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
-        """Return outputs (n, outputs) of raw images (n, channels, height, width), in eval mode.
-
-        They are logits, or the numbers of a regression.
-        """
+        """Return outputs (n, outputs) of raw images (n, channels, height, width), in eval mode."""
         with self.reading(), self._autocast():
             parts = x.to(self.device).split(EVALUATION_BATCH)
             return torch.cat([self.model(self.normalise(p)).float() for p in parts])
@@ -341,20 +311,15 @@ class Supervised(Reader, Trainable):
         """Return means since the last call: loss, penalty, accuracy on training batches."""
         values: dict[str, float] = {}
         if updates := self.updates_summed:
-            values = {
-                "train/loss": float(self.loss_sum) / updates,
-                **self._accuracy(),
-                "train/lr": self.updater.lr,
-                **self.penalties.metrics(updates),
-            }
+            values["train/loss"] = float(self.loss_sum) / updates
+            if self.objective.right is not None:
+                values["train/accuracy"] = int(self.right) / self.images_summed
+            values["train/lr"] = self.updater.lr
+            values |= self.penalties.metrics(updates)
         self.loss_sum.zero_()
         self.right.zero_()
         self.updates_summed = self.images_summed = 0
         return values
-
-    def _accuracy(self) -> dict[str, float]:
-        classes = self.objective.right is not None
-        return {"train/accuracy": int(self.right) / self.images_summed} if classes else {}
 
     def sample(self, size: int, number: int) -> Images:
         """Return raw training images of this phase, drawn from a stream of their own."""
@@ -363,9 +328,9 @@ class Supervised(Reader, Trainable):
         )
 
     def batches(self, count: int | None, size: int, number: int) -> Iterator[Images]:
-        """Yield raw training images of this phase in one random order, from its start if need be.
+        """Yield raw training images of this phase in one random order, again and again.
 
-        None is one pass.
+        `count` None is one pass.
         """
         order = self._shuffled(self.config.seed, "batches", number)
         parts = [order[part] for part in batch_slices(len(order), size)]
@@ -376,7 +341,6 @@ class Supervised(Reader, Trainable):
         return self.task_loss(self.normalise(batch.pixels()), batch.y)[0]
 
     def _outputs_on(self, network: str, batch: Images, module: nn.Module) -> Tensor:
-        """Return the outputs of a batch, (batch, outputs): logits, or those of a regression."""
         return module(self.normalise(batch.pixels()))
 
     def _activations_on(self, network: str, batch: Images) -> Activations:
@@ -398,11 +362,7 @@ class Supervised(Reader, Trainable):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned.
-
-        Raises:
-            ConfigError: if the data are other ones by now.
-        """
+        """Restore what `state_dict` returned; ConfigError if the data are other ones by now."""
         check_data(state["data"], self.fingerprints)
         if self.clock.phase >= len(self.stream):
             raise ConfigError(

@@ -1,8 +1,4 @@
-"""Vision transformers: Dosovitskiy et al. 2021, built as in two libraries.
-
-- `ViT`: with layers called as in timm, whose weights fit.
-- `FireViT`: as FIRE's code has it, which follows lucidrains/vit-pytorch.
-"""
+"""Vision transformers (Dosovitskiy et al. 2021), built as in two libraries."""
 
 from typing import ClassVar
 
@@ -17,7 +13,6 @@ __all__ = ["HEADS", "FireViT", "ViT"]
 
 HEADS = 3  # of attention, in ViT-Tiny and DeiT-Tiny
 _MLP_RATIO = 4
-_EPS = 1e-6  # of timm's LayerNorm
 
 
 class _Attention(nn.Module):
@@ -31,7 +26,6 @@ class _Attention(nn.Module):
         self.proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (n, tokens, width) for (n, tokens, width)."""
         q, k, v = self.qkv(x).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4).unbind(0)
         return self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
@@ -43,13 +37,10 @@ class _FireAttention(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.to_q = nn.Linear(width, width, bias=False)
-        self.to_k = nn.Linear(width, width, bias=False)
-        self.to_v = nn.Linear(width, width, bias=False)
+        self.to_q, self.to_k, self.to_v = (nn.Linear(width, width, bias=False) for _ in range(3))
         self.proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (n, tokens, width) for (n, tokens, width)."""
         projections = self.to_q, self.to_k, self.to_v
         q, k, v = (p(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for p in projections)
         return self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
@@ -63,20 +54,14 @@ class _Block(nn.Module):
         self.norm1 = nn.LayerNorm(width, eps=eps)
         self.attn = attention
         self.norm2 = nn.LayerNorm(width, eps=eps)
-        self.mlp = nn.ModuleDict(
-            {
-                "fc1": nn.Linear(width, _MLP_RATIO * width),
-                "fc2": nn.Linear(_MLP_RATIO * width, width),
-            }
-        )
+        hidden = _MLP_RATIO * width
+        self.mlp = nn.ModuleDict({"fc1": nn.Linear(width, hidden), "fc2": nn.Linear(hidden, width)})
 
     def unit_specs(self) -> list[UnitSpec]:
-        """Return the heads of the attention and the MLP's hidden units."""
         mlp = UnitSpec("mlp.fc1", ("mlp.fc2",), nonlinearity=F.gelu, replaceable=True)
         return [self.attn.units, mlp]
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the block gives, and the MLP's activation."""
         x = x + self.attn(self.norm1(x))
         fc1 = self.mlp["fc1"]
         inside = activated(fc1, fc1(self.norm2(x)), F.gelu)
@@ -86,19 +71,15 @@ class _Block(nn.Module):
 class ViT(nn.Module):
     """A vision transformer with a class token and learnt position embeddings, no dropout.
 
-    Args:
-        input_shape: (channels, height, width) of an image.
-        num_classes: outputs.
-        patch: side of a patch, in pixels; it divides the image's sides.
-        width: size of a token, a multiple of 3 heads.
-        depth: number of blocks.
+    Its layers are called as in timm, whose weights fit. `patch` is a patch's side in pixels,
+    `width` the size of a token.
 
     Raises:
-        ConfigError: if patch or width do not divide.
+        ConfigError: if patch does not divide the image's sides, or 3 heads the width.
     """
 
     attention: ClassVar[type[_Attention | _FireAttention]] = _Attention
-    eps: ClassVar[float] = _EPS
+    eps: ClassVar[float] = 1e-6  # of timm's LayerNorm
 
     def __init__(
         self,
@@ -132,7 +113,6 @@ class ViT(nn.Module):
         return {"proj": nn.Conv2d(channels, width, self.patch, self.patch)}
 
     def _tokens(self, x: Tensor) -> Tensor:
-        """Return (n, patches, width) of images."""
         return self.patch_embed["proj"](x).flatten(2).mT
 
     def residual_branches(self) -> list[list[str]]:
@@ -155,13 +135,11 @@ class ViT(nn.Module):
 
 
 class FireViT(ViT):
-    """A vision transformer as FIRE's code builds it, with the names of `ViT`'s layers.
+    """A vision transformer as FIRE's code (lucidrains/vit-pytorch) builds it, with `ViT`'s names.
 
     Query, key and value are layers of their own without biases, patches pass a LayerNorm, a
     linear layer and another LayerNorm, and LayerNorms have torch's ε. A patch's pixels come
     channel by channel, those of FIRE's code pixel by pixel.
-
-    Args and errors are those of `ViT`.
     """
 
     attention = _FireAttention
@@ -176,7 +154,6 @@ class FireViT(ViT):
         }
 
     def _tokens(self, x: Tensor) -> Tensor:
-        """Return (n, patches, width) of images."""
         x = F.unfold(x, self.patch, stride=self.patch).mT
         for layer in self.patch_embed.values():
             x = layer(x)

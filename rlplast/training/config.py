@@ -8,6 +8,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import ScalarNode
+from ruamel.yaml.representer import SafeRepresenter
 
 from rlplast.core.clock import UNITS, Clock, Time
 from rlplast.core.errors import ConfigError
@@ -59,7 +61,7 @@ def _problem(error: Exception) -> str:
 
 
 def dump_yaml(value: Any, flow: bool | None = False, width: int = 80) -> str:
-    """Return a value as YAML that `parse_yaml` reads back to an equal one.
+    """Return a value as YAML that `parse_yaml` reads back to an equal one, and YAML 1.1 too.
 
     Args:
         value: mappings, lists and plain values; keys keep their order.
@@ -69,8 +71,27 @@ def dump_yaml(value: Any, flow: bool | None = False, width: int = 80) -> str:
     yaml, out = YAML(typ="safe", pure=True), io.StringIO()
     yaml.default_flow_style, yaml.width = flow, width
     yaml.sort_base_mapping_type_on_output = False  # pyright: ignore[reportAttributeAccessIssue]
+    yaml.Representer = _Representer
     yaml.dump(value, out)
     return out.getvalue().removesuffix("...\n")
+
+
+class _Representer(SafeRepresenter):
+    """Quotes what YAML 1.1 reads as truth, and writes a point into ``1e-05``, else text there."""
+
+    def represent_str(self, data: str) -> ScalarNode:
+        truth = data.lower() in ("y", "n", "yes", "no", "on", "off")
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style="'" if truth else None)
+
+    def represent_float(self, data: float) -> ScalarNode:
+        node = super().represent_float(data)
+        digits, e, exponent = node.value.partition("e")
+        node.value = f"{digits}.0e{exponent}" if e and "." not in digits else node.value
+        return node
+
+
+_Representer.add_representer(str, _Representer.represent_str)
+_Representer.add_representer(float, _Representer.represent_float)
 
 
 def read_yaml(path: Path) -> Any:

@@ -92,7 +92,7 @@ class Loop:
 
         Raises:
             Interrupted: after SIGINT, SIGTERM or SIGHUP, once a checkpoint is saved; after a second
-                one at once. An evaluation of an agent ends where it is, and is done again after
+                SIGINT at once. An evaluation of an agent ends where it is, and is done again after
                 the resume.
             Diverged: if the loss or a weight is no longer finite; the last checkpoint is kept.
             RlplastError: if a checkpoint could not be written; the last one is kept.

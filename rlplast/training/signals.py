@@ -37,15 +37,16 @@ def heard() -> list[signal.Signals]:
 def noted_signals() -> Iterator[list[int]]:
     """Note SIGINT, SIGTERM and SIGHUP in a block; yields the numbers noted so far.
 
-    A second SIGINT or SIGTERM raises Interrupted wherever Python code runs or waits, such as in an
+    A SIGINT after one of them raises Interrupted wherever Python code runs or waits, such as in an
     environment that hangs; compiled code goes on until it returns. A third one ends the process, as
-    the system does it. SIGHUP only asks: a terminal that closes may send it twice, and SIGTERM with
-    it. Outside the main thread signals are the host's affair, and nothing is noted.
+    the system does it. SIGTERM and SIGHUP only ask: Slurm sends SIGTERM to each process, as does
+    who started this one; a terminal that closes may send SIGHUP twice. After SIGHUP alone SIGINT
+    only asks too. Outside the main thread signals are the host's affair, and nothing is noted.
     """
     received: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
-        again = number != signal.SIGHUP and any(own != signal.SIGHUP for own in received)
+        again = number == signal.SIGINT and any(own != signal.SIGHUP for own in received)
         received.append(number)
         if again:
             for own in (signal.SIGINT, signal.SIGTERM):

@@ -173,7 +173,7 @@ def test_condition_and_metrics_go_on_after_a_stop(tmp_path: Path):
 def test_what_cannot_be_measured_is_refused_by_name():
     waits = [RESET | {"when": {"metric": "dormant_ratio", "above": 0.1}}]
     for metrics, words in (
-        ({"names": ["srank"]}, "'every'"),
+        ({"names": ["srank"]}, "has no every"),
         ({"every": "5%", "name": ["srank"]}, "'names'"),
         ({"every": "5%", "names": ["sranks"]}, "'srank'"),
         (["srank"], "a mapping"),

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlplast.agents.anneal import AnnealConfig, anneal_of
+from rlplast.agents.anneal import AnnealConfig, check_anneal
 from rlplast.agents.dqn_config import DQNConfig
 from rlplast.agents.replay import Replay
 from rlplast.core.errors import ConfigError
@@ -25,19 +25,17 @@ def moved(x: int) -> tuple[int, float]:
 
 
 def test_n_and_gamma_are_those_of_bbf_in_every_cycle_and_what_is_not_named_stays():
-    anneal: Any = anneal_of(AnnealConfig(**BBF), 3, 0.997)
+    anneal = AnnealConfig(**BBF)
     for cycle, done in itertools.product((0, 1, 5), (0, 1, 777, 5000, 9999, 10_000, 39_999)):
-        n, gamma = anneal.at(40_000 * cycle + done)
+        n, gamma = anneal.at(40_000 * cycle + done, 3, 0.997)
         expected = moved(done)
         assert n == expected[0], done
         assert gamma == pytest.approx(expected[1], rel=1e-12), done
-    assert anneal_of(None, 3, 0.99) is None
-    only_n: Any = anneal_of(AnnealConfig(10, 5, n_step=1), 4, 1.0)
-    only_gamma: Any = anneal_of(AnnealConfig(10, 10, gamma=0.5), 4, 0.9)
-    assert [only_n.at(u)[0] for u in (0, 5, 9, 10)] == [1, 4, 4, 1]
-    assert {only_n.at(u)[1] for u in range(20)} == {1.0}
-    assert {only_gamma.at(u)[0] for u in range(20)} == {4}
-    assert only_gamma.at(0)[1] == pytest.approx(0.5)
+    only_n, only_gamma = AnnealConfig(10, 5, n_step=1), AnnealConfig(10, 10, gamma=0.5)
+    assert [only_n.at(u, 4, 1.0)[0] for u in (0, 5, 9, 10)] == [1, 4, 4, 1]
+    assert {only_n.at(u, 4, 1.0)[1] for u in range(20)} == {1.0}
+    assert {only_gamma.at(u, 4, 0.9)[0] for u in range(20)} == {4}
+    assert only_gamma.at(0, 4, 0.9)[1] == pytest.approx(0.5)
 
 
 def test_a_replay_that_looks_ahead_samples_as_one_made_with_that_n_and_gamma():
@@ -79,7 +77,7 @@ def test_what_makes_no_sense_is_refused_by_name():
         with pytest.raises(ConfigError, match=words):
             read_config({"agent": {"anneal": value}})
     with pytest.raises(ConfigError, match=r"agent\.gamma"):
-        anneal_of(AnnealConfig(**BBF), 3, 1.0)
+        check_anneal(AnnealConfig(**BBF), 1.0)
     config = DQNConfig()  # a replay needs room for the longest return
     config.agent.anneal = AnnealConfig(**BBF)
     config.agent.initial_steps = 11 * config.env.num_envs - 1

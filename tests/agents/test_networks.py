@@ -8,13 +8,14 @@ from torch import nn
 from torch.nn import functional
 
 from rlplast.agents import networks
+from rlplast.agents.dqn_config import DQNAgentConfig
 from rlplast.agents.networks import (
     ACTIVATIONS,
     ARCHITECTURES,
     Architecture,
     Output,
     QNetwork,
-    architecture,
+    architecture_of,
 )
 from rlplast.agents.ppo_config import PPOAgentConfig
 from rlplast.agents.ppo_networks import PolicyNetwork, ValueNetwork, policy_architecture
@@ -80,9 +81,9 @@ def test_auto_picks_by_the_shape_of_observations():
         ((7, 10, 10), "minatar"),
         ((4,), "mlp"),
     ):
-        assert architecture("auto", shape) == ARCHITECTURES[name]
+        assert architecture_of(DQNAgentConfig(), shape) == ARCHITECTURES[name]
     with pytest.raises(ConfigError, match="image observations"):
-        architecture("minatar", (4,))
+        architecture_of(DQNAgentConfig(network="minatar"), (4,))
     flat = QNetwork(ARCHITECTURES["mlp"], (4, 10, 10), 3)  # takes images too
     assert flat(torch.zeros(2, 4, 10, 10)).shape == (2, 3)
 

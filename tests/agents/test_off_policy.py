@@ -72,7 +72,7 @@ def check_counts(agent: Any, rows: Rows, first: int, extra: int, end: int) -> No
     """Count updates without making them."""
 
     def update() -> None:
-        agent.experience.paid()
+        agent.experience.credit -= 1
         agent.clock = agent.clock.advance(updates=1)
 
     agent.update, num_envs = update, agent.config.env.num_envs

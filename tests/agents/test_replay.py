@@ -200,35 +200,9 @@ def test_atari_transition_takes_at_most_7300_bytes() -> None:
     assert replay.nbytes / 1000 <= 7300
 
 
-def test_impossible_arguments_are_refused() -> None:
-    for options, message in (
-        ({"rows": 4, "num_envs": 3, "n_step": 3, "frame_stack": 2}, "capacity = 12"),
-        ({"frame_stack": 257, "rows": 300}, "frame_stack = 257"),
-        ({"obs_shape": (84, 0)}, r"obs_shape\[1\] = 0"),
-        ({"obs_dtype": "datetime64[s]"}, "obs_dtype = 'datetime64"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            make(**options)
-
-
-def test_arrays_that_would_be_broadcast_or_cut_are_refused() -> None:
-    for position, wrong, message, action_dim in (
-        (0, np.array([1]), "action has shape", None),
-        (0, np.array([0.5, 1.5]), "action has type", None),
-        (0, np.zeros((2, 4), np.float32), "action has shape", 3),
-        (1, np.zeros((2, 1)), "reward has shape", None),
-        (2, np.array([0, 1]), "terminated has type", None),
-        (5, np.zeros((2, 3), np.float32), "obs_final has type", None),
-    ):
-        replay = make(num_envs=2, action_dim=action_dim)
-        episodes = Episodes(2, seed=0, action_dim=action_dim)
-        replay.start(episodes.start())
-        arguments = list(episodes.step())
-        arguments[position] = wrong
-        with pytest.raises(ConfigError, match=message):
-            replay.add(*arguments)
-    with pytest.raises(ConfigError, match="start"):  # first observations come before
-        make().add(*Episodes(1, seed=0).step())
+def test_a_stack_longer_than_its_counter_is_refused() -> None:
+    with pytest.raises(ConfigError, match="frame_stack = 257"):
+        make(frame_stack=257, rows=300)
 
 
 # Rows that are drawn with weights: `rlplast.agents.sampling`.

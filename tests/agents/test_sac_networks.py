@@ -11,7 +11,6 @@ from torch.nn import functional as F
 import rlplast
 from rlplast.agents.sac_networks import Actor, Critic, TrunkSpec
 from rlplast.agents.trunks import TrunkNetwork
-from rlplast.core.errors import ConfigError
 from rlplast.core.network.network import Network
 from rlplast.core.network.order import forward_order
 from rlplast.core.rng import torch_stream
@@ -93,8 +92,6 @@ def test_networks_compute_the_published_formulas(trunk: str) -> None:
         raw, mean = (head_of(weight, head, hidden) for head in ("log_std", "mean"))
         bounded = raw.clamp(-1.5, 0.5) if law == "clamp" else -0.5 + torch.tanh(raw)
         close(actor(obs), (mean, bounded))
-    with pytest.raises(ConfigError, match="log_std_min"):
-        Actor(OBS, ACTION, spec, 2.0, 2.0)
     assert Actor(OBS, ACTION, spec).bounds == (-10, 2)
     for members in (1, 3):
         critic = randomise(Critic(OBS, ACTION, spec, members), 0)

@@ -131,7 +131,8 @@ def test_prefix_is_not_resumed_past_where_its_arms_part(study: Path):
     [
         (["--jobs", 0], "--jobs 0: allowed is at least 1"),
         (["--cells", -1], "--cells -1: allowed is at least 1"),
-        (["--time", "soon"], "--time 'soon': allowed is a number with s, m or h"),
+        (["--time", "soon"], "--time 'soon': allowed is a number above 0"),
+        (["--time", "0m"], "--time '0m': allowed is a number above 0"),
         ([], "is no study's folder: it has no study.json"),
     ],
 )

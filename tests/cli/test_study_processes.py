@@ -77,6 +77,8 @@ def test_study_that_is_stopped_by_a_signal_goes_on(
     assert cells_alive(out)
     if number == signal.SIGHUP:  # as a terminal that closes: to all processes it started, twice
         os.killpg(process.pid, number)
+    for cell in cells_alive(out) if number == signal.SIGTERM else ():  # as Slurm to all of a job
+        os.kill(cell, number)
     process.send_signal(number)
     output, _ = process.communicate(timeout=120)
     if number == signal.SIGKILL:
@@ -91,7 +93,8 @@ def test_study_that_is_stopped_by_a_signal_goes_on(
     }
 
     assert run_study(config, out)[0].code == 0
-    assert "resuming" in "".join(path.read_text() for path in (out / "logs").iterdir())
+    logs = "".join(path.read_text() for path in (out / "logs").iterdir())
+    assert "resuming" in logs and "ended at once" not in logs
     assert results(out) == results(through)
 
 
@@ -141,7 +144,9 @@ def test_workers_of_another_terminal_help_and_one_that_leaves_saves_its_cell(
 
 
 @proc
-def test_worker_that_is_asked_twice_ends_at_once_with_its_cell(through: Path, tmp_path: Path):
+def test_worker_that_is_interrupted_after_it_was_asked_ends_at_once_with_its_cell(
+    through: Path, tmp_path: Path
+):
     config, out = write_study(tmp_path, LONG, {"none": {}}), tmp_path / "study"
     process = start(config, out)
     until(lambda: training(out), 120)
@@ -149,8 +154,9 @@ def test_worker_that_is_asked_twice_ends_at_once_with_its_cell(through: Path, tm
     stat = Path(f"/proc/{cell}/stat").read_text()
     worker = int(stat.rpartition(")")[2].split()[1])
     os.kill(cell, signal.SIGSTOP)  # it cannot save
-    for _ in range(2):  # as from a parent of several threads that dies
-        os.kill(worker, signal.SIGTERM)
+    for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
+        assert alive(cell) and alive(worker)
+        os.kill(worker, number)
         time.sleep(0.5)
     until(lambda: not alive(cell) and not alive(worker), 20)
     os.killpg(process.pid, signal.SIGTERM)

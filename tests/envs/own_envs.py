@@ -98,8 +98,9 @@ class Faulty(Walk):
                 os._exit(0)
             if self.fault == "signals":
                 run = os.getppid() if multiprocessing.parent_process() else os.getpid()
-                for number in (signal.SIGINT, signal.SIGTERM):
+                for number in (signal.SIGINT, signal.SIGINT):
                     os.kill(run, number)
+                    time.sleep(0.5)  # two at once are one
             if self.fault in ("hangs", "signals"):
                 time.sleep(600)
             reward = {"none": None, "array": np.ones(2)}.get(self.fault, reward)

@@ -90,7 +90,7 @@ def loop(config: GPTConfig, path: Path, observer: Callable[[Loop], None] | None 
     if resumed:
         made.load(checkpoint.newest(path / "checkpoints")[0])
     else:
-        made.folder.cut(dict.fromkeys(made.folder.lengths(), 0), {})
+        made.folder.cut(dict.fromkeys(made.folder.lengths(), 0))
     return made
 
 

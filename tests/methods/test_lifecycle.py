@@ -179,8 +179,8 @@ def test_mask_multiplies_outputs_in_training_and_if_asked_in_evaluation(eval_mas
 
 def test_conv_on_one_pixel_is_linear() -> None:
     rule = Lifecycle(life=(3, 9), recovery=(2, 5), warmup=4)
-    conv = LifecycleConv2d(5, 6, 1, lifecycle=rule, seed=7)
-    linear = LifecycleLinear(5, 6, lifecycle=rule, seed=7)
+    conv = LifecycleConv2d.of(nn.Conv2d(5, 6, 1), rule, 7)
+    linear = LifecycleLinear.of(nn.Linear(5, 6), rule, 7)
     with torch.no_grad():
         linear.weight.copy_(conv.weight.flatten(1))
         linear.bias.copy_(conv.bias)
@@ -265,7 +265,7 @@ def test_half_precision_keeps_scales_and_memories_in_float32() -> None:
 
 def test_durations_are_those_of_the_hash_of_seed_place_and_unit() -> None:
     rule = Lifecycle(life=(10, 500), recovery=(3, 77))
-    layer = LifecycleLinear(2, 50, lifecycle=rule, seed=99)
+    layer = LifecycleLinear.of(nn.Linear(2, 50), rule, 99)
     assert layer.life_max.tolist() == [duration(99, 10, 500, 0, 0, i) for i in range(50)]
     assert layer.recovery_max.tolist() == [duration(99, 3, 77, 1, 0, i) for i in range(50)]
     drawn = []

@@ -34,7 +34,7 @@ CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
-AuthInfo=socket={home}/munge.socket,cred_expire=2
+AuthInfo=socket={home}/munge.socket,cred_expire=5
 StateSaveLocation={home}/state
 SlurmdSpoolDir={home}/spool
 SlurmctldPidFile={home}/slurmctld.pid

@@ -1,6 +1,8 @@
 """What workers are started with: how many, on which GPUs, in which Slurm jobs."""
 
+import multiprocessing
 import re
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -10,9 +12,10 @@ import pytest
 import torch
 
 from rlplast.core.errors import ConfigError
-from rlplast.study import executors
+from rlplast.study import executors, node
 from rlplast.study.executors import make_executor
 from rlplast.study.work import gpus_of_worker
+from tests.study.commands import until
 
 TIME = {"time": 240}
 
@@ -140,4 +143,25 @@ def test_workers_that_cannot_begin_are_told_with_their_last_words(
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert said.endswith("it has no study.json")
+    shutil.rmtree(tmp_path / "logs")
+    assert executor.ended() == "without a word"
     executor.stop()
+
+
+def test_slurm_job_has_its_workers_save_and_leaves_its_end_to_slurm(tmp_path: Path) -> None:
+    """Slurm tells this process alone (proctrack/cgroup), and queues no job again that has ended."""
+    log = tmp_path / "workers.log"
+    worker = (
+        "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit('saved')); "
+        "print('begun', flush=True); time.sleep(60)"
+    )
+    job = node.SlurmJob([sys.executable, "-c", worker], log)
+    process = multiprocessing.get_context("fork").Process(target=job, args=(0,))
+    process.start()
+    until(lambda: log.exists() and "begun" in log.read_text(), 60)
+    process.terminate()
+    until(lambda: "saved" in log.read_text(), 60)
+    process.join(1)
+    assert process.is_alive()
+    process.kill()
+    process.join()

@@ -62,6 +62,15 @@ def test_cell_too_large_for_every_node_is_refused(
         make_executor("ray", None, threads, {"address": cluster.address, "gpus": gpus})
 
 
+def test_node_that_does_not_start_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(*args: Any, **keys: Any) -> None:
+        raise Exception("timed out during startup")  # as ray.init does
+
+    monkeypatch.setattr(ray, "init", late)
+    with pytest.raises(ConfigError, match=r"cannot connect to 'local' \('timed out during startup"):
+        make_executor("ray", None, 1, {})
+
+
 def test_address_where_nobody_answers_is_named() -> None:
     with pytest.raises(ConfigError, match=r"cannot connect to '127\.0\.0\.1:9'"):
         make_executor("ray", None, 1, {"address": "127.0.0.1:9"})

@@ -210,6 +210,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (arm(tasks={"breakuot": {}}), "'breakout'"),
     (arm(tasks={"breakout": 3}), "arms.a.tasks.breakout = 3"),
     (arm(tasks={"breakout": {"seed": 3}}), "arms.a.tasks.breakout.seed: seeds"),
+    (arm(tasks={"breakout": None}), "arms.a.tasks: null in every task"),
     (arm(sample={"count": 2, "keys": {"x": 3}}), "keys.x = 3"),
     (arm(sample={"count": 2, "keys": {"x": []}}), "keys.x = []"),
     (chosen(low=1), "no high"),

@@ -15,7 +15,7 @@ from rlplast.core.errors import ConfigError
 from rlplast.run.info import versions
 from rlplast.study import work as module
 from rlplast.study.api import _try_again
-from rlplast.study.claims import Claim
+from rlplast.study.claims import BEAT, Claim, Claims
 from rlplast.study.executors import Executor
 from rlplast.study.folder import StudyFolder, cell_row, is_done, log_file
 from rlplast.study.plan import Cell, PlannedRun, plan
@@ -193,10 +193,14 @@ def test_prefix_is_needed_only_by_what_has_not_begun(tmp_path: Path):
         (2, "rlplast: hooks[0]: no\n\n", "hooks[0]: no"),
         (9, "=== attempt 1, x\nrlplast: old\n=== attempt 2, y\n", "exit code 9"),
         (9, "=== attempt 1, x\nresuming x\n", "exit code 9, after 'resuming x'"),
+        (9, None, "exit code 9"),  # somebody has deleted it
     ],
 )
-def test_reason_is_what_the_last_attempt_said(code: int, log: str, reason: str, tmp_path: Path):
-    (tmp_path / "log").write_text(log)
+def test_reason_is_what_the_last_attempt_said(
+    code: int, log: str | None, reason: str, tmp_path: Path
+):
+    if log is not None:
+        (tmp_path / "log").write_text(log)
     assert reason_of(code, tmp_path / "log") == reason
 
 
@@ -268,6 +272,76 @@ def test_cell_of_a_worker_that_dies_is_taken_over_by_one_that_waits(
     timer.start()
     assert work(root, waits=waits, run=Nothing().run) == int(waits)
     timer.join()
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_one_that_does_not_wait_takes_over_from_a_machine_that_died_before_it_looked(
+    lives: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The job of a dead node, which Slurm starts elsewhere, is the last one that looks."""
+    now, look = [0.0], StudyState.look
+    monkeypatch.setattr(module, "_IDLE", (0.0, 0.0))
+    monkeypatch.setattr("rlplast.study.claims._uptime", lambda: now[0])
+    (cell,) = cells_of(none=[])
+    root = planned(tmp_path, [cell])
+    other = StudyState(root).claims.claim(cell.key)
+    assert other is not None
+    other._row["node"] = "another"
+    other._write()
+
+    def later(state: StudyState) -> None:
+        now[0] += BEAT
+        assert not lives or other.beat()
+        look(state)
+
+    monkeypatch.setattr(StudyState, "look", later)
+    assert work(root, waits=False, run=Nothing().run) == int(not lives)
+    assert now[0] < 20 * BEAT
+
+
+@pytest.mark.parametrize("words", [None, "{", '{"worker": "another"}'])
+def test_worker_that_lost_a_cell_holds_it_no_more(
+    words: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It stood still, as a laptop that sleeps. Its process lives on, so nobody takes it over."""
+    (cell,) = cells_of(none=[])
+    root, now = planned(tmp_path, [cell]), [0.0]
+    monkeypatch.setattr("rlplast.study.claims._uptime", lambda: now[0])
+
+    def run(state: StudyState, row: Row, claim: Claim, over: Callable[[], bool]) -> tuple[int, str]:
+        if claim.number > 1:
+            return Nothing().run(state, row, claim, over)
+        now[0] += 7 * BEAT
+        assert not claim.beat()
+        if words is not None:
+            (root / "claims" / f"{cell.key}.1").write_text(words)
+        return 137, "killed"
+
+    ends = [] if words and "another" in words else ["stopped", "done"]
+    assert work(root, run=run, seconds=1.0) == (1 if ends else 0)  # another holds it, so it waits
+    claims = Claims(root, 0)
+    claims.look()
+    assert [own.end for own in claims.attempts[cell.key]] == (ends or [None])
+
+
+def test_no_worker_is_started_for_what_others_hold(tmp_path: Path):
+    (cell,) = cells_of(none=[])
+    held = StudyState(planned(tmp_path, [cell])).claims.claim(cell.key)
+    assert held is not None
+    looks = list[object]()
+
+    def observe(progress: Progress) -> None:
+        looks.append(len(progress.running))
+        if len(looks) == 3:
+            held.finish("failed", 1)
+
+    class Told(Nothing):
+        def start(self, root: Path, cells: int) -> None:
+            looks.append("started")
+            super().start(root, cells)
+
+    assert watch(tmp_path, [cell], Told(), observe) == []
+    assert looks[:3] == [1, 1, 1] and looks.count("started") == 1
 
 
 def test_workers_take_what_is_planned_while_they_work(tmp_path: Path):

@@ -39,8 +39,8 @@ def test_digits_are_scikit_learns_each_in_one_split_which_is_that_of_all_seeds()
         (int(y), *map(int, x.flatten())) for x, y in zip(digits.images, digits.target, strict=True)
     )
     assert rows(data.train) + rows(data.test) == whole
-    assert (data.num_classes, data.scale, data.input_shape) == (10, 16, (1, 8, 8))
-    assert int(data.train.x.max()) == data.scale
+    assert (data.num_classes, data.input_shape) == (10, (1, 8, 8))
+    assert int(data.train.x.max()) == 16
     assert data.test.x.equal(other.test.x) and data.train.x.equal(other.train.x)
     for share in (0.01, 0.25, 0.9):
         data = load_data(DataConfig(test=share), 0)
@@ -114,7 +114,7 @@ def test_normaliser_agrees_with_numpy_and_reads_training_images_only(shape: tupl
     x[:, 0] //= 7
     x[:, 1] = 200  # becomes zero
     y = torch.zeros(len(x), dtype=torch.int64)
-    factor, offset = normaliser(Dataset("made", Images(x, y), Images(x * 0, y), 1, 255.0))
+    factor, offset = normaliser(Dataset("made", Images(x, y), Images(x * 0, y), 1))
     assert factor.shape == offset.shape == (1, shape[1], 1, 1)
     assert factor.dtype == offset.dtype == torch.float32
     normal = (x.float() * factor + offset).double().numpy()

@@ -47,7 +47,7 @@ def test_mnist_is_read_as_documented(tmp_path: Path, packed: bool):
             assert images.x[i, 0, row, column] == raw[16 + i * 784 + row * 28 + column]
         labels = (tmp_path / "plain" / f"{part}-labels-idx1-ubyte").read_bytes()
         assert images.y.tolist() == list(labels[8:])
-    assert (data.input_shape, data.num_classes, data.scale) == ((1, 28, 28), 10, 255)
+    assert (data.input_shape, data.num_classes) == ((1, 28, 28), 10)
 
 
 IMAGES, LABELS = idx(np.zeros((20, 28, 28), np.uint8)), idx(np.zeros(20, np.uint8))
@@ -119,7 +119,7 @@ def test_cifar_is_read_as_documented(tmp_path: Path, name: str, layout: str):
         xs, ys = slow_records(b"".join(raw[p] for p in parts), label_bytes)
         np.testing.assert_array_equal(images.x.numpy(), np.stack(xs))
         assert images.y.tolist() == ys
-    assert (data.num_classes, data.scale, data.input_shape) == (classes, 255, (3, 32, 32))
+    assert (data.num_classes, data.input_shape) == (classes, (3, 32, 32))
     if layout == "archive":  # nothing was extracted beside it
         assert [p.name for p in tmp_path.iterdir()] == [ARCHIVES[name]]
 

@@ -120,8 +120,7 @@ def test_a_validation_run_also_says_how_it_does_on_the_test_images():
 def test_updates_are_those_of_a_plain_loop():
     trainer = trainable(**PLAIN, optimizer={"name": "sgd", "lr": 0.05, "momentum": 0.9})
     net = trainer.networks["model"]
-    layers = [dict(net.layers()[n].items()) for n in net.layers()]
-    weights = [t.view.clone().requires_grad_() for own in layers for t in own.values()]
+    weights = [block.view.clone().requires_grad_() for block in net.blocks]
     momenta = [torch.zeros_like(w) for w in weights]
     data, phase = trainer.data.train, trainer.stream[0].train
     pixels = data.x.double().transpose(0, 1).flatten(1)
@@ -139,9 +138,8 @@ def test_updates_are_those_of_a_plain_loop():
                     m.mul_(0.9).add_(g)
                     w.sub_(m, alpha=0.05)
     steps(trainer, 12)
-    ours = [t.view for own in layers for t in own.values()]
-    for mine, theirs in zip(ours, weights, strict=True):
-        torch.testing.assert_close(mine, theirs.detach(), rtol=1e-4, atol=1e-6)
+    for block, theirs in zip(net.blocks, weights, strict=True):
+        torch.testing.assert_close(block.view, theirs.detach(), rtol=1e-4, atol=1e-6)
 
 
 def test_optimizer_state_is_zeroed_at_a_phase_start_if_asked():

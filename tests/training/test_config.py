@@ -1,4 +1,5 @@
 import pytest
+import yaml
 
 from rlplast.core.errors import ConfigError
 from rlplast.training.config import dump_yaml, parse_yaml
@@ -18,6 +19,8 @@ def test_what_is_dumped_is_read_back():
     value = {"b": [1e-3, 1e300, 1.0, 7, True, None, *words], "a": {"on": float("inf"), "c": []}}
     for flow in (False, True, None):
         assert parse_yaml(dump_yaml(value, flow)) == value
+    read = yaml.safe_load(dump_yaml({"on": "off", "lr": 1e-05, "large": 1e300, "no": "yes"}))
+    assert read == {"on": "off", "lr": 1e-05, "large": 1e300, "no": "yes"}  # by YAML 1.1
     assert list(parse_yaml(dump_yaml(value))) == ["b", "a"]
 
 

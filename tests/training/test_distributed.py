@@ -30,7 +30,7 @@ def test_other_ranks_have_a_folder_that_writes_nothing(
     assert type(first) is RunFolder and second.checkpoints == first.checkpoints
     second.metrics({"updates": 1}, {"train/loss": 1.0})
     second.receipt({"method": "fire"})
-    second.cut({"metrics.jsonl": 0}, {})
+    second.cut({"metrics.jsonl": 0})
     second.flush()
     assert second.lengths() == {}
     second.close()

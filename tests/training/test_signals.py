@@ -38,10 +38,10 @@ def test_one_is_noted_and_handlers_are_put_back():
         raise KeyboardInterrupt
 
 
-def test_hang_ups_only_ask_however_often_they_come_and_stay_ignored_under_nohup():
+def test_others_only_ask_however_often_they_come_and_a_hang_up_stays_ignored_under_nohup():
     with noted_signals() as noted:
-        send(signal.SIGHUP, signal.SIGHUP, signal.SIGTERM, signal.SIGHUP)
-        assert len(noted) == 4
+        send(signal.SIGHUP, signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGTERM)
+        assert len(noted) == 5
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with noted_signals() as noted:
         send(signal.SIGHUP)
@@ -49,12 +49,13 @@ def test_hang_ups_only_ask_however_often_they_come_and_stay_ignored_under_nohup(
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_second_one_ends_a_wait_and_a_third_would_end_the_process(number: signal.Signals):
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_after_one_ends_a_wait_and_a_third_would_end_the_process(first: signal.Signals):
+    number = signal.SIGINT
     before = signal.getsignal(number)
     with pytest.raises(Interrupted, match=number.name):
         with noted_signals():
-            send(signal.SIGTERM)
+            send(first)
             try:
                 send(number)
                 time.sleep(600)

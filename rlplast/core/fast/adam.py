@@ -11,23 +11,17 @@ __all__ = ["adam_corrections", "adam_step"]
 
 
 def adam_corrections(rows: Sequence[tuple[Tensor, Sequence[float]]]) -> Tensor:
-    """Count an update in steps, and return what the biases of Adam's two means are divided by.
+    """Count an update in steps, and return Adam's bias corrections, 1 − βᵗ: (parameters, 2).
 
-    They are stacked, because compiled code then computes them once; left to `adam_step`, it would
-    compute them for every 16 weights, in three quarters of its time.
-
-    Args:
-        rows: of each parameter, its number of steps, 0-d, which grows by one, and its betas.
-
-    Returns:
-        1 − βᵗ of both betas, (parameters, 2).
+    A row has a parameter's number of steps, 0-d, which grows by one, and its betas.
     """
-    found = []
+    corrections = []
     for step, betas in rows:
         step.add_(1)
         # 1 − βᵗ; subtracting in float32 would leave four digits of it at β = 0.999.
-        found += [-torch.expm1(step * math.log(max(beta, 1e-45))) for beta in betas]
-    return torch.stack(found).view(-1, 2)
+        corrections += [-torch.expm1(step * math.log(max(beta, 1e-45))) for beta in betas]
+    # Left to `adam_step`, compiled code would compute them for every 16 weights.
+    return torch.stack(corrections).view(-1, 2)
 
 
 def adam_step(
@@ -41,16 +35,9 @@ def adam_step(
 ) -> None:
     """Take a step of Adam or AdamW in place, as torch's fused kernels do.
 
-    Source: Kingma and Ba 2015, Algorithm 1; Loshchilov and Hutter 2019, Algorithm 2.
-
-    Args:
-        parameter: what is updated.
-        gradient: of its shape.
-        state: torch's own: exp_avg and exp_avg_sq.
-        constants: betas, eps, weight_decay.
-        corrections: its row of `adam_corrections`, (2,).
-        lr_per_update: the learning rate, 0-d.
-        decoupled: whether the weight decays beside the gradient (AdamW), not in it (Adam).
+    Source: Kingma and Ba 2015, Algorithm 1; Loshchilov and Hutter 2019, Algorithm 2. `state` and
+    `constants` are torch's own, `corrections` is a row of `adam_corrections`, and `lr_per_update`
+    is 0-d. AdamW's weight decay is `decoupled` from the gradient.
     """
     (beta1, beta2), decay = constants["betas"], constants["weight_decay"]
     mean, square = state["exp_avg"], state["exp_avg_sq"]

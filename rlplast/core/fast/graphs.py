@@ -1,10 +1,6 @@
 """Work on a GPU as CUDA graphs: all its kernels are launched as one.
 
-- `graphs_of`: the graphs of a trainer whose config asks for them.
-- `Graphs`: does a piece of work by its key: eagerly at first, then captured, then replayed.
-
-A graph repeats the kernels of its capture on the same memory, and runs no Python. So what the work
-reads of the host, such as a clock, is what it was then. All of it that matters belongs to the key.
+A graph runs no Python: all that the work reads of the host, such as a clock, is in its key.
 """
 
 import warnings
@@ -25,16 +21,7 @@ EAGER = 3  # times that a key's work runs before its capture: libraries set them
 
 
 def graphs_of(accelerate: str, device: torch.device, key: str) -> "Graphs | None":
-    """Return the graphs of a trainer whose config says ``accelerate: graph``; else None.
-
-    Args:
-        accelerate: what the config says.
-        device: where it trains.
-        key: the config's key.
-
-    Raises:
-        ConfigError: on a device without graphs.
-    """
+    """Return the graphs of a trainer if its config's `key` says graph; a CPU is refused."""
     if accelerate != "graph":
         return None
     if device.type != "cuda":
@@ -52,17 +39,13 @@ class _Captured(NamedTuple):
 
 
 class Graphs:
-    """Pieces of work of one device, which are captured once and then replayed.
+    """Pieces of work of one CUDA device: run eagerly at first, then captured by key, then replayed.
 
     Between replays weights and optimizer state may change, but not their addresses. Inputs are
-    copied to where they were at the capture. A key that is too rare to be captured keeps no memory.
+    copied to where they were at the capture. `asked` is the config's key, for messages.
 
     Attributes:
         reasons: why the work of a key stays eager, by key.
-
-    Args:
-        device: a CUDA device.
-        asked: the key of the config that asks for them, for messages.
     """
 
     def __init__(self, device: torch.device, asked: str) -> None:
@@ -74,14 +57,7 @@ class Graphs:
         self._pool = torch.cuda.graph_pool_handle()  # graphs never run at once, so they share it
 
     def __call__(self, key: Hashable, work: Callable[..., Any], *inputs: Tensor) -> Any:
-        """Do the work of a key and of the shapes of its inputs.
-
-        Returns:
-            What the work returns. The next work of the key may overwrite it.
-
-        Raises:
-            ConfigError: if its capture fails.
-        """
+        """Do the work of a key and of its inputs' shapes; its next run may overwrite the result."""
         key = (key, *(tensor.shape for tensor in inputs))
         if key in self.reasons:
             return work(*inputs)
@@ -96,7 +72,7 @@ class Graphs:
         return captured.result
 
     def _run_aside(self, work: Callable[[], Any]) -> Any:
-        """Do work in a stream of its own, as a capture needs it of what comes before."""
+        """Do work in a side stream, as has to be done before a capture."""
         now = torch.cuda.current_stream(self._device)
         self._side.wait_stream(now)
         with torch.cuda.stream(self._side):
@@ -105,7 +81,6 @@ class Graphs:
         return result
 
     def _capture(self, key: Hashable, work: Callable[..., Any], inputs: Sequence[Tensor]) -> bool:
-        """Capture the work of a key, if it can be."""
         graph, static = torch.cuda.CUDAGraph(), [i.clone() for i in inputs]
         try:
             # Checkpoints are written by another thread, which must not end the capture.
@@ -113,9 +88,8 @@ class Graphs:
                 result = work(*static)
         except NotCaptured as reason:
             if str(reason) not in self.reasons.values():
-                warnings.warn(
-                    f"{self._asked} = 'graph': {reason}, so updates run eagerly", stacklevel=2
-                )
+                message = f"{self._asked} = 'graph': {reason}, so updates run eagerly"
+                warnings.warn(message, stacklevel=2)
             self.reasons[key] = str(reason)
             return False
         except torch.OutOfMemoryError:

@@ -1,13 +1,6 @@
-"""x Wᵀ + b in float32 on a CPU, by a micro-kernel that PyTorch ships and does not use for it.
+"""x Wᵀ + b in float32 on a CPU, by oneDNN's brgemm, which is part of libtorch (`linear.cpp`).
 
-`linear.cpp` computes it, with its gradients, by oneDNN's brgemm, which is part of libtorch. It is
-built once per machine and kept in PyTorch's cache of extensions. Where it cannot be built or the
-CPU has no AVX2, PyTorch's own product serves.
-
-- `affine`: `torch.nn.functional.linear`, also of every member of a stack.
-- `Linear`: `torch.nn.Linear` that can compute with `affine`.
-- `use_fast_linear`: makes a model's linear layers compute with it.
-- `build`: builds and loads the operator; called before a layer computes.
+It is built once per machine. Where it cannot be, or without AVX2, PyTorch's own product serves.
 """
 
 import ctypes
@@ -33,15 +26,12 @@ _operator: Any = None  # a global: torch.compile sees which one it is
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return x Wᵀ + b; gradients of every order, and all transforms of `torch.func`.
+    """Return x Wᵀ + b, (..., d_out); gradients of every order, and all transforms of `torch.func`.
 
     Args:
         x: shape (..., d_in); or (members, batch, d_in), of a stack.
         weight: shape (d_out, d_in), or (members, d_out, d_in).
         bias: shape (d_out,), or (members, d_out); or None.
-
-    Returns:
-        Shape (..., d_out), or (members, batch, d_out).
     """
     if _operator is None or not weight.is_cpu or _leaves_rlplast():
         return F.linear(x, weight, bias) if weight.ndim < 3 else _stacked(x, weight, bias)
@@ -52,16 +42,14 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _leaves_rlplast() -> bool:
-    """Whether what is computed is written down, to run where the operator may not be."""
+    """Whether code is exported, to run where the operator may not be."""
     return torch.jit.is_tracing() or getattr(torch.compiler, "is_exporting", bool)()  # from 2.7 on
 
 
 class _StackedAffine(torch.autograd.Function):
-    """x Wᵀ + b per member, with the weight's gradient laid out as the weight.
+    """x Wᵀ + b per member, with the weight's gradient laid out as the weight."""
 
-    Left to autograd it is the transpose of a product, and turning it over for the optimizer cost
-    35 ms of a 200 ms update of SimBa's twin critics.
-    """
+    # Autograd's is a transpose; the optimizer took 35 ms of a 200 ms update to turn it over.
 
     generate_vmap_rule = True
 
@@ -107,13 +95,7 @@ def compiled_calls() -> dict[str, Any]:
 
 @cache
 def build() -> str | None:
-    """Build the operator, if that has not been done on this machine, and load it.
-
-    It takes 20 to 30 s the first time. `affine` computes by PyTorch until then.
-
-    Returns:
-        Why PyTorch's own product serves, or None.
-    """
+    """Build the operator of `affine`, once per machine in 20 to 30 s; or return why not."""
     global _operator
     if not torch.backends.cpu.get_cpu_capability().startswith("AVX"):
         return "the CPU has no AVX2"
@@ -147,7 +129,7 @@ def _is_whole(library: Path) -> bool:
 
 
 def _compile(compiler: str, source: Path, library: Path) -> None:
-    """Write a library beside its place, then move it there: others may build it too."""
+    """Write a library to a temporary folder, then move it: other processes may build it too."""
     torch_folder = Path(torch.__file__).parent
     library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
@@ -172,10 +154,7 @@ class Linear(nn.Linear):
 
 
 def use_fast_linear(model: nn.Module) -> None:
-    """Let the linear layers of a model compute by `affine`, in place.
-
-    Layers of other classes than PyTorch's and ours stay as they are.
-    """
+    """Let the linear layers of a model that are PyTorch's or ours compute by `affine`, in place."""
     build()
     for module in model.modules():
         if type(module) is nn.Linear:

@@ -1,8 +1,4 @@
-"""Big arrays that files can be mapped into: shared with other processes until they are written to.
-
-Several processes that fill an array from one file share the pages of the file; what one of them
-writes to becomes its own copy, and the file stays as it is.
-"""
+"""Big arrays that files are mapped into: processes share the pages until they write to them."""
 
 import ctypes
 import mmap
@@ -21,11 +17,7 @@ _HUGE = 1 << 22  # from here on NumPy asks for huge pages too: random rows are r
 
 
 def zeros(shape: tuple[int, ...], dtype: np.dtype) -> npt.NDArray:
-    """Return an array of zeros that begins with a page; pages are committed when written to.
-
-    Raises:
-        MemoryError: if the system refuses so much.
-    """
+    """Return an array of zeros that begins with a page; pages are committed when written to."""
     size = int(np.prod([dtype.itemsize, *shape], dtype=object))
     try:
         pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -38,16 +30,10 @@ def zeros(shape: tuple[int, ...], dtype: np.dtype) -> npt.NDArray:
 
 
 def fill(array: npt.NDArray, rows: slice, path: Path, offset: int) -> None:
-    """Make rows of `array` what a file holds from byte `offset` on.
+    """Fill rows of `array` with a file's bytes from `offset` on; whole pages are mapped.
 
-    Whole pages are mapped if the rows lie in the file as they do in memory, modulo `PAGE`; the
-    rest, and all of it where the system cannot map, is read.
-
-    Args:
-        array: what `zeros` returned.
-        rows: which rows, without a step.
-        path: the file; it must not change as long as the array is in use.
-        offset: where in the file the first of the rows begins.
+    The array is one of `zeros`, the rows have no step, and the file must not change as long as the
+    array is in use.
 
     Raises:
         OSError: if the file cannot be read or is too short.

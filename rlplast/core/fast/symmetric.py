@@ -1,4 +1,4 @@
-"""A product that is known to be symmetric: most pairs of equal entries are computed once."""
+"""Symmetric matrix products, by halves."""
 
 import torch
 from torch import Tensor
@@ -9,19 +9,15 @@ HALVED = 256  # columns from which a product in parts is faster than whole
 
 
 def symmetric_product(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return A·B where that is symmetric: XᵀX, or polynomials of one symmetric matrix.
+    """Return A·B, (..., n, n), where that is symmetric: XᵀX, or polynomials of a symmetric matrix.
 
-    The part above the diagonal is copied below it, and the parts on the diagonal are cut in the
-    same way. So large products need 5/8 to 3/4 of the multiplications. While gradients are
-    recorded, it is an ordinary product.
+    Large products need 5/8 to 3/4 of the multiplications. While gradients are recorded, it is an
+    ordinary product.
 
     Args:
         a: shape (..., n, k).
         b: shape (..., k, n).
-        out: where to write it; default: memory of its own.
-
-    Returns:
-        Shape (..., n, n).
+        out: where to write it; default: new memory.
     """
     n = a.shape[-2]
     if n < HALVED or torch.is_grad_enabled():

@@ -1,11 +1,6 @@
 """Conditions: hooks that fire when a measured value is above or below a threshold.
 
-A condition is data: which value it reads, its threshold, and how long it rests after a
-firing. What it decides follows from the value, the clock, and the clock of its last firing,
-so the latter is all there is to save.
-
-- `Condition`: the mapping `when` of a hook.
-- `Measured`: what a run measures, to refuse a condition that could never hold.
+What one decides follows from the value, the clock, and the clock of its last firing.
 """
 
 import math
@@ -25,12 +20,7 @@ FAMILIES = ("metric", "eval", "train")
 
 @dataclass(frozen=True)
 class Measured:
-    """What a run measures while it trains; log lines always have ``train/`` values.
-
-    Attributes:
-        metrics: names of the plasticity metrics; None if none are measured at all.
-        evaluate: whether the run is evaluated.
-    """
+    """What a run measures; `metrics` is None if it measures no plasticity metrics at all."""
 
     metrics: tuple[str, ...] | None
     evaluate: bool
@@ -41,8 +31,8 @@ class Condition:
     """A threshold on a measured value.
 
     Attributes:
-        metric: the name of a plasticity metric, such as ``dormant_ratio``, read for each network
-            on its own; or a key of metrics.jsonl, such as ``train/return``, read for all.
+        metric: the name of a plasticity metric, such as ``dormant_ratio``, read for each network on
+            its own; or a key of metrics.jsonl, such as ``train/return``, read for all.
         threshold: what the value is compared with, strictly.
         above: whether the value has to be above the threshold, else below.
         cooldown: how long it rests after a firing; None for not at all.
@@ -55,16 +45,11 @@ class Condition:
 
     @classmethod
     def parse(cls, config: Any, total: Time, key: str = "when") -> "Condition":
-        """Read a config's `when`, a percentage of `cooldown` resolved against `total`.
-
-        Args:
-            config: a mapping with the keys of `WHEN_KEYS`; None counts as absent.
-            total: what percentages refer to, the run's length.
-            key: what error messages call the condition.
+        """Read a config's `when`, a percentage of `cooldown` resolved against the run's length.
 
         Raises:
-            ConfigError: for an unknown key or metric, a threshold that is missing, double or no
-                finite number, or a cooldown that is no time.
+            ConfigError: for an unknown key or metric, a threshold that is missing, double or not
+                finite, or a cooldown that is no time.
 
         Examples:
             >>> c = Condition.parse({"metric": "train/loss", "above": 2}, Time(100, "updates"))
@@ -116,29 +101,19 @@ class Condition:
         return f"{{metric: {self.metric}, {side}: {self.threshold!r}{rest}}}"
 
     def holds(self, value: float | None) -> bool:
-        """Say whether a value is beyond the threshold; None and NaN never are."""
+        """Whether a value is beyond the threshold; None and NaN never are."""
         if value is None:
             return False
         return value > self.threshold if self.above else value < self.threshold
 
     def rested(self, last: Clock | None, clock: Clock) -> bool:
-        """Say whether the cooldown since the last firing is over; None for no firing yet."""
+        """Whether the cooldown since the last firing is over; None for no firing yet."""
         if last is None or self.cooldown is None:
             return True
         return clock[self.cooldown.unit] - last[self.cooldown.unit] >= self.cooldown.value
 
     def check_found(self, values: Mapping[str, Any], networks: Iterable[str], key: str) -> None:
-        """Check that the value is among all that a run has measured at one moment.
-
-        Args:
-            values: what was measured, by key of metrics.jsonl. Values that are measured another
-                time (no evaluation was due, there is no data to probe with yet) say nothing.
-            networks: names of the networks that the hook fires on.
-            key: what error messages call the condition.
-
-        Raises:
-            ConfigError: if the like of it was measured and it was not; it would never hold.
-        """
+        """Refuse a value that is not among those measured at one moment, if others like it are."""
         where = f"{key}.metric = {self.metric!r}"
         if self.bare:
             names = list(networks)
@@ -157,21 +132,12 @@ class Condition:
             return
         family, *rest = self.metric.split("/")
         like = {"eval": "eval/", "metric": "/".join(["metric", *rest[:2]])}.get(family)
-        found = [k for k in values if like is not None and k.startswith(like)]
-        if found and self.metric not in values:
-            raise ConfigError(f"{where} is never measured: {did_you_mean(self.metric, found)}")
+        alike = [k for k in values if like is not None and k.startswith(like)]
+        if alike and self.metric not in values:
+            raise ConfigError(f"{where} is never measured: {did_you_mean(self.metric, alike)}")
 
     def check(self, measured: Measured, networks: Iterable[str], key: str = "when") -> None:
-        """Check that a run measures the value.
-
-        Args:
-            measured: what the run measures.
-            networks: names of its networks.
-            key: what error messages call the condition.
-
-        Raises:
-            ConfigError: saying what to add to the config.
-        """
+        """Refuse a value that a run does not measure, saying what to add to the config."""
         family, _, rest = ("metric", "/", self.metric) if self.bare else self.metric.partition("/")
         where = f"{key}.metric = {self.metric!r}"
         if family not in FAMILIES:

@@ -1,8 +1,4 @@
-"""Context: what a method may read, and where it comes from.
-
-- `Context`: handed to `plan` and `term`.
-- `Source`: what draws batches and computes activations and losses; a `Trainable` is one.
-"""
+"""Context: what a method may read, and the source it comes from."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,19 +23,16 @@ Activations = Mapping[str, Tensor]
 
 
 class Source(Protocol):
-    """Draws batches from streams of their own, and computes on them without side effects."""
+    """Draws batches from its own streams, and computes on them without side effects."""
 
     def sample(self, size: int, number: int) -> Any:
         """Return a batch drawn from stream `number`; None if there is no data yet."""
         ...
 
     def batches(self, count: int | None, size: int, number: int) -> Iterator[Any]:
-        """Yield batches of the training data or replay, in an order of stream `number`.
+        """Yield `count` batches of `size` samples of the training data, from stream `number`.
 
-        Args:
-            count: how many; None for one pass over all data of now.
-            size: samples of a batch.
-            number: number of the stream.
+        Without a count they are one pass over all data of now.
         """
         ...
 
@@ -50,30 +43,21 @@ class Source(Protocol):
     def loss(self, network: str, batch: Any, train: bool = False) -> Tensor:
         """Return the loss that trains a network, on a batch, without penalties.
 
-        Args:
-            network: its name.
-            batch: one of `sample` or `batches`.
-            train: whether modules are in training mode, else in evaluation mode; no statistics
-                move in either.
+        In either mode no statistics move.
         """
         ...
 
     def outputs(self, network: str, batch: Any, module: nn.Module | None = None) -> Tensor | None:
-        """Return a network's outputs on a batch, (samples, outputs…).
+        """Return a network's outputs on a batch, (samples, outputs…); None if it reads no sample.
 
-        Differentiable, and in evaluation mode; call it outside autocast, which would round what
-        an update changes. None of a network that reads no sample.
-
-        Args:
-            network: its name.
-            batch: one of `sample` or `batches`.
-            module: of the same architecture, called instead of the network's own.
+        They are differentiable, and computed in evaluation mode: by `module`, if one of the same
+        architecture is given. Call it outside autocast.
         """
         ...
 
 
 def is_trainer(source: Source | None) -> bool:
-    """Say whether a source is a trainer of ours, which moves, freezes and replaces nothing."""
+    """Whether a source is a trainer of ours, which moves, freezes and replaces nothing."""
     return hasattr(source, "clock")
 
 
@@ -90,8 +74,7 @@ class Context:
         stream: returns the firing's own generator, always from its beginning.
         inside: whether this is inside an update, where nothing may wait for a device.
         reads: what the method declared that it reads.
-        readings: where `activations`, `gradients` and `batches` come from; see
-            `rlplast.core.method.readings`.
+        readings: where `activations`, `gradients` and `batches` come from.
         loss: the loss that a term is added to, detached; None where there is none.
         owner: the network that `network` follows, for a firing with followers ``same_edit``.
     """
@@ -110,7 +93,7 @@ class Context:
 
     @property
     def units(self) -> tuple[UnitGroup, ...]:
-        """The groups of units whose layer is in scope; see `rlplast.core.network.units`."""
+        """The groups of units whose layer is in scope."""
         # Not cached here: before Python 3.12 that takes a lock, which no compiler follows.
         return self.network.units_in(self.blocks) if self.owner is None else self._owners_units
 
@@ -119,14 +102,14 @@ class Context:
         owner = self.owner or self.network
         names = {b.name: b for b in self.network.blocks}
         chosen = {b.name for b in self.blocks}
-        own = owner.units_in(owner.select(lambda b: b.name in chosen))
-        return tuple(group.of(names) for group in own)
+        groups = owner.units_in(owner.select(lambda b: b.name in chosen))
+        return tuple(group.of(names) for group in groups)
 
     @property
     def activations(self) -> Activations:
         """Activations after the nonlinearity, (samples, units, …), by name of their units.
 
-        Of a probe batch of the firing's own stream; inside an update of its own forward pass.
+        They are those of the firing's probe batch; inside an update, of its own forward pass.
         """
         return self._readings("activations").activations
 
@@ -138,37 +121,30 @@ class Context:
     def moments(self, block: Block) -> dict[str, Tensor]:
         """Return the optimizer's state of a Block, in the Block's layout; edits may write it.
 
-        State of a tensor as a whole, such as ``step``, is left out. Empty before the first
-        update.
+        State of a tensor as a whole, such as ``step``, is left out. Empty before the first update.
         """
         self._check("moments")
-        found = moments(self.network, block.param, whole=False)
-        return {name: block.like(t) for name, t in found.items()}
+        state = moments(self.network, block.param, whole=False)
+        return {name: block.like(t) for name, t in state.items()}
 
     def batches(self, count: int | None = None, size: int = 256) -> Iterator[Any]:
-        """Yield batches of the training data or replay, of the firing's own stream.
+        """Yield `count` batches of the training data or replay, of the firing's own stream.
 
-        Args:
-            count: how many; None for one pass over all data of now.
-            size: samples of a batch.
+        Without a count they are one pass over all data of now.
         """
         return self._readings("batches").batches(count, size)
 
     def gradients_on(self, batch: Any, train: bool = False) -> Mapping[str, Tensor]:
-        """Return gradients of the network's loss on a batch, by Block name.
+        """Return gradients of the network's loss on one of `batches`, by Block name.
 
-        Args:
-            batch: one of `batches`.
-            train: whether in training mode, without moving running statistics.
+        With `train` in training mode, without moving running statistics.
         """
         return self._readings("batches").gradients_on(batch, train)
 
     def outputs(self, batch: Any, module: nn.Module | None = None) -> Tensor:
-        """Return the network's outputs on a batch, (samples, outputs…); see `Source.outputs`.
+        """Return the network's outputs on one of `batches`, (samples, outputs…).
 
-        Args:
-            batch: one of `batches`.
-            module: called instead of the network's own, such as a `WithWeights` of it.
+        A `module` is called instead of the network's own, such as a `WithWeights` of it.
         """
         return self._readings("batches").outputs(batch, module)
 

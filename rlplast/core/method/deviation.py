@@ -1,7 +1,4 @@
-"""Deviation: how far a plan moves what a network computes.
-
-- `deviation`: measured on a probe, without leaving a trace.
-"""
+"""Deviation: how far a plan moves what a network computes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,19 +23,9 @@ def deviation(
 ) -> float | None:
     """Return ‖y' − c·y‖/‖c·y‖, the largest over the network's outputs, in evaluation mode.
 
-    y and y' are an output on a probe before and after the plan, c the common factor that fits
-    best. The plan is written for that, and every tensor gets its bits back.
-
-    Args:
-        network: the network.
-        edits: a plan.
-        source: where the probe comes from.
-        size: samples of the probe.
-        number: number of its stream.
-
-    Returns:
-        The deviation; 0 for outputs that stay or become zero, infinity for those that are zero no
-            more. None while there are no data, or if the outputs are not seen.
+    y and y' are an output on a probe before and after the plan, c the factor that fits best. Every
+    tensor gets its bits back. It is 0 for outputs that stay or become zero, infinity for those that
+    are zero no more; None while there are no data, or if the outputs are not seen.
     """
     with preserve_global_rng():
         batch = source.sample(size, number)
@@ -54,8 +41,8 @@ def deviation(
         finally:
             for tensor, value in zip(tensors, kept, strict=True):
                 tensor.copy_(value)
-    found = [_rest(x.double(), y.double()) for x, y in zip(before, after, strict=True)]
-    return max(found) if found else None
+    rests = [_rest(x.double(), y.double()) for x, y in zip(before, after, strict=True)]
+    return max(rests) if rests else None
 
 
 def _rest(before: Tensor, after: Tensor) -> float:
@@ -70,12 +57,12 @@ def _outputs(network: Network, source: Source, batch: Any) -> list[Tensor]:
     modules = dict(network.module.named_modules())
     matrices = [n for n, m in modules.items() if is_matrix(m)]
     last = [n for n in matrices if n in last_layers(network)] or matrices[-1:]
-    found: dict[str, list[Tensor]] = {path: [] for path in ("", *last)}
+    outputs: dict[str, list[Tensor]] = {path: [] for path in ("", *last)}
     handles = [
         modules[path].register_forward_hook(
-            lambda module, args, output, path=path: found[path].extend(_tensors(module, output))
+            lambda module, args, output, path=path: outputs[path].extend(_tensors(module, output))
         )
-        for path in found
+        for path in outputs
     ]
     try:
         if any(group.point is not None for group in network.units().groups):
@@ -85,13 +72,13 @@ def _outputs(network: Network, source: Source, batch: Any) -> list[Tensor]:
     finally:
         for handle in handles:
             handle.remove()
-    return found[""] or [tensor for path in last for tensor in found[path]]
+    return outputs[""] or [tensor for path in last for tensor in outputs[path]]
 
 
 def _tensors(module: nn.Module, output: Any) -> list[Tensor]:
     """Return the tensors of an output, each member's of a stacked layer."""
     if isinstance(output, Tensor):
         return list(output) if hasattr(module, "members") else [output]
-    found = output.values() if isinstance(output, dict) else output
-    found = found if isinstance(output, dict | list | tuple) else ()
-    return [t for t in found if isinstance(t, Tensor) and t.is_floating_point()]
+    values = output.values() if isinstance(output, dict) else output
+    values = values if isinstance(output, dict | list | tuple) else ()
+    return [t for t in values if isinstance(t, Tensor) and t.is_floating_point()]

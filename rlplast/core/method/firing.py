@@ -1,9 +1,4 @@
-"""One firing: check, write, treat optimizer state and followers, report.
-
-- `Planned`: what is to be done to one network.
-- `carry_out`: all of it.
-- `check_policy`: whether a firing's policies are known.
-"""
+"""One firing: check, write, treat optimizer state and followers, report."""
 
 import dataclasses
 import math
@@ -27,17 +22,11 @@ __all__ = ["FOLLOWER_POLICIES", "OPTIMIZER_POLICIES", "Planned", "carry_out", "c
 
 OPTIMIZER_POLICIES = ("keep", "touched", "parameter", "network")
 FOLLOWER_POLICIES = ("copy", "same_edit", "leave")
-
-
 _PIECE = 1 << 16  # entries that a CPU widens at a time: new memory costs more than the sum
 
 
 def check_policy(optimizer: str, followers: str, key: str = "hook") -> None:
-    """Check the two policies of a firing.
-
-    Raises:
-        ConfigError: naming the nearest allowed policy.
-    """
+    """Refuse unknown policies of a firing."""
     check_choice(f"{key}.optimizer", optimizer, OPTIMIZER_POLICIES)
     check_choice(f"{key}.followers", followers, FOLLOWER_POLICIES)
 
@@ -60,11 +49,8 @@ class Planned:
     """What a firing is to do to one network.
 
     Attributes:
-        network: the network.
-        edits: the complete plan.
-        followers: the plans for its followers, if they get one of their own.
-        seconds: what planning took.
-        counters: the method's own counters, by name; read and zeroed once the plan is written.
+        followers: the plans of followers that get one of their own.
+        counters: the method's own counters, read and zeroed once the plan is written.
         within: the Blocks of the layers to which a firing keeps; None for all of the network.
     """
 
@@ -97,15 +83,12 @@ def _zero_moments(p: Planned, policy: str) -> None:
             if not isinstance(edit.target, Block):
                 continue
             for moment in moments(network, edit.target.param, whole=False).values():
-                _zero_touched(edit.target.like(moment), edit)
-
-
-def _zero_touched(view: Tensor, edit: Edit) -> None:
-    if isinstance(edit, Assign):
-        zero = view.new_zeros(()).expand(edit.value.shape)
-        write([dataclasses.replace(edit, target=view, value=zero)])
-    else:
-        view.zero_()
+                view = edit.target.like(moment)
+                if isinstance(edit, Assign):
+                    zeros = view.new_zeros(()).expand(edit.value.shape)
+                    write([dataclasses.replace(edit, target=view, value=zeros)])
+                else:
+                    view.zero_()
 
 
 def _read(numbers: Sequence[Tensor]) -> Iterator[float]:
@@ -128,20 +111,20 @@ def carry_out(
 ) -> list[Receipt]:
     """Check plans, write them, treat optimizer state and followers, and report.
 
-    All plans are checked before the first network is written. The device is waited for twice,
-    for all networks together: for the check, and for the numbers of the receipts.
+    All plans are checked before the first network is written. The device is waited for twice: for
+    the check, and for the numbers of the receipts.
 
     Args:
         planned: what to do to each network.
-        method: registry name, for the receipts.
-        clock: the run's clock, for the receipts.
+        method: registry name.
+        clock: the run's clock.
         due_count: how many due points this firing stands for.
-        optimizer: ``keep``; ``touched`` zeroes the moments of the entries written and
-            keeps ``step``; ``parameter`` zeroes all state of each tensor written;
-            ``network`` all state of the network's parameters, or of `Planned.within`.
-        followers: ``copy`` makes each follower equal to the network, or where a plan has
-            `Planned.within`, that much of it; buffers included but those of a lifecycle;
-            ``same_edit`` writes the plans made for them; ``leave``.
+        optimizer: ``keep``; ``touched`` zeroes the moments of the entries written; ``parameter``
+            zeroes all state of each tensor written; ``network`` all state of the network, or of
+            `Planned.within`.
+        followers: ``copy`` makes each follower equal to the network, or to `Planned.within` of it,
+            buffers included but those of a lifecycle; ``same_edit`` writes the plans made for them;
+            ``leave``.
 
     Raises:
         BadWeights: if a value is not finite; nothing is written then.
@@ -163,6 +146,7 @@ def carry_out(
         entries, sfe, moved, dfi_before, dfi_after, before, after, counts = (
             [next(numbers) for _ in tensors] for tensors in lists
         )
+        moved, whole = sum(moved), sum(before)
         receipts.append(
             Receipt(
                 method=method,
@@ -171,10 +155,10 @@ def carry_out(
                 crossings=due_count,
                 entries_touched=unmasked(one.edits) + round(sum(entries)),
                 sfe=sum(sfe, 0.0),
-                sfe_normalized=_share(sum(moved), sum(before)),
+                sfe_normalized=(moved / whole if whole else math.inf) if moved else 0.0,
                 dfi_before=sum(dfi_before) if dfi_before else None,
                 dfi_after=sum(dfi_after) if dfi_after else None,
-                norm_before=math.sqrt(sum(before)),
+                norm_before=math.sqrt(whole),
                 norm_after=math.sqrt(sum(after)),
                 optimizer_policy=optimizer,
                 followers=dict.fromkeys(one.network.followers, followers),
@@ -230,9 +214,3 @@ def _write(p: Planned, optimizer: str, followers: str) -> list[list[Tensor]]:
         [_squares(b.view) for b in p.network.trainable()],
         counts,
     ]
-
-
-def _share(moved: float, whole: float) -> float:
-    if not moved:
-        return 0.0
-    return moved / whole if whole else math.inf

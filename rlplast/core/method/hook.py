@@ -1,7 +1,4 @@
-"""Hook: one method with its schedule, networks, scope and policies, ready to fire.
-
-The hooks of a run together are `rlplast.core.method.hooks.Hooks`.
-"""
+"""Hook: one method with its schedule, networks, scope and policies, ready to fire."""
 
 import math
 import time
@@ -38,25 +35,17 @@ class Hook:
     """One entry of a run's hook list, ready to fire.
 
     Attributes:
-        method: the method with its parameters.
-        schedule: when it fires.
-        networks: the networks it fires on.
         key: name of its random streams and of its entry in checkpoints.
         scope: which layers it edits. Policies keep to the layers that it names.
-        optimizer: optimizer policy of each firing.
-        followers: follower policy of each firing.
-        label: what messages call it.
         skips: whether networks in which there is nothing to edit are left out.
         source: where a scheduled firing's probe comes from.
         states: the method's own tensors, by network; given where others share them.
         sums: [Σ sfe, Σ log factor, Σ entries, firings] of every-update firings since the last
             flush, by network; on the device, so that they count in a captured update too.
-        fired: how often it has fired and the clock of the last time, by network; not of what is due
-            at every update.
+        fired: by network, how often it has fired between updates, and the clock of the last time.
         select: returns the Blocks that it edits, of a hook without a scope of its own.
         known: the networks in which it acts, or will once their layers train.
-        resting: why it finds nothing to edit in other networks, in which layers are frozen: it acts
-            there as soon as they train.
+        resting: why it finds nothing to edit in other networks, whose layers are frozen as yet.
     """
 
     method: Method
@@ -77,35 +66,21 @@ class Hook:
     resting: dict[str, NothingToEdit] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Allocate the method's state, before anything is compiled or captured.
-
-        Raises:
-            NothingToEdit: if there is nothing to edit in one of the networks; with `skips`, in
-                any of them.
-            BadWeights: if an every-update method meets low precision without a master.
-            ConfigError: if the method reads what this hook has no source of.
-            UnsupportedOptimizer: if the method reads moments of an optimizer without a rule.
-        """
+        """Allocate the method's state, before anything is compiled or captured."""
         self.label = self.label or self.key
         self._check_readings()
         self.edited: dict[str, tuple[Block, ...]] = {}
         self.restored: dict[str, tuple[Block, ...]] = {}
         self._versions: dict[str, int] = {}
         missing = {n.name: error for n in self.networks if (error := self._set_up(n)) is not None}
-        found = [n for n in self.networks if n.name not in missing or self.may_thaw(n)]
-        if len(found) < len(self.networks) and (not self.skips or not found):
-            known = {n.name for n in found}  # the first other one is the most important network
+        self.known = tuple(n for n in self.networks if n.name not in missing or self.may_thaw(n))
+        if len(self.known) < len(self.networks) and (not self.skips or not self.known):
+            known = {n.name for n in self.known}  # the first other network is the most important
             raise next(error for name, error in missing.items() if name not in known)
-        self.known = tuple(found)
         self._awake()
 
     def refresh(self) -> None:
-        """Look anew at networks that have changed: what trains in them, and where state belongs.
-
-        Raises:
-            BadWeights: if an every-update method meets low precision without a master.
-            ConfigError: if the method cannot act on what trains now.
-        """
+        """Look anew at networks that have changed: what trains in them, and where state belongs."""
         changed = [n for n in self.known if self._versions[n.name] != n.version]
         for network in changed:
             self._set_up(network)
@@ -118,26 +93,23 @@ class Hook:
         self.networks = tuple(n for n in self.known if n.name not in self.resting)
 
     def may_thaw(self, network: Network) -> bool:
-        """Say whether layers of a network may train later that are frozen now."""
+        """Whether layers of a network may train later that are frozen now."""
         return not is_trainer(self.source) and len(self.scope.frozen(network)) > 0
 
     def _check_readings(self) -> None:
         reads, inside = self.method.reads, self.schedule.every_update
-        if inside and "batches" in reads and self.method.key != "penalties":  # its term reads
-            raise ConfigError(
-                f"{self.label} reads batches of data, which an update has no time for: allowed are "
-                "schedules such as at: 50%, every: 1000 updates, on: phase_start"
-            )
-        if inside and self.method.key == "hooks" and implements(self.method, "term"):
-            raise ConfigError(
-                f"{self.label} adds a term to the updates between its firings: allowed are "
-                "schedules such as every: 10000 updates, on: phase_start"
-            )
-        if inside and self.follows:
-            raise ConfigError(
-                f"{self.label} follows every update by itself, and fires less often: allowed are "
-                "schedules such as every: 10000 updates, on: phase_start"
-            )
+        adds = self.method.key == "hooks" and implements(self.method, "term")
+        for why, refused in (
+            # The term of a penalty reads batches, its plan does not.
+            ("reads batches of data", "batches" in reads and self.method.key != "penalties"),
+            ("adds a term to the updates between its firings", adds),
+            ("follows every update by itself", self.follows),
+        ):
+            if inside and refused:
+                raise ConfigError(
+                    f"{self.label} {why}, and cannot fire at every update: allowed are schedules "
+                    "such as at: 50%, every: 10000 updates, on: phase_start"
+                )
         needed = [what for what in reads if what != "moments"]
         if self.method.measures_deviation and self.source is None:
             raise ConfigError(
@@ -153,8 +125,8 @@ class Hook:
     def _set_up(self, network: Network) -> NothingToEdit | None:
         """Find what is edited in a network, and the method's state for it; or why there is none."""
         self._versions[network.name] = network.version
-        found = self.scope.edited(network) if self.select is None else self.select()
-        self.edited[network.name] = found
+        edited = self.scope.edited(network) if self.select is None else self.select()
+        self.edited[network.name] = edited
         self.restored[network.name] = self.scope.restored(network)
         self.resting.pop(network.name, None)
         try:
@@ -207,10 +179,6 @@ class Hook:
                     f"such as {block.path!r}"
                 )
 
-    def _within(self, network: Network) -> tuple[Block, ...] | None:
-        """Return the Blocks of the layers that policies keep to; None for all of the network."""
-        return None if self.scope.layers is None else network.select(self.scope.reaches)
-
     @property
     def follows(self) -> bool:
         """Whether the method's state follows every update, besides its schedule."""
@@ -253,7 +221,7 @@ class Hook:
         return self.fire(clock, 1, seed, ready)
 
     def has_been_due(self, clock: Clock) -> bool:
-        """Say whether this has fired, or, if it acts at every update, acted by `clock`."""
+        """Whether this has fired, or, if it acts at every update, acted by `clock`."""
         start, inside = self.schedule.start, self.schedule.every_update
         reached = start is None or clock[start.unit] >= start.value
         return bool(self.fired) or (inside and reached and self.schedule.count(clock) > 0)
@@ -266,7 +234,9 @@ class Hook:
         self, clock: Clock, due_count: int, seed: int, networks: Iterable[Network] | None = None
     ) -> list[Receipt]:
         """Plan and apply one firing on each network; see `rlplast.core.method.firing.carry_out`."""
-        self._look()
+        for network in self.known:
+            network.refresh()
+        self.refresh()
         if self.resting and (not self.skips or not self.networks):
             raise next(iter(self.resting.values()))
         chosen = tuple(self.networks if networks is None else networks)
@@ -281,16 +251,10 @@ class Hook:
             followers=self.followers,
         )
         self.fired |= {n.name: (self._fired(n)[0] + 1, clock) for n in chosen}
-        scoped = [replace(r, layers=self.scope.layers, hook=self.key) for r in receipts]
-        return [replace(r, deviation=d) for r, d in zip(scoped, moved, strict=True)]
-
-    def _look(self) -> None:
-        for network in self.known:
-            network.refresh()
-        self.refresh()
+        about = {"layers": self.scope.layers, "hook": self.key}
+        return [replace(r, deviation=d, **about) for r, d in zip(receipts, moved, strict=True)]
 
     def _deviation(self, network: Network, edits: Sequence[Edit], clock: Clock) -> float | None:
-        """Return how far a plan moves a network's outputs, if the method wants that measured."""
         if not self.method.measures_deviation or self.source is None:
             return None
         check([(network, edits)])
@@ -339,7 +303,7 @@ class Hook:
             plan = self.plan(network, follower, theirs)
             plans.append((follower, [e for e in plan if isinstance(e.target, Block)]))
         seconds = time.perf_counter() - started
-        within = self._within(network)
+        within = None if self.scope.layers is None else network.select(self.scope.reaches)
         return Planned(network, edits, plans, seconds, self.counters(network), within)
 
     def after_update(
@@ -347,22 +311,19 @@ class Hook:
     ) -> None:
         """Fire inside an update: no checks, no host synchronisation, sums on the device.
 
-        Args:
-            clock: the clock, which counts the update.
-            seed: the run's seed.
-            activations: of the update's own forward pass, by network. An empty mapping says that
-                a network made no update this time: its hooks rest.
+        Activations are those of the update's own forward pass, by network. An empty mapping says
+        that a network made no update this time: its hooks rest.
         """
         reads = self.method.reads
         for network in self.networks:
             context = self._context(network, clock, seed, 1, inside=True)
             if reads:
-                own = None if activations is None else activations.get(network.name)
-                if "activations" in reads and own is not None:
-                    if isinstance(own, Mapping) and not own:
+                values = None if activations is None else activations.get(network.name)
+                if "activations" in reads and values is not None:
+                    if isinstance(values, Mapping) and not values:
                         continue
-                    self._check_activations(context, own)
-                context = replace(context, readings=Inside(network, own, self.label))
+                    self._check_activations(context, values)
+                context = replace(context, readings=Inside(network, values, self.label))
             edits = self.plan(network, network, context)
             _accumulate(self.sums[network.name], edits)
             write(edits)
@@ -383,8 +344,8 @@ class Hook:
                 "rlplast.record does"
             )
         for group in context.units:
-            found = activations[group.name]
-            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            value = activations[group.name]
+            shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             if isinstance(shape, str) or len(shape) < 2 or shape[1] != group.size:
                 raise ConfigError(
                     f"{where} have {shape} for {group.name}: allowed is a tensor (samples, "
@@ -392,11 +353,7 @@ class Hook:
                 )
 
     def flush(self, clock: Clock) -> list[Receipt]:
-        """Return one receipt per network for the updates since the last flush.
-
-        Raises:
-            BadWeights: if weights have left the range of their type.
-        """
+        """Return one receipt per network for the updates since the last flush."""
         receipts = []
         for network in self.networks:
             sums, counters = self.sums[network.name], self.counters(network)
@@ -479,11 +436,7 @@ def _accumulate(sums: Tensor, edits: Sequence[Edit]) -> None:
 
 
 def refuse_low_precision(network: Network, block: Block) -> None:
-    """Refuse a weight in low precision that a method would change a little at every update.
-
-    Raises:
-        BadWeights: if it has no fp32 master.
-    """
+    """Refuse a weight in low precision without a master, where small changes round to nothing."""
     if block.view.dtype in (torch.bfloat16, torch.float16):
         raise BadWeights(
             f"{network.qualified(block)} is {block.view.dtype} without an fp32 master: a change "

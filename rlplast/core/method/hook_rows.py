@@ -1,8 +1,4 @@
-"""Rows of a hook list: from a config's mapping to a hook that is ready to fire.
-
-- `HookList`: what all rows of a list share.
-- `hook_of`: one row's hook.
-"""
+"""Rows of a hook list: from a config's mapping to a hook that is ready to fire."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +10,7 @@ from rlplast.core.method.condition import Measured
 from rlplast.core.method.context import Source, is_trainer
 from rlplast.core.method.firing import check_policy
 from rlplast.core.method.hook import Hook
-from rlplast.core.method.listing import Row, parse_row
+from rlplast.core.method.listing import parse_row
 from rlplast.core.method.method import Method
 from rlplast.core.method.schedule import KEYS, Schedule, hook_identity, unique
 from rlplast.core.method.scope import narrowed, scope
@@ -25,16 +21,7 @@ __all__ = ["HookList", "hook_of"]
 
 @dataclass(frozen=True)
 class HookList:
-    """What all rows of a list share; see `rlplast.core.method.hooks.Hooks`.
-
-    Attributes:
-        networks: the networks by name.
-        total: the run's length.
-        horizon: the clock at the run's end.
-        units: units that the run's clock counts; None for any.
-        measured: what the run measures; None if it is not known.
-        source: where probe batches come from.
-    """
+    """What all rows of a list share; see `rlplast.core.method.hooks.Hooks`."""
 
     networks: Mapping[str, Network]
     total: Time
@@ -45,19 +32,15 @@ class HookList:
 
 
 def hook_of(label: str, config: Mapping[str, Any], about: HookList, seen: Iterable[str]) -> Hook:
-    """Return the hook of one row.
-
-    Args:
-        label: what messages call the row, such as ``hooks[0]``.
-        config: the row.
-        about: what it shares with others.
-        seen: the keys of the hooks before it; a repeated identity gets a number.
-    """
+    """Return the hook of one row; an identity that is among `seen` keys gets a number."""
     row = parse_row(label, config, "hooks", about.networks)
     timing = {key: config.get(key) for key in KEYS}
     schedule = Schedule.parse(timing, about.total, row.label, about.horizon)
     schedule.check_units(schedule.units() if about.units is None else about.units, row.label)
-    _check_once(row, schedule)
+    if row.method.fires_once and len(schedule.at) != 1:
+        raise ConfigError(
+            f"{row.label} fires once in a run: allowed is one moment, such as at: 50%"
+        )
     if schedule.when is not None and about.measured is not None:
         schedule.when.check(about.measured, about.networks, f"{row.label}.when")
     optimizer, followers = _policies(row.label, config, row.method, schedule.every_update)
@@ -77,14 +60,6 @@ def hook_of(label: str, config: Mapping[str, Any], about: HookList, seen: Iterab
     )
 
 
-def _check_once(row: Row, schedule: Schedule) -> None:
-    """Refuse several moments for a method that fires once."""
-    if row.method.fires_once and len(schedule.at) != 1:
-        raise ConfigError(
-            f"{row.label} fires once in a run: allowed is one moment, such as at: 50%"
-        )
-
-
 def _policies(
     label: str, config: Mapping[str, Any], method: Method, every: bool
 ) -> tuple[str, str]:
@@ -101,5 +76,4 @@ def _policies(
 
 
 def _value_or(config: Mapping[str, Any], key: str, default: str) -> Any:
-    """Return an entry's value; the default if it is absent or null."""
     return default if config.get(key) is None else config[key]

@@ -1,7 +1,4 @@
-"""Hooks: all hooks of a run; fires those that are due and returns receipts.
-
-- `Hooks`: parses a config's hook list, and fires what is due as the clock moves.
-"""
+"""Hooks: all hooks of a run; fires those that are due and returns receipts."""
 
 import numbers
 import weakref
@@ -60,8 +57,8 @@ class Hooks:
         batch_size: samples of the probe batch that metrics read.
 
     Raises:
-        ConfigError: for unknown keys, methods, networks or parameters, and for schedules
-            that could never fire.
+        ConfigError: for unknown keys, methods, networks or parameters, and for schedules that could
+            never fire.
     """
 
     def __init__(
@@ -93,9 +90,9 @@ class Hooks:
         self.clock: Clock | None = None
         self.counted: set[str] = set()  # units that `step` was called with
         self.watches = True  # whether `step` warns of optimizers that are not the networks'
-        own = None
+        made = None
         if source is None and probe is not None:
-            source = own = OwnSource(networks, probe, loss, seed)
+            source = made = OwnSource(networks, probe, loss, seed)
         self.networks, self.source = networks, source
         if penalties is not None and not isinstance(penalties, Penalties):
             settings = {"total": self.total, "units": units, "horizon": self.horizon, "seed": seed}
@@ -104,17 +101,21 @@ class Hooks:
         terms = () if penalties is None else penalties.terms
         self.hooks = inside_updates(networks.values(), terms)
         about = HookList(networks, self.total, self.horizon, units, measured, source)
-        seen: set[str] = set()
         for i, config in enumerate(configs):
-            hook = hook_of(f"hooks[{i}]", config, about, seen)
-            seen.add(hook.key)
+            hook = hook_of(f"hooks[{i}]", config, about, [h.key for h in self.hooks])
             self.hooks.append(hook)
-            self._include_terms(self.hooks[-1])
-        if own:
-            _check_losses(self.hooks, own)
+            for term in hook_terms(hook):
+                if penalties is None:
+                    raise ConfigError(
+                        f"{hook.label} adds a term to the loss: pass penalties=[] to "
+                        "rlplast.Hooks, and add its `penalty()` to each loss"
+                    )
+                penalties.include(term)
+        if made:
+            _check_losses(self.hooks, made)
         self._measure = None if metrics is None else measurer()(metrics, batch_size, self.hooks)
-        if self._measure is not None and (own or source is None):
-            self.source = own or OwnSource(networks, None, loss, seed)
+        if self._measure is not None and (made or source is None):
+            self.source = made or OwnSource(networks, None, loss, seed)
             self._measure.check(self.source)
         self.conditional = [h for h in self.hooks if h.schedule.when is not None]
         plain = [h for h in self.hooks if h.schedule.when is None]
@@ -125,20 +126,10 @@ class Hooks:
         self.inside = sorted(inside, key=lambda h: h.method.key == "penalties")
         _check_evaluation(self.hooks)
 
-    def _include_terms(self, hook: Hook) -> None:
-        for term in hook_terms(hook):
-            if self.penalties is None:
-                raise ConfigError(
-                    f"{hook.label} adds a term to the loss: pass penalties=[] to "
-                    "rlplast.Hooks, and add its `penalty()` to each loss"
-                )
-            self.penalties.include(term)
-
     def refresh(self, names: Iterable[str] | None = None) -> None:
         """Look at the networks anew, where their layers, memory or what trains has changed.
 
-        All that reads or edits weights does it by itself, but for what is inside updates of our own
-        trainers, which change none of this.
+        All that reads or edits weights outside our own trainers' updates does it by itself.
 
         Args:
             names: of the networks; default: all.
@@ -156,8 +147,7 @@ class Hooks:
     def fire(self, previous: Clock | None, clock: Clock) -> list[Receipt]:
         """Fire the hooks due after `previous` and at or before `clock`, in list order.
 
-        Nothing fires at the end of a run: a reset there could only spoil the final weights. So
-        ``at: 100%`` is refused.
+        Nothing fires at the end of a run: a reset there could only spoil the final weights.
         """
         receipts: list[Receipt] = []
         if not self.scheduled:
@@ -212,8 +202,8 @@ class Hooks:
             raise ConfigError(f"penalty({network!r}): {did_you_mean(network, self.networks)}")
         names = list(self.networks) if network is None else [network]
         clock = (self.clock or Clock()).advance(updates=1)
-        found = [self.penalties.of(n, loss, clock=clock) for n in names] if self.penalties else []
-        terms = [term for term in found if term is not None]
+        sums = [self.penalties.of(n, loss, clock=clock) for n in names] if self.penalties else []
+        terms = [term for term in sums if term is not None]
         device = self.networks[names[0]].blocks[0].param.device
         return torch.stack(terms).sum() if terms else torch.zeros((), device=device)
 
@@ -241,24 +231,16 @@ class Hooks:
         return sorted({condition.key(name) for condition, name in pairs if condition is not None})
 
     def check_found(self, values: Mapping[str, float]) -> None:
-        """Check that the values of one measurement include those that conditions read.
-
-        Raises:
-            ConfigError: if a condition reads a value that is not there, and others like it are.
-        """
+        """Check that the values of one measurement include those that conditions read."""
         for hook in self.conditional:
             if hook.schedule.when is not None:
                 names = [n.name for n in hook.networks]
                 hook.schedule.when.check_found(values, names, f"{hook.label}.when")
 
     def fired_until(self, state: Mapping[str, Any], clock: Clock) -> Clock | None:
-        """Return the clock up to which a run that ended at `clock` has fired.
+        """Return the clock up to which a shorter run, which ended at `clock`, has fired.
 
         It fired nothing at its end. None if this run has nothing to catch up on.
-
-        Args:
-            state: what `state_dict` returned at the end of the shorter run.
-            clock: the clock there.
         """
         passed = {u: end - 1 for u, end in state.get("ends", {}).items() if clock[u] >= end}
         fired = replace(clock, **passed)
@@ -286,8 +268,6 @@ class Hooks:
     ) -> None:
         """Fire the every-update hooks: layers first, hooks in list order, penalties last.
 
-        Methods with a `follow` update their state in the same pass.
-
         Args:
             clock: the clock, which counts the update.
             activations: of the update's own forward pass, by network.
@@ -308,13 +288,13 @@ class Hooks:
     def evaluation(self) -> dict[Block, Tensor]:
         """Return the weights that evaluations use instead, from optimizers and methods."""
         self.refresh()
-        found: dict[Block, Tensor] = {}
+        weights: dict[Block, Tensor] = {}
         for network in self.networks.values():
-            found.update(averages(network))
+            weights |= averages(network)
         for hook in self.hooks:
             for network in hook.networks:
-                found.update(hook.method.evaluation(network, hook.states[network.name]))
-        return found
+                weights |= hook.method.evaluation(network, hook.states[network.name])
+        return weights
 
     def evaluating(self) -> AbstractContextManager[None]:
         """Return a context in which the networks have the weights that evaluations use.
@@ -462,19 +442,15 @@ def _is_number(value: Any) -> bool:
 
 
 def _check_alike(hook: Hook, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
-    """Check that a saved state is of a hook like this one, before anything is copied.
-
-    Raises:
-        DamagedFile: if networks, names or shapes differ.
-    """
+    """Refuse the saved state of a hook with other networks, names or shapes."""
     ours, theirs = (
         {name: {key: list(t.shape) for key, t in ts.items()} for name, ts in states.items()}
         for states in (hook.states, saved)
     )
     thaws = {network.name for network in hook.known if hook.may_thaw(network)}
-    known = {  # without what is of layers that are frozen here, and were not there
-        name: {k: shape for k, shape in found.items() if name not in thaws or k in ours[name]}
-        for name, found in theirs.items()
+    known = {  # without what is of layers that are frozen here, and trained when it was saved
+        name: {k: shape for k, shape in shapes.items() if name not in thaws or k in ours[name]}
+        for name, shapes in theirs.items()
         if name in ours or name not in thaws
     }
     if ours != known:
@@ -494,12 +470,12 @@ def _check_losses(hooks: Iterable[Hook], source: OwnSource) -> None:
 
 def _check_evaluation(hooks: Iterable[Hook]) -> None:
     """Refuse two hooks that name the weights that evaluations of one network use."""
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     for hook in hooks:
         for network in hook.networks if implements(hook.method, "evaluation") else ():
-            if network.name in found:
+            if network.name in labels:
                 raise ConfigError(
-                    f"{hook.label} and {found[network.name]} both name the weights that "
+                    f"{hook.label} and {labels[network.name]} both name the weights that "
                     f"evaluations of network {network.name!r} use: leave one of them out"
                 )
-            found[network.name] = hook.label
+            labels[network.name] = hook.label

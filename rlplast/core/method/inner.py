@@ -1,9 +1,4 @@
-"""What methods do at every update, whatever list they stand in.
-
-- `inside_updates`: the hooks of methods listed under ``layers`` and ``penalties``.
-- `hook_terms`: what methods listed under ``hooks`` add to losses.
-- `tick`: one update of the layers, for a hand-written loop without `Hooks`.
-"""
+"""What methods do at every update, whatever list they are in."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -21,12 +16,7 @@ __all__ = ["hook_terms", "inside_updates", "tick"]
 
 
 def inside_updates(networks: Iterable[Network], terms: Iterable[Term] = ()) -> list[Hook]:
-    """Return a hook for every method that has a plan and no hook of its own.
-
-    Args:
-        networks: networks; the methods that changed their modules come first.
-        terms: what is added to their losses. A method with a term and a plan has one state.
-    """
+    """Return a hook, which shares the state of `terms`, per method that plans in every update."""
     states = {(term.method, term.network): term.state for term in terms}
     rows = [(m, n) for n in networks for m in n.installed if m.key == "layers"]
     hooks = [
@@ -43,11 +33,7 @@ def inside_updates(networks: Iterable[Network], terms: Iterable[Term] = ()) -> l
 
 
 def hook_terms(hook: Hook) -> list[Term]:
-    """Return what a hook's method adds to losses from its first firing on, by network.
-
-    Args:
-        hook: the hook, with whose state the terms are made.
-    """
+    """Return what a hook's method adds to losses from its first firing on, by network."""
     method = hook.method
     if not implements(method, "term") or implements(method, "install"):  # that one is the network's
         return []

@@ -1,13 +1,4 @@
-"""Modules that methods bring: installed when networks are built.
-
-- `hidden_layers`: the layers with hidden units, which such methods look for.
-- `named_layers`: those that a method's parameter `layers` names.
-- `kind_of`: the class of a layer that a method may replace.
-- `as_kind`, `put`: a layer as a module of another class, with the same parameters.
-- `install_methods`: what a run's config lists, before initialisation and optimizers.
-- `install_rows`: the same, and all other layers stay as they are.
-- `replace_layers`: the same by hand, in anybody's model.
-"""
+"""Modules that methods bring: installed when networks are built."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -45,23 +36,15 @@ def install_methods(
     networks: Mapping[str, Sequence[nn.Module]],
     seed: int,
 ) -> dict[str, list[str]]:
-    """Install what a run's config lists under ``layers``, and under ``hooks`` what has modules.
+    """Install the modules of methods under ``layers`` and ``hooks``; return their paths by network.
 
-    Called after the modules are built, before they are initialised and get optimizers, and before
-    anything is compiled or captured. Then linear layers of torch compute by `affine`.
-
-    Args:
-        layers: the config's list of layers.
-        hooks: its list of hooks, of which methods without modules are passed over.
-        networks: name → (module, *followers); followers get the same modules, same draws.
-        seed: the run's seed.
-
-    Returns:
-        The paths of the replaced modules by network.
+    Call it before modules are initialised, get optimizers, and are compiled or captured. Then
+    linear layers of torch compute by `affine`. Networks come with their followers, which get the
+    same modules with the same draws.
 
     Raises:
-        ConfigError: for unknown keys, methods, networks, parameters or layers; and for an entry
-            that finds nothing to replace in a network it names, or in any.
+        ConfigError: for a wrong entry, and one that finds nothing to replace in a network it names,
+            or in any.
     """
     replaced = install_rows(layers, hooks, networks, seed)
     for model in (m for models in networks.values() for m in models):
@@ -95,9 +78,9 @@ def _install(
     replaced: dict[str, list[str]] = {}
     missing: NothingToEdit | None = None
     for name in row.networks:
-        own = derive_seed(seed, "layers", row.method.name, name)
+        network_seed = derive_seed(seed, "layers", row.method.name, name)
         try:
-            paths = [_into(unwrap(m), row.method, own) for m in networks[name]]
+            paths = [_into(unwrap(m), row.method, network_seed) for m in networks[name]]
             replaced[name] = paths[0]
         except NothingToEdit as error:
             if row.named:
@@ -118,20 +101,16 @@ def _into(module: nn.Module, method: Method, seed: int) -> list[str]:
 
 
 def hidden_layers(model: nn.Module, method: str) -> dict[str, list[UnitGroup]]:
-    """Return the layers with hidden units by path; of a stacked one a group per member.
-
-    Raises:
-        NothingToEdit: if there is none, saying why.
-    """
+    """Return the layers with hidden units by path, a stacked one's by member; or refuse a model."""
     units = find_units(model, blocks_of(model))
-    found: dict[str, list[UnitGroup]] = {}
+    layers: dict[str, list[UnitGroup]] = {}
     for group in units.groups:
         if group.point is not None:
-            found.setdefault(group.weight.block.path, []).append(group)
-    if not found:
+            layers.setdefault(group.weight.block.path, []).append(group)
+    if not layers:
         reasons = "; ".join(f"{name}: {why}" for name, why in units.refused.items())
         raise NothingToEdit(f"{method} finds no layer with hidden units ({reasons})")
-    return found
+    return layers
 
 
 def named_layers(
@@ -139,14 +118,7 @@ def named_layers(
 ) -> list[str]:
     """Return the paths of the layers that names or globs match, in the model's order.
 
-    Args:
-        model: the model.
-        names: the names or globs.
-        able: whether a module is a layer that may be named.
-        label: what error messages call `names`.
-
-    Raises:
-        NothingToEdit: for a name or glob that matches none.
+    Modules for which `able` holds may be named; a name or glob that matches none is refused.
     """
     layers = [path for path, module in model.named_modules() if able(module)]
     chosen: set[str] = set()
@@ -165,10 +137,7 @@ def kind_of(layer: nn.Module) -> type[nn.Module]:
 
 
 def as_kind(layer: nn.Module, kind: type[nn.Module]) -> Any:
-    """Return a module of another class that takes over a layer's parameters themselves.
-
-    Containers are copied, so that what is added to the new module stays out of the old one.
-    """
+    """Return a module of another class that takes over a layer's parameters themselves."""
     new: Any = kind.__new__(kind)
     for name, value in vars(layer).items():
         vars(new)[name] = copy.copy(value) if isinstance(value, dict | set) else value
@@ -176,11 +145,7 @@ def as_kind(layer: nn.Module, kind: type[nn.Module]) -> Any:
 
 
 def put(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
-    """Put `new` wherever `old` is: a module used twice has two places.
-
-    Raises:
-        ConfigError: if the model is itself the layer.
-    """
+    """Put `new` wherever `old` is; a model that is itself the layer is refused."""
     if model is old:
         raise ConfigError(
             f"the model is itself the layer to replace, a {type(old).__name__}: put it into an "
@@ -210,18 +175,18 @@ def replace_layers(
         The paths of the replaced modules.
 
     Raises:
-        ConfigError: for unknown parameters or layers, or a method without modules. Also if there is
-            nothing to replace, or if the model is itself the layer: then no module holds it.
+        ConfigError: for unknown parameters or layers, a method without modules, if there is nothing
+            to replace, or if the model is itself the layer: then no module holds it.
 
     Examples:
         >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
         >>> replace_layers(net, life=[10, 20], recovery=[2, 4])
         ['0']
     """
-    found: Method = build("methods", method, params)
-    if not implements(found, "install"):
+    chosen: Method = build("methods", method, params)
+    if not implements(chosen, "install"):
         raise ConfigError(
             f"replace_layers: {method!r} brings no modules: it belongs under the key "
-            f"{found.key!r} of a config; for here see `rlplast list layers`"
+            f"{chosen.key!r} of a config; for here see `rlplast list layers`"
         )
-    return _into(unwrap(model), found, derive_seed(seed, "layers", method, "model"))
+    return _into(unwrap(model), chosen, derive_seed(seed, "layers", method, "model"))

@@ -1,9 +1,4 @@
-"""Names and globs of layers: what the key ``layers`` of a hook, penalty or layer means.
-
-- `stands_for`: whether a name or glob means a name.
-- `in_layers`: whether a Block's layer is among those that names and globs mean.
-- `check_layers`: refuses those that mean none.
-"""
+"""Names and globs of layers: what the key ``layers`` of a hook, penalty or layer means."""
 
 import fnmatch
 import re
@@ -18,7 +13,7 @@ _MEMBER = re.compile(r"^\[(?=[^]]+\]\.)")
 
 
 def stands_for(glob: str, name: str) -> bool:
-    """Say whether a name or glob means `name`; upper and lower case differ.
+    """Whether a name or glob means `name`; upper and lower case differ.
 
     Examples:
         >>> stands_for("blocks.*.fc1", "blocks.0.fc1"), stands_for("[*].fc1", "[0].fc1")
@@ -30,34 +25,25 @@ def stands_for(glob: str, name: str) -> bool:
 
 
 def _names(block: Block) -> set[str]:
-    """Return what a config may call a Block's layer: with member and part, without, and by tie."""
+    """Return a Block's layer with member and part, without, and by its aliases."""
     return {block.layer, block.path, *(alias.rpartition(".")[0] for alias in block.aliases)}
 
 
-def in_layers(block: Block, globs: Iterable[str]) -> bool:
-    """Say whether one of `globs` means a Block's layer.
+def in_layers(block: Block, globs: Iterable[str] | None) -> bool:
+    """Whether one of `globs` means a Block's layer; None means all.
 
     A member of a stacked layer is ``[0].fc1``, and ``fc1`` is all of them. A part of a packed
     projection is ``attn.c_attn.q``, and ``attn.c_attn`` is all of it.
     """
-    return any(stands_for(glob, name) for glob in globs for name in _names(block))
+    names = _names(block)
+    return globs is None or any(stands_for(glob, name) for glob in globs for name in names)
 
 
 def check_layers(
     label: str, globs: Iterable[str], blocks: Mapping[str, Sequence[Block]], what: str
 ) -> None:
-    """Check that each name or glob means a layer, in one of several networks at least.
-
-    Args:
-        label: what messages call the entry.
-        globs: the names and globs.
-        blocks: those to choose from, by network.
-        what: how messages go on after "matches no layer".
-
-    Raises:
-        ConfigError: for one that means none.
-    """
-    every = [block for own in blocks.values() for block in own]
+    """Refuse a name or glob that means no layer in any network; `what` ends the message."""
+    every = [block for of_network in blocks.values() for block in of_network]
     for glob in globs:
         if any(in_layers(block, [glob]) for block in every):
             continue

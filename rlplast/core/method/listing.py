@@ -1,9 +1,4 @@
-"""Rows of a config: one parser for the keys hooks, layers and penalties.
-
-- `Row`: one entry, checked.
-- `listed_method`: the method of an entry; `row_implements`: whether it has a function.
-- `parse_row`: from what a config says.
-"""
+"""Rows of a config: one parser for the keys hooks, layers and penalties."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -42,8 +37,7 @@ class Row:
 
     Attributes:
         label: what messages call it, such as ``hooks[0] (fire)``.
-        method: the method with its parameters.
-        networks: the networks it names; all of the run's if it names none.
+        networks: those it names, else all of the run.
         named: whether it names networks: then each of them must have something to edit.
         layers: the names and globs of layers that it gives; None if it gives none.
     """
@@ -56,20 +50,15 @@ class Row:
 
 
 def method_of(label: str, config: Any, key: str) -> str:
-    """Return the name of the method that an entry lists, its keys checked.
-
-    Raises:
-        ConfigError: for what is no mapping, unknown keys, and a method that is unknown or belongs
-            under another key.
-    """
+    """Return the name of the method that an entry lists; wrong entries and keys are refused."""
     if not isinstance(config, Mapping):
         raise ConfigError(f"{label} = {shortened(config)}: allowed is a mapping with a method")
     if "method" in config:
         _check_elsewhere(label, config["method"])
         info = get("methods", config["method"], f"{label}.method")
-        found = cast(type[Method], info.target).key
-        if found != key:  # checked first: the other keys may be right in the other list
-            raise ConfigError(f"{label}.method = {config['method']!r}: {_ADVICE[found]}")
+        right = cast(type[Method], info.target).key
+        if right != key:  # checked first: the other keys may be right in the other list
+            raise ConfigError(f"{label}.method = {config['method']!r}: {_ADVICE[right]}")
     check_known(label, config, ROW_KEYS[key])
     if "method" not in config:
         raise ConfigError(f"{label} has no 'method': name one, see `rlplast list {LISTS[key]}`")
@@ -93,20 +82,13 @@ def listed_method(config: Any) -> type[Method] | None:
 
 
 def row_implements(config: Any, function: str) -> bool:
-    """Say whether an entry's method implements a function; False for a wrong entry."""
-    found = listed_method(config)
-    return found is not None and implements(found, function)
+    """Whether an entry's method implements a function; False for a wrong entry."""
+    kind = listed_method(config)
+    return kind is not None and implements(kind, function)
 
 
 def parse_row(label: str, config: Any, key: str, networks: Mapping[str, Any]) -> Row:
-    """Return an entry of a config's list, checked.
-
-    Args:
-        label: what messages call it, such as ``hooks[0]``.
-        config: the entry.
-        key: the list's key: hooks, layers or penalties.
-        networks: the run's networks by name.
-    """
+    """Return an entry of a config's list `key`, checked."""
     name = method_of(label, config, key)
     label = f"{label} ({name})"
     params = {} if config.get("params") is None else config["params"]

@@ -1,10 +1,4 @@
-"""Method: a dataclass with up to four functions.
-
-- `Method`: the base class; a method implements the functions it needs.
-- `method`: registers one by name.
-- `implements`: whether a method has a function.
-- `carry`: a method's state, when its network has changed.
-"""
+"""Method: a dataclass with up to four functions."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict
@@ -21,18 +15,17 @@ from rlplast.core.network.edits import Edit
 from rlplast.core.network.network import Network
 from rlplast.core.registry import LISTS, register
 
-__all__ = ["FUNCTIONS", "Method", "State", "carry", "implements", "method", "readable"]
+__all__ = ["Method", "State", "carry", "implements", "method", "readable"]
 
 State = dict[str, Tensor]
-FUNCTIONS = ("install", "setup", "plan", "term")
 _NEEDS = {"hooks": "plan", "layers": "install", "penalties": "term"}
 
 
 class Method:
     """A method: a frozen dataclass whose fields are its parameters.
 
-    It implements one or more of four functions: `install`, `setup`, `plan` and `term`. They
-    share one state. Register it with `method`; see docs/how-to/add-a-method.md.
+    It implements one or more of `install`, `setup`, `plan` and `term`, which share one state.
+    Register it with `method`; see docs/how-to/add-a-method.md.
 
     Attributes:
         name: registry name.
@@ -88,23 +81,23 @@ class Method:
 
         Args:
             model: the raw module, without wrappers; targets and averages get the same call.
-            seed: seed of every draw the new modules make; equal seeds, equal draws.
+            seed: of every draw of the new modules; equal seeds, equal draws.
 
         Returns:
             The paths of what was replaced or added.
 
         Raises:
-            NothingToEdit: if the method finds nothing to change.
+            NothingToEdit: if there is nothing to change.
         """
         raise NotImplementedError
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         """Return the method's own tensors for one network, allocated once and saved.
 
-        Names that begin with ``count/`` are counters: receipts say what was added to them.
+        Receipts say what was added to those whose names begin with ``count/``.
 
         Raises:
-            NothingToEdit: if the method finds nothing in this network.
+            NothingToEdit: if there is nothing to act on in this network.
         """
         return {}
 
@@ -113,20 +106,15 @@ class Method:
         raise NotImplementedError
 
     def follow(self, context: Context, state: State) -> list[Edit]:
-        """Return edits of the method's own state, planned inside every update.
-
-        It waits for no device. An example is a moving average that `plan` copies at its schedule.
-        """
+        """Return edits of the method's own state, planned in every update without waiting."""
         return []
 
     def captured_key(self, clock: Clock) -> Hashable:
         """Return a key, equal for clocks at which `plan`, `follow` and `term` do the same.
 
-        An update that was captured as a CUDA graph is repeated while this stays equal. A method
-        without it that reads the clock inside updates is not captured.
-
-        Args:
-            clock: after the update for `plan` and `follow`; for `term` before it.
+        An update captured as a CUDA graph is repeated while this stays equal. A method without it
+        that reads the clock inside updates is not captured. The clock is that after the update for
+        `plan` and `follow`, and before it for `term`.
         """
         return None
 
@@ -137,15 +125,15 @@ class Method:
     def metrics(self, state: State) -> Mapping[str, Tensor]:
         """Return the method's own measurements in one network: 0-d tensors by name.
 
-        A run measures those of its ``metrics.names``. A name is a metric's, maybe with a slash and
-        a part.
+        A name is a metric's, maybe with a slash and a part. A run logs those in its
+        ``metrics.names``.
         """
         return {}
 
     def term(self, context: Context, state: State) -> Tensor:
         """Return what is added to the loss: 0-d, differentiable, strength included.
 
-        Called at every update, so it waits for no device. Read weights by `Block.live` and θ0 by
+        It is called at every update and waits for no device. Read weights by `Block.live` and θ0 by
         ``context.network.initial[block.name]``, both at each call.
         """
         raise NotImplementedError
@@ -182,16 +170,16 @@ def method(name: str, *, source: str, key: str | None = None) -> Callable[[Any],
     Args:
         name: the name configs use.
         source: paper, equation or table the definition comes from.
-        key: the config key that lists it; default: penalties for a method with a term, else
-            hooks for one with a plan, else layers.
+        key: the config key that lists it; default: penalties for a method with a term, else hooks
+            for one with a plan, else layers.
 
     Raises:
         ConfigError: for a name that is taken, or a method without the function its key needs.
     """
 
     def add(cls: Any) -> Any:
-        own = next((k for k in ("penalties", "hooks") if implements(cls, _NEEDS[k])), "layers")
-        cls.name, cls.key = name, key or own
+        default = next((k for k in ("penalties", "hooks") if implements(cls, _NEEDS[k])), "layers")
+        cls.name, cls.key = name, key or default
         if cls.key not in _NEEDS:
             raise ConfigError(f"method {name!r}: key {key!r}: {did_you_mean(cls.key, _NEEDS)}")
         if not implements(cls, _NEEDS[cls.key]):
@@ -208,19 +196,16 @@ def method(name: str, *, source: str, key: str | None = None) -> Callable[[Any],
 
 
 def carry(state: State, anew: State, module: nn.Module) -> None:
-    """Make a method's state fit what `setup` returns of a network that has changed, in place.
+    """Make a method's state fit, in place, what `setup` returns of a network that has changed.
 
-    What it holds stays, on the device and in the type of the new. A tensor of the module is taken.
-
-    Args:
-        state: the state.
-        anew: what `setup` returns now.
-        module: the network's.
+    Values stay, on the device and in the type of `anew`; its tensors of the module are taken.
     """
-    own = {id(t) for t in (*module.parameters(), *module.buffers())}
+    of_module = {id(t) for t in (*module.parameters(), *module.buffers())}
     for name in state.keys() - anew.keys():
         del state[name]
     for name, tensor in anew.items():
         held = state.get(name)
-        keeps = held is not None and held.shape == tensor.shape and id(tensor) not in own
-        state[name] = held.to(tensor.device, tensor.dtype) if keeps and held is not None else tensor
+        if held is None or held.shape != tensor.shape or id(tensor) in of_module:
+            state[name] = tensor
+        else:
+            state[name] = held.to(tensor.device, tensor.dtype)

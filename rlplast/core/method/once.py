@@ -1,8 +1,4 @@
-"""A method applied once, to anybody's model and without a schedule.
-
-- `apply`: any method, by its name.
-- `plain`: a function that applies one method, such as `rlplast.fire`.
-"""
+"""A method applied once, to anybody's model and without a schedule."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -79,7 +75,7 @@ def apply(
     kind: Any = get("methods", method).target
     if kind.key in DOORS:
         raise ConfigError(f"{method} edits no weights by itself: use {DOORS[kind.key]}")
-    found: Method = build("interventions", method, params)
+    chosen_method: Method = build("interventions", method, params)
     if isinstance(model, Network):
         if optimizer is not None or target is not None or initial is not None:
             raise ConfigError(
@@ -90,18 +86,18 @@ def apply(
     else:
         followers = {} if target is None else {"target": target}
         network = Network("model", model, optimizer, followers, initial=initial)
-        if initial is None and (found.uses_initial or network.select(chosen.restore)):
+        if initial is None and (chosen_method.uses_initial or network.select(chosen.restore)):
             raise ConfigError(
                 f"{method} with scope {scope!r} reads the initial weights: pass initial=, a "
                 "state dict saved before training"
             )
     hook = Hook(
-        method=found,
+        method=chosen_method,
         schedule=Schedule(at=(Time(0, "updates"),)),
         networks=(network,),
         scope=chosen,
-        optimizer=optimizer_policy or found.policies[0],
-        followers=follower_policy or found.policies[1],
+        optimizer=optimizer_policy or chosen_method.policies[0],
+        followers=follower_policy or chosen_method.policies[1],
         key=method,
         source=None if inputs is None else OwnSource({network.name: network}, inputs, loss, seed),
     )
@@ -111,19 +107,14 @@ def apply(
 def plain(
     kind: type[Method], function: Callable[Concatenate[str, P], Receipt] = apply
 ) -> Callable[P, Receipt]:
-    """Return `apply` for one method; its signature and help have the method's parameters.
-
-    Args:
-        kind: the method.
-        function: `apply`, whose parameters a type checker shows.
-    """
+    """Return `apply` for one method; its signature and help have the method's parameters."""
 
     def alias(*args: P.args, **options: P.kwargs) -> Receipt:
         return function(kind.name, *args, **options)
 
     model, optimizer, *others, _ = list(inspect.signature(apply).parameters.values())[1:]
-    own = [p.replace(kind=p.KEYWORD_ONLY) for p in inspect.signature(kind).parameters.values()]
-    signature = inspect.Signature([model, optimizer, *own, *others], return_annotation=Receipt)
+    fields = [p.replace(kind=p.KEYWORD_ONLY) for p in inspect.signature(kind).parameters.values()]
+    signature = inspect.Signature([model, optimizer, *fields, *others], return_annotation=Receipt)
     vars(alias)["__signature__"] = signature
     alias.__name__ = alias.__qualname__ = kind.name
     alias.__module__ = kind.__module__

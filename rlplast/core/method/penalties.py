@@ -1,7 +1,4 @@
-"""Penalties: the terms of a run that are added to losses.
-
-- `Penalties`: all of a run; adds those of a network to its loss.
-"""
+"""Penalties: the terms of a run that are added to losses."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,12 +29,9 @@ class Term:
 
     Attributes:
         key: its place in the config's list, and the name of its network.
-        method: the method.
-        network: the network whose loss it is added to.
         select: returns the trainable Blocks that it reads.
         state: the method's own tensors; its plan, if it has one, changes them.
-        window: the updates that have the term; those after which a hook with ``every: 1 updates``
-            and the row's ``from`` and ``until`` would fire. None for all.
+        window: due at the updates that have the term; None for all.
         started: of a hook's method, whether it has fired; its hook looks after its state.
         blocks: what `select` returned last.
     """
@@ -53,7 +47,6 @@ class Term:
     version: int = -1
 
     def __post_init__(self) -> None:
-        """Find the Blocks, and allocate the method's state."""
         self.refresh()
 
     def refresh(self) -> None:
@@ -65,19 +58,15 @@ class Term:
                 carry(self.state, anew, self.network.module)
 
     def acts(self, clock: Clock | None) -> bool:
-        """Say whether the update that brings the run to `clock` gets something from it."""
+        """Whether the update that brings the run to `clock` gets something from it."""
         return self.has_started() and len(self.blocks) > 0 and self.is_open(clock)
 
     def has_started(self) -> bool:
-        """Say whether this is no term of a hook's method, or its hook has fired."""
+        """Whether this is no term of a hook's method, or its hook has fired."""
         return self.started is None or self.started()
 
     def is_open(self, clock: Clock | None) -> bool:
-        """Say whether the update that brings the run to `clock` has the term.
-
-        Raises:
-            ConfigError: if that depends on the clock and there is none.
-        """
+        """Whether the update that brings the run to `clock` has the term."""
         if self.window is None:
             return True
         if clock is None:
@@ -88,19 +77,13 @@ class Term:
         return self.window.crossings(clock.advance(updates=-1), clock) > 0
 
     def has_begun(self, clock: Clock) -> bool:
-        """Say whether `clock` has reached the window's ``from``."""
+        """Whether `clock` has reached the window's ``from``."""
         start = None if self.window is None else self.window.start
         return start is None or clock[start.unit] >= start.value
 
 
 class Penalties:
     """All penalties of a run.
-
-    Attributes:
-        terms: all terms, in the config's order.
-        clock: the clock of a loop of your own, set by `Hooks.step`. A trainer has its own.
-        sum: sum of the terms since the last call of `metrics`, float64 on the networks' device;
-            None without penalties.
 
     Args:
         configs: the config's list of penalties.
@@ -112,11 +95,17 @@ class Penalties:
         horizon: the clock at the run's end; 0 for counters that are not known in advance.
         seed: the run's seed, for the draws of terms and of the probe batch.
 
+    Attributes:
+        terms: all terms, in the config's order.
+        clock: the clock of a loop of your own, set by `Hooks.step`. A trainer has its own.
+        sum: of the terms since the last call of `metrics`, float64 on the networks' device; None
+            without penalties.
+
     Raises:
-        ConfigError: for unknown keys, methods, networks, layers or parameters. Also if there is
-            nothing to penalise in a network that is named, or in any; if weights are in low
-            precision beside fp32 masters, in which the loss has no gradient; and if ``from`` and
-            ``until`` leave no update between them.
+        ConfigError: for unknown keys, methods, networks, layers or parameters; if there is nothing
+            to penalise in a network that is named, or in any; for weights in low precision next to
+            fp32 masters, in which the loss has no gradient; if ``from`` and ``until`` leave no
+            update between them.
     """
 
     def __init__(
@@ -137,11 +126,11 @@ class Penalties:
         self.seed = seed
         self.terms = [term for network in networks.values() for term in _installed(network)]
         for i, config in enumerate(configs):
-            found = _parse(f"penalties[{i}]", config, networks, thaws=not is_trainer(self.source))
+            terms = _parse(f"penalties[{i}]", config, networks, thaws=not is_trainer(self.source))
             window = _window(f"penalties[{i}]", config, total, units, horizon)
-            for term in found:
+            for term in terms:
                 term.window = window
-            self.terms += found
+            self.terms += terms
         for term in self.terms:
             if term.method.reads and self.source is None:
                 raise ConfigError(
@@ -159,33 +148,25 @@ class Penalties:
 
         Args:
             name: the network.
-            loss: the loss of an update, for terms that follow its size.
-            clock: the clock that counts the update: terms whose window it lies outside are absent.
+            loss: of the update, for terms that follow its size.
+            clock: counts the update: terms whose window it lies outside are absent.
         """
         self.last = self.last if clock is None else clock
-        own = [t for t in self.terms if t.network.name == name]
-        if own and not is_trainer(self.source) and not torch.compiler.is_compiling():
-            own[0].network.refresh()
-            for term in own:
+        terms = [t for t in self.terms if t.network.name == name]
+        if terms and not is_trainer(self.source) and not torch.compiler.is_compiling():
+            terms[0].network.refresh()
+            for term in terms:
                 term.refresh()
-        terms = [t.method.term(self._context(t, loss), t.state) for t in own if t.acts(clock)]
-        return torch.stack(terms).sum() if terms else None
+        values = [t.method.term(self._context(t, loss), t.state) for t in terms if t.acts(clock)]
+        return torch.stack(values).sum() if values else None
 
     def captured_key(self, clock: Clock) -> Hashable:
-        """Return a key, equal for clocks with the same terms: part of a captured update's.
-
-        Args:
-            clock: the clock that counts the update.
-        """
+        """Return a key, equal for clocks (which count the update) with the same terms."""
         before = clock.advance(updates=-1)
         return tuple((t.method.captured_key(before),) if t.acts(clock) else () for t in self.terms)
 
     def include(self, term: Term) -> None:
-        """Add the term of a hook's method.
-
-        Raises:
-            ConfigError: for weights kept in low precision beside fp32 masters.
-        """
+        """Add the term of a hook's method; low precision next to fp32 masters is refused."""
         _check_gradients(term.key, term.network, term.blocks)
         self.terms.append(term)
         if self.sum is None:
@@ -235,14 +216,7 @@ class Penalties:
         return loss + term
 
     def metrics(self, updates: int) -> dict[str, float]:
-        """Return ``train/penalty``, the mean per update of all networks' terms; {} if none.
-
-        A term counts from its ``from`` on, a hook's from its first firing on. Until then the lines
-        of a run equal those of a run without.
-
-        Args:
-            updates: updates since the last call.
-        """
+        """Return ``train/penalty``, the mean of all terms per update, once one of them counts."""
         clocks = self._now(), self.last
         begun = (t for t in self.terms if t.has_started() and any(map(t.has_begun, clocks)))
         if self.sum is None or updates == 0 or not any(begun):
@@ -255,8 +229,8 @@ class Penalties:
         """Return the sum not yet read by `metrics`, and the methods' own tensors."""
         if self.sum is None or not any(t.has_started() for t in self.terms):
             return {}
-        own = {t.key: t.state for t in self.terms if t.state and t.started is None}
-        return {"sum": self.sum} | own
+        states = {t.key: t.state for t in self.terms if t.state and t.started is None}
+        return {"sum": self.sum} | states
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; the saved run may have had no penalties."""
@@ -271,34 +245,30 @@ class Penalties:
 
 def _installed(network: Network) -> list[Term]:
     """Return the terms of methods whose modules the network has."""
-    found = [
+    terms = [
         Term(f"installed[{i}]/{network.name}", method, network, _select(network, method, None))
         for i, method in enumerate(network.installed)
         if implements(method, "term")
     ]
-    return [term for term in found if term.blocks]
+    return [term for term in terms if term.blocks]
 
 
 def _parse(label: str, config: Any, networks: Mapping[str, Network], thaws: bool) -> list[Term]:
     """Return the terms of a row; where layers may thaw later, those that wait for it too."""
     row = parse_row(label, config, "penalties", networks)
-    found: dict[str, tuple[Block, ...]] = {}
+    chosen: dict[str, tuple[Block, ...]] = {}
     able: dict[str, tuple[Block, ...]] = {}
     for name in row.networks:
         every = networks[name].select(lambda b: b.role != "buffer" and row.method.covers(b))
         able[name] = tuple(b for b in every if b.trainable or thaws)
-        found[name] = tuple(b for b in able[name] if _is_in(b, row.layers))
+        chosen[name] = tuple(b for b in able[name] if in_layers(b, row.layers))
     check_layers(row.label, row.layers or (), able, "that it penalises")
-    for name, blocks in found.items():
-        if not blocks and (row.named or not any(found.values())):
+    for name, blocks in chosen.items():
+        if not blocks and (row.named or not any(chosen.values())):
             raise NothingToEdit(f"{row.label} finds nothing to penalise in network {name!r}")
         _check_gradients(row.label, networks[name], blocks)
-    return [
-        Term(f"{label}/{name}", row.method, networks[name], select)
-        for name, blocks in found.items()
-        if blocks
-        for select in [_select(networks[name], row.method, row.layers)]
-    ]
+    selects = {n: _select(networks[n], row.method, row.layers) for n in chosen if chosen[n]}
+    return [Term(f"{label}/{n}", row.method, networks[n], s) for n, s in selects.items()]
 
 
 def _check_gradients(label: str, network: Network, blocks: Sequence[Block]) -> None:
@@ -339,8 +309,4 @@ def _select(
     network: Network, method: Method, globs: Sequence[str] | None
 ) -> Callable[[], tuple[Block, ...]]:
     """Return a function that finds what a method's term reads, of what trains by then."""
-    return lambda: tuple(b for b in network.trainable() if method.covers(b) and _is_in(b, globs))
-
-
-def _is_in(block: Block, globs: Sequence[str] | None) -> bool:
-    return globs is None or in_layers(block, globs)
+    return lambda: tuple(b for b in network.trainable() if method.covers(b) and in_layers(b, globs))

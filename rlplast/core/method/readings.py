@@ -1,15 +1,10 @@
-"""Readings: where the activations, gradients and batches of a `Context` come from.
-
-- `Reader`: base of what computes them, which leaves the networks as they are.
-- `Probe`: what a scheduled firing reads: a batch drawn for it.
-- `Inside`: what a firing inside an update reads: the update's own forward and backward pass.
-- `OwnSource`: a source made of a user's functions, for hand-written loops.
-"""
+"""Readings: where the activations, gradients and batches of a `Context` come from."""
 
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -30,12 +25,7 @@ __all__ = ["Inside", "OwnSource", "Probe", "Reader", "output_of"]
 class Reader(ABC):
     """What computes the readings of a `Source`, and leaves its networks as they are.
 
-    All its networks and those that follow them are in evaluation mode meanwhile, but where a loss
-    is read in training mode. Modes, buffers and global generators are then as before
-    (`rlplast.core.network.modes.reading`).
-
-    Attributes:
-        networks: the networks by name.
+    They and their followers are in evaluation mode meanwhile, but for a loss of training mode.
     """
 
     networks: Mapping[str, Network]
@@ -58,13 +48,9 @@ class Reader(ABC):
             return self._loss_on(network, batch)
 
     def reading(self, **how: bool) -> AbstractContextManager[None]:
-        """Return a context in which the networks may be called; they are as before afterwards.
-
-        Args:
-            **how: as of `rlplast.core.network.modes.reading`.
-        """
-        own = self.networks.values()
-        modules = [n.module for each in own for n in (each, *each.followers.values())]
+        """Return `rlplast.core.network.modes.reading` of all networks and their followers."""
+        networks = self.networks.values()
+        modules = [n.module for each in networks for n in (each, *each.followers.values())]
         return reading(*modules, **how)
 
     @abstractmethod
@@ -84,22 +70,18 @@ def _eager() -> AbstractContextManager[Any]:
     return torch.compiler.set_stance("force_eager")
 
 
+@dataclass(eq=False)
 class Probe:
     """What a scheduled firing reads of one network, computed when it is first asked for.
 
-    Args:
-        source: where batches come from.
-        network: the network.
-        size: samples of the probe batch.
-        number: number of the firing's stream.
-        label: what messages call the firing.
+    `size` counts the samples of the probe batch, `number` names the firing's stream.
     """
 
-    def __init__(
-        self, source: Source, network: Network, size: int, number: int, label: str
-    ) -> None:
-        self.source, self.network, self.size = source, network, size
-        self.number, self.label = number, label
+    source: Source
+    network: Network
+    size: int
+    number: int
+    label: str
 
     @cached_property
     def _batch(self) -> Any:
@@ -113,32 +95,24 @@ class Probe:
 
     @cached_property
     def activations(self) -> Activations:
-        """Activations on the probe batch, by name of their units.
-
-        Raises:
-            BadWeights: if they are not finite, naming the weights that are not.
-        """
-        found = self.source.activations(self.network.name, self._batch)
-        return self._finite(found, "activations")
+        """Activations on the probe batch, by name of their units; refused if not finite."""
+        activations = self.source.activations(self.network.name, self._batch)
+        return self._finite(activations, "activations")
 
     @cached_property
     def gradients(self) -> Mapping[str, Tensor]:
-        """Gradients on the probe batch, by Block name, each in the Block's layout.
-
-        Raises:
-            BadWeights: if they are not finite, naming the weights that are not.
-        """
+        """Gradients on the probe batch, by Block name and in its layout; refused if not finite."""
         return self._finite(self.gradients_on(self._batch, train=False), "gradients")
 
-    def _finite(self, found: Mapping[str, Tensor], what: str) -> Mapping[str, Tensor]:
-        if found and not bool(torch.stack([t.isfinite().all() for t in found.values()]).all()):
+    def _finite(self, read: Mapping[str, Tensor], what: str) -> Mapping[str, Tensor]:
+        if read and not bool(torch.stack([t.isfinite().all() for t in read.values()]).all()):
             every = [b for b in self.network.blocks if not bool(b.view.isfinite().all())]
             names = ", ".join(map(self.network.qualified, every))
             raise BadWeights(
                 f"{self.label} reads {what} of network {self.network.name!r} that are not "
                 f"finite, from {names or 'finite weights: look at its inputs'}; nothing was written"
             )
-        return found
+        return read
 
     def batches(self, count: int | None, size: int) -> Iterator[Any]:
         """Yield batches of the training data."""
@@ -151,15 +125,11 @@ class Probe:
             yield batch
 
     def outputs(self, batch: Any, module: nn.Module | None) -> Tensor:
-        """Return the network's outputs on a batch.
-
-        Raises:
-            ConfigError: if it reads no sample.
-        """
-        found = self.source.outputs(self.network.name, batch, module)
-        if found is None:
+        """Return the network's outputs on a batch; refused if it reads no sample."""
+        outputs = self.source.outputs(self.network.name, batch, module)
+        if outputs is None:
             raise ConfigError(f"{self.label}: network {self.network.name!r} has no outputs to read")
-        return found
+        return outputs
 
     def gradients_on(self, batch: Any, train: bool) -> Mapping[str, Tensor]:
         """Return gradients of the loss on a batch; nothing else moves."""
@@ -176,29 +146,28 @@ class Probe:
 
 
 def _check_loss(loss: Any, label: str) -> None:
-    """Check that gradients of a loss can be taken."""
-    wrong = None
     if not isinstance(loss, Tensor):
         wrong = f"a {type(loss).__name__}"
     elif loss.numel() != 1:
         wrong = f"a tensor of shape {tuple(loss.shape)}"
     elif not loss.requires_grad:
         wrong = "a tensor without gradient"
-    if wrong is not None:
-        raise ConfigError(
-            f"{label} reads gradients of a loss that is {wrong}: allowed is a scalar tensor that "
-            "is computed from the network's outputs"
-        )
+    else:
+        return
+    raise ConfigError(
+        f"{label} reads gradients of a loss that is {wrong}: allowed is a scalar tensor that "
+        "is computed from the network's outputs"
+    )
 
 
 def _gradients(network: Network, loss: Tensor) -> dict[str, Tensor]:
     # Of a parameter with a master, the one that computes.
     parameters = {b: b.module.get_parameter(b.spec.tensor) for b in network.trainable()}
     held = list({id(p): p for p in parameters.values()}.values())
-    found = torch.autograd.grad(loss, held, allow_unused=True)
-    by_id = {id(p): g for p, g in zip(held, found, strict=True)}
-    every = {b: by_id[id(p)] for b, p in parameters.items()}
-    return {b.name: _dense(b, gradient) for b, gradient in every.items() if gradient is not None}
+    gradients = torch.autograd.grad(loss, held, allow_unused=True)
+    by_id = {id(p): g for p, g in zip(held, gradients, strict=True)}
+    pairs = [(b, by_id[id(p)]) for b, p in parameters.items()]
+    return {b.name: _dense(b, gradient) for b, gradient in pairs if gradient is not None}
 
 
 def _dense(block: Block, gradient: Tensor) -> Tensor:
@@ -207,13 +176,7 @@ def _dense(block: Block, gradient: Tensor) -> Tensor:
 
 
 class Inside:
-    """What a method reads inside an update: the update's own forward and backward pass.
-
-    Args:
-        network: the network.
-        activations: as the update returned them.
-        label: what messages call the hook.
-    """
+    """What a method reads inside an update: the update's own forward and backward pass."""
 
     def __init__(self, network: Network, activations: Activations | None, label: str) -> None:
         self.network, self.label = network, label
@@ -237,14 +200,13 @@ class Inside:
 
 
 class OwnSource(Reader):
-    """A source made of a user's functions.
+    """A source made of a user's functions, each one for all networks or a mapping by network.
 
     Args:
         networks: the networks by name.
-        probe: (size, generator) → a batch; or a batch itself. A batch is what the model is
-            called with: a tensor, a tuple of arguments or a mapping of keyword arguments. By
-            network where they differ.
-        loss: batch → loss, for methods that read gradients; by network where they differ.
+        probe: (size, generator) → a batch, or a batch: what the model is called with, which is a
+            tensor, a tuple of arguments or a mapping of keyword arguments.
+        loss: batch → loss, for methods that read gradients.
         seed: seed of the draws.
     """
 
@@ -267,41 +229,33 @@ class OwnSource(Reader):
         }
 
     def batches(self, count: int | None, size: int, number: int) -> Iterator[Any]:
-        """Yield `count` batches, each of a stream of its own.
-
-        Raises:
-            ConfigError: without a count: how long a pass is, is not known here.
-        """
+        """Yield `count` batches, each of a stream of its own; a pass over all data is refused."""
         if count is None:
             raise ConfigError("batches = None: a probe has no end; say how many, such as 4")
         return (self.sample(size, derive_seed(number, i)) for i in range(count))
 
     def _activations_on(self, network: str, batch: Any) -> Activations:
-        with record(self.networks[network]) as found:
-            _call(self.networks[network].module, self._own(batch, network))
-        return found
+        with record(self.networks[network]) as activations:
+            _call(self.networks[network].module, self._batch_of(batch, network))
+        return activations
 
     def _outputs_on(self, network: str, batch: Any, module: nn.Module) -> Tensor | None:
-        return output_of(_call(module, self._own(batch, network)), network)
+        return output_of(_call(module, self._batch_of(batch, network)), network)
 
     def _loss_on(self, network: str, batch: Any) -> Tensor:
-        return self.loss_of(network, "a method")(self._own(batch, network))
+        return self.loss_of(network, "a method")(self._batch_of(batch, network))
 
     def loss_of(self, network: str, reader: str) -> Callable[[Any], Tensor]:
-        """Return the function that gives a network's loss.
-
-        Raises:
-            ConfigError: if there is none, naming what reads gradients.
-        """
-        found = self._loss.get(network) if isinstance(self._loss, Mapping) else self._loss
-        if found is None:
+        """Return the function that gives a network's loss; without one `reader` is refused."""
+        loss = self._loss.get(network) if isinstance(self._loss, Mapping) else self._loss
+        if loss is None:
             raise ConfigError(
                 f"{reader} reads gradients of network {network!r}, whose loss is not known: pass "
                 "loss=, a function of a batch of the probe"
             )
-        return found
+        return loss
 
-    def _own(self, batch: Mapping[str, Any], network: str) -> Any:
+    def _batch_of(self, batch: Mapping[str, Any], network: str) -> Any:
         if network not in batch and "" not in batch:
             raise ConfigError(
                 f"probe = a mapping of {list(batch)}: network {network!r} has none; give each "
@@ -317,15 +271,11 @@ def _call(module: nn.Module, batch: Any) -> Any:
 
 
 def output_of(returned: Any, network: str) -> Tensor:
-    """Return the tensor among what a model returns: itself, or the mapping's ``logits``.
-
-    Raises:
-        ConfigError: if there is none.
-    """
-    found = returned.get("logits") if isinstance(returned, Mapping) else returned
-    if not isinstance(found, Tensor):
+    """Return the tensor among what a model returns, itself or ``logits``, or refuse it."""
+    output = returned.get("logits") if isinstance(returned, Mapping) else returned
+    if not isinstance(output, Tensor):
         raise ConfigError(
             f"network {network!r} returns a {type(returned).__name__}: to read its outputs, "
             "allowed is a tensor, or a mapping with the key 'logits'"
         )
-    return found
+    return output

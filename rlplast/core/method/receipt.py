@@ -19,11 +19,11 @@ class Receipt:
         network: name of the network.
         clock: the run's clock at the firing.
         crossings: how many due points this firing stands for.
-        entries_touched: number of entries of weights and buffers that the plan wrote. A receipt of
-            several firings has the number per firing.
+        entries_touched: entries of weights and buffers that the plan wrote; per firing, in a
+            receipt of several.
         sfe: squared Frobenius error Σ‖before − after‖² over the plan's tensors.
-        sfe_normalized: the part of `sfe` that is of trainable tensors, over `norm_before`². It is
-            the share of their squared norm that the firing moved; None where norms are not known.
+        sfe_normalized: the part of `sfe` that is of trainable tensors, over `norm_before`²: the
+            share of their squared norm that the firing moved. None where norms are not known.
         dfi_before: Σ `dfi_scaled` over the tensors that the method orthogonalises; None for other
             methods.
         dfi_after: the same value after the edit.
@@ -37,8 +37,8 @@ class Receipt:
         units: for methods that act on units: number of units reset in each layer.
         deviation: for methods that measure it: how far the last plan moves outputs on a probe batch
             from a multiple of themselves, see `rlplast.core.method.deviation.deviation`.
-        layers: the names and globs of the layers to which the firing kept; None for all, which
-            the line leaves out.
+        layers: the names and globs of the layers to which the firing kept; None for all, which the
+            line leaves out.
         hook: the hook that fired: its method and schedule, numbered where several have the same.
     """
 

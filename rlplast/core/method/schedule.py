@@ -1,14 +1,8 @@
-"""Schedules: when a hook, an evaluation or a checkpoint is due.
+"""Schedules: when a hook, an evaluation or a checkpoint is due, as a function of the clock.
 
-A schedule has no counter, so a resume has nothing to restore. With ``every: 100 updates``, `count`
-is 2 at update 250, and `crossings` from there to update 450 is 2: one firing, which knows that it
-stands for two due points.
-
-A condition (`when`) has no due points. `rlplast.core.method.hooks.Hooks.observe` checks it when its
-value is measured; the schedule only says between which clocks it may fire.
-
-- `Schedule`: when a hook is due; `next_due`: what is due next.
-- `hook_identity`: what names a hook's random streams; `unique`: if several have the same.
+They have no counter, so a resume has nothing to restore. With ``every: 100 updates``, `count` is 2
+at update 250, and `crossings` from there to update 450 is 2: one firing, which knows that it stands
+for two due points. A condition (`when`) has no due points: `Hooks.observe` checks it.
 """
 
 import math
@@ -57,18 +51,17 @@ class Schedule:
         key: str = "schedule",
         horizon: Clock | None = None,
     ) -> "Schedule":
-        """Read a schedule's keys from a config, percentages resolved against `total`.
+        """Read a schedule's keys from a config; None counts as absent, percentages are of `total`.
 
         Args:
-            config: a mapping with the keys of `KEYS`; None counts as absent.
-            total: what percentages refer to, the run's length.
+            config: a mapping with the keys of `KEYS`.
+            total: the run's length.
             key: what error messages call the schedule.
-            horizon: the clock at the run's end, 0 where it is not known in advance;
-                default: the total alone.
+            horizon: the clock at the run's end, 0 where it is not known; default: the total alone.
 
         Raises:
-            ConfigError: for an unknown key, a missing or double rule, a point at or past
-                the end, a period of zero, or one that is never due.
+            ConfigError: for an unknown key, a missing or double rule, a point at or past the end, a
+                period of zero, or one that is never due.
 
         Examples:
             >>> s = Schedule.parse({"at": ["25%", "50%"]}, Time(1000, "updates"))
@@ -168,10 +161,7 @@ class Schedule:
             )
 
     def count(self, clock: Clock | None) -> int:
-        """Return how many due points lie at or before `clock`.
-
-        None stands for the time before the run: ``at: 0%`` lies between None and the first clock.
-        """
+        """Return how many due points lie at or before `clock`; None is the time before the run."""
         if clock is None or self.when is not None:
             return 0
         if self.at:
@@ -196,12 +186,12 @@ class Schedule:
     def crossings(self, previous: Clock | None, clock: Clock) -> int:
         """Return how many due points lie after `previous` and at or before `clock`.
 
-        Zero if `is_open` is false at `clock`, wherever `previous` is.
+        There are none if `is_open` is false at `clock`.
         """
         return (self.count(clock) - self.count(previous)) if self.is_open(clock) else 0
 
     def is_open(self, clock: Clock) -> bool:
-        """Say whether `clock` lies between `from` and `until`."""
+        """Whether `clock` lies between `from` and `until`."""
         after = self.start is None or clock[self.start.unit] >= self.start.value
         # An `until` in the period's unit is left to `count`: a step that jumps past it must still
         # fire what was due before it.
@@ -218,7 +208,7 @@ class Schedule:
         return self.every is not None and self.every == Time(1, "updates")
 
     def next_due(self, clock: Clock) -> Time | None:
-        """Return the next due point after `clock`, or None; for progress displays."""
+        """Return the next due point after `clock`, or None."""
         ahead = [t for t in self.at if clock[t.unit] < t.value]
         if ahead:
             return ahead[0]
@@ -242,12 +232,7 @@ class Schedule:
         return min(points, default=None)
 
     def ahead(self, clock: Clock, end: Clock) -> Time | None:
-        """Return the next due point before the end of the run, or None.
-
-        Args:
-            clock: now.
-            end: counts at the end of the run; 0 if not known.
-        """
+        """Return the next due point before the end of the run, or None; ends of 0 are not known."""
         due, start = self.next_due(clock), self.start
         if due is None or 0 < end[due.unit] <= due.value:
             return None
@@ -285,17 +270,13 @@ class Schedule:
         return [start]
 
     def check_units(self, counted: Iterable[str], key: str) -> None:
-        """Refuse units that a run does not count.
-
-        Raises:
-            ConfigError: naming the unit and those that are counted.
-        """
+        """Refuse units that a run does not count."""
         counted = set(counted)
         for unit in self.units() - counted:
             raise ConfigError(f"{key} counts {unit}: this run counts {', '.join(sorted(counted))}")
 
     def units(self) -> set[str]:
-        """Return the units this schedule reads, to check them against a Trainable's."""
+        """Return the units that this schedule reads."""
         times = (*self.at, self.every, self.start, self.until, self.when and self.when.cooldown)
         return {t.unit for t in times if t is not None} | ({"phase"} if self.on else set())
 
@@ -306,38 +287,26 @@ def next_due(
     end: Clock,
     lengths: Callable[[], Mapping[str, float]] | None = None,
 ) -> tuple[str, Time] | None:
-    """Return the name and time of what is due next.
+    """Return the name and time of what is due next, of schedules that are not due at every update.
 
-    Times in different units are compared by their share of the run.
-
-    Args:
-        schedules: by name; those due at every update are skipped.
-        now: the clock.
-        end: counts at the end of the run; 0 if not known.
-        lengths: returns such counts by unit, with more of them known. Unknown units come last.
+    Times in different units are compared by their share of `end`, or of what `lengths` returns,
+    which knows more; unknown ends are 0, and their units come last.
     """
     plain = [(name, schedule) for name, schedule in schedules if not schedule.every_update]
-    found = [(name, due) for name, own in plain if (due := own.ahead(now, end)) is not None]
-    several = len({due.unit for _, due in found}) > 1
+    ahead = [(name, time) for name, s in plain if (time := s.ahead(now, end)) is not None]
+    several = len({time.unit for _, time in ahead}) > 1
     ends = lengths() if several and lengths is not None else asdict(end)
 
-    def share(own: tuple[str, Time]) -> tuple[float, float]:
-        last = ends.get(own[1].unit, 0)
-        return (own[1].value / last if last else math.inf), own[1].value
+    def share(row: tuple[str, Time]) -> tuple[float, float]:
+        time = row[1]
+        last = ends.get(time.unit, 0)
+        return (time.value / last if last else math.inf), time.value
 
-    return min(found, key=share, default=None)
+    return min(ahead, key=share, default=None)
 
 
 def hook_identity(config: Mapping[str, Any], schedule: Schedule) -> str:
-    """Return the name of a hook's random streams and of its state in checkpoints.
-
-    It has the method and the schedule, not the place in the list: another row changes no draw.
-    Of several hooks with one identity the later ones are numbered.
-
-    Args:
-        config: an entry of a hook list.
-        schedule: its schedule.
-    """
+    """Return the name of a hook's random streams and state: method and schedule, not its place."""
     texts = {k: config[k] for k in KEYS if config.get(k) is not None}
     texts |= {} if schedule.when is None else {"when": schedule.when}  # however it was written
     return " ".join([config["method"], *(f"{k}={text}" for k, text in texts.items())])

@@ -1,10 +1,4 @@
-"""Scopes: which layers a firing works on, by name.
-
-A scope names the layers a method edits, and those that return to their initial weights
-beside it (FIRE's DQN recipe). A hook's ``layers`` keeps to some of them. Which tensors inside a
-layer are edited is the method's own affair: `fire` edits weights only, `shrink_perturb` biases
-and norms too.
-"""
+"""Scopes: which layers a firing works on; which of their tensors is the method's own affair."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -20,12 +14,9 @@ __all__ = ["SCOPES", "Scope", "narrowed", "scope"]
 
 @dataclass(frozen=True)
 class Scope:
-    """Two rules on Blocks, and the layers that they are about.
+    """Rules of the Blocks that a firing offers to the method, and of those that it sets to θ0.
 
-    Attributes:
-        edit: Blocks offered to the method.
-        restore: Blocks set to their initial value θ0 in the same plan.
-        layers: names and globs of the layers to which a firing keeps; None for all.
+    `layers` has names and globs of the layers to which it keeps; None for all.
     """
 
     edit: Callable[[Block], bool]
@@ -45,12 +36,12 @@ class Scope:
         return network.select(lambda b: self.selects(b) and not _is_live(b))
 
     def selects(self, block: Block) -> bool:
-        """Say whether a Block would be edited or restored if it trained."""
+        """Whether a Block would be edited or restored if it trained."""
         return (self.edit(block) or self.restore(block)) and self.reaches(block)
 
     def reaches(self, block: Block) -> bool:
-        """Say whether `layers` names a Block's layer, whatever the rules say of it."""
-        return self.layers is None or in_layers(block, self.layers)
+        """Whether `layers` names a Block's layer, whatever the rules say of it."""
+        return in_layers(block, self.layers)
 
     def left(self, network: Network) -> tuple[Block, ...]:
         """Return the Blocks that training moves and `layers` does not name."""
@@ -58,9 +49,10 @@ class Scope:
 
 
 def _is_live(block: Block) -> bool:
-    """Say whether training moves a Block; the buffers of a frozen layer are frozen with it."""
-    own = list(block.module.parameters(recurse=False))
-    buffer = block.role == "buffer" and (not own or any(p.requires_grad for p in own))
+    """Whether training moves a Block; the buffers of a frozen layer are frozen with it."""
+    parameters = list(block.module.parameters(recurse=False))
+    trains = not parameters or any(p.requires_grad for p in parameters)
+    buffer = block.role == "buffer" and trains
     return block.trainable or buffer
 
 
@@ -87,39 +79,27 @@ SCOPES: dict[str, Scope] = {
 
 
 def scope(name: str, key: str = "scope") -> Scope:
-    """Return the scope called `name`.
-
-    Raises:
-        ConfigError: naming the nearest scope if there is no such one.
-    """
+    """Return the scope called `name`; an unknown one is refused."""
     check_choice(key, name, SCOPES)
     return SCOPES[name]
 
 
 def narrowed(
-    found: Scope,
+    whole: Scope,
     layers: tuple[str, ...] | None,
     networks: Mapping[str, Network],
     label: str,
     live: bool = True,
 ) -> Scope:
-    """Return a scope that keeps to some layers; all of it for None.
+    """Return a scope that keeps to `layers`; all of it for None. Each has to be in some network.
 
-    Args:
-        found: the scope.
-        layers: names and globs of layers.
-        networks: the networks that a hook is for, by name.
-        label: what messages call the hook.
-        live: whether layers that are frozen now stay out of it: no layer thaws later.
-
-    Raises:
-        ConfigError: for a name or glob that means no layer in the scope, in any of the networks.
+    With `live` the layers that are frozen now stay out of it: no layer thaws later.
     """
     if layers is None:
-        return found
+        return whole
     able = {
-        key: n.select(lambda b: found.selects(b) and (_is_live(b) or not live))
+        key: n.select(lambda b: whole.selects(b) and (_is_live(b) or not live))
         for key, n in networks.items()
     }
     check_layers(label, layers, able, "in the hook's scope")
-    return replace(found, layers=layers)
+    return replace(whole, layers=layers)

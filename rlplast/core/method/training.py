@@ -1,8 +1,4 @@
-"""Which optimizer trains a network: the one that it was given, or by now another.
-
-- `watch`: says when another one is about to step.
-- `warn_of_others`: warns of each.
-"""
+"""Which optimizer trains a network: the one that it was given, or by now another."""
 
 import warnings
 import weakref
@@ -21,24 +17,19 @@ __all__ = ["warn_of_others", "watch"]
 def watch(
     networks: Mapping[str, Network], found: Callable[[Optimizer, Network], object]
 ) -> RemovableHandle:
-    """Call a function before each step of an optimizer that trains a network and is not its own.
+    """Call `found` before each step of an optimizer that trains a network and is not its own.
 
-    Args:
-        networks: the networks. Those without an optimizer are passed over.
-        found: called with the optimizer and the first network that it trains.
-
-    Returns:
-        What ends it.
+    Networks without an optimizer are passed over. The handle that is returned ends it.
     """
     others: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # those that are none of ours
 
     def stepping(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if optimizer in others or any(optimizer in n.optimizers for n in networks.values()):
             return
-        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
         for network in networks.values():
-            if network.optimizers and any(id(block.param) in held for block in network.blocks):
-                if not any(_are_one(own, optimizer) for own in network.optimizers):
+            if network.optimizers and any(id(block.param) in trained for block in network.blocks):
+                if not any(_are_one(held, optimizer) for held in network.optimizers):
                     found(optimizer, network)
                     return
         others.add(optimizer)
@@ -64,7 +55,6 @@ def warn_of_others(networks: Mapping[str, Network]) -> RemovableHandle:
 
 
 def _are_one(one: Optimizer, other: Optimizer) -> bool:
-    """Say whether one of two optimizers is a part of the other."""
     groups = {id(group) for group in one.param_groups}
     inside = any(x is other for x in vars(one).values()) or any(
         x is one for x in vars(other).values()

@@ -1,11 +1,7 @@
 """Blocks: the views of a module's tensors that methods may read and edit.
 
 A stacked parameter gives one Block per member, a packed q/k/v projection one per part, a tied
-tensor only one, so that no method has to look twice.
-
-- `Block`, `BlockSpec`: a view with its role; what a module declares about itself.
-- `blocks_of`: all of a module.
-- `unwrap`: the raw module under DDP or compile wrappers.
+tensor only one.
 """
 
 import math
@@ -37,18 +33,17 @@ class BlockSpec:
     Attributes:
         tensor: attribute name of the parameter or buffer in the module.
         role: weight, bias, scale, shift (of a norm layer), embedding, buffer or other.
-        kind: linear, conv, norm, embedding or other: what the layer is; ``lifecycle`` for
-            the buffers of a layer whose units sleep.
-        part: name of the view inside a packed tensor, such as ``q``, or ``q.0`` of the first
-            head; empty if none; ``packed`` for a whole one whose parts are not known.
+        kind: linear, conv, norm, embedding or other: what the layer is; ``lifecycle`` for the
+            buffers of a layer whose units sleep.
+        part: name of the view inside a packed tensor, such as ``q``, or ``q.0`` of the first head;
+            empty if none; ``packed`` for a whole one whose parts are not known.
         member: index of the member of a stacked (ensemble) parameter; None if not stacked.
         index: what selects the view from the tensor.
         fan_in: inputs feeding one output unit of the layer.
         fan_out: outputs fed by one input unit of the layer.
         transposed: whether a weight is stored (d_in, d_out).
         memory: attribute name of the buffer that remembers the rows of sleeping units.
-        head: whether the layer's outputs are the network's; also set by ``is_head = True`` on the
-            layer.
+        head: whether the layer's outputs are the network's; also set by its ``is_head = True``.
         start: what the scale of a norm layer begins with.
     """
 
@@ -83,8 +78,8 @@ class Block:
         module: the module the tensor belongs to.
         copies: low-precision views kept equal to `view` (parameters that have a master).
         aliases: other names of the same tensor (tied weights).
-        memory: the buffer that remembers the rows of sleeping units, laid out as `view`;
-            what `rlplast.core.network.edits.write` writes to `view` it writes there too.
+        memory: the buffer that remembers the rows of sleeping units, laid out as `view`; edits of
+            `view` are written there too.
     """
 
     name: str
@@ -179,21 +174,21 @@ def _attention_specs(module: nn.MultiheadAttention) -> list[BlockSpec]:
 
 def _specs(module: nn.Module, path: str, around: nn.Module | None) -> list[BlockSpec]:
     """Return what is known of a module's own tensors; absent ones are dropped later."""
-    own = path.rpartition(".")[2]
+    name = path.rpartition(".")[2]
     declared = getattr(module, "block_specs", None)
     if declared is not None:
         return list(declared())
     if type(module).__name__ == "Conv1D" and hasattr(module, "nf"):
         # Transformers' x·W + b with W (d_in, d_out), as in its GPT-2.
         d_in, d_out = module.get_parameter("weight").shape
-        parts = packed_rows(own, d_out, d_in, around)
+        parts = packed_rows(name, d_out, d_in, around)
         return _layer_specs("linear", d_in, d_out, parts, transposed=True)
     if isinstance(module, nn.Linear):
         d_in, d_out = module.in_features, module.out_features
-        return _layer_specs("linear", d_in, d_out, packed_rows(own, d_out, d_in, around))
+        return _layer_specs("linear", d_in, d_out, packed_rows(name, d_out, d_in, around))
     if isinstance(module, _ConvNd) and not isinstance(module, _ConvTransposeNd):
         d_in, d_out = (c // module.groups for c in (module.in_channels, module.out_channels))
-        area, parts = math.prod(module.kernel_size), packed_rows(own, d_out, d_in, around)
+        area, parts = math.prod(module.kernel_size), packed_rows(name, d_out, d_in, around)
         return _layer_specs("conv", d_in * area, d_out * area, parts if module.groups == 1 else {})
     if isinstance(module, NORMS):
         return [
@@ -212,10 +207,7 @@ def _specs(module: nn.Module, path: str, around: nn.Module | None) -> list[Block
 
 
 def _all_specs(module: nn.Module, path: str, around: nn.Module | None) -> list[BlockSpec]:
-    """Return `_specs` and, as ``other``, every tensor they say nothing about.
-
-    A layer whose units sleep says in ``memories`` which buffer remembers which parameter.
-    """
+    """Return `_specs` and, as ``other``, every tensor they say nothing about."""
     memories: Mapping[str, str] = getattr(module, "memories", {})
     specs = [replace(s, memory=memories.get(s.tensor, "")) for s in _specs(module, path, around)]
     if getattr(module, "is_head", False):
@@ -251,17 +243,14 @@ def blocks_of(
 ) -> tuple[Block, ...]:
     """Return a module's Blocks, in registration order, each tensor's view once.
 
-    A tensor without entries has none.
-
-    Args:
-        module: the module; wrappers are taken off.
-        masters: parameter → its fp32 master, for parameters kept in low precision.
+    A tensor without entries has none. Wrappers are taken off. `masters` has the fp32 masters of
+    parameters in low precision.
 
     Raises:
         BadWeights: if a tensor is on the ``meta`` device.
     """
     masters = masters or {}
-    found: dict[tuple[int, str], Block] = {}
+    blocks: dict[tuple[int, str], Block] = {}
     aliases: dict[tuple[int, str], list[str]] = {}
     modules = dict(unwrap(module).named_modules())
     for path, layer in modules.items():
@@ -276,13 +265,13 @@ def blocks_of(
             if tensor.is_meta:
                 raise BadWeights(f"{name} is on the meta device: load or initialise it first")
             key = (id(tensor), repr(spec.index))
-            if key in found:
+            if key in blocks:
                 aliases.setdefault(key, []).append(name)
                 continue
             owner = masters.get(tensor, tensor)
             copies = () if owner is tensor else (_part(tensor.detach(), spec),)
             remembered = layer._buffers.get(spec.memory)
-            found[key] = Block(
+            blocks[key] = Block(
                 name=name,
                 layer=name.rpartition(".")[0],
                 path=path,
@@ -293,4 +282,4 @@ def blocks_of(
                 copies=copies,
                 memory=None if remembered is None else _part(remembered.detach(), spec),
             )
-    return tuple(replace(b, aliases=tuple(aliases.get(key, ()))) for key, b in found.items())
+    return tuple(replace(b, aliases=tuple(aliases.get(key, ()))) for key, b in blocks.items())

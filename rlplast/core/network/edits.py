@@ -1,19 +1,12 @@
 """Edits, and the one function that writes them.
 
-A method plans: it returns `Assign` and `Scale` edits and writes nothing. Outside training, `write`
-alone writes weights (`swapped` for a while). `optim_state` resets the state of optimizers.
-
-- `Assign`, `Scale`: an edit of a Block or of a state tensor.
-- `check`: whether a plan is complete, fits and is finite.
-- `masks`, `unmasked`: which and how many entries of Blocks are written.
-- `write`: the writing, in place, without host synchronisation.
-- `swapped`: other values for a while.
+Outside training, `write` alone writes weights (`swapped` for a while); `optim_state` resets the
+state of optimizers.
 """
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -33,11 +26,10 @@ class Assign:
         target: a Block, or a state tensor of a method.
         value: tensor of the target's shape; with `rows`, of those rows alone.
         mask: boolean tensor of the value's shape; None for all entries.
-        dfi: distance from orthogonality of one weight; set by methods that orthogonalise,
-            so that receipts report what they reached.
-        dfi_before: the same of the weight as it stands, 0-d, where planning computed it anyway.
-        rows: which indices of `dim`, each once, are written: a few rows of a large tensor cost
-            only themselves; int64, shape (rows,).
+        dfi: distance from orthogonality of one weight; set by methods that orthogonalise, for
+            receipts.
+        dfi_before: the same of the weight before, 0-d, where planning computed it anyway.
+        rows: which indices of `dim`, each once, are written; int64, shape (rows,).
         dim: the dimension of `rows`: 0 for rows, 1 for columns.
     """
 
@@ -50,7 +42,7 @@ class Assign:
     dim: int = 0
 
     def now(self) -> Tensor:
-        """Return what stands where `value` goes."""
+        """Return what the target holds where `value` goes."""
         view = tensor_of(self)
         return view if self.rows is None else view.index_select(self.dim, self.rows)
 
@@ -62,8 +54,7 @@ class Scale:
     Attributes:
         target: a Block, or a state tensor of a method.
         factor: 0-d tensor.
-        norm: Frobenius norm of the target before, if the plan knows it; saves every-update
-            methods from measuring it twice.
+        norm: Frobenius norm of the target before, if the plan knows it.
     """
 
     target: Block | Tensor
@@ -179,28 +170,15 @@ def _stays_finite(edit: Edit) -> Tensor:
     return value.isfinite().all()
 
 
-def _with_memories(edits: Sequence[Edit]) -> list[Edit]:
-    """Add to each edit of a Block that has a memory the same edit of its memory.
-
-    A sleeping unit's weight is the one it wakes up with; of units that are awake the memory
-    does not matter.
-    """
-    every = []
-    for edit in edits:
-        every.append(edit)
-        if isinstance(edit.target, Block) and edit.target.memory is not None:
-            every.append(dataclasses.replace(edit, target=edit.target.memory))
-    return every
-
-
 @torch.no_grad()
 def write(edits: Sequence[Edit]) -> None:
     """Write edits in place, grouped, without host synchronisation.
 
-    Low-precision copies of a master are refreshed after their master; what is written to a
-    layer whose units sleep is written to its memory too.
+    Low-precision copies of a master follow it; so does the memory of a layer whose units sleep.
     """
-    edits = _with_memories(edits)
+    blocks = [(edit, edit.target) for edit in edits if isinstance(edit.target, Block)]
+    memories = [replace(edit, target=b.memory) for edit, b in blocks if b.memory is not None]
+    edits = [*edits, *memories]
     scales = [e for e in edits if isinstance(e, Scale)]
     assigns = [e for e in edits if isinstance(e, Assign)]
     if scales:
@@ -220,20 +198,16 @@ def write(edits: Sequence[Edit]) -> None:
             view.copy_(value)
         else:
             view.index_copy_(edit.dim, edit.rows, value)
-    for edit in edits:
-        if isinstance(edit.target, Block):
-            for low in edit.target.copies:
-                low.copy_(edit.target.view)
+    for _, block in blocks:
+        for low in block.copies:
+            low.copy_(block.view)
 
 
 @contextmanager
 def swapped(values: Mapping[Block, Tensor]) -> Iterator[None]:
-    """Put other values into Blocks for a while, in place, and then their own, bit for bit.
-
-    What remembers the rows of sleeping units is left, so nothing of training has moved afterwards.
-    """
+    """Put other values into Blocks for a while, in place, and then their own, bit for bit."""
     pairs = [(view, value) for b, value in values.items() for view in (b.view, *b.copies)]
-    own = [view.clone() for view, _ in pairs]
+    kept = [view.clone() for view, _ in pairs]
     try:
         with torch.no_grad():
             for view, value in pairs:
@@ -241,5 +215,5 @@ def swapped(values: Mapping[Block, Tensor]) -> Iterator[None]:
         yield
     finally:
         with torch.no_grad():
-            for (view, _), value in zip(pairs, own, strict=True):
+            for (view, _), value in zip(pairs, kept, strict=True):
                 view.copy_(value)

@@ -1,8 +1,4 @@
-"""Tensors that cannot be edited without editing others, or not entry by entry.
-
-- `check_module`: refuses what is no module of plain, dense tensors.
-- `check_memory`: refuses tensors that share memory.
-"""
+"""Tensors that cannot be edited without editing others, or not entry by entry."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -19,16 +15,7 @@ __all__ = ["check_memory", "check_module"]
 
 
 def check_module(name: str, module: Any, optimizers: Sequence[Any]) -> None:
-    """Refuse a module without weights of its own, and anything else than an optimizer.
-
-    Args:
-        name: of the network.
-        module: what was given as its module.
-        optimizers: what was given as its optimizers.
-
-    Raises:
-        ConfigError: saying what to pass.
-    """
+    """Refuse a module without dense weights of its own, and anything else than an optimizer."""
     if not isinstance(module, nn.Module):
         raise ConfigError(f"{name} is a {type(module).__name__}: allowed is a torch.nn.Module")
     for optimizer in optimizers:
@@ -53,16 +40,7 @@ def check_module(name: str, module: Any, optimizers: Sequence[Any]) -> None:
 
 
 def check_memory(name: str, module: nn.Module, blocks: Sequence[Block]) -> None:
-    """Refuse weights that are computed from others, and tensors without a memory of their own.
-
-    Args:
-        name: of the network.
-        module: the raw module.
-        blocks: its Blocks.
-
-    Raises:
-        ConfigError: naming the tensor.
-    """
+    """Refuse weights that are computed from others, and tensors without a memory of their own."""
     for path, part in module.named_modules():
         if _is_computed(part):
             raise ConfigError(
@@ -86,7 +64,7 @@ def check_memory(name: str, module: nn.Module, blocks: Sequence[Block]) -> None:
 
 
 def _is_computed(part: nn.Module) -> bool:
-    """Say whether a module computes one of its tensors from others, in torch's new or old way."""
+    """Whether a module computes one of its tensors from others, in torch's new or old way."""
     kept = [n.removesuffix("_orig") for n in part._parameters if n.endswith("_orig")]
     kept += [
         n[:-2] for n in part._parameters if n.endswith("_g") and n[:-1] + "v" in part._parameters
@@ -117,8 +95,8 @@ def _overlap(tensors: Mapping[str, Tensor]) -> tuple[str, str] | None:
         start = int(tensor.storage_offset()) * size
         key = (tensor.untyped_storage().data_ptr(), tensor.device)
         spans.setdefault(key, []).append((start, start + (last + 1) * size, name))
-    for own in spans.values():
-        for (begin, end, one), (start, stop, other) in itertools.combinations(own, 2):
+    for within in spans.values():
+        for (begin, end, one), (start, stop, other) in itertools.combinations(within, 2):
             if start < end and begin < stop and _bytes(tensors[one]) & _bytes(tensors[other]):
                 return one, other
     return None

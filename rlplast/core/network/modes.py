@@ -1,8 +1,4 @@
-"""Modules that are called without being trained: as before afterwards.
-
-- `reading`: evaluation mode for a while, and everything put back.
-- `in_mode`: the mode alone.
-"""
+"""Modules that are called without being trained: as before afterwards."""
 
 import collections
 import copy
@@ -36,31 +32,31 @@ def reading(*modules: nn.Module, evaluate: bool = True, copies: bool = True) -> 
     Args:
         *modules: all that are called.
         evaluate: whether they are in evaluation mode; else they keep their modes.
-        copies: whether modules compute with copies of their buffers, so that what they return can
-            still be differentiated afterwards. Else the buffers get their values back, as a
-            captured graph needs it, which knows their addresses.
+        copies: whether they compute with copies of their buffers, so that what they return can be
+            differentiated; else buffers get their values back, whose addresses a captured graph
+            knows.
     """
     parts = {id(part): part for module in modules for part in module.modules()}.values()
     kept = [(part, dict(vars(part)), dict(part._buffers)) for part in parts]
-    buffers = {id(b): b for _, _, own in kept for b in own.values() if b is not None}
+    buffers = {id(b): b for _, _, held in kept for b in held.values() if b is not None}
     copied = {key: buffer.detach().clone() for key, buffer in buffers.items()}
-    for part, _, own in kept if copies else ():
-        part._buffers.update({n: None if b is None else copied[id(b)] for n, b in own.items()})
+    for part, _, held in kept if copies else ():
+        part._buffers.update({n: None if b is None else copied[id(b)] for n, b in held.items()})
         vars(part)[BORROWED] = True  # which goes with what is put back
     tensors = [t for part in parts for t in (*part._parameters.values(), *part._buffers.values())]
     memo: dict[int, Any] = {id(x): x for x in (*parts, *tensors)}  # which stay what they are
     for part in parts:
         if not type(part).__module__.startswith(_STATELESS):
-            own = {
+            states = {
                 k: v for k, v in vars(part).items() if isinstance(v, _STATES) and k not in _COMMON
             }
-            vars(part).update({k: copy.deepcopy(v, memo) for k, v in own.items()})
+            vars(part).update({k: copy.deepcopy(v, memo) for k, v in states.items()})
     try:
         with preserve_global_rng(), in_mode(*modules if evaluate else (), train=False):
             yield
     finally:
-        for part, attributes, own in kept:
-            for store, before in ((vars(part), attributes), (part._buffers, own)):
+        for part, attributes, held in kept:
+            for store, before in ((vars(part), attributes), (part._buffers, held)):
                 store.clear()
                 store.update(before)
         with torch.no_grad():
@@ -72,11 +68,8 @@ def reading(*modules: nn.Module, evaluate: bool = True, copies: bool = True) -> 
 def in_mode(*modules: nn.Module, train: bool) -> Iterator[None]:
     """Put modules into training or evaluation mode, and every part of them back as it was.
 
-    Args:
-        *modules: the modules. Their own ``train()`` is not called, which may write weights.
-        train: False puts every part into evaluation mode. True leaves a module that is in training
-            mode as it is, with the parts that are frozen in evaluation mode; another one trains
-            as a whole.
+    Their own ``train()`` is not called, which may write weights. A module that trains already keeps
+    its parts that are frozen in evaluation mode.
     """
     changed = [module for module in modules if not (train and module.training)]
     modes = {part: part.training for module in changed for part in module.modules()}

@@ -1,14 +1,4 @@
-"""Network: the handle on what hooks may read and edit.
-
-A `Network` is a module together with its optimizer, its followers (target networks,
-averages), the initializer that initialised it and its initial weights. It presents every
-tensor as `rlplast.core.network.blocks.Block`s.
-
-- `Network`: the handle.
-- `by_name`: several, or one, as a mapping.
-- `part_of`: a Block's part of a state dict.
-- `torch_default`: the initializers of torch's own layers.
-"""
+"""Network: a module, and what hooks may read and edit of it."""
 
 import math
 from collections import Counter
@@ -48,13 +38,12 @@ _SEED_FACTOR = 6364136223846793005  # Knuth's, for a generator modulo 2^64
 def torch_default(block: Block, generator: torch.Generator) -> Tensor:
     """Draw a Block anew by torch's initializer for its layer, on the CPU in float32.
 
-    Linear and conv: weight and bias U(−1/√fan_in, 1/√fan_in); the packed attention
-    projection: Xavier-uniform over the whole packed matrix, attention biases zero; norm
-    layers 1 and 0 with running statistics at their start; embeddings N(0, 1).
+    Linear and conv: U(−1/√fan_in, 1/√fan_in); the packed attention projection: Xavier-uniform over
+    the whole packed matrix, attention biases zero; norm layers 1 and 0 with running statistics at
+    their start; embeddings N(0, 1).
 
     Raises:
-        ConfigError: for a tensor whose initializer is unknown, of a layer with a
-            ``reset_parameters`` of its own too; give the network an `init`.
+        ConfigError: for a tensor whose initializer is not known.
     """
     shape = block.view.shape
     if block.role == "buffer":
@@ -89,16 +78,10 @@ def torch_default(block: Block, generator: torch.Generator) -> Tensor:
 
 
 def _starts_as_its_class(block: Block) -> bool:
-    """Say whether a layer draws by torch's initializer: neither its own nor that of a LoRA's B."""
+    """Whether a layer draws by torch's initializer: neither its own nor that of a LoRA's B."""
     reset: Any = getattr(block.module, "reset_parameters", None)
-    own = isinstance(block.module, nn.Linear | _ConvNd | nn.Embedding)
-    return (not own or reset.__module__.startswith("torch.")) and "lora_B" not in block.path
-
-
-def _given(given: Mapping[str, Tensor], block: Block) -> Tensor | None:
-    """Return a Block's value by its own name, or by one of its tensor's as in a state dict."""
-    names = [name for name in (block.name, *block.aliases) if name in given]
-    return given[names[0]] if names else part_of(given, block)
+    known = isinstance(block.module, nn.Linear | _ConvNd | nn.Embedding)
+    return (not known or reset.__module__.startswith("torch.")) and "lora_B" not in block.path
 
 
 def part_of(tensors: Mapping[str, Tensor], block: Block) -> Tensor | None:
@@ -108,11 +91,8 @@ def part_of(tensors: Mapping[str, Tensor], block: Block) -> Tensor | None:
 
 
 def _frozen_in(group: UnitGroup) -> list[str]:
-    return [part.block.name for part in group.parts if _is_frozen(part.block)]
-
-
-def _is_frozen(block: Block) -> bool:
-    return block.role != "buffer" and not block.trainable
+    blocks = [part.block for part in group.parts]
+    return [b.name for b in blocks if b.role != "buffer" and not b.trainable]
 
 
 def starts_of(block: Block) -> Mapping[str, float]:
@@ -141,8 +121,8 @@ class Network:
         name: name of the network in configs and receipts.
         module: the raw module, or one wrapped in DDP or torch.compile.
         optimizer: the optimizer (or several) that trains it; None for inspection only.
-        followers: target networks and averages that follow this network, such as
-            ``{"target": module}``. A bare module gets the name ``target``.
+        followers: target networks and averages that follow this network, such as ``{"target":
+            module}``. A bare module gets the name ``target``.
         init: initializer, which draws a new value for a Block. Default: the module's own
             ``init_block``, else `torch_default`.
         initial: θ0, the weights before training, by Block name or as a state dict. Default: a copy
@@ -153,8 +133,8 @@ class Network:
         units: `UnitSpec`s of its layers. Default: the modules' own ``unit_specs()``, else traced.
 
     Raises:
-        ConfigError: if a trainable parameter is in no optimizer or in two, if two share
-            memory, if a follower is built differently, or if `initial` lacks a tensor.
+        ConfigError: if a trainable parameter is in no optimizer or in two, if two share memory, if
+            a follower is built differently, or if `initial` lacks a tensor.
         BadWeights: if a tensor is on the ``meta`` device.
     """
 
@@ -226,24 +206,21 @@ class Network:
             return {b.name: b.view.clone() for b in self.blocks}
         initial = {}
         for block in self.blocks:
-            value = _given(given, block)
+            names = [name for name in (block.name, *block.aliases) if name in given]
+            value = given[names[0]] if names else part_of(given, block)
             if value is None and block.kind == "lifecycle":  # θ0 of before the layer was swapped
                 value = block.view
             if value is None or value.shape != block.view.shape:
-                found = "absent" if value is None else f"of shape {tuple(value.shape)}"
+                state = "absent" if value is None else f"of shape {tuple(value.shape)}"
                 raise ConfigError(
-                    f"initial value of {self.name}.{block.name} is {found}: "
+                    f"initial value of {self.name}.{block.name} is {state}: "
                     f"needed is shape {tuple(block.view.shape)}"
                 )
             initial[block.name] = value.detach().clone()  # a state dict moves with its module
         return initial
 
     def check_optimizers(self) -> None:
-        """Check that each trainable parameter is in one optimizer, if there is any optimizer.
-
-        Raises:
-            ConfigError: naming the parameter.
-        """
+        """Refuse a trainable parameter that is not in exactly one optimizer, if there is any."""
         if not self.optimizers:
             return
         groups = [g for o in self.optimizers for g in o.param_groups]
@@ -261,7 +238,7 @@ class Network:
         """View the module's tensors where they are now: after ``.to()``, ``.data =`` and the like.
 
         Blocks stay the same objects. θ0 goes along, to the device and at least the precision of the
-        weights. What trains is looked at anew too. Our own trainers change none of this.
+        weights. Our own trainers need none of this.
 
         Raises:
             ConfigError: if layers came or went, or a parameter trains that no optimizer holds.
@@ -305,13 +282,6 @@ class Network:
         """Return the Blocks of parameters that require a gradient."""
         return self.select(lambda b: b.trainable)
 
-    def layers(self, blocks: Iterable[Block] | None = None) -> dict[str, dict[str, Block]]:
-        """Group Blocks by layer: ``{layer: {role: block}}``, in registration order."""
-        grouped: dict[str, dict[str, Block]] = {}
-        for block in self.blocks if blocks is None else blocks:
-            grouped.setdefault(block.layer, {})[block.role] = block
-        return grouped
-
     def units(self) -> UnitMap:
         """Return which entries belong to which hidden unit; found once."""
         if "units" not in self.cache:
@@ -319,10 +289,7 @@ class Network:
         return self.cache["units"]
 
     def units_of(self, blocks: Sequence[Block]) -> tuple[UnitGroup, ...]:
-        """Return the groups of units with activations whose incoming weight is one of `blocks`.
-
-        Units of which a part is frozen are left out. There may be none.
-        """
+        """Return the groups with activations, none frozen, whose incoming weight is in `blocks`."""
         key = ("units", *map(id, blocks))
         if key not in self.cache:
             whole = self._with_activations(blocks)
@@ -335,8 +302,8 @@ class Network:
         Raises:
             NothingToEdit: if there are none, with what is known of why.
         """
-        found = self.units_of(blocks)
-        if not found:
+        groups = self.units_of(blocks)
+        if not groups:
             frozen = [name for g in self._with_activations(blocks) for name in _frozen_in(g)]
             reasons = [f"{name or 'it'}: {why}" for name, why in self.units().refused.items()]
             reasons += [f"{name} is frozen" for name in dict.fromkeys(frozen)]
@@ -344,7 +311,7 @@ class Network:
                 f"network {self.name!r} has no hidden units in scope"
                 + (f" ({'; '.join(reasons)})" if reasons else "")
             )
-        return found
+        return groups
 
     def _with_activations(self, blocks: Sequence[Block]) -> list[UnitGroup]:
         chosen = {id(b) for b in blocks}
@@ -354,20 +321,19 @@ class Network:
     @property
     def installed(self) -> tuple[Any, ...]:
         """The methods whose modules are in the module, whole or part of what they were put into."""
-        found: list[Any] = []
+        methods: list[Any] = []
         for each in (m for part in self.module.modules() for m in vars(part).get(INSTALLED, ())):
-            if each not in found:
-                found.append(each)
-        return tuple(found)
+            if each not in methods:
+                methods.append(each)
+        return tuple(methods)
 
     def fresh(self, block: Block, generator: torch.Generator) -> Tensor:
         """Return a new draw of a Block by this network's initializer, not yet rounded.
 
-        Buffers other than a norm layer's running statistics return to θ0. The
-        seed of a layer's own draws moves on, so that these are other ones after a reset. A module
-        may say in ``starts`` where a tensor of its own begins. Where the network has no initializer
-        of its own, what is zero everywhere in θ0, such as a LoRA's B or the last layer of a
-        residual branch, begins at zero again.
+        A module may say in ``starts`` where a tensor of its own begins. Without an initializer of
+        the network's own, what is zero everywhere in θ0, such as a LoRA's B, begins at zero again.
+        Buffers return to θ0, but for running statistics, and for the seed of a layer's draws, which
+        moves on.
         """
         parameter = block.role != "buffer" and block.spec.tensor not in starts_of(block)
         if parameter and self.init is torch_default and not self.initial[block.name].any():
@@ -398,8 +364,8 @@ class Network:
     def followed(self) -> Iterator[tuple[Block, Block]]:
         """Yield each Block with its follower's, for every follower.
 
-        Lifecycle buffers are left out, since a follower has no life of its own; but for those
-        a layer lists in ``followed_buffers``, its mask where followers share it.
+        A follower has no lifecycle of its own: of its buffers only ``followed_buffers`` are among
+        them, such as a mask that it shares.
         """
         for follower in self.followers.values():
             for mine, theirs in zip(self.blocks, follower.blocks, strict=True):
@@ -409,14 +375,9 @@ class Network:
 
 
 def by_name(networks: Any) -> dict[str, Network]:
-    """Return networks by their names.
+    """Return one `Network`, or a mapping of them, by their own names.
 
-    Args:
-        networks: one `Network`, or a mapping of them by name.
-
-    Raises:
-        ConfigError: for anything else, a name that is not the Network's own, or two that share a
-            parameter which trains.
+    Anything else is refused, and so are two that share a parameter which trains.
     """
     networks = {networks.name: networks} if isinstance(networks, Network) else networks
     if not isinstance(networks, Mapping):
@@ -426,9 +387,9 @@ def by_name(networks: Any) -> dict[str, Network]:
         )
     for key, network in networks.items():
         if getattr(network, "name", None) != key:
-            found = getattr(network, "name", type(network).__name__)
+            name = getattr(network, "name", type(network).__name__)
             raise ConfigError(
-                f"networks[{key!r}] is {found!r}: allowed is a Network of that name, made by "
+                f"networks[{key!r}] is {name!r}: allowed is a Network of that name, made by "
                 f"rlplast.Network({key!r}, …)"
             )
     owners: dict[int, tuple[str, str]] = {}

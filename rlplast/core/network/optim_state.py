@@ -1,12 +1,8 @@
 """The optimizer's state of a parameter: found by identity, reset in place.
 
-State is never popped or replaced, so captured graphs, fused optimizers and other
-holders of the tensors stay valid. An optimizer without a row in `RULES` raises.
-
-State is of entries, laid out as the parameter; of a parameter as a whole (`Whole`, such as
-``step``); or of all parameters of an optimizer (`shared`). As new, the first is zero, which
-for SGD is a momentum buffer of zeros: with ``dampening=d`` that is not quite an absent one. The
-first update after it moves by (1 − d)·lr·g where a new optimizer moves by lr·g.
+State is never popped or replaced, so captured graphs, fused optimizers and other holders of the
+tensors stay valid. It is of entries, laid out as the parameter, and zero as new; of a parameter as
+a whole (`Whole`, such as ``step``); or of all parameters of an optimizer (`shared`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -49,11 +45,7 @@ _SHARED = "shared"  # key of an optimizer's state, among its parameters
 
 @dataclass(frozen=True)
 class Whole:
-    """A state tensor of a parameter as a whole, which has a shape of its own.
-
-    Attributes:
-        new: (parameter, options of its group) → what a new optimizer begins with.
-    """
+    """A state tensor of a parameter as a whole; `new` is (parameter, its group's options) → it."""
 
     new: Callable[[Tensor, Mapping[str, Any]], Tensor]
 
@@ -119,10 +111,7 @@ def about_keep(optimizer: Optimizer) -> str:
 
 
 def weights_in(optimizer: Optimizer) -> list[str]:
-    """Return what an optimizer without a rule keeps that is much like the weights themselves.
-
-    Such are z of schedule-free ones, slow weights of Lookahead, averages. Waits for the device.
-    """
+    """Return which state without a rule is much like the weights, such as averages; it waits."""
     if type(optimizer) in RULES:
         return []
     # By entry ⟨value, weights⟩, ‖value‖², ‖weights‖²; each less its mean, so that scales near 1 and
@@ -151,23 +140,17 @@ def share(optimizer: Optimizer, **tensors: Tensor) -> None:
 
 
 def shared(optimizer: Optimizer) -> dict[str, Tensor]:
-    """Return the state that all parameters of an optimizer share, by name."""
+    """Return the state that all parameters of an optimizer share."""
     state: Any = optimizer.state
     return state.get(_SHARED, {})
 
 
 def moments(network: Network, param: Tensor, whole: bool = True) -> dict[str, Tensor]:
-    """Return the state tensors of `param` by name; empty before its first update.
+    """Return the state tensors of `param` by name; without `whole` those with its layout alone.
 
-    Args:
-        network: the network whose optimizers are asked.
-        param: one of its parameters.
-        whole: whether those of the parameter as a whole are among them; the others have its layout.
-
-    Raises:
-        UnsupportedOptimizer: for an optimizer, or an entry of its state, without a rule.
+    It is empty before the first update. Optimizers and entries without a rule are refused.
     """
-    found: dict[str, Tensor] = {}
+    state: dict[str, Tensor] = {}
     for optimizer in network.optimizers:
         rule = _rule(optimizer)
         for name, value in optimizer.state.get(param, {}).items():
@@ -179,8 +162,8 @@ def moments(network: Network, param: Tensor, whole: bool = True) -> dict[str, Te
                     f"known are {', '.join(sorted(rule))} as tensors"
                 )
             if whole or _whole(rule, name) is None:
-                found[name] = value
-    return found
+                state[name] = value
+    return state
 
 
 @torch.no_grad()
@@ -200,10 +183,7 @@ def zero(network: Network, params: Iterable[Tensor]) -> None:
 
 
 def zero_all(network: Network) -> None:
-    """Zero everything the optimizers remember of a network, as a new optimizer would begin.
-
-    Noise goes on where it was: a new optimizer's would be drawn a second time.
-    """
+    """Zero all state of a network, as a new optimizer would begin; noise goes on where it was."""
     zero(network, {id(b.param): b.param for b in network.trainable()}.values())
     for _, name, tensor in _shared(network):
         if name != DRAWN:
@@ -223,27 +203,15 @@ def _shared(network: Network) -> Iterator[tuple[str, str, Tensor]]:
 
 @torch.no_grad()
 def averages(network: Network) -> dict[Block, Tensor]:
-    """Return what evaluations put in place of weights, of optimizers that average them.
-
-    Those have a method ``evaluation_weights``, which returns pairs: (parameter, its value in
-    evaluations).
-    """
+    """Return evaluations' weights, of optimizers with ``evaluation_weights()``."""
     pairs = [p for o in network.optimizers for p in getattr(o, "evaluation_weights", list)()]
     values = {id(param): value for param, value in pairs}
-    own = [block for block in network.trainable() if id(block.param) in values]
-    return {block: block.like(values[id(block.param)]) for block in own}
+    blocks = [block for block in network.trainable() if id(block.param) in values]
+    return {block: block.like(values[id(block.param)]) for block in blocks}
 
 
 def allocate(network: Network, blocks: Iterable[Block] | None = None) -> None:
-    """Create the state an optimizer would create at its first update, as new.
-
-    Used before state is loaded, and before an update is captured in a graph. Existing
-    state is left as it is.
-
-    Args:
-        network: the network whose optimizers are prepared.
-        blocks: whose state; default: of every trainable parameter.
-    """
+    """Create, as new, what optimizers lack of their state; by default of all that trains."""
     owners = _owners(network)
     for block in network.trainable() if blocks is None else blocks:
         if id(block.param) not in owners:
@@ -271,10 +239,7 @@ def _entries(network: Network) -> Iterator[tuple[str, Block, str, Tensor]]:
 
 
 def optimizer_tensors(network: Network) -> dict[str, Tensor]:
-    """Return all state by ``<block>:<entry>``, such as ``q.fc.weight:exp_avg``.
-
-    What the parameters of an optimizer share is called ``q.optimizer0:<entry>``.
-    """
+    """Return all state: ``q.fc.weight:exp_avg``, and ``q.optimizer0:<name>`` of what is shared."""
     entries = {key: view for key, _, _, view in _entries(network)}
     return entries | {key: tensor for key, _, tensor in _shared(network)}
 
@@ -283,11 +248,8 @@ def optimizer_tensors(network: Network) -> dict[str, Tensor]:
 def load_optimizer_tensors(network: Network, tensors: dict[str, Tensor]) -> None:
     """Copy state saved by `optimizer_tensors` in, by name, into the parameters' own layout.
 
-    State of a parameter that had not yet been updated is absent and stays absent; where
-    this optimizer has some already, it is made as new.
-
-    Raises:
-        DamagedFile: if the saved state of a parameter, or what parameters share, lacks an entry.
+    State of a parameter that had not been updated stays absent, or is made as new. A DamagedFile is
+    raised where other state lacks an entry.
     """
     saved = {key.rpartition(":")[0] for key in tensors}
     updated = {b for b in network.trainable() if network.qualified(b) in saved}

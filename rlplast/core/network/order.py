@@ -1,9 +1,7 @@
-"""The forward order of a network's layers, for methods that walk along it.
+"""The forward order of a network's layers: declared, of an `nn.Sequential`, or traced.
 
-Declared (`Network(order=...)` or the module's own ``forward_order()``), or read off an
-`nn.Sequential`, or traced. A traced network that branches or reuses a layer is refused:
-its order would be a guess. A declared order may end in a tuple of names: heads side by side,
-all of which read what the layer before them gives.
+A traced network that branches or reuses a layer is refused: its order would be a guess. A declared
+order may end in a tuple of names: heads that all read what the layer before them gives.
 """
 
 from collections.abc import Sequence
@@ -25,12 +23,9 @@ Order = Sequence[str | tuple[str, ...]]
 def forward_order(network: Network) -> list[str]:
     """Return the paths of the modules that hold parameters or normalise, in forward order.
 
-    Heads side by side follow one another at the end; `heads` names them.
-
     Raises:
-        ConfigError: if the order is not declared and tracing finds branches, a reused
-            layer, or code it cannot follow; or if a declared layer does not exist, or heads
-            side by side are declared before another layer.
+        ConfigError: for an order that is not declared and not a traceable chain of layers used
+            once; or if a declared layer does not exist, or heads are not at the end.
     """
     modules = dict(network.module.named_modules())
     declared = _declared(network)
@@ -73,13 +68,7 @@ def last_layers(network: Network) -> frozenset[str]:
 
 
 def matrices(network: Network, blocks: Sequence[Block], heads: bool = True) -> list[Block]:
-    """Return which Blocks are weights of linear and conv layers, tied ones left out.
-
-    Args:
-        network: the network.
-        blocks: some of its Blocks.
-        heads: whether the weights of `last_layers` are among them.
-    """
+    """Return the untied weights of linear and conv layers, and of `last_layers` if `heads`."""
     key = ("matrices", tuple(blocks), heads)
     if key not in network.cache:
         kept = frozenset() if heads else last_layers(network)
@@ -89,11 +78,7 @@ def matrices(network: Network, blocks: Sequence[Block], heads: bool = True) -> l
 
 
 def check_matrices(network: Network, blocks: Sequence[Block], heads: bool, method: str) -> None:
-    """Refuse a scope without a weight of a linear or conv layer; no Blocks at all are allowed.
-
-    Raises:
-        NothingToEdit: naming the method and the network.
-    """
+    """Refuse a scope without a weight of a linear or conv layer; no Blocks at all are allowed."""
     if blocks and not matrices(network, blocks, heads):
         raise NothingToEdit(
             f"{method} finds no linear or conv weight in its scope of network {network.name!r}"
@@ -101,8 +86,10 @@ def check_matrices(network: Network, blocks: Sequence[Block], heads: bool, metho
 
 
 def _declared(network: Network) -> Order | None:
-    own = getattr(network.module, "forward_order", None)
-    return network.order if network.order is not None else own() if own is not None else None
+    if network.order is not None:
+        return network.order
+    declare = getattr(network.module, "forward_order", None)
+    return None if declare is None else declare()
 
 
 def _counts(module: nn.Module) -> bool:

@@ -1,14 +1,7 @@
-"""Networks that a user's function makes: ``package.module:factory``.
-
-- `is_factory`: whether a config's name of a network is one.
-- `factory_of`: the function.
-- `made`, `check_outputs`, `check_again`: what it makes, from a seed.
-- `own_initializer`: the initializer: draws Blocks as the function does.
-"""
+"""Networks that a user's function makes: ``package.module:factory``."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,20 +23,12 @@ Factory = Callable[..., Any]
 
 
 def is_factory(name: str) -> bool:
-    """Say whether the name of a network is that of a function, such as ``my_nets:encoder``."""
+    """Whether the name of a network is that of a function, such as ``my_nets:encoder``."""
     return ":" in name
 
 
 def factory_of(key: str, name: str) -> Factory:
-    """Import a function, from the current folder too.
-
-    Args:
-        key: of the config, for errors.
-        name: ``package.module:factory``.
-
-    Raises:
-        ConfigError: if there is no such module, or nothing callable of that name in it.
-    """
+    """Import the function ``package.module:factory``, from the current folder too, or refuse it."""
     module_name, _, function = name.partition(":")
     words = (*module_name.split("."), function)
     if not all(word.isidentifier() for word in words):
@@ -55,29 +40,28 @@ def factory_of(key: str, name: str) -> Factory:
         raise ConfigError(
             f"{key} = {name!r}: {error}; install the module, or put it into the current folder"
         ) from error
-    found = getattr(module, function, None)
-    if not callable(found):
+    factory = getattr(module, function, None)
+    if not callable(factory):
         raise ConfigError(f"{key} = {name!r}: {module_name} has no function {function}")
-    return found
+    return factory
 
 
 def made(
     key: str, factory: Factory, seed: int, inputs: Sequence[Tensor], **spaces: Any
 ) -> nn.Module:
-    """Return what a function makes; the global generators stay as they are.
+    """Return what a function makes of `spaces`; the global generators stay as they are.
 
-    Args:
-        key: of the config, for errors.
-        factory: the function.
-        seed: of the global generators of PyTorch, NumPy and Python while it runs, in [0, 2^63).
-        inputs: zeros, with which the module is called, and lazy parts of it find their shapes.
-        spaces: its arguments.
+    They have the `seed` meanwhile, in [0, 2^63). The module is called with `inputs`, which are
+    zeros.
 
     Raises:
-        ConfigError: if it raises, returns no module, one without parameters or with lazy ones
-            that it never uses, one that writes into its inputs, or one that fails on `inputs`.
+        ConfigError: if it raises, returns no module, one without parameters or with unused lazy
+            ones, one that writes into its inputs, or one that fails on `inputs`.
     """
-    with _seeded(seed):
+    with preserve_global_rng():
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
         try:
             module = factory(**spaces)
             if not isinstance(module, nn.Module):
@@ -91,9 +75,10 @@ def made(
         except ConfigError:
             raise
         except Exception as error:  # a user's function may raise anything
+            shapes = " and ".join(str(tuple(each.shape)) for each in inputs)
             raise ConfigError(
                 f"{key}: the function, called with {spaces}, or its module, called with zeros of "
-                f"shape {_shapes(inputs)}, raised {type(error).__name__}: {error}"
+                f"shape {shapes}, raised {type(error).__name__}: {error}"
             ) from error
     if before != [each._version for each in inputs]:
         raise ConfigError(
@@ -106,7 +91,7 @@ def made(
 
 
 def _materialise(key: str, module: nn.Module, inputs: Sequence[Tensor]) -> None:
-    """Let lazy parts of a module find their shapes; what buffers there are stay as they are."""
+    """Let lazy parts of a module find their shapes; other buffers stay as they are."""
     if not _lazy(module):
         return
     kept = [(buffer, buffer.clone()) for buffer in module.buffers() if not is_lazy(buffer)]
@@ -124,58 +109,39 @@ def _lazy(module: nn.Module) -> list[str]:
     return [name for name, tensor in named if is_lazy(tensor)]
 
 
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Seed the global generators for a block, and put them back after it."""
-    with preserve_global_rng():
-        torch.manual_seed(seed)
-        np.random.seed(seed % 2**32)
-        random.seed(seed)
-        yield
-
-
 def check_outputs(
     key: str, module: nn.Module, inputs: Sequence[Tensor], width: int | None = None
 ) -> int:
-    """Return how many values a module gives for each input.
+    """Return how many values a module gives for each of `inputs`, which are zeros.
 
-    Args:
-        key: of the config, for errors.
-        module: the module.
-        inputs: zeros, with which it is called.
-        width: how many they have to be; None for any number from 1.
-
-    Raises:
-        ConfigError: if it returns something else than a vector of so many finite numbers for each,
-            or if they do not depend on its parameters.
+    Anything is refused but a vector of `width` finite numbers for each (None: any number from 1),
+    which depend on the module's parameters.
     """
     with reading(module):
-        found = module(*inputs)
+        outputs = module(*inputs)
     count = len(inputs[0])
-    vectors = isinstance(found, Tensor) and found.ndim == 2 and len(found) == count
-    if not vectors or found.shape[1] != (width or max(1, found.shape[1])):
-        what = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    vectors = isinstance(outputs, Tensor) and outputs.ndim == 2 and len(outputs) == count
+    if not vectors or outputs.shape[1] != (width or max(1, outputs.shape[1])):
+        what = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         expected = f"({count}, {'any number' if width is None else width})"
         raise ConfigError(
             f"{key}: of {count} inputs the module returned {what}: allowed is a tensor of "
             f"shape {expected}"
         )
-    if not found.is_floating_point() or not found.requires_grad:
-        what = str(found.dtype) if found.requires_grad else f"{found.dtype} without a gradient"
+    if not outputs.is_floating_point() or not outputs.requires_grad:
+        what = (
+            str(outputs.dtype) if outputs.requires_grad else f"{outputs.dtype} without a gradient"
+        )
         raise ConfigError(
             f"{key}: the module returned {what}: allowed are floats that depend on its parameters"
         )
-    if not _is_planned(found) and not bool(found.isfinite().all()):
+    if not _is_planned(outputs) and not bool(outputs.isfinite().all()):
         raise ConfigError(f"{key}: of zeros the module returned values that are not finite")
-    return found.shape[1]
+    return outputs.shape[1]
 
 
 def check_again(key: str, one: nn.Module, other: nn.Module) -> None:
-    """Check that a function makes new and equal modules of equal seeds.
-
-    Raises:
-        ConfigError: if two modules share a tensor, or differ.
-    """
+    """Refuse two modules of equal seeds that share a tensor, or differ."""
     first, second = _tensors(one), _tensors(other)
     known = {id(tensor) for tensor in first.values()}
     shared = [name for name, tensor in second.items() if id(tensor) in known]
@@ -205,19 +171,11 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
     return dict([*module.named_parameters(), *module.named_buffers()])
 
 
-def _shapes(inputs: Sequence[Tensor]) -> str:
-    return " and ".join(str(tuple(each.shape)) for each in inputs)
-
-
 def own_initializer(make: Callable[[int], nn.Module]) -> Init:
-    """Return an initializer that draws Blocks as a new module has them.
+    """Return an initializer that draws Blocks as `make` does, which makes a module from a seed.
 
-    Blocks that are asked for one after the other with one generator are of one new module, so that
-    weights that belong together stay so. What the module does not have, such as an installed
-    layer's, is drawn by `torch_default`.
-
-    Args:
-        make: makes the module from a seed.
+    Blocks drawn one after the other with one generator are of one new module, and so belong
+    together. What it does not have, such as an installed layer's, is drawn by `torch_default`.
     """
     return _Initializer(make)
 
@@ -235,8 +193,8 @@ class _Initializer:
             self._generator, self._given = generator, set()
             self._tensors = dict(self._make(seed).state_dict())
         self._given.add(block.name)
-        found = part_of(self._tensors, block)
-        return torch_default(block, generator) if found is None else found.float()
+        value = part_of(self._tensors, block)
+        return torch_default(block, generator) if value is None else value.float()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_Initializer":
         return _Initializer(self._make)  # a generator cannot be copied

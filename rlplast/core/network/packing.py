@@ -1,13 +1,7 @@
-"""Packed projections: one layer that holds several, and how they lie in it.
+"""Packed projections: one layer that holds several, mostly query, key and value.
 
-Most hold query, key and value. Names tell that a layer is packed, and the module around it how: one
-part after the other, or head by head, as in GPT-NeoX and BLOOM, where thirds of the rows would mix
-the three.
-
-- `PACKED_NAMES`: names of such layers.
-- `packed_rows`: which rows belong to which part.
-- `QUERY_KEY`: names of layers and parts that give queries and keys.
-- `UNKNOWN`: the part of a packed layer whose parts are not known.
+Names tell that a layer is packed, and the module around it how: one part after the other, or head
+by head, as in GPT-NeoX and BLOOM.
 """
 
 from typing import Any
@@ -43,20 +37,12 @@ def packed_rows(name: str, rows: int, columns: int, around: Any = None) -> dict[
     """Return the parts of a layer, ``{"q": rows, …}``, empty if it is not packed.
 
     Where heads lie one after the other, the parts are those of each head: ``q.0``, ``k.0``,
-    ``v.0``, ``q.1`` and so on. A packed layer with other parts than known ones, such as fewer keys
-    than queries, has one part, `UNKNOWN`.
-
-    Args:
-        name: the layer's own, such as ``c_attn``.
-        rows: outputs.
-        columns: inputs.
-        around: the module that holds the layer; None if that is not known.
+    ``v.0``, ``q.1`` and so on. A packed layer with unknown parts has one, `UNKNOWN`. `around` is
+    the module that holds the layer; None if that is not known.
 
     Examples:
         >>> packed_rows("qkv", 6, 2)
         {'q': slice(0, 2, None), 'k': slice(2, 4, None), 'v': slice(4, 6, None)}
-        >>> packed_rows("qkv_proj", 4, 2)
-        {'packed': slice(0, 4, None)}
     """
     if name not in PACKED_NAMES:
         return {}

@@ -1,13 +1,4 @@
-"""Activations of somebody else's forward passes, read by forward hooks.
-
-Our own trainers return activations from their update; this is for probes of other people's
-modules, hand-written loops and callbacks.
-
-- `Recorder`: records until `stop`.
-- `record`: the same as a context, around a forward pass.
-- `check_norms`: refuses norms of another dimension than the units', as a pass shows it.
-- `WithWeights`: a module computed with other weights than its own.
-"""
+"""Activations of somebody else's forward passes, read by forward hooks."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,16 +20,9 @@ __all__ = ["Recorder", "WithWeights", "check_norms", "record"]
 class Recorder:
     """Keeps the activations of a network's units during its forward passes.
 
-    Of several passes the samples are joined, so that micro-batches of one update count together.
-    A pass that gradient checkpointing repeats counts once.
-
-    Args:
-        network: the network.
-        training_only: whether only passes count that gradients flow through.
-
-    Raises:
-        NothingToEdit: if the network has no units with activations.
-        ConfigError: in a pass, as `check_norms` says.
+    Of several passes the samples are joined: micro-batches of one update count together. A pass
+    that gradient checkpointing repeats counts once. With `training_only` only passes count that
+    gradients flow through.
     """
 
     def __init__(self, network: Network, training_only: bool = False) -> None:
@@ -54,9 +38,9 @@ class Recorder:
             points.setdefault(group.point, []).append(group)  # type: ignore[arg-type]
         self._handles = [
             network.module.get_submodule(point.path).register_forward_hook(
-                partial(self._keep, point, [g.name for g in own])
+                partial(self._keep, point, [g.name for g in at_point])
             )
-            for point, own in points.items()
+            for point, at_point in points.items()
         ] + check_norms(network)
 
     def _keep(
@@ -75,9 +59,9 @@ class Recorder:
 
     def take(self) -> Mapping[str, Tensor]:
         """Return what was recorded since the last call, (samples, units, …) by group."""
-        found, self._found = self._found, {}
+        taken, self._found = self._found, {}
         self._forward.clear()
-        return {name: v[0] if len(v) == 1 else torch.cat(v) for name, v in found.items()}
+        return {name: v[0] if len(v) == 1 else torch.cat(v) for name, v in taken.items()}
 
     def stop(self) -> None:
         """Take the hooks off the module."""
@@ -88,10 +72,8 @@ class Recorder:
 def check_norms(network: Network) -> list[Any]:
     """Let each pass refuse a norm that normalises another dimension than the units'.
 
-    Sizes do not tell: of (batch, 5 steps, 5 units) a BatchNorm normalises the steps.
-
-    Returns:
-        The handles of the hooks, to remove them.
+    Sizes do not tell: of (batch, 5 steps, 5 units) a BatchNorm normalises the steps. Returns the
+    handles of the hooks.
     """
     points = {g.point: g.name for g in network.units().groups if g.point is not None}
     handles = []
@@ -122,26 +104,21 @@ def record(network: Network) -> Iterator[dict[str, Tensor]]:
 
     Yields:
         A mapping of group → activations (samples, units, …), for `Hooks.step(activations=...)`. It
-            is filled when the block ends.
+        is filled when the block ends.
     """
     if not torch.compiler.is_compiling():
         network.refresh()
     recorder = Recorder(network)
-    found: dict[str, Tensor] = {}
+    activations: dict[str, Tensor] = {}
     try:
-        yield found
-        found.update(recorder.take())
+        yield activations
+        activations.update(recorder.take())
     finally:
         recorder.stop()
 
 
 class WithWeights(nn.Module):
-    """A module computed with other weights and buffers than its own.
-
-    Args:
-        module: the module, which keeps its own.
-        tensors: by the names of its parameters and buffers; what is not given is the module's.
-    """
+    """A module computed with other weights and buffers, by their names, than its own."""
 
     def __init__(self, module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -150,5 +127,5 @@ class WithWeights(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the module does with the other weights; it may write into copies alone."""
         buffers = dict(self.module.named_buffers())
-        own = {n: t.clone() if n in buffers else t for n, t in self.tensors.items()}
-        return functional_call(self.module, own, args, kwargs)
+        tensors = {n: t.clone() if n in buffers else t for n, t in self.tensors.items()}
+        return functional_call(self.module, tensors, args, kwargs)

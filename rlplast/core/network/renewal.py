@@ -1,8 +1,4 @@
-"""What became of a module since it was looked at: its layers, their memory, what trains.
-
-- `Snapshot`: what to compare with.
-- `view_anew`: Blocks view the tensors that a module has now.
-"""
+"""What became of a module since it was looked at: its layers, their memory, what trains."""
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,30 +16,24 @@ _REMEDY = "make a new optimizer, rlplast.Network and rlplast.Hooks of the module
 
 
 class Snapshot:
-    """The parts of a module, and of each tensor where it lies and whether it trains.
-
-    It keeps parts and tensors themselves: no new one can come to lie where an old one was.
-
-    Args:
-        module: the module.
-        masters: of its parameters in low precision, which may move too.
-    """
+    """The parts of a module, and where each tensor and master lies and whether it trains."""
 
     def __init__(self, module: nn.Module, masters: Mapping[Tensor, Tensor]) -> None:
         parts = _parts(module)
         parameters = [p for part in parts for p in part._parameters.values() if p is not None]
         buffers = [b for part in parts for b in _buffers(part)]
         tensors = [*parameters, *masters.values()]
+        # Themselves: no new one can come to lie where an old one was.
         self.trained: list[Any] = [*parts, *tensors]
         self.facts = [_fact(t) for t in tensors]
         self.buffers, self.places = buffers, [(*_fact(t), t.device) for t in buffers]
 
     def same_layers(self, other: "Snapshot") -> bool:
-        """Say whether another one has the same parts and parameters, in the same memory."""
+        """Whether another one has the same parts and parameters, in the same memory."""
         return self.facts == other.facts and _are(self.trained, other.trained)
 
     def same_buffers(self, other: "Snapshot") -> bool:
-        """Say whether another one has the same buffers, in the same memory."""
+        """Whether another one has the same buffers, in the same memory."""
         return self.places == other.places and _are(self.buffers, other.buffers)
 
 
@@ -57,11 +47,11 @@ def _are(some: Sequence[Any], others: Sequence[Any]) -> bool:
 
 def _parts(module: nn.Module) -> list[nn.Module]:
     """Return a module and all below it; quicker than ``modules()``, for every update."""
-    found, ahead = [], [module]
+    parts, ahead = [], [module]
     while ahead:
-        found.append(ahead.pop())
-        ahead += [child for child in found[-1]._modules.values() if child is not None]
-    return found
+        parts.append(ahead.pop())
+        ahead += [child for child in parts[-1]._modules.values() if child is not None]
+    return parts
 
 
 def _buffers(part: nn.Module) -> list[Tensor]:
@@ -76,18 +66,10 @@ def view_anew(
     masters: Mapping[Tensor, Tensor],
     trained: Iterable[Tensor] | None,
 ) -> None:
-    """Have Blocks view the tensors that a module has now; all are checked before the first changes.
+    """Have Blocks view the tensors that a module has now, once all are checked.
 
-    Args:
-        name: of the network.
-        module: its module.
-        blocks: its Blocks.
-        masters: as of the Network.
-        trained: what its optimizers hold; None if it has none.
-
-    Raises:
-        ConfigError: for a layer that came, went or has another shape; for a parameter that training
-            moves and no optimizer of the network holds; and for what cannot be edited at all.
+    Refused are layers that came, went or have another shape, and parameters that train and are not
+    among what optimizers hold (`trained`; None without one).
     """
     now = {block.name: block for block in blocks_of(module, masters)}
     check_memory(name, module, list(now.values()))

@@ -1,9 +1,4 @@
-"""Chains inside a network that branches: where a layer's scale is taken out again.
-
-- `segments`: runs of layers each of which may be scaled without changing what the network computes,
-  up to one factor of its outputs.
-- `mixes_scales`: what gives no c·f(x) for c·x.
-"""
+"""Chains inside a network that branches: where a layer's scale is taken out again."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -25,15 +20,8 @@ _KEEPS_SCALE |= _POOLS | {f"adaptive_{name}" for name in _POOLS}
 _KEEPS_SCALE |= {"float", "double", "to", "clone", "unflatten", "neg", "abs"}
 _BY_A_NUMBER = (operator.mul, operator.truediv, torch.mul, torch.div)
 _ACTIVATIONS = ("linear", "relu", "leaky_relu", "prelu", "identity")
-_MODULES = (
-    nn.ReLU,
-    nn.LeakyReLU,
-    nn.PReLU,
-    nn.Identity,
-    nn.Unflatten,
-    nn.Flatten,
-    nn.modules.dropout._DropoutNd,
-)
+_MODULES = (nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.Identity, nn.Unflatten, nn.Flatten)
+_MODULES += (nn.modules.dropout._DropoutNd,)
 _MODULES += (nn.modules.pooling._MaxPoolNd, nn.modules.pooling._AvgPoolNd)
 _MODULES += (nn.modules.pooling._AdaptiveAvgPoolNd, nn.modules.pooling._AdaptiveMaxPoolNd)
 
@@ -41,19 +29,12 @@ _MODULES += (nn.modules.pooling._AdaptiveAvgPoolNd, nn.modules.pooling._Adaptive
 def segments(
     module: nn.Module, passes: Callable[[str], bool]
 ) -> list[tuple[list[str], str | None]]:
-    """Return runs of layers in forward order, in training and in evaluation mode alike.
+    """Return runs of layers in forward order, alike in both modes; none if it cannot be traced.
 
-    There are none if the module cannot be traced.
-
-    What a layer of a run gives goes to the next one alone, through operations that keep its scale.
-    After the last one comes a norm, which takes the scale out, or the network's output.
-
-    Args:
-        module: the raw module.
-        passes: whether a layer of a path gives c·y for c·x once its bias is scaled too.
-
-    Returns:
-        The paths of each run, and of the norm after it; None for the output.
+    Each layer may be scaled without changing what the network computes, up to one factor of its
+    outputs: what one gives goes to the next one alone, through operations that keep its scale.
+    After the last one comes a norm, which takes the scale out, or the network's output (None).
+    `passes` says whether a layer gives c·y for c·x once its bias is scaled too.
     """
     training, evaluation = in_both_modes(module, lambda: _segments(module, passes))
     return [run for run in training if run in evaluation]
@@ -98,17 +79,7 @@ def _segments(
 
 
 def mixes_scales(network: Network, blocks: Sequence[Block]) -> str | None:
-    """Return what in a chain of layers gives no c·f(x) for c·x, behind one that is scaled.
-
-    A network whose order is declared says by its units which activations it has.
-
-    Args:
-        network: the network.
-        blocks: those to be scaled.
-
-    Returns:
-        The name of an activation, layer or operation; None if there is none, as far as is known.
-    """
+    """Return what gives no c·f(x) for c·x behind a scaled layer of a chain, if anything does."""
     scaled = {block.path for block in blocks if block.role in ("weight", "scale")}
     for group in network.units().groups:
         if group.point and group.point.path in scaled and group.nonlinearity not in _ACTIVATIONS:
@@ -122,10 +93,10 @@ def mixes_scales(network: Network, blocks: Sequence[Block]) -> str | None:
     behind: set[torch.fx.Node] = set()
     for node in graph.nodes:
         path = str(node.target) if node.op == "call_module" else None
-        follows = not behind.isdisjoint(node.all_input_nodes) and not asks_shape(node)
-        if path in scaled or (follows and path in known):
+        reads = not behind.isdisjoint(node.all_input_nodes) and not asks_shape(node)
+        if path in scaled or (reads and path in known):
             behind.add(node)
-        elif follows and node.op != "output" and not (path and is_norm(modules[path])):
+        elif reads and node.op != "output" and not (path and is_norm(modules[path])):
             if not _keeps_scale(node, modules):
                 return f"{network.name}.{path}" if path else str(node.name)
             behind.add(node)
@@ -133,9 +104,7 @@ def mixes_scales(network: Network, blocks: Sequence[Block]) -> str | None:
 
 
 def _end(
-    node: torch.fx.Node,
-    modules: dict[str, nn.Module],
-    layer: Callable[[torch.fx.Node], bool],
+    node: torch.fx.Node, modules: dict[str, nn.Module], layer: Callable[[torch.fx.Node], bool]
 ) -> torch.fx.Node | None:
     """Return the layer or output that alone reads a node's output up to its scale, else None."""
     while True:

@@ -12,16 +12,7 @@ __all__ = ["check_single"]
 
 
 def check_single(keys: str, module: nn.Module, *inputs: Tensor) -> None:
-    """Refuse forward passes of one input if a network cannot do them in training.
-
-    Args:
-        keys: of the config and their values, for the error.
-        module: the network, of which a copy is called.
-        inputs: one input, `[1, ...]` each.
-
-    Raises:
-        ConfigError: if it fails.
-    """
+    """Refuse a network of which a copy fails, in training, on one input, `[1, ...]`."""
     try:
         with torch.no_grad(), preserve_global_rng():
             copy.deepcopy(module).train()(*inputs)

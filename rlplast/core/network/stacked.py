@@ -1,8 +1,6 @@
 """Stacked layers: the members of an ensemble in one batched computation.
 
-Source: twin critics of SAC (Haarnoja et al. 2018) as one network; torch.func.stack_module_state
-stacks parameters the same way. Every member has its own fans: an initializer that sees the stacked
-parameter as a whole would take the members for outputs.
+Source: twin critics of SAC (Haarnoja et al. 2018) as one network; as torch.func.stack_module_state.
 """
 
 import math
@@ -24,24 +22,11 @@ def computed(layer: Any, x: Tensor, member: int | None) -> Tensor:
 
 
 class StackedLinear(nn.Module):
-    """Several linear layers of one shape, computed together.
-
-    Hooks see one Block per member, named ``[0].fc1.weight``, never the stacked parameter.
+    """Several linear layers of one shape, computed together; hooks see a Block per member.
 
     Attributes:
         weight: shape (members, d_out, d_in).
         bias: shape (members, d_out), or None.
-
-    Args:
-        members: how many.
-        d_in: inputs of each member.
-        d_out: outputs of each member.
-        bias: whether there is a bias.
-        generator: where the initial weights are drawn from; default: torch's global one, as
-            in torch's own layers.
-
-    Raises:
-        ValueError: if `members`, `d_in` or `d_out` is less than 1.
     """
 
     weight: nn.Parameter
@@ -53,7 +38,6 @@ class StackedLinear(nn.Module):
         d_in: int,
         d_out: int,
         bias: bool = True,
-        generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         for name, value in (("members", members), ("d_in", d_in), ("d_out", d_out)):
@@ -61,17 +45,10 @@ class StackedLinear(nn.Module):
                 raise ValueError(f"StackedLinear {name} = {value}: allowed is at least 1")
         build()
         self.members, self.d_in, self.d_out = members, d_in, d_out
-        self.weight = nn.Parameter(torch.empty(members, d_out, d_in))
-        self.bias = nn.Parameter(torch.empty(members, d_out)) if bias else None
-        self.reset_parameters(generator)
-
-    @torch.no_grad()
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw every member by the initializer of `torch.nn.Linear`: U(−1/√d_in, 1/√d_in)."""
-        bound = 1 / math.sqrt(self.d_in)
-        self.weight.uniform_(-bound, bound, generator=generator)
-        if self.bias is not None:
-            self.bias.uniform_(-bound, bound, generator=generator)
+        bound = 1 / math.sqrt(d_in)  # as of torch.nn.Linear
+        self.weight = nn.Parameter(torch.empty(members, d_out, d_in).uniform_(-bound, bound))
+        start = torch.empty(members, d_out).uniform_(-bound, bound) if bias else None
+        self.bias = None if start is None else nn.Parameter(start)
 
     def block_specs(self) -> list[BlockSpec]:
         """Return one weight and one bias Block per member, with the fans of the member."""
@@ -84,17 +61,7 @@ class StackedLinear(nn.Module):
         ]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return every member's output.
-
-        Args:
-            x: shape (members, batch, d_in), or (batch, d_in), which every member gets.
-
-        Returns:
-            Shape (members, batch, d_out).
-
-        Raises:
-            ValueError: for another number of members or dimensions.
-        """
+        """Return (members, batch, d_out), of (members, batch, d_in) or (batch, d_in) for all."""
         if x.ndim not in (2, 3) or (x.ndim == 3 and x.shape[0] != self.members):
             raise ValueError(
                 f"StackedLinear got input of shape {tuple(x.shape)}: allowed is "
@@ -111,27 +78,16 @@ class StackedLinear(nn.Module):
         return affine(x, weight, self.bias)
 
     def extra_repr(self) -> str:
-        """Return the sizes, for `print`."""
+        """Return the sizes."""
         return f"{self.members}, {self.d_in}, {self.d_out}, bias={self.bias is not None}"
 
 
 class StackedLayerNorm(nn.Module):
-    """Several layer norms over the last dimension, one per member, computed together.
-
-    Source: Ba et al. 2016. Hooks see a scale and a shift Block per member, named
-    ``[0].norm.weight`` and ``[0].norm.bias``.
+    """Several layer norms over the last dimension, one per member (Ba et al. 2016).
 
     Attributes:
         weight: scales, shape (members, dim).
         bias: shifts, shape (members, dim).
-
-    Args:
-        members: how many.
-        dim: units of each member.
-        eps: added to the variance.
-
-    Raises:
-        ValueError: if `members` or `dim` is less than 1.
     """
 
     def __init__(self, members: int, dim: int, eps: float = 1e-6) -> None:
@@ -152,18 +108,9 @@ class StackedLayerNorm(nn.Module):
         ]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return every member's input normalised, scaled and shifted.
+        """Return the input, (members, batch, dim), normalised, scaled and shifted, in its own type.
 
         Half precision is widened to float32 first and rounded once, at the end.
-
-        Args:
-            x: shape (members, batch, dim).
-
-        Returns:
-            Shape and type of `x`.
-
-        Raises:
-            ValueError: for another number of members or dimensions.
         """
         if x.ndim != 3 or x.shape[0] != self.members:
             raise ValueError(
@@ -179,5 +126,5 @@ class StackedLayerNorm(nn.Module):
         return F.layer_norm(x, (self.dim,), self.weight[index], self.bias[index], self.eps)
 
     def extra_repr(self) -> str:
-        """Return the sizes, for `print`."""
+        """Return the sizes."""
         return f"{self.members}, {self.dim}, eps={self.eps}"

@@ -1,10 +1,4 @@
-"""Tracing of other people's modules, for their forward order and their units.
-
-- `Tracer`: keeps layers whole.
-- `in_both_modes`: what a function finds in training and in evaluation mode.
-- `UNTRACEABLE`: what a module that cannot be traced raises.
-- `asks_shape`, `is_matrix`, `is_norm`: what a node or a module is.
-"""
+"""Tracing of other people's modules, for their forward order and their units."""
 
 import operator
 from collections.abc import Callable
@@ -31,15 +25,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-UNTRACEABLE = (
-    TraceError,
-    TypeError,
-    RuntimeError,
-    AttributeError,
-    AssertionError,
-    ValueError,
-    LookupError,
-)
+UNTRACEABLE = (TraceError, TypeError, RuntimeError, AttributeError)
+UNTRACEABLE += (AssertionError, ValueError, LookupError)
 _SHAPE_METHODS = ("size", "dim", "numel", "stride")
 _SHAPE_ATTRIBUTES = ("shape", "ndim", "dtype", "device")
 _COUNTING = (operator.getitem, operator.mul, operator.add, operator.sub, operator.floordiv)
@@ -58,10 +45,7 @@ class Tracer(torch.fx.Tracer):
 
 
 def in_both_modes(module: nn.Module, find: Callable[[], T]) -> tuple[T, T]:
-    """Return what `find` returns while a module is in training mode and in evaluation mode.
-
-    The module stays as it is, though a trace runs its code.
-    """
+    """Return what `find` returns while a module is in training mode, and in evaluation mode."""
     with reading(module, evaluate=False), in_mode(module, train=True):
         training = find()
     with reading(module):
@@ -74,7 +58,7 @@ def why(error: Exception) -> str:
 
 
 def asks_shape(node: torch.fx.Node) -> bool:
-    """Say whether a node reads a tensor's shape or type, or counts with it, not with entries."""
+    """Whether a node reads a tensor's shape or type, or counts with it, not with entries."""
     if node.op == "call_method":
         return node.target in _SHAPE_METHODS
     if node.op != "call_function":
@@ -86,16 +70,16 @@ def asks_shape(node: torch.fx.Node) -> bool:
 
 
 def is_matrix(module: nn.Module) -> bool:
-    """Say whether a module is a linear, conv or attention layer."""
+    """Whether a module is a linear, conv or attention layer."""
     declared = getattr(module, "block_specs", None)
     if declared is not None:
         return any(spec.kind in ("linear", "conv") for spec in declared())
-    own = isinstance(module, nn.Linear | _ConvNd | nn.MultiheadAttention)
-    return own or (type(module).__name__ == "Conv1D" and hasattr(module, "nf"))
+    known = isinstance(module, nn.Linear | _ConvNd | nn.MultiheadAttention)
+    return known or (type(module).__name__ == "Conv1D" and hasattr(module, "nf"))
 
 
 def is_norm(module: nn.Module) -> bool:
-    """Say whether a module normalises."""
+    """Whether a module normalises."""
     declared: Any = getattr(module, "block_specs", None)
     return isinstance(module, NORMS) or (
         declared is not None and all(spec.kind == "norm" for spec in declared())
@@ -103,10 +87,7 @@ def is_norm(module: nn.Module) -> bool:
 
 
 def is_activation(module: nn.Module) -> bool:
-    """Say whether a module is a nonlinearity: by its name and a trial, or because it says so.
-
-    One with tensors says so by ``acts_alone``.
-    """
+    """Whether a module is a nonlinearity: by its name and a trial, or by its ``acts_alone``."""
     if getattr(module, "acts_alone", False):
         return True
     name = type(module).__name__.lower()
@@ -118,7 +99,7 @@ def is_activation(module: nn.Module) -> bool:
 
 @torch.no_grad()
 def _acts_on_each_entry(module: nn.Module) -> bool:
-    """Say whether a module computes each entry of its output from that entry of its input."""
+    """Whether a module computes each entry of its output from that entry of its input."""
     x = torch.linspace(-3, 3, 48).view(2, 6, 2, 2)
     try:
         with preserve_global_rng():  # a trace under way patches calls, but not forward

@@ -1,8 +1,4 @@
-"""The units of a network that computes one thing in training mode and another in evaluation mode.
-
-- `Found`: the units of a layer, as a search in one mode finds them.
-- `joined`: those of both modes.
-"""
+"""The units of a network that computes different things in training and evaluation mode."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +10,7 @@ __all__ = ["Found", "joined"]
 
 @dataclass(frozen=True)
 class Found:
-    """A spec with whole paths, and where its activations are read."""
+    """The units of a layer, with whole paths, and where their activations are read."""
 
     spec: UnitSpec
     anchor: str
@@ -30,12 +26,7 @@ def joined(
     """Yield the units that are found in both modes, with the readers of both.
 
     Activations are read in evaluation mode, and gradients come from training mode. So a layer that
-    is called in one of them only, or whose activations are others there, is refused.
-
-    Args:
-        training: what was found in training mode.
-        evaluation: what was found in evaluation mode.
-        refused: layer → why it has no units; written.
+    is called in one of them only, or whose activations differ, is written to `refused`.
     """
     others = {each.spec.layer: each for each in training}
     for each in evaluation:

@@ -1,7 +1,4 @@
-"""Find the units of a network: ask modules that declare theirs, trace the others.
-
-- `find_units`: the map of a module's units.
-"""
+"""Find the units of a network: ask modules that declare theirs, trace the others."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,16 +37,10 @@ JOINED = "joined"  # attribute of layers: the method that gives each output twic
 def find_units(
     module: nn.Module, blocks: Sequence[Block], given: Sequence[UnitSpec] | None = None
 ) -> UnitMap:
-    """Return the units of a module.
+    """Return the units of a module: declared, traced, or `given` by the user.
 
-    Args:
-        module: the raw module.
-        blocks: its Blocks.
-        given: the user's own units, instead of declared and traced ones.
-
-    Raises:
-        ConfigError: for declared units of a layer that does not exist or is declared twice, and
-            for those of `given` that cannot be edited one by one.
+    Refused are declared units of a layer that does not exist or is declared twice, and given ones
+    that cannot be edited one by one.
     """
     refused: dict[str, str] = {}
     heads: set[str] = set()
@@ -104,11 +95,11 @@ def _declared(spec: UnitSpec, prefix: str) -> Found:
 
 def _with_own(module: nn.Module, found: Found) -> Found:
     """Return the same with the nonlinearity that a method has put in its place, if one has."""
-    own = getattr(module.get_submodule(found.spec.layer), NONLINEARITY, None)
-    if own is None or found.module != "":
+    replaced = getattr(module.get_submodule(found.spec.layer), NONLINEARITY, None)
+    if replaced is None or found.module != "":
         return found
-    step = alone(own) if isinstance(own, nn.Module) else own
-    return replace(found, steps=(step,), nonlinearity=name_of(own))
+    step = alone(replaced) if isinstance(replaced, nn.Module) else replaced
+    return replace(found, steps=(step,), nonlinearity=name_of(replaced))
 
 
 def _whole(spec: UnitSpec, prefix: str) -> UnitSpec:
@@ -127,22 +118,14 @@ def _paths(spec: UnitSpec) -> tuple[str, ...]:
 
 def _own(spec: UnitSpec, by_path: Mapping[str, Sequence[Block]]) -> list[Block]:
     """Return the weights and biases whose rows are the units."""
-    own = [b for path in (spec.layer, *spec.beside) for b in by_path.get(path, ())]
-    return [b for b in own if b.role in ("weight", "bias")]
+    rows = [b for path in (spec.layer, *spec.beside) for b in by_path.get(path, ())]
+    return [b for b in rows if b.role in ("weight", "bias")]
 
 
 def _search(
     module: nn.Module, prefix: str, refused: dict[str, str], untraced: set[str], heads: set[str]
 ) -> Iterator[Found]:
-    """Yield what modules declare, and what can be traced, the largest parts first.
-
-    Args:
-        module: where to look.
-        prefix: its path in the network.
-        refused: layer → why it has no units; written.
-        untraced: the layers whose module could not be traced; written.
-        heads: the layers that give the network's outputs; written.
-    """
+    """Yield what modules declare or a trace finds; write `refused`, `untraced` and `heads`."""
     declared = getattr(module, "unit_specs", None)
     if declared is not None:
         yield from (_declared(spec, prefix) for spec in declared())
@@ -189,16 +172,16 @@ def _unknown(module: nn.Module, prefix: str) -> list[str]:
 def _heads(module: nn.Module, graph: torch.fx.Graph) -> set[str]:
     """Return the layers from which a graph's outputs come without another layer in between."""
     modules = dict(module.named_modules())
-    found: set[str] = set()
+    layers: set[str] = set()
     ahead, seen = [node for node in graph.nodes if node.op == "output"], set[torch.fx.Node]()
     while ahead:
         for node in ahead.pop().all_input_nodes:
             if node.op == "call_module" and is_matrix(modules[str(node.target)]):
-                found.add(str(node.target))
+                layers.add(str(node.target))
             elif node not in seen:
                 seen.add(node)
                 ahead.append(node)
-    return found
+    return layers
 
 
 def _traced(
@@ -275,33 +258,33 @@ def _problem(
     """Say why a layer's outputs cannot be edited unit by unit; None if they can."""
     if (problem := _gives_twice(module.get_submodule(spec.layer))) is not None:
         return problem
-    own = _own(spec, by_path)
-    if not any(b.role == "weight" for b in own):
+    rows = _own(spec, by_path)
+    if not any(b.role == "weight" for b in rows):
         return "it has no weight with a row per unit"
     reading: list[Block] = []
-    size = spec.heads or own[0].view.shape[0]
+    size = spec.heads or rows[0].view.shape[0]
     for other in spec.downstream:
         if getattr(module.get_submodule(other), "groups", 1) != 1:
             return f"{other}, which reads it, is a grouped conv"
         weights = [b for b in by_path.get(other, ()) if b.role == "weight"]
         if not weights:
             weight = _join(other, "weight")
-            names = [b.name for own in by_path.values() for b in own if weight in b.aliases]
+            names = [b.name for held in by_path.values() for b in held if weight in b.aliases]
             what = f"is tied to {names[0]}" if names else "has no weight with a column per unit"
             return f"{other}, which reads it, {what}"
-        members = {b.spec.member for b in own}
+        members = {b.spec.member for b in rows}
         if len(members) > 1 and members != {b.spec.member for b in weights}:
             return f"{other}, which reads it, is shared by its members"
         reading += weights
         columns = weights[0].view.shape[1]
-        spatial = own[0].kind == "conv" and weights[0].kind == "linear"
+        spatial = rows[0].kind == "conv" and weights[0].kind == "linear"
         fits = columns % size == 0 if spatial or spec.heads else columns == size
         if not fits:
             return (
                 f"{other} has {columns} columns, which do not belong to its {size} outputs one by "
                 "one"
             )
-    shared = [f"{b.name} is tied to {', '.join(b.aliases)}" for b in (*own, *reading) if b.aliases]
+    shared = [f"{b.name} is tied to {', '.join(b.aliases)}" for b in (*rows, *reading) if b.aliases]
     shared += [tied[path] for path in _paths(spec) if path in tied]
     if shared:
         return shared[0]

@@ -1,9 +1,4 @@
-"""From a layer's output to the layers that read it, in a traced module.
-
-- `ReaderSearch`: follows the graph as long as every node acts on each unit alone.
-- `alone`: an activation that does nothing but compute.
-- `name_of`: what a nonlinearity is called.
-"""
+"""From a layer's output to the layers that read it, in a traced module."""
 
 import copy
 import operator
@@ -26,7 +21,7 @@ Step = Callable[[Tensor], Tensor]
 
 
 class ReaderSearch:
-    """Follows a layer's output to the layers that read it."""
+    """Follows a layer's output to its readers, as long as every node acts on each unit alone."""
 
     def __init__(self, modules: Mapping[str, nn.Module], path: str, prefix: str) -> None:
         self.modules, self.prefix = modules, prefix
@@ -45,12 +40,7 @@ class ReaderSearch:
         self.before: str | None = None  # a layer that reads what no nonlinearity was applied to
 
     def follow(self, node: torch.fx.Node, before: list[Step] | None) -> None:
-        """Walk on from a node.
-
-        Args:
-            node: a node that holds the units.
-            before: what was applied since the anchor; None past the nonlinearity.
-        """
+        """Walk on from a node; `before`: the steps since the anchor, None past the nonlinearity."""
         for user in node.users:
             if self.problem is None and not asks_shape(user):
                 self._pass(node, user, before)
@@ -106,7 +96,6 @@ class ReaderSearch:
     def _end(
         self, node: torch.fx.Node, user: torch.fx.Node, module: nn.Module, before: list[Step] | None
     ) -> None:
-        """Note a layer that reads the units."""
         reader, left = self._path(user), self.left.get(node, self.space)
         conv = isinstance(module, _ConvNd)
         if any(other is not node for other in user.all_input_nodes):
@@ -127,7 +116,7 @@ class ReaderSearch:
         return ".".join(part for part in (self.prefix, str(node.target)) if part)
 
     def _keeps_batch(self, node: torch.fx.Node) -> bool:
-        """Say whether a node, if it is a view by sizes, takes the first from the batch's size."""
+        """Whether a node, if it is a view by sizes, takes the first from the batch's size."""
         if node.target not in ("view", "reshape", torch.reshape):
             return True
         sizes = node.args[1:] or (node.kwargs.get("shape"),)
@@ -164,14 +153,7 @@ def _asked_first(size: Any) -> Any:
 
 
 def _norm_fits(norm: nn.Module, size: int, space: int, left: int) -> bool:
-    """Say whether the entries of a norm belong to units, which it does not put into groups.
-
-    Args:
-        norm: the norm; those that are not torch's declare what they are.
-        size: number of units.
-        space: spatial dimensions of the layer's output; 0 if units are its last dimension.
-        left: those of what the norm reads.
-    """
+    """Whether the entries of a norm belong to units, which it does not put into groups."""
     if isinstance(norm, nn.LayerNorm | nn.RMSNorm):
         shape = tuple(norm.normalized_shape)
         if space and not left:
@@ -188,51 +170,16 @@ def _norm_fits(norm: nn.Module, size: int, space: int, left: int) -> bool:
     return True
 
 
-_NONLINEAR = {
-    F.relu,
-    F.relu_,
-    F.relu6,
-    F.gelu,
-    F.silu,
-    F.elu,
-    F.selu,
-    F.celu,
-    F.leaky_relu,
-    F.mish,
-    F.softplus,
-    F.tanh,
-    F.sigmoid,
-    F.hardswish,
-    F.hardtanh,
-    torch.relu,
-    torch.relu_,
-    torch.tanh,
-    torch.sigmoid,
-    torch.sin,
-    torch.selu,
-}
+_NONLINEAR = {F.relu, F.relu_, F.relu6, F.gelu, F.silu, F.elu, F.selu, F.celu, F.leaky_relu, F.mish}
+_NONLINEAR |= {F.softplus, F.tanh, F.sigmoid, F.hardswish, F.hardtanh, torch.relu, torch.relu_}
+_NONLINEAR |= {torch.tanh, torch.sigmoid, torch.sin, torch.selu}
 _NONLINEAR_METHODS = ("relu", "relu_", "tanh", "tanh_", "sigmoid", "sigmoid_", "sin")
 _DROPPING_MODULES = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 _DROPPING = {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, torch.dropout}
-_POOLING_MODULES = (
-    nn.MaxPool1d,
-    nn.MaxPool2d,
-    nn.AvgPool1d,
-    nn.AvgPool2d,
-    nn.AdaptiveAvgPool1d,
-    nn.AdaptiveAvgPool2d,
-    nn.AdaptiveMaxPool2d,
-)
-_POOLING = {
-    F.max_pool1d,
-    F.max_pool2d,
-    torch.max_pool2d,
-    F.avg_pool1d,
-    F.avg_pool2d,
-    F.adaptive_avg_pool1d,
-    F.adaptive_avg_pool2d,
-    F.adaptive_max_pool2d,
-}
+_POOLING_MODULES = (nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d)
+_POOLING_MODULES += (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
+_POOLING = {F.max_pool1d, F.max_pool2d, torch.max_pool2d, F.avg_pool1d, F.avg_pool2d}
+_POOLING |= {F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_max_pool2d}
 _PASSING_METHODS = ("contiguous", "float", "clone")
 _ADDING = {torch.add, operator.add, operator.iadd}
 
@@ -242,10 +189,8 @@ def _adds(node: torch.fx.Node) -> bool:
 
 
 def _drops(node: torch.fx.Node, module: nn.Module | None) -> bool:
-    """Say whether a node is dropout."""
-    return isinstance(module, _DROPPING_MODULES) or (
-        node.op == "call_function" and node.target in _DROPPING
-    )
+    called = node.op == "call_function" and node.target in _DROPPING
+    return called or isinstance(module, _DROPPING_MODULES)
 
 
 def _is_nonlinearity(node: torch.fx.Node, module: nn.Module | None) -> bool:
@@ -271,13 +216,12 @@ class _Applied:
 
 
 def _is_reshape(node: torch.fx.Node, module: nn.Module | None) -> bool:
-    """Say whether a node that is known to act on each unit leaves no spatial dimension."""
     flattening = ("flatten", "view", "reshape", torch.flatten, torch.reshape)
     return isinstance(module, nn.Flatten) or node.target in flattening
 
 
 def _averaged(node: torch.fx.Node) -> int:
-    """Return how many spatial dimensions a node that is known to act on each unit takes away."""
+    """Return how many spatial dimensions a node takes away."""
     if node.target not in ("mean", torch.mean):
         return 0
     dims = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
@@ -286,21 +230,13 @@ def _averaged(node: torch.fx.Node) -> int:
 
 
 def _pools(step: Any, left: int) -> bool:
-    """Say whether a module or function pools over all spatial dimensions that are left."""
+    """Whether a module or function pools over all spatial dimensions that are left."""
     known = isinstance(step, _POOLING_MODULES) if isinstance(step, nn.Module) else step in _POOLING
     return known and name_of(step).endswith(f"{left}d")
 
 
 def _steps(node: torch.fx.Node, module: nn.Module | None, left: int) -> list[Step] | None:
-    """Return what a node does to each unit alone, written nowhere in place; None if unknown.
-
-    Dropout is left out, which would draw again, and so is flattening.
-
-    Args:
-        node: the node.
-        module: the module that it calls, if it calls one.
-        left: spatial dimensions of what it reads, which may be pooled if units are channels.
-    """
+    """Return what a node does to each unit alone, nothing in place; None if unknown."""
     if len([n for n in node.all_input_nodes if not asks_shape(n)]) != 1:
         return None
     if module is not None:
@@ -344,14 +280,14 @@ def _module_steps(module: nn.Module, left: int) -> list[Step] | None:
 
 def alone(module: nn.Module) -> nn.Module:
     """Return a copy of an activation that writes nothing in place, nor draws: it takes the mean."""
-    found = copy.copy(module)
-    if hasattr(found, "inplace"):
-        vars(found)["inplace"] = False
-    return found.eval()
+    copied = copy.copy(module)
+    if hasattr(copied, "inplace"):
+        vars(copied)["inplace"] = False
+    return copied.eval()
 
 
 def _flattens(name: str, args: Sequence[Any], options: Mapping[str, Any]) -> bool:
-    """Say whether a reshape keeps the batch and lays the rest out in torch's order."""
+    """Whether a reshape keeps the batch and lays the rest out in torch's order."""
     if name == "flatten":
         start = args[0] if args else options.get("start_dim", 0)
         end = args[1] if len(args) > 1 else options.get("end_dim", -1)
@@ -361,7 +297,7 @@ def _flattens(name: str, args: Sequence[Any], options: Mapping[str, Any]) -> boo
 
 
 def _over_space(args: Sequence[Any], options: Mapping[str, Any], left: int) -> bool:
-    """Say whether a mean is over spatial dimensions only, of which `left` are left."""
+    """Whether a mean is over spatial dimensions only, of which `left` are left."""
     dims = args[0] if args else options.get("dim")
     given = [dims] if isinstance(dims, int) else list(dims or ())
     return len(given) > 0 and all(2 <= d < 2 + left or -left <= d < 0 for d in given)

@@ -1,15 +1,7 @@
 """Units: which entries of a network's tensors belong to which hidden unit.
 
-One map for every method that acts on units, for lifecycle layers and for metrics per unit. A
-module declares its own units in ``unit_specs()``; those of others are traced. A unit is an output
-of a linear layer, a channel of a conv, or a head of an attention, and is private: nothing but the
-layers downstream reads it. What a residual stream holds is no unit.
-
-- `Part`: which entries of a Block belong to a unit.
-- `UnitGroup`: the units of one layer.
-- `UnitSpec`: what a module declares about them.
-- `UnitMap`: all groups of a network, and why other layers have none; see `unit_search`.
-- `activated`: a nonlinearity that a method may have replaced.
+A unit is an output of a linear layer, a channel of a conv, or a head of an attention, and is
+private: nothing but the layers downstream reads it. What a residual stream holds is no unit.
 """
 
 from collections.abc import Mapping
@@ -50,8 +42,8 @@ class UnitSpec:
             looked up: name it if it is not ReLU.
         heads: for a projection to query, key and value: the number of heads. Each head is a unit
             without an activation. 0 for all other layers.
-        beside: paths of other layers whose rows belong to the same units. These are the layers of
-            key and value, if they are separate from the query's.
+        beside: paths of other layers whose rows belong to the same units: those of key and value,
+            if they are separate from the query's.
         norms_last: whether the norms come after the nonlinearity.
         replaceable: whether the module gets its nonlinearity from `activated`, so that a method can
             replace it.
@@ -69,8 +61,8 @@ class UnitSpec:
 
 def activated(layer: nn.Module, z: Tensor, nonlinearity: Step) -> Tensor:
     """Return nonlinearity(z), or what a method has put in its place for this layer."""
-    own = getattr(layer, NONLINEARITY, None)
-    return nonlinearity(z) if own is None else own(z)
+    replaced = getattr(layer, NONLINEARITY, None)
+    return nonlinearity(z) if replaced is None else replaced(z)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,8 +83,8 @@ class Part:
 
     def __str__(self) -> str:
         """Return the entries of unit i, such as ``fc2.weight[:, 4i:4i+4]``."""
-        own = "i" if self.repeat == 1 else f"{self.repeat}i:{self.repeat}i+{self.repeat}"
-        return f"{self.block.name}[{':, ' * self.dim}{own}]"
+        entries = "i" if self.repeat == 1 else f"{self.repeat}i:{self.repeat}i+{self.repeat}"
+        return f"{self.block.name}[{':, ' * self.dim}{entries}]"
 
     def along(self, per_unit: Tensor) -> Tensor:
         """Return a value per index along `dim` from a value per unit."""
@@ -115,10 +107,9 @@ class ActivationPoint:
 
     Attributes:
         path: path of the layer or norm whose output is taken.
-        steps: what the module does to that output, up to and with the nonlinearity; dropout and
-            flattening are left out.
-        units: number of units of a conv, whose flattened channels a norm in between may have put
-            side by side; 0 for linear layers, whose units are the last dimension.
+        steps: what the module does to that output, up to and with the nonlinearity.
+        units: number of units of a conv, whose flattened channels may lie next to each other; 0 for
+            linear layers, whose units are the last dimension.
         members: how many a stacked layer has: the first dimension of its output; 0 for others.
         between: what else, such as dropout or pooling, lies between the layer and its readers.
         norms: paths of the norm layers in between, in forward order.
@@ -154,11 +145,11 @@ class UnitGroup:
         size: number of units.
         incoming: rows of the layer's weight and bias.
         norms: entries of norm layers in between: scale, shift, running statistics.
-        slopes: entries of the nonlinearity, if it has tensors with one per unit.
         outgoing: columns of the weights downstream, those of frozen copies (buffers) among them.
         activation: name of its activations, which are (samples, units, …); None for heads.
         nonlinearity: such as ``relu`` or ``gelu``; ``linear`` if there is none.
         point: where the activations can be read by a forward hook; None for heads.
+        slopes: entries of the nonlinearity, if it has tensors with one per unit.
     """
 
     name: str
@@ -172,7 +163,6 @@ class UnitGroup:
     slopes: tuple[Part, ...] = ()
 
     def __repr__(self) -> str:
-        """Return what it consists of, on one line."""
         parts = ", ".join(map(str, self.parts))
         return f"UnitGroup({self.name}: {self.size} {self.nonlinearity}; unit i owns {parts})"
 
@@ -209,8 +199,7 @@ class UnitMap:
         groups: the groups, in forward order as far as it is known.
         refused: layer → why its outputs are no units.
         untraced: those whose module cannot be traced: they may have units.
-        heads: layers from which the network's outputs come without another layer in between, as
-            far as the network can be traced.
+        heads: layers that give the network's outputs, as far as the network can be traced.
     """
 
     groups: tuple[UnitGroup, ...] = ()

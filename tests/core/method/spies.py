@@ -11,13 +11,7 @@ from rlplast.core.network.edits import Edit
 
 
 def spy(look: Callable[[Context], Any], *what: str, size: int = 5) -> tuple[str, list[Any]]:
-    """Register a method that reads `what`; return its name, and a list of what it has seen.
-
-    Args:
-        look: what it keeps of a context; a list of edits is its plan.
-        *what: what it declares that it reads.
-        size: samples of its probe.
-    """
+    """Register a method that reads `what` and plans what `look` gives; return its name and that."""
     seen: list[Any] = []
     name = f"spy{len(registry.rows('methods'))}"
 

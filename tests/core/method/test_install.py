@@ -93,7 +93,7 @@ def test_layers_tick_once_in_the_whole_in_a_part_and_when_made_by_hand() -> None
     rlplast.replace_layers(whole, layers=["body.0", "head.2"], **params)
     assert ticks(Network("net", whole["body"])) == [1]
     assert ticks(Network("net", copy.deepcopy(whole))) == [1, 1]
-    made = LifecycleLinear(3, 4, lifecycle=rlplast.Lifecycle(life=(50, 60)))
+    made = LifecycleLinear.of(nn.Linear(3, 4), rlplast.Lifecycle(life=(50, 60)), 0)
     assert ticks(Network("net", nn.Sequential(made))) == [1]
     assert Network("net", build("mlp")).installed == ()
 
