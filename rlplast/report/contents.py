@@ -119,10 +119,7 @@ def report(
 
 
 def write_report(
-    report: Report,
-    out: Path,
-    warn: Callable[[str], object] = warnings.warn,
-    drawn: bool = True,
+    report: Report, out: Path, warn: Callable[[str], object] = warnings.warn, drawn: bool = True
 ) -> Path:
     """Write a report's files, each whole at any moment, and return its page.
 
