@@ -37,11 +37,11 @@ def heard() -> list[signal.Signals]:
 def noted_signals() -> Iterator[list[int]]:
     """Note SIGINT, SIGTERM and SIGHUP in a block; yields the numbers noted so far.
 
-    A SIGINT after one of them raises Interrupted wherever Python code runs or waits, such as in an
-    environment that hangs; compiled code goes on until it returns. A third one ends the process, as
-    the system does it. SIGTERM and SIGHUP only ask: Slurm sends SIGTERM to each process, as does
-    who started this one; a terminal that closes may send SIGHUP twice. After SIGHUP alone SIGINT
-    only asks too. Outside the main thread signals are the host's affair, and nothing is noted.
+    A SIGINT after SIGINT or SIGTERM raises Interrupted wherever Python code runs or waits, such as
+    in an environment that hangs; compiled code goes on until it returns. A third one ends the
+    process, as the system does it. SIGTERM and SIGHUP only ask: Slurm sends SIGTERM to each
+    process, and so does who started this one; a terminal that closes may send SIGHUP twice.
+    Outside the main thread signals are the host's affair, and nothing is noted.
     """
     received: list[int] = []
 
