@@ -64,7 +64,10 @@ def run(args: argparse.Namespace) -> int:
             f"--download: {args.name} is not fetched by rlplast; allowed for "
             f"{', '.join(TEXT_SETS)}: `rlplast data {args.name} --root DIR` prints the commands"
         )
-    _say_source(SETS[args.name])
+    known = SETS[args.name]
+    say(f"{known.title}\nfrom     {known.page}\nlicence  {known.licence}")
+    for download in known.downloads:
+        say(f"file     {download.url}\n         {download.size:,} bytes, md5 {download.md5}")
     if args.root is None:
         if args.download:
             raise ConfigError("--root is not set: give the folder for the tokens")
@@ -77,12 +80,6 @@ def run(args: argparse.Namespace) -> int:
             f"permissions, such as with `chmod -R u+rwX {args.root}`"
         ) from error
     return 0
-
-
-def _say_source(own: Published) -> None:
-    say(f"{own.title}\nfrom     {own.page}\nlicence  {own.licence}")
-    for download in own.downloads:
-        say(f"file     {download.url}\n         {download.size:,} bytes, md5 {download.md5}")
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -100,12 +100,7 @@ def parser(imported: Callable[[], None] = lambda: None) -> argparse.ArgumentPars
         dest="command", required=True, metavar="COMMAND", parser_class=_Command
     )
     for name, summary in COMMANDS.items():
-        command = commands.add_parser(
-            name,
-            help=summary,
-            allow_abbrev=False,
-            formatter_class=_Help,
-        )
+        command = commands.add_parser(name, help=summary, allow_abbrev=False, formatter_class=_Help)
         command.name, command.imported = name, imported
     return root
 

@@ -18,15 +18,7 @@ from rich.text import Text
 
 from rlplast.run.messages import OBEYED, say, visible, warn
 
-__all__ = [
-    "new_console",
-    "safe_warnings",
-    "say",
-    "show_error",
-    "show_json",
-    "visible",
-    "warn",
-]
+__all__ = ["new_console", "safe_warnings", "say", "show_error", "show_json", "visible", "warn"]
 
 
 def show_json(value: Any) -> None:

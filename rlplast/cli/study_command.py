@@ -33,9 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--jobs", type=int, help="runs at the same time; default: as many as the cores allow"
     )
     parser.add_argument(
-        "--plan",
-        action="store_true",
-        help="check every arm, show cells, steps and time, and exit",
+        "--plan", action="store_true", help="check every arm, show cells, steps and time, and exit"
     )
     parser.add_argument(
         "--smoke", action="store_true", help="try every arm for a moment, made small"

@@ -153,24 +153,22 @@ def middle(name: str, columns: int) -> str:
 
 def receipt_table(receipts: Sequence[dict[str, Any]], unit: str, width: int) -> Table:
     """Return a table of firings; `unit` says when, seconds are left out of a narrow one."""
-    numbers = ["sfe", "dfi_before", "dfi_after", "time/seconds"]
-    heads = ["SFE", "DfI\nbefore", "DfI\nafter", "seconds"]
-    if not any(row["dfi_after"] is not None for row in receipts):
-        numbers[1:3], heads[1:3] = [], []
+    heads = {"sfe": "SFE"}
     if any(row.get("units") for row in receipts):
-        numbers.insert(1, "units")
-        heads.insert(1, "units\nreset")
-    if width < _WIDE:
-        numbers.pop()
-        heads.pop()
+        heads["units"] = "units\nreset"
+    if any(row["dfi_after"] is not None for row in receipts):
+        heads |= {"dfi_before": "DfI\nbefore", "dfi_after": "DfI\nafter"}
+    if width >= _WIDE:
+        heads["time/seconds"] = "seconds"
     # Without lines the longest names and numbers of ours fit into 80 columns.
     columns = [Column("method", no_wrap=True, overflow="fold")]
     columns += [Column(head, overflow="fold") for head in ("network", "at")]
-    columns += [Column(head, justify="right", no_wrap=True, overflow="fold") for head in heads]
+    numbers: Any = {"justify": "right", "no_wrap": True, "overflow": "fold"}
+    columns += [Column(head, **numbers) for head in heads.values()]
     table = Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for row in receipts:
         at = f"{row['clock'][unit]:,} {unit}"
         units = None if row.get("units") is None else sum(row["units"].values())
-        values = [units if key == "units" else row[key] for key in numbers]
+        values = [units if key == "units" else row[key] for key in heads]
         table.add_row(str(row["method"]), str(row["network"]), at, *map(figure, values))
     return table

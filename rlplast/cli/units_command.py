@@ -19,6 +19,7 @@ from rlplast.run.config_file import read_config
 __all__ = ["add_arguments", "run"]
 
 Row = dict[str, Any]
+PARTS = ("incoming", "norms", "slopes", "outgoing")  # of a group of units
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,10 +51,7 @@ def _rows(network: Network) -> list[Row]:
             "units": group.name,
             "size": group.size,
             "nonlinearity": group.nonlinearity,
-            "incoming": [str(p) for p in group.incoming],
-            "norms": [str(p) for p in group.norms],
-            "slopes": [str(p) for p in group.slopes],
-            "outgoing": [str(p) for p in group.outgoing],
+            **{key: [str(part) for part in getattr(group, key)] for key in PARTS},
             "refused": None,
         }
         for group in found.groups
@@ -68,7 +66,7 @@ def _table(rows: list[Row]) -> Table:
     table = Table("network", "units of", "size", "nonlinearity", "unit i owns")
     for row in rows:
         if row["refused"] is None:
-            owns = "\n".join(row["incoming"] + row["norms"] + row["slopes"] + row["outgoing"])
+            owns = "\n".join(part for key in PARTS for part in row[key])
             cells = [row["network"], row["units"], str(row["size"]), row["nonlinearity"], owns]
         else:
             cells = [row["network"], row["units"], "none", "", row["refused"]]

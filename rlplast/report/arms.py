@@ -31,10 +31,7 @@ BASELINE = "#777777"
 # colour-blind readers tell each pair apart (tests/report/test_palette.py).
 COLOURS = ("#0077bb", "#e3772b", "#00a5a4", "#f0015f", "#918ae2", "#c03517")
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right")
-DASHES = (
-    *((1, 0), (6, 3), (2, 2), (8, 2, 2, 2)),
-    *((12, 3), (4, 1), (1, 4), (12, 2, 2, 2, 2, 2)),
-)
+DASHES = (*((1, 0), (6, 3), (2, 2), (8, 2, 2, 2)), *((12, 3), (4, 1), (1, 4), (12, 2, 2, 2, 2, 2)))
 
 
 def task_of(config: Config) -> str:

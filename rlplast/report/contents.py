@@ -35,6 +35,7 @@ from rlplast.training.files import whole
 __all__ = ["Written", "page", "report", "sections", "write_report"]
 
 PANELS = 12  # tasks of a sequence that have a panel, and rows of a table, each
+ENDS = ("svg", "png")  # of the files of a picture
 _HERE = Path(__file__).parent
 
 
@@ -119,10 +120,7 @@ def report(
 
 
 def write_report(
-    report: Report,
-    out: Path,
-    warn: Callable[[str], object] = warnings.warn,
-    drawn: bool = True,
+    report: Report, out: Path, warn: Callable[[str], object] = warnings.warn, drawn: bool = True
 ) -> Path:
     """Write a report's files, each whole at any moment, and return its page.
 
@@ -135,11 +133,9 @@ def write_report(
     specs = {chart.name: chart.spec for section in contents for chart in section.charts}
     paper = charts.CONFIG | {"background": "white"}
     found = pictures.draw(specs if drawn else {}, charts.VERSION, paper, warn)
-    files: dict[str, bytes | None] = {}
-    for name in specs:
-        own = found.get(name)
-        files[f"{name}.svg"] = None if own is None else _encoded(own.svg)
-        files[f"{name}.png"] = None if own is None else own.png
+    files: dict[str, bytes | None] = {f"{name}.{end}": None for name in specs for end in ENDS}
+    for name, own in found.items():
+        files |= {f"{name}.svg": _encoded(own.svg), f"{name}.png": own.png}
     svgs = {name: own.svg for name, own in found.items()}
     footer = f"rlplast {versions().get('rlplast', '')}"
     text = page(report.results.name, report.looks, contents, footer, svgs)
@@ -149,8 +145,8 @@ def write_report(
         "summary": report.summary.rows,
         "runs": table_of_runs(report.single),
         "curves": _curves(report),
+        "published": theirs if len(theirs) else None,
     }
-    parts |= {"published": theirs if len(theirs) else None}
     for name, data in parts.items():
         files[f"{name}.csv"] = None if data is None else _encoded(data.to_csv(index=False))
     _write_files(files, out)

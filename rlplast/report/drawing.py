@@ -30,10 +30,7 @@ class Picture(NamedTuple):
 
 
 def draw(
-    specs: Mapping[str, Any],
-    version: str,
-    config: Mapping[str, Any],
-    warn: Callable[[str], object],
+    specs: Mapping[str, Any], version: str, config: Mapping[str, Any], warn: Callable[[str], object]
 ) -> dict[str, Picture]:
     """Return the pictures of charts by name, all drawn by one other process.
 

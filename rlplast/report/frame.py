@@ -530,9 +530,7 @@ def comparable(results: Results) -> Results:
         )
     words = tuple(f"{folder}: no score was measured" for folder in silent.folder)
     results = replace(
-        results,
-        runs=results.runs.drop(silent.index),
-        missing=(*results.missing, *words),
+        results, runs=results.runs.drop(silent.index), missing=(*results.missing, *words)
     )
     about = (("counts", "unit"), ("is judged by", "score"), ("has evaluate.final", "final_share"))
     for task, own in results.done.groupby("task", sort=False):

@@ -469,9 +469,7 @@ def _extended(config: RunConfig, total: str, done: bool) -> RunConfig:
 
 
 def load(
-    run: str | Path,
-    checkpoint: str = "newest",
-    report: Callable[[str], object] = warnings.warn,
+    run: str | Path, checkpoint: str = "newest", report: Callable[[str], object] = warnings.warn
 ) -> Run:
     """Open a run's folder; modules that ``rlplast --import`` named are imported again.
 

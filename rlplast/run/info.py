@@ -8,7 +8,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -98,10 +98,8 @@ def versions() -> dict[str, str]:
     """Return the versions of what results depend on, by package."""
     found = {"python": platform.python_version()}
     for package in (*PACKAGES, *sorted(plugins.packages())):
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 

@@ -10,15 +10,7 @@ from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.validation import Section, check_value
 
-__all__ = [
-    "CONFIG",
-    "RECEIPTS",
-    "RUN_INFO",
-    "STUDY",
-    "Cell",
-    "check_keys",
-    "check_line",
-]
+__all__ = ["CONFIG", "RECEIPTS", "RUN_INFO", "STUDY", "Cell", "check_keys", "check_line"]
 
 Moment = Annotated[str, AfterValidator(lambda text: Time.parse(text) and text)]
 Mapped = dict[str, Any]
