@@ -371,7 +371,7 @@ def main() -> None:
     specs, captions = {}, {}
     for task, own in best.groupby("task", sort=False):
         for name, caption, spec in pictures(results, own, args.epochs):
-            slug = unused(slug_of(f"{task} {name}"), specs, "-")
+            slug = unused(slug_of(f"{task} {name}"), specs)
             specs[slug], captions[slug] = spec, caption
     for name, files in draw(specs, VERSION, CONFIG | {"background": "white"}, print).items():
         (args.out / f"{name}.svg").write_text(files.svg)

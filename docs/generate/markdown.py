@@ -21,7 +21,7 @@ def choices(allowed: str) -> str:
 def yaml_code(value: Any) -> str:
     """Return a value as a config has it, as code."""
     value = list(value) if isinstance(value, tuple) else value
-    return code(dump_yaml(value, flow=True, width=10**6).split("\n")[0])
+    return code(dump_yaml(value, flow=True).split("\n")[0])
 
 
 def table(head: str, rows: Iterable[tuple[str, ...]]) -> str:

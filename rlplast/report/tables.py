@@ -344,7 +344,7 @@ def texts(report: Report) -> Iterator[tuple[str, str, int]]:
 
 
 def _yaml(value: Any) -> str:
-    return dump_yaml(value, flow=True, width=10**6).strip()
+    return dump_yaml(value, flow=True).strip()
 
 
 def _cut(text: str) -> str:

@@ -163,4 +163,4 @@ def _study(run: Run, trainer: Any) -> str:
             for name, added in arms.items()
         },
     }
-    return dump_yaml(study, flow=None, width=76)
+    return dump_yaml(study, flow=None, width=100).replace("'on': ", "on: ")  # a word of YAML 1.2

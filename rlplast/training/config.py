@@ -60,7 +60,7 @@ def _problem(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def dump_yaml(value: Any, flow: bool | None = False, width: int = 80) -> str:
+def dump_yaml(value: Any, flow: bool | None = False, width: int = 10**6) -> str:
     """Return a value as YAML that `parse_yaml` reads back to an equal one, and YAML 1.1 too.
 
     Args:
