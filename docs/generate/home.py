@@ -12,4 +12,5 @@ def on_page_markdown(markdown: str, page: Any, **kwargs: Any) -> str:
     if page.file.src_uri != "index.md":
         return markdown
     text = (ROOT / "README.md").read_text().replace("](docs/", "](").replace('"docs/', '"')
+    text = re.sub(r"^!\[.*\n\n", "", text, flags=re.MULTILINE)  # badges are of another host
     return re.sub(r"\[([^]]+)\]\((?:Dockerfile|[A-Z]+(?:\.md)?)\)", r"\1", text)  # not in the site
