@@ -235,8 +235,7 @@ def crew(
     """Be so many workers, each a process, spread over the GPUs that this process sees.
 
     Other arguments are as of `work`; after `seconds` all end. Returns 0, or the exit code of a
-    worker
-    that failed.
+    worker that failed.
 
     Raises:
         Interrupted: after a signal, once their cells have saved.
