@@ -130,10 +130,8 @@ class Rows(Progress):
 
         Its rate is that of the later part of its time: what is slow at first (or fast, as an agent
         before its first update) is soon forgotten, and pauses count. It is in `unit`, of which
-        `done`
-        has `scale` each; without a unit none is shown. If it is `uneven`, the time left is a range:
-        by
-        the rate of late, and by that since the beginning.
+        `done` has `scale` each; without a unit none is shown. If it is `uneven`, the time left is a
+        range: by the rate of late, and by that since the beginning.
         """
         task, now = next(task for task in self.tasks if task.id == number), self.get_time()
         self.speed_estimate_period = max(_WINDOW, (task.elapsed or 0.0) * 2 / 3)

@@ -70,8 +70,8 @@ def middle(samples: Sequence[np.ndarray]) -> Mean:
 
     That is the larger of two: that of a trimmed mean (Tukey & McLaughlin 1963), from winsorised
     values, which with few seeds is too small where the seeds in the middle happen to agree; and
-    that
-    of the plain mean. Both are made within each sample, so how far tasks are apart is in neither.
+    that of the plain mean. Both are made within each sample, so how far tasks are apart is in
+    neither.
 
     Args:
         samples: per task, scores, shape (..., seeds), at least two seeds; leading axes equal.
@@ -253,8 +253,7 @@ def area_under_curve(xs: np.ndarray, ys: np.ndarray, start: float | None = None)
     """Return a curve's mean height: its area by trapezoids over its length.
 
     The curve begins at `start`, cut there by a straight line, or at its first point. `xs` ascend;
-    both
-    have shape (points,). Of a single point it is its value, of none not-a-number.
+    both have shape (points,). Of a single point it is its value, of none not-a-number.
     """
     if start is not None and len(xs) and start > xs[0]:
         if start > xs[-1]:

@@ -38,8 +38,7 @@ def serve(
     """Show a report on this machine until interrupted; its page renews itself.
 
     `write` writes ``report.html`` into `out`; port 0 is any that is free. `started` is called with
-    the
-    page's address, `failed` with a line that says why the report could not be written again.
+    the page's address, `failed` with a line that says why the report could not be written again.
 
     Raises:
         ConfigError: if the port is taken.

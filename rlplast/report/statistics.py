@@ -183,8 +183,8 @@ def drop_and_recovery(
 
     The area is between the last score before and the curve after, until it is back there or ends.
     From the firing, at `moment`, to the first score after it, number `after`, the curve is flat.
-    The
-    time is 0 without a drop, inf if the score never was back. None without a score on either side.
+    The time is 0 without a drop, inf if the score never was back. None without a score on either
+    side.
     """
     if not 0 < after < len(xs):
         return None

@@ -67,8 +67,7 @@ def table(
     ``arm``, if there is one, says which look a row has.
 
     `heads` are the columns to show, all by default; their words are told `names`. The meaning of
-    each
-    column that is shown goes before the caption.
+    each column that is shown goes before the caption.
     """
     ends = {
         f"{name}{end}"
@@ -194,8 +193,7 @@ def after_firing(report: Report) -> Iterator[Table]:
     """Yield a table per task: what was measured at the clock of the first firing, by arm.
 
     Without a firing it is what a run measured where one of its seed fired first. A hook with a
-    condition
-    fires after the measurement that it reads, so runs with one have no such values.
+    condition fires after the measurement that it reads, so runs with one have no such values.
     """
     results, what = report.results, "what a run measured right after the first firing"
     for task in report.tasks:

@@ -34,8 +34,7 @@ class Report:
     """The runs of a report and its numbers.
 
     ``single`` has runs as they were trained; in ``results``, of which ``summary`` has the numbers,
-    the
-    continuations of a seed are one run, their mean.
+    the continuations of a seed are one run, their mean.
     """
 
     single: Results

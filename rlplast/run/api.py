@@ -312,9 +312,8 @@ def resume(
     """Continue a run from its newest undamaged checkpoint.
 
     Percentages keep referring to the old total. `observer` is called after every step, `report`
-    with
-    messages, such as of a damaged checkpoint passed over; `until` is where to stop early, as `Loop`
-    says.
+    with messages, such as of a damaged checkpoint passed over; `until` is where to stop early, as
+    `Loop` says.
 
     Raises:
         ConfigError: if it is no run's folder, the new total is no longer one, or the run's device
@@ -474,8 +473,7 @@ def load(
     """Open a run's folder; modules that ``rlplast --import`` named are imported again.
 
     `checkpoint` is newest, best or a name such as ``step-800``; `report` is called with a message
-    for
-    each newer one that is damaged and passed over.
+    for each newer one that is damaged and passed over.
 
     Raises:
         ConfigError: if it is none, a module that it was begun with is not there, or another version

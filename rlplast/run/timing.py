@@ -76,8 +76,7 @@ def ready(config: Any, accelerate: str) -> tuple[Any, Hooks]:
     """Return the trainable of a config, ready for updates, and its hooks.
 
     An agent is past its random steps, which are few, or its first rollout, with a small replay. A
-    DQN
-    explores as at the end of its decay, and tasks do not change.
+    DQN explores as at the end of its decay, and tasks do not change.
     """
     if not hasattr(config, "agent"):
         own = {"accelerate": accelerate} if hasattr(config, "accelerate") else {}

@@ -50,8 +50,7 @@ def run_cell(
     """Bring one cell of a study to its end.
 
     `cells` are those of study.json by key, `plan` is what else it says. Another process that trains
-    the
-    cell together with the first one is told `how`: train or resume.
+    the cell together with the first one is told `how`: train or resume.
 
     Raises:
         DamagedFile: if it, or the prefix it goes on from, is damaged.

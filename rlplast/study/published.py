@@ -34,8 +34,7 @@ class PublishedPoint:
     """What was published at one moment, of at least two seeds.
 
     Mean and standard deviation are over seeds, of each one's mean evaluation in the 20k env_steps
-    up
-    to the moment.
+    up to the moment.
     """
 
     env_steps: int

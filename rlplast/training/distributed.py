@@ -139,8 +139,7 @@ def check_in_step(networks: Iterable[Network], buffers: bool = True) -> None:
     """Check that all ranks hold the same weights, bit for bit, and the same buffers.
 
     Not so `buffers` in other people's trainers, which let the statistics of a BatchNorm differ
-    until
-    the next forward pass.
+    until the next forward pass.
 
     Raises:
         RlplastError: in every rank, naming the first tensors that differ.

@@ -13,8 +13,7 @@ class Intervals:
     """How often a run logs, evaluates, measures and saves; None: never.
 
     Checkpoints at multiples of ``keep_every`` stay for ever, whether or not ``checkpoint`` makes
-    one
-    there, and so does that of the best evaluation by the score ``best``.
+    one there, and so does that of the best evaluation by the score ``best``.
     """
 
     log: Schedule
