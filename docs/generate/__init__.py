@@ -6,7 +6,9 @@ A short table stands in the page, between two comments of their own lines, and i
     <!-- generated: NAME -->
     <!-- end -->
 
-A long one is only on the site. Its place is one line, and a card of a method gets what the
+So is a card's table of parameters, known by its head. Its last column is the page's own and stays.
+
+A long table is only on the site. Its place is one line, and a card of a method gets what the
 registry, the class and the table of costs say, below its example::
 
     <!-- built: NAME -->
@@ -18,7 +20,6 @@ NAME is one of
 - ``methods FAMILY``, ``metrics``, ``optimizers``, ``configs``: what `rlplast list` prints.
 - ``params FAMILY``: the parameters of a family's methods.
 - ``receipt``: the fields of a receipt.
-- ``parameters``: on a card, its parameters. The last column is the page's own and stays.
 
 ``configs/schema.json`` is written anew too, and what `rlplast list` reads of this package.
 """
@@ -36,6 +37,7 @@ DOCS = Path(__file__).parents[1]
 SCHEMA = DOCS.parent / "configs" / "schema.json"
 _START = re.compile(r"^<!-- generated: .+ -->$", re.MULTILINE)
 _PLACE = re.compile(r"^<!-- generated: (.+?) -->$(.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
+_PARAMETERS = re.compile(r"^\| parameter \| default \|.*\n\|[- |]+\n(?:\|.*\n)+", re.MULTILINE)
 _BUILT = re.compile(r"^<!-- built: (.+?) -->$", re.MULTILINE)
 
 
@@ -53,10 +55,11 @@ def regenerated(page: Path, text: str) -> str:
         raise ValueError(f"{page} has a `generated` comment without a later `<!-- end -->`")
 
     def filled(place: re.Match[str]) -> str:
-        name, now = place[1], place[2]
-        made = cards.parameters(page.stem, now) if name == "parameters" else tables.table_of(name)
-        return f"<!-- generated: {name} -->\n\n{made.strip()}\n\n<!-- end -->"
+        made = tables.table_of(place[1]).strip()
+        return f"<!-- generated: {place[1]} -->\n\n{made}\n\n<!-- end -->"
 
+    if _is_card(page):
+        text = _PARAMETERS.sub(lambda table: cards.parameters(page.stem, table[0]), text)
     return _PLACE.sub(filled, text)
 
 
@@ -71,10 +74,14 @@ def built(page: Path, text: str) -> str:
         ValueError: for a name that stands for nothing.
     """
     text = _BUILT.sub(lambda place: tables.table_of(place[1]), text)
-    if page.parent.name != "methods" or not cards.is_card(page.stem):
+    if not _is_card(page):
         return text
     title, words, example, rest = text.split("\n\n", 3)
     return "\n\n".join((title, words, example, cards.frame(page.stem), rest))
+
+
+def _is_card(page: Path) -> bool:
+    return page.parent.name == "methods" and cards.is_card(page.stem)
 
 
 def write() -> list[Path]:

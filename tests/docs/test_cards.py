@@ -15,7 +15,7 @@ KEYS = {family: key for key, family in LISTS.items()}
 NEEDED = ("Formula", "Paper, code, and here")
 ALLOWED = (*NEEDED, "Measured", "Cost")
 HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
-TABLE = re.compile(r"^\| parameter \| .*\n\| --- .*\n((?:\|.*\n)+)", re.MULTILINE)
+TABLE = re.compile(r"^\| parameter \| .*\n\|---.*\n((?:\|.*\n)+)", re.MULTILINE)
 
 
 def plain(value: Any) -> Any:
