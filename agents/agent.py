@@ -29,7 +29,7 @@ from rlplast.core.method.readings import Reader
 from rlplast.core.network.edits import Assign, write
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import allocate, zero_all
-from rlplast.core.network.record import record
+from rlplast.core.network.record import Recorder
 from rlplast.core.network.single import check_single
 from rlplast.core.rng import Streams, numpy_stream, torch_stream
 from rlplast.optimizers.updater import Updater
@@ -62,7 +62,7 @@ class Agent(Reader):
         self.clock, self.updates_planned = Clock(), config.updates_planned()
         self.after_update: AfterUpdate = no_hooks
         self.inside_key: Callable[[Clock], Hashable] = no_key
-        self.recorded: frozenset[str] = frozenset()
+        self.recorders: Mapping[str, Recorder] = {}
         self.gradients_read = False
         self._batch_norms: list[nn.Module] | None = None  # of the modules that act
         self._whole: dict[str, Callable[..., Any]] = {}  # compiled updates
@@ -198,7 +198,7 @@ class Agent(Reader):
 
     def _compiles_whole(self) -> bool:
         asked = self.config.agent.accelerate == "compile" and compiles_updates()
-        outside = self.gradients_read or self.penalties.terms or self._reads_by_hooks
+        outside = self.gradients_read or self.penalties.terms
         return asked and not outside and all(u.config.compiles for u in self.updaters.values())
 
     def _compiled_in(self, seconds: float) -> None:
@@ -209,20 +209,10 @@ class Agent(Reader):
         """Whether the next step compiles the update, which takes seconds."""
         return not self._whole and self.owes() and self._compiles_whole()
 
-    def _with_activations(
-        self, network: str, *inputs: Any, wanted: bool = False
-    ) -> tuple[Any, Activations]:
-        """Return outputs and hidden activations, of users' networks if recorded or `wanted`."""
-        handle = self.networks[network]
-        module: Any = handle.module
-        if not self._is_of_user(network):
-            return module.forward_activations(*inputs)
-        read = wanted or network in self.recorded
-        if not read or not any(group.point for group in handle.units().groups):
-            return module(*inputs), {}
-        with record(handle) as activations:
-            values = module(*inputs)
-        return values, activations
+    def _with_activations(self, network: str, *inputs: Any) -> tuple[Any, Activations]:
+        """Return outputs, and hidden activations if they are recorded."""
+        module, recorder = self.networks[network].module, self.recorders.get(network)
+        return (module(*inputs), {}) if recorder is None else recorder.of(module, *inputs)
 
     def _check_single(self, *names: str, action_dim: int | None = None) -> None:
         """Refuse `batch_size` 1 if a user's networks cannot learn from one transition."""
@@ -236,24 +226,10 @@ class Agent(Reader):
     def _is_of_user(self, network: str) -> bool:
         return getattr(self.networks[network].module, "of_user", False)
 
-    @property
-    def _reads_by_hooks(self) -> bool:
-        """Whether updates read activations by forward hooks, which cannot be compiled."""
-        return any(map(self._is_of_user, self.recorded))
-
     def _compiled(self, loss: Callable[..., Any]) -> Callable[..., Any]:
         if self.config.agent.accelerate != "compile":
             return loss
-        compiled = torch.compile(loss, dynamic=False, options=compile_options(self.device))
-
-        def chosen(batch: Any) -> Any:
-            return (loss if self._reads_by_hooks else compiled)(batch)
-
-        return chosen
-
-    def _kept(self, network: str, activations: Activations) -> Activations:
-        """Return activations as an output of the update, if they are recorded."""
-        return {k: v.detach() for k, v in activations.items()} if network in self.recorded else {}
+        return torch.compile(loss, dynamic=False, options=compile_options(self.device))
 
     # What the loop asks for.
 

@@ -13,6 +13,7 @@ from rlplast.core.method.context import Activations, Source
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.network import Network
+from rlplast.core.network.record import Recorder
 
 __all__ = ["AfterUpdate", "Trainable", "attach", "go_to", "no_hooks", "no_key", "penalties_of"]
 
@@ -32,7 +33,8 @@ def attach(trainable: Any, hooks: Hooks) -> None:
     """Let hooks act inside a trainable's updates."""
     trainable.after_update = hooks.after_update
     trainable.inside_key = hooks.inside_key
-    trainable.recorded = hooks.recorded()
+    read = [trainable.networks[name] for name in hooks.recorded()]
+    trainable.recorders = {n.name: Recorder(n, on=False) for n in read if n.units().points()}
     trainable.gradients_read = hooks.gradients_read()
 
 
@@ -75,7 +77,7 @@ class Trainable(Source, Protocol):
             optimizer step and before targets and averages follow; and with the activations of
             the update's own forward pass, by network, of those in `recorded`.
         inside_key: what of that clock `after_update` depends on, for a captured update.
-        recorded: the networks whose activations `after_update` reads.
+        recorders: of the networks whose activations `after_update` reads, by name.
         gradients_read: whether it reads the parameters' gradients.
         penalties: the terms added to its losses.
     """
@@ -85,7 +87,7 @@ class Trainable(Source, Protocol):
     units: tuple[str, ...]
     after_update: AfterUpdate
     inside_key: Callable[[Clock], Hashable] = no_key
-    recorded: frozenset[str]
+    recorders: Mapping[str, Recorder]
     gradients_read: bool = False
     penalties: Penalties
 

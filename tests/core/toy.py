@@ -58,7 +58,7 @@ class Toy(Reader):
         self.networks = {"net": net}
         self.clock = Clock()
         self.after_update: AfterUpdate = no_hooks
-        self.recorded: frozenset[str] = frozenset()
+        self.recorders: dict[str, Any] = {}
         self.penalties = Penalties([], self.networks)
         self.points: list[np.ndarray] = []
         self.losses: list[float] = []
