@@ -21,10 +21,8 @@ from rlplast.agents.sequence import TaskSequence
 from rlplast.agents.tasks import Tasks
 from rlplast.core.device import on_device
 from rlplast.core.errors import ConfigError, Diverged
-from rlplast.core.method.context import Activations
 from rlplast.core.network.edits import Assign, write
 from rlplast.core.network.optim_state import allocate, zero_all
-from rlplast.core.network.record import record
 from rlplast.core.network.single import check_single
 from rlplast.core.rng import numpy_stream, torch_stream
 from rlplast.training.trainable import Learnt, Trainable
@@ -170,7 +168,7 @@ class Agent(Trainable):
 
     def _compiles_whole(self) -> bool:
         asked = self.settings.accelerate == "compile" and compiles_updates()
-        outside = self.gradients_read or self.penalties.terms or self._reads_by_hooks
+        outside = self.gradients_read or self.penalties.terms
         return asked and not outside and all(u.config.compiles for u in self.updaters.values())
 
     def _compiled_in(self, seconds: float) -> None:
@@ -180,21 +178,6 @@ class Agent(Trainable):
     def about_to_compile(self) -> bool:
         """Whether the next step compiles the update, which takes seconds."""
         return self._to_compile and self.owes()
-
-    def _with_activations(
-        self, network: str, *inputs: Any, wanted: bool = False
-    ) -> tuple[Any, Activations]:
-        """Return outputs and hidden activations, of users' networks if recorded or `wanted`."""
-        handle = self.networks[network]
-        module: Any = handle.module
-        if not self._is_of_user(network):
-            return module.forward_activations(*inputs)
-        read = wanted or network in self.recorded
-        if not read or not any(group.point for group in handle.units().groups):
-            return module(*inputs), {}
-        with record(handle) as activations:
-            values = module(*inputs)
-        return values, activations
 
     def _check_single(self, *names: str, action_dim: int | None = None) -> None:
         """Refuse `batch_size` 1 if a user's networks cannot learn from one transition."""
@@ -207,21 +190,6 @@ class Agent(Trainable):
 
     def _is_of_user(self, network: str) -> bool:
         return getattr(self.networks[network].module, "of_user", False)
-
-    @property
-    def _reads_by_hooks(self) -> bool:
-        """Whether updates read activations by forward hooks, which cannot be compiled."""
-        return any(map(self._is_of_user, self.recorded))
-
-    def _compiled(self, loss: Callable[..., Any], dynamic: bool | None = False) -> Any:
-        compiled = super()._compiled(loss, dynamic)
-        if compiled is loss:
-            return loss
-        return lambda batch: (loss if self._reads_by_hooks else compiled)(batch)
-
-    def _kept(self, network: str, activations: Activations) -> Activations:
-        """Return activations as an output of the update, if they are recorded."""
-        return {k: v.detach() for k, v in activations.items()} if network in self.recorded else {}
 
     # What the loop asks for.
 

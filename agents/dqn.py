@@ -98,20 +98,20 @@ class DQN(OffPolicyAgent):
         """
         agent, categorical = self.config.agent, self.categorical
         with self._autocast():
-            values, activations = self._with_activations("q", batch.obs)
-            q, kept = q_of(values, batch.action).float(), self._kept("q", activations)
+            values, activations = self.call("q", batch.obs)
+            q = q_of(values, batch.action).float()
             with torch.no_grad():
                 q_next = self.target(batch.obs_next)
                 best = self.online(batch.obs_next) if agent.double else None
         if categorical is None:
             target = td_target(batch.reward, batch.discount, q_next.float(), best)
-            return huber(q - target, agent.huber_delta).mean(), q.mean(), kept
+            return huber(q - target, agent.huber_delta).mean(), q.mean(), activations
         with torch.no_grad():
             chosen = categorical.mean(q_next if best is None else best).argmax(1)
             q_next = q_of(q_next, chosen)
             target, clipped = categorical.target(batch.reward, batch.discount, q_next)
             logged = torch.stack([categorical.mean(q).mean(), clipped])
-        return categorical.cross_entropy(q, target).mean(), logged, kept
+        return categorical.cross_entropy(q, target).mean(), logged, activations
 
     def learn(self, batch: Batch) -> tuple[Tensor, dict[str, Activations]]:
         """Update the online network."""
@@ -144,6 +144,3 @@ class DQN(OffPolicyAgent):
     def _outputs_on(self, network: str, batch: Batch, module: nn.Module) -> Tensor:
         """Return the values of all actions, (batch, actions)."""
         return self._mean(module(batch.obs))
-
-    def _activations_on(self, network: str, batch: Batch) -> Activations:
-        return self._with_activations("q", batch.obs, wanted=True)[1]

@@ -157,22 +157,22 @@ class PPO(Agent):
 
         Logged are the entropy, an estimate of KL(old, new) and the share of ratios beyond 1 ± ε.
         """
-        output, activations = self._with_activations("actor", batch.obs)
-        return *self._policy_loss(output, batch), self._kept("actor", activations)
+        output, activations = self.call("actor", batch.obs)
+        return *self._policy_loss(output, batch), activations
 
     def critic_loss(self, batch: Transitions) -> tuple[Tensor, Activations]:
         """Return ``value_coef`` times the mean squared error of values, and activations."""
-        values, activations = self._with_activations("critic", batch.obs)
-        return self._value_loss(values.squeeze(1), batch), self._kept("critic", activations)
+        values, activations = self.call("critic", batch.obs)
+        return self._value_loss(values.squeeze(1), batch), activations
 
     def shared_loss(
         self, batch: Transitions
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Activations]:
         """Return the loss of values, that of the policy, what is logged of it, and activations."""
-        output, activations = self._with_activations("actor_critic", batch.obs)
+        output, activations = self.call("actor_critic", batch.obs)
         loss_actor, logged = self._policy_loss(output[:, :-1], batch)
         loss = self._value_loss(output[:, -1], batch)
-        return loss, loss_actor, logged, self._kept("actor_critic", activations)
+        return loss, loss_actor, logged, activations
 
     def _policy_loss(self, output: Tensor, batch: Transitions) -> tuple[Tensor, tuple[Tensor, ...]]:
         agent = self.config.agent
@@ -279,9 +279,6 @@ class PPO(Agent):
     def _outputs_on(self, network: str, batch: Transitions, module: nn.Module) -> Tensor:
         """Return logits, means or values, (batch, outputs)."""
         return module(batch.obs)
-
-    def _activations_on(self, network: str, batch: Transitions) -> Activations:
-        return self._with_activations(network, batch.obs, wanted=True)[1]
 
     def load_files(self, folder: Path) -> None:
         """Begin new episodes where open ones cannot go on: these end as truncated."""

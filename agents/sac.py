@@ -131,19 +131,16 @@ class SAC(OffPolicyAgent):
         return (mean if noise is None else mean + log_std.exp() * noise).tanh()
 
     def _policy(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        return self._policy_taps(self._for_actor(obs))[0]
-
-    def _policy_taps(self, obs: Tensor) -> tuple[tuple[Tensor, Tensor], Activations]:
         with self._autocast():
-            (mean, log_std), activations = self._with_activations("actor", obs)
-        return (mean.float(), log_std.float()), activations
+            mean, log_std = self.actor(self._for_actor(obs))
+        return mean.float(), log_std.float()
 
     def _for_actor(self, obs: Tensor) -> Tensor:
         """Return what the actor reads for raw observations: features of pictures, not trained."""
         if self.encoder is None:
             return self._for_critic(obs)
         with torch.no_grad(), self._autocast():
-            return self.encoder(obs)[0].float()
+            return self.encoder(obs).float()
 
     def _for_critic(self, obs: Tensor) -> Tensor:
         if self.normalises:
@@ -161,8 +158,9 @@ class SAC(OffPolicyAgent):
         With ``critic_subset`` it is the mean over i instead of the least.
         """
         obs = self._for_actor(batch.transitions.obs)
-        policy, activations = self._policy_taps(obs)
-        action, log_prob = tanh_gaussian(*policy, batch.noise[0])
+        with self._autocast():
+            (mean, log_std), activations = self.call("actor", obs)
+        action, log_prob = tanh_gaussian(mean.float(), log_std.float(), batch.noise[0])
         with self._autocast():
             fixed = self._critic_fixed
             if torch.compiler.is_compiling():  # inputs of a graph should not share memory
@@ -171,7 +169,7 @@ class SAC(OffPolicyAgent):
         q, alpha = self._mean(q), self.temperature().detach()
         value = q.float().amin(0) if self.members is None else q.float().mean(0)
         loss = (alpha * log_prob - value).mean()
-        return loss, -log_prob.detach().mean(), self._kept("actor", activations)
+        return loss, -log_prob.detach().mean(), activations
 
     def temperature_loss(self, entropy: Tensor) -> Tensor:
         """Return α·(H − H̄), whose minimiser in log α keeps the entropy H at its target H̄."""
@@ -194,12 +192,12 @@ class SAC(OffPolicyAgent):
             target, clipped = self._target_of(data, q_next, self.temperature() * log_prob)
         with self._autocast():
             obs = self._for_critic(data.obs)
-            q, activations = self._with_activations("critic", obs, data.action)
-        q, kept = q.float(), self._kept("critic", activations)
+            q, activations = self.call("critic", obs, data.action)
+        q = q.float()
         if self.categorical is None or clipped is None:
-            return (q - target).square().mean(1).sum(), q.detach().mean(), kept
+            return (q - target).square().mean(1).sum(), q.detach().mean(), activations
         loss = self.categorical.cross_entropy(q, target).mean(1).sum()
-        return loss, torch.stack([self.categorical.mean(q.detach()).mean(), clipped]), kept
+        return loss, torch.stack([self.categorical.mean(q.detach()).mean(), clipped]), activations
 
     def _target_of(self, data: Batch, q_next: Tensor, cost: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the critics' target: a number, or probabilities of bins and what is clipped."""
@@ -305,14 +303,6 @@ class SAC(OffPolicyAgent):
         if network == "actor":
             return module(self._for_actor(data.obs))[0]
         return self._mean(module(self._for_critic(data.obs), data.action)).mT
-
-    def _activations_on(self, network: str, batch: SACBatch) -> Activations:
-        data = batch.transitions
-        if network == "temperature":
-            return {}
-        actor = network == "actor"
-        inputs = [self._for_actor(data.obs)] if actor else [self._for_critic(data.obs), data.action]
-        return self._with_activations(network, *inputs, wanted=True)[1]
 
     def load_files(self, folder: Path) -> None:
         """Read the replay; open episodes that cannot go on end as truncated."""

@@ -13,6 +13,7 @@ from rlplast.core.device import on_device, refuse_capture
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Activations
 from rlplast.core.network.network import Network
+from rlplast.core.network.record import Recorder
 from rlplast.core.rng import derive_seed, numpy_stream
 from rlplast.gpt.config import GPTConfig, Phase
 from rlplast.gpt.corpus import Corpus, batch, check_corpus, open_corpus, validation_batches
@@ -35,13 +36,14 @@ class _Loss(nn.Module):
         self.gpt = gpt
         self.device_type, self.dtype = device_type, DTYPES[precision]
 
-    def forward(self, rows: Tensor, record: bool = False) -> tuple[Tensor, Activations]:
+    def forward(self, rows: Tensor, recorder: Recorder | None = None) -> tuple[Tensor, Activations]:
         """Return the loss, in nats per token, of rows (sequences, context + 1), and activations."""
+        inputs, targets = rows[:, :-1], rows[:, 1:]
         with torch.autocast(self.device_type, self.dtype, enabled=self.dtype != torch.float32):
-            if not record:
-                return self.gpt.loss(rows[:, :-1], rows[:, 1:]), {}
-            logits, taps = self.gpt.forward_activations(rows[:, :-1])
-            return cross_entropy(logits, rows[:, 1:]), {k: v.detach() for k, v in taps.items()}
+            if recorder is None:
+                return self.gpt.loss(inputs, targets), {}
+            logits, activations = recorder.of(self.gpt, inputs)
+            return cross_entropy(logits, targets), activations
 
 
 class GPTTrainer(Trainable):
@@ -130,12 +132,12 @@ class GPTTrainer(Trainable):
 
     def _backward(self, parts: tuple[Tensor, ...]) -> tuple[Tensor, Activations]:
         """Add up the gradient of this process's rows; return all ranks' loss, without penalties."""
-        record, recorded = bool(self.recorded), []
+        recorder, recorded = self.recorders.get("gpt"), []
         whole = torch.zeros((), device=self.device)
         for i, part in enumerate(parts, 1):
             last = i == len(parts)  # its backward pass averages over ranks
             with nullcontext() if last else distributed.accumulating(self._loss):
-                loss, activations = self._loss(part, record)
+                loss, activations = self._loss(part, recorder)
                 recorded.append(activations)
                 loss = loss / len(parts)
                 whole += loss.detach()
@@ -203,9 +205,6 @@ class GPTTrainer(Trainable):
     def _outputs_on(self, network: str, batch: Tensor, module: nn.Module) -> Tensor:
         """Return the logits after the last token of each row, (batch, vocab_size)."""
         return module(batch[:, :-1])[:, -1]
-
-    def _activations_on(self, network: str, batch: Tensor) -> Activations:
-        return self.gpt.forward_activations(batch[:, :-1])[1]
 
     def state_dict(self) -> dict[str, Any]:
         """Return streams, every process's dropout generator, sums and the gradient scale."""

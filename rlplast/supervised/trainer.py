@@ -15,7 +15,6 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Activations
 from rlplast.core.network.network import Network
 from rlplast.core.network.own import is_factory
-from rlplast.core.network.record import record
 from rlplast.core.network.single import check_single
 from rlplast.core.rng import torch_stream
 from rlplast.metrics.calibration import mca
@@ -24,7 +23,7 @@ from rlplast.supervised.augment import augment
 from rlplast.supervised.config import SupervisedConfig
 from rlplast.supervised.data import Dataset, load_data, normaliser
 from rlplast.supervised.formats import Images
-from rlplast.supervised.models import build_model, model_taps
+from rlplast.supervised.models import build_model, nonlinearities
 from rlplast.supervised.objective import REGRESSION, classification
 from rlplast.supervised.place import (
     Position,
@@ -204,19 +203,9 @@ class Supervised(Trainable):
     def task_loss(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Activations]:
         """Return the mean loss of a batch, its outputs, and activations if recorded."""
         with self._autocast():
-            outputs, taps = self._with_activations(x) if self.recorded else (self.model(x), {})
+            outputs, activations = self.call("model", x)
         outputs = outputs.float()
-        loss = self.objective.loss(outputs, y)
-        return loss, outputs, {k: v.detach() for k, v in taps.items()}
-
-    def _with_activations(self, x: Tensor) -> tuple[Tensor, Activations]:
-        """Return logits and activations; of models from elsewhere those of their units."""
-        network = self.networks["model"]
-        if hasattr(self.model, "forward_activations") or not network.units().groups:
-            return model_taps(self.model, x)
-        with record(network) as taps:
-            logits = self.model(x)
-        return logits, taps
+        return self.objective.loss(outputs, y), outputs, activations
 
     # What the loop asks for.
 
@@ -292,7 +281,14 @@ class Supervised(Trainable):
         return module(self.normalise(batch.pixels()))
 
     def _activations_on(self, network: str, batch: Images) -> Activations:
-        return self._with_activations(self.normalise(batch.pixels()))[1]
+        """Return activations, (images, units, …) with one value per pixel or token."""
+        if not self.networks[network].units().points():
+            return nonlinearities(self.model, self.normalise(batch.pixels()))
+        found, images = super()._activations_on(network, batch), len(batch.y)
+        return {
+            name: value if len(value) == images else value.unflatten(0, (images, -1)).mT
+            for name, value in found.items()
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Return streams and sums; the place in the data follows from the clock."""

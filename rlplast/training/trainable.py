@@ -24,6 +24,7 @@ from rlplast.core.method.penalties import Penalties
 from rlplast.core.method.readings import Reader
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import zero_all
+from rlplast.core.network.record import Recorder
 from rlplast.core.rng import Streams, derive_seed, torch_stream
 from rlplast.optimizers.updater import Updater
 from rlplast.training.fingerprint import check_data
@@ -62,9 +63,9 @@ class Trainable(Reader):
         units: the units its clock counts.
         after_update: called inside each update with the clock that counts it, after the
             optimizer step and before targets and averages follow; and with the activations of
-            the update's own forward pass, by network, of those in `recorded`.
+            the update's own forward pass, by network, of those in `recorders`.
         inside_key: what of that clock `after_update` depends on, for a captured update.
-        recorded: the networks whose activations `after_update` reads.
+        recorders: of the networks whose activations `after_update` reads, by name.
         gradients_read: whether it reads the parameters' gradients.
         penalties: the terms added to its losses.
         fingerprints: of the data, by name, which a resumed run must find again.
@@ -78,12 +79,11 @@ class Trainable(Reader):
     units: tuple[str, ...]
     after_update: AfterUpdate = staticmethod(_no_hooks)
     inside_key: Callable[[Clock], Hashable] = staticmethod(_no_key)
-    recorded: frozenset[str] = frozenset()
+    recorders: Mapping[str, Recorder] = {}
     gradients_read: bool = False
 
     def __init__(self, config: Any, device: torch.device) -> None:
         self.config, self.device, self.units = config, device, config.units
-        self.settings: Any = getattr(config, "agent", config)  # with precision and accelerate
         self.streams = Streams(config.seed, config.continuation)
         self.clock = Clock()
         self.networks: dict[str, Network] = {}  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -93,6 +93,11 @@ class Trainable(Reader):
         self.updates_summed = 0
         self._to_compile = self.settings.accelerate == "compile"
         self._graphs = self._new_graphs()
+
+    @property
+    def settings(self) -> Any:
+        """The section of the config with precision and accelerate: an agent's, or all of it."""
+        return getattr(self.config, "agent", self.config)
 
     def _new_graphs(self) -> Graphs | None:
         key = "accelerate" if self.settings is self.config else "agent.accelerate"
@@ -173,7 +178,9 @@ class Trainable(Reader):
     def attach(self, hooks: Hooks) -> None:
         """Let hooks act inside updates."""
         self.after_update, self.inside_key = hooks.after_update, hooks.inside_key
-        self.recorded, self.gradients_read = hooks.recorded(), hooks.gradients_read()
+        read = [self.networks[name] for name in hooks.recorded()]
+        self.recorders = {n.name: Recorder(n, on=False) for n in read if n.units().points()}
+        self.gradients_read = hooks.gradients_read()
 
     def make_update(
         self,
@@ -208,6 +215,11 @@ class Trainable(Reader):
         values, activations = learnt
         self.sums += values
         self.after_update(after, activations)
+
+    def call(self, network: str, *inputs: Any) -> tuple[Any, Activations]:
+        """Return a network's outputs in an update, and hidden activations if they are recorded."""
+        module, recorder = self.networks[network].module, self.recorders.get(network)
+        return (module(*inputs), {}) if recorder is None else recorder.of(module, *inputs)
 
     def penalised(self, network: str, loss: Tensor, whole: Tensor | None = None) -> Tensor:
         """Return a loss with the penalties of this update; see `Penalties.add`."""
