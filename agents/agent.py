@@ -1,7 +1,7 @@
 """What all agents share: environments, evaluation, what an update consists of, checkpoints."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,57 +19,55 @@ from rlplast.agents.evaluation import Evaluation, evaluate_policy
 from rlplast.agents.overestimation import Values
 from rlplast.agents.sequence import TaskSequence
 from rlplast.agents.tasks import Tasks
-from rlplast.core.clock import Clock
-from rlplast.core.device import compile_options, on_device
+from rlplast.core.device import on_device
 from rlplast.core.errors import ConfigError, Diverged
-from rlplast.core.fast.graphs import graphs_of
-from rlplast.core.method.context import Activations
-from rlplast.core.method.penalties import Penalties
-from rlplast.core.method.readings import Reader
 from rlplast.core.network.edits import Assign, write
-from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import allocate, zero_all
-from rlplast.core.network.record import record
 from rlplast.core.network.single import check_single
-from rlplast.core.rng import Streams, numpy_stream, torch_stream
-from rlplast.optimizers.updater import Updater
-from rlplast.training.trainable import AfterUpdate, no_hooks, no_key
+from rlplast.core.rng import numpy_stream, torch_stream
+from rlplast.training.trainable import Learnt, Trainable
 
 __all__ = ["MOST", "Agent"]
 
 MOST = 64  # updates of a block; a signal waits for its end
 
 
-class Agent(Reader):
-    """An agent with its environments; a `Trainable` but for networks, losses and its data."""
+class Agent(Trainable):
+    """An agent with its environments; a `Trainable` but for networks, losses and its data.
 
-    units: tuple[str, ...]
-    means: tuple[str, ...]  # names of what each update adds to `sums`
+    Raises:
+        ConfigError: if it cannot choose the actions of the environment.
+    """
 
-    config: Any  # an AgentConfig of the agent's own kind
+    discrete: bool | None = None  # the actions that it can choose; None for both kinds
+    saved = ("streams", "experience", *Trainable.saved[1:])
+
     experience: Any  # Environments of the agent's own kind
-    networks: dict[str, Network]
-    updaters: dict[str, Updater]
-    penalties: Penalties
 
-    def __init__(self, config: AgentConfig, tasks: Tasks, device: torch.device) -> None:
-        self.config, self.tasks, self.device = config, tasks, device
+    def __init__(self, config: AgentConfig, device: torch.device) -> None:
+        self.tasks = tasks = Tasks(config.env, config.seed)
         self.spec: envs.EnvSpec = tasks.spec
+        self._check_actions(config.kind)
         if config.evaluate.every is not None:
             self._check_constant("evaluate.every")
-        self.units = config.units
-        self.streams = Streams(config.seed, config.continuation)
-        self.clock, self.updates_planned = Clock(), config.updates_planned()
-        self.after_update: AfterUpdate = no_hooks
-        self.inside_key: Callable[[Clock], Hashable] = no_key
-        self.recorded: frozenset[str] = frozenset()
-        self.gradients_read = False
+        super().__init__(config, device)
+        clip = getattr(config.agent, "clip_rewards", False)  # learns from the sign of rewards
+        self.clip_rewards = self.spec.clip_rewards if clip is None else clip
+        self.updates_planned = config.updates_planned()
         self._batch_norms: list[nn.Module] | None = None  # of the modules that act
         self._whole: dict[str, Callable[..., Any]] = {}  # compiled updates
         self._compile_seconds: float | None = None  # not yet logged
-        self._graphs = graphs_of(config.agent.accelerate, device, "agent.accelerate")
-        self.sums = torch.zeros(len(self.means), dtype=torch.float64, device=device)
-        self.updates_summed = 0
+
+    def _check_actions(self, kind: str) -> None:
+        spec, discrete = self.spec, self.spec.action_dim is None
+        if self.discrete in (None, discrete):
+            return
+        kinds = ("continuous", "sac"), ("discrete", "dqn")
+        (_, other), (needed, _) = kinds[discrete], kinds[not discrete]
+        raise ConfigError(
+            f"env {spec.id!r} has {spec.num_actions or spec.action_dim} {kinds[discrete][0]} "
+            f"actions: kind: {kind} needs {needed} ones; use kind: {other} or ppo"
+        )
 
     def _check_constant(self, what: str) -> None:
         """Refuse to evaluate in an environment that changes."""
@@ -96,14 +94,6 @@ class Agent(Reader):
             if self.experience.phase != self.clock.phase:
                 self._enter_task()
             self._environment_step()
-
-    def owes(self) -> bool:
-        """Whether an update is due before the next environment step."""
-        return self.owed() > 0
-
-    @abstractmethod
-    def owed(self) -> int:
-        """Return how many of the updates that are due before then `update` can make at once."""
 
     def phase_over(self) -> bool:
         """Whether all env_steps of a phase are done; the next one starts once no update is owed."""
@@ -136,11 +126,7 @@ class Agent(Reader):
         """Act, store what happens, and advance the clock."""
 
     @abstractmethod
-    def update(self, count: int = 1) -> None:
-        """Make so many updates: draw a batch, update all networks, and count it."""
-
-    @abstractmethod
-    def learn(self, batch: Any) -> tuple[Tensor, dict[str, Activations]]:
+    def learn(self, batch: Any) -> Learnt:
         """Update all networks once; eager, or compiled as a whole.
 
         Returns:
@@ -159,31 +145,15 @@ class Agent(Reader):
         for updater in self.updaters.values():
             updater.set_lr(done, end)
 
-    def _update(self, learn: Callable[[Any], Any], batch: Any) -> None:
+    def _update(self, learn: Callable[[Any], Learnt], batch: Any) -> None:
         """Update once on what one update reads, and count it."""
-        after = self.clock.advance(updates=1)
         self._set_lr()
-        if self._graphs is None:
-            self._hooks(learn(batch), after)
-        else:
-            key = learn.__name__, self.inside_key(after), self.penalties.captured_key(after)
-            self._graphs(key, lambda: self._hooks(learn(batch), after))
-        self.penalties.last = self.clock = after
-        self.updates_summed += 1
+        after = self.clock.advance(updates=1)
+        self.make_update(after, lambda _: learn(batch), name=learn.__name__)
 
-    def _hooks(self, learnt: tuple[Tensor, dict[str, Activations]], after: Clock) -> None:
-        """Add up the values of `learn`, and run the hooks inside the update."""
-        values, activations = learnt
-        self.sums += values
-        self.after_update(after, activations)
-
-    def _minimise(self, network: str, loss: Tensor) -> None:
-        self.updaters[network].minimise(self._penalised(network, loss))
-
-    def _penalised(self, network: str, loss: Tensor) -> Tensor:
-        if not self.penalties.terms:
-            return loss
-        return self.penalties.add(network, loss, clock=self.clock.advance(updates=1))
+    def minimise(self, network: str, loss: Tensor) -> None:
+        """Update a network once along the gradient of its loss and of its penalties."""
+        self.updaters[network].minimise(self.penalised(network, loss))
 
     def _learns(self, learn: Callable[..., Any]) -> Callable[..., Any]:
         """Return an update, compiled as a whole if possible; else only its losses are compiled."""
@@ -197,8 +167,8 @@ class Agent(Reader):
         return self._whole[name]
 
     def _compiles_whole(self) -> bool:
-        asked = self.config.agent.accelerate == "compile" and compiles_updates()
-        outside = self.gradients_read or self.penalties.terms or self._reads_by_hooks
+        asked = self.settings.accelerate == "compile" and compiles_updates()
+        outside = self.gradients_read or self.penalties.terms
         return asked and not outside and all(u.config.compiles for u in self.updaters.values())
 
     def _compiled_in(self, seconds: float) -> None:
@@ -207,22 +177,7 @@ class Agent(Reader):
     @property
     def about_to_compile(self) -> bool:
         """Whether the next step compiles the update, which takes seconds."""
-        return not self._whole and self.owes() and self._compiles_whole()
-
-    def _with_activations(
-        self, network: str, *inputs: Any, wanted: bool = False
-    ) -> tuple[Any, Activations]:
-        """Return outputs and hidden activations, of users' networks if recorded or `wanted`."""
-        handle = self.networks[network]
-        module: Any = handle.module
-        if not self._is_of_user(network):
-            return module.forward_activations(*inputs)
-        read = wanted or network in self.recorded
-        if not read or not any(group.point for group in handle.units().groups):
-            return module(*inputs), {}
-        with record(handle) as activations:
-            values = module(*inputs)
-        return values, activations
+        return self._to_compile and self.owes()
 
     def _check_single(self, *names: str, action_dim: int | None = None) -> None:
         """Refuse `batch_size` 1 if a user's networks cannot learn from one transition."""
@@ -235,25 +190,6 @@ class Agent(Reader):
 
     def _is_of_user(self, network: str) -> bool:
         return getattr(self.networks[network].module, "of_user", False)
-
-    @property
-    def _reads_by_hooks(self) -> bool:
-        """Whether updates read activations by forward hooks, which cannot be compiled."""
-        return any(map(self._is_of_user, self.recorded))
-
-    def _compiled(self, loss: Callable[..., Any]) -> Callable[..., Any]:
-        if self.config.agent.accelerate != "compile":
-            return loss
-        compiled = torch.compile(loss, dynamic=False, options=compile_options(self.device))
-
-        def chosen(batch: Any) -> Any:
-            return (loss if self._reads_by_hooks else compiled)(batch)
-
-        return chosen
-
-    def _kept(self, network: str, activations: Activations) -> Activations:
-        """Return activations as an output of the update, if they are recorded."""
-        return {k: v.detach() for k, v in activations.items()} if network in self.recorded else {}
 
     # What the loop asks for.
 
@@ -358,13 +294,7 @@ class Agent(Reader):
         values = self.experience.episode_metrics()
         if self._compile_seconds is not None:
             values["time/compile"], self._compile_seconds = self._compile_seconds, None
-        if self.updates_summed:
-            means = (self.sums / self.updates_summed).tolist()
-            values |= dict(zip(self.means, means, strict=True))
-            values |= self.penalties.metrics(self.updates_summed)
-        self.sums.zero_()
-        self.updates_summed = 0
-        return values
+        return values | super().metrics()
 
     def act(self, obs: np.ndarray) -> np.ndarray:
         """Return greedy actions for observations (batch, ...), stacked as in training.
@@ -400,36 +330,9 @@ class Agent(Reader):
             )
         return obs.astype(self.spec.obs_dtype, copy=False)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return streams, environments, frame stacks, counters and sums."""
-        return {
-            "streams": self.streams.state_dict(),
-            "experience": self.experience.state_dict(),
-            "sums": self.sums,
-            "updates_summed": self.updates_summed,
-            "penalties": self.penalties.state_dict(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned; `load_files` comes next."""
-        self.streams.load_state_dict(state["streams"])
-        self.experience.load_state_dict(state["experience"], new_draws=self.streams.parted)
-        self.sums.copy_(state["sums"])
-        self.updates_summed = int(state["updates_summed"])
-        self.penalties.load_state_dict(state.get("penalties", {}))
-
-    def save_files(self, previous: Path | None) -> Callable[[Path], None]:
-        """Return what writes bulk data: none."""
-        return lambda folder: None
-
     def load_files(self, folder: Path) -> None:
         """Read what `save_files` wrote, and begin new episodes where open ones cannot go on."""
         self.experience.load_files(folder)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """The notes to print when a run begins."""
-        return ()
 
     def decide_resume(self, known: Mapping[str, Any]) -> dict[str, Any]:
         """Find how the run goes on after an interruption; see `Tasks.decide`."""

@@ -35,7 +35,7 @@ def chosen(config: Any) -> str:
 
     It depends on the config and the machine, never on time.
     """
-    own_network = is_factory(config.agent.network)  # what a user wrote may not compile
+    own_network = is_factory(getattr(config.agent, "network", ""))  # what a user wrote may not compile
     if uses_gpu(config.device):
         rows = (*config.hooks, *config.layers, *config.penalties)
         ours = get_kind(config.kind).origin == "rlplast" and all(map(_is_ours, rows))

@@ -3,8 +3,6 @@
 Source: Mnih et al. 2015; defaults of FIRE's DQN and Dopamine.
 """
 
-from functools import partial
-
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -14,63 +12,39 @@ from rlplast.agents.losses import huber, q_of, td_target
 from rlplast.agents.networks import q_network
 from rlplast.agents.off_policy import OffPolicyAgent
 from rlplast.agents.replay import Batch
-from rlplast.agents.tasks import Tasks
 from rlplast.core.device import on_device
-from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Activations
-from rlplast.core.method.install import install_methods
-from rlplast.core.network.network import Network
-from rlplast.core.rng import derive_seed, numpy_stream, torch_stream
-from rlplast.optimizers.updater import Updater
-from rlplast.training.trainable import penalties_of
+from rlplast.core.rng import derive_seed, numpy_stream
 
 __all__ = ["DQN"]
 
 
 class DQN(OffPolicyAgent):
-    """A DQN agent with its environments and replay; a `Trainable`.
+    """A DQN agent with its environments and replay; a `Trainable`."""
 
-    Raises:
-        ConfigError: if actions are continuous.
-    """
-
+    discrete = True
     means = ("train/loss", "train/q")
     config: DQNConfig
 
     def __init__(self, config: DQNConfig, device: torch.device) -> None:
-        agent, seed, clip = config.agent, config.seed, config.agent.clip_rewards
-        tasks = Tasks(config.env, seed)
-        spec = tasks.spec
-        if spec.num_actions is None:
-            raise ConfigError(
-                f"env {spec.id!r} has {spec.action_dim} continuous actions: kind: dqn needs "
-                "discrete ones; use kind: sac or ppo"
-            )
-        self.num_actions = spec.num_actions
-        super().__init__(config, tasks, device, spec.clip_rewards if clip is None else clip)
+        super().__init__(config, device)
+        agent = config.agent
         self.online, self.target = self._q_network(), self._q_network()
-        self.target.requires_grad_(False)
         # Autocast would round its weights anew at every update; small moves would round to none.
         if agent.precision == "bf16" and agent.tau == 1:
             self.target.bfloat16()
-        install_methods(config.layers, config.hooks, {"q": (self.online, self.target)}, seed)
-        updater = Updater(config.optimizer, self.online, derive_seed(self.streams.seed, "q"))
-        self.updaters = {"q": updater}
-        q = Network("q", self.online, updater.optimizers, {"target": self.target})
-        q.initialise(torch_stream(seed, "init", "q"))
-        self.networks = {"q": q}
-        self.penalties = penalties_of(self)
+        self.build({"q": (self.online, self.target)})
         self._check_single("q")
-        self._followed = list(q.followed())
         self._td_loss = self._compiled(self.td_loss)
 
     def _q_network(self) -> nn.Module:
         spec, agent = self.spec, self.config.agent
+        self.num_actions = spec.num_actions or 0
         seed = derive_seed(self.config.seed, "q", "buffers")
         network = q_network(agent, spec.stacked_shape, self.num_actions, spec.obs_scale, seed)
         if any(isinstance(module, nn.Conv2d) for module in network.modules()):
             network.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-        return network.to(self.device)
+        return network
 
     def _environment_step(self) -> None:
         before, every = self.clock.env_steps, self.config.agent.target_every
@@ -78,17 +52,7 @@ class DQN(OffPolicyAgent):
         actions = self._act(self.experience.obs(), self._exploration(), rng)
         self.clock = self.experience.step(actions, self.clock)
         for _ in range(self.clock.env_steps // every - before // every):
-            self._sync_target()
-
-    @torch.no_grad()
-    def _sync_target(self) -> None:
-        """Move the target by τ towards the network; its buffers are copied."""
-        tau = self.config.agent.tau
-        move = partial(torch._foreach_lerp_, weight=tau)
-        for moves, write in ((True, move), (False, torch._foreach_copy_)):
-            pairs = [p for p in self._followed if (tau < 1 and p[0].role != "buffer") is moves]
-            if pairs:
-                write([theirs.view for _, theirs in pairs], [mine.view for mine, _ in pairs])
+            self.follow("q", self.config.agent.tau)
 
     def _exploration(self) -> float:
         """Return the share of random actions: all of the first steps, then ε."""
@@ -134,25 +98,25 @@ class DQN(OffPolicyAgent):
         """
         agent, categorical = self.config.agent, self.categorical
         with self._autocast():
-            values, activations = self._with_activations("q", batch.obs)
-            q, kept = q_of(values, batch.action).float(), self._kept("q", activations)
+            values, activations = self.call("q", batch.obs)
+            q = q_of(values, batch.action).float()
             with torch.no_grad():
                 q_next = self.target(batch.obs_next)
                 best = self.online(batch.obs_next) if agent.double else None
         if categorical is None:
             target = td_target(batch.reward, batch.discount, q_next.float(), best)
-            return huber(q - target, agent.huber_delta).mean(), q.mean(), kept
+            return huber(q - target, agent.huber_delta).mean(), q.mean(), activations
         with torch.no_grad():
             chosen = categorical.mean(q_next if best is None else best).argmax(1)
             q_next = q_of(q_next, chosen)
             target, clipped = categorical.target(batch.reward, batch.discount, q_next)
             logged = torch.stack([categorical.mean(q).mean(), clipped])
-        return categorical.cross_entropy(q, target).mean(), logged, kept
+        return categorical.cross_entropy(q, target).mean(), logged, activations
 
     def learn(self, batch: Batch) -> tuple[Tensor, dict[str, Activations]]:
         """Update the online network."""
         loss, logged, activations = self._td_loss(batch)
-        self._minimise("q", loss)
+        self.minimise("q", loss)
         return torch.stack([loss.detach(), *logged.detach().reshape(-1)]), {"q": activations}
 
     def _acting(self) -> tuple[nn.Module, ...]:
@@ -180,6 +144,3 @@ class DQN(OffPolicyAgent):
     def _outputs_on(self, network: str, batch: Batch, module: nn.Module) -> Tensor:
         """Return the values of all actions, (batch, actions)."""
         return self._mean(module(batch.obs))
-
-    def _activations_on(self, network: str, batch: Batch) -> Activations:
-        return self._with_activations("q", batch.obs, wanted=True)[1]

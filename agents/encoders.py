@@ -59,14 +59,13 @@ class Encoder(nn.Module):
             for layer, reader in pairwise(paths)
         ]
 
-    def forward(self, obs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return features (batch, features) of pictures in bytes, and activations by layer."""
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return features (batch, features) of pictures in bytes."""
         x = cast_input(obs) * self.obs_scale - 0.5
-        activations: dict[str, Tensor] = {}
         for name in self.order:
             layer = self.get_submodule(name)
-            x = activations[f"encoder.{name}"] = activated(layer, layer(x), self.nonlinearity[1])
-        return x.flatten(1), activations
+            x = activated(layer, layer(x), self.nonlinearity[1])
+        return x.flatten(1)
 
 
 class Projection(nn.Module):

@@ -13,7 +13,7 @@ from rlplast.agents.evaluation import environment_errors
 from rlplast.agents.tasks import Tasks
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
-from rlplast.core.rng import numpy_stream
+from rlplast.core.rng import Streams, numpy_stream
 
 __all__ = ["Environments"]
 
@@ -34,9 +34,9 @@ class Environments:
         ConfigError: if evaluations need a second copy of an environment that allows only one.
     """
 
-    def __init__(self, config: AgentConfig, tasks: Tasks) -> None:
+    def __init__(self, config: AgentConfig, tasks: Tasks, streams: Streams) -> None:
         n = config.env.num_envs
-        self.num_envs, self.workers, self.seed = n, config.env.workers, config.stream_seed
+        self.num_envs, self.workers, self.streams = n, config.env.workers, streams
         self._exact = config.env.resume == "exact"
         self.tasks, self.spec, self.phase = tasks, tasks.spec, 0
         self.env = self._make(0)
@@ -60,7 +60,8 @@ class Environments:
         if self.num_envs > 1 or envs.is_ours(self.tasks.of(0)[0]):
             return
         try:
-            with closing(self.tasks.make(0, [numpy_stream(self.seed, "second copy")])) as copy:
+            rng = numpy_stream(self.streams.seed, "second copy")
+            with closing(self.tasks.make(0, [rng])) as copy:
                 copy.reset()
         except (envs.EnvFailed, envs.NotFinite, ValueError) as error:
             raise ConfigError(
@@ -72,7 +73,7 @@ class Environments:
     def _streams(self, phase: int) -> list[np.random.Generator]:
         of_phase = ("phase", phase) if phase else ()
         names = [("environment", i, *of_phase) for i in range(self.num_envs)]
-        return [numpy_stream(self.seed, *name) for name in names]
+        return [numpy_stream(self.streams.seed, *name) for name in names]
 
     def switch(self, phase: int) -> None:
         """Go on in a phase's task, with new episodes."""
@@ -154,16 +155,14 @@ class Environments:
         optional = {"successes": self.successes, "learned": list(map(list, self.learned().items()))}
         return state | {name: value for name, value in optional.items() if value}
 
-    def load_state_dict(self, state: Mapping[str, Any], new_draws: bool = False) -> None:
-        """Restore what `state_dict` returned; `load_files` comes next.
-
-        With `new_draws` environments draw from new streams of this run from here on.
-        """
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned, after the streams; `load_files` comes next."""
         phase = int(state.get("phase", 0))
         if phase != self.phase:
             self.env.close()
             self.env, self.phase = self._make(phase), phase
-        self.env.load_state_dict(state["env"], self._streams(phase) if new_draws else None)
+        drawn = self._streams(phase) if self.streams.parted else None  # another continuation's
+        self.env.load_state_dict(state["env"], drawn)
         self._learned = {int(task): statistics for task, statistics in state.get("learned", [])}
         if learned := self._learned.get(self.tasks.sequence.tasks[phase]):
             self.env.take_over(learned)  # also where a new episode begins

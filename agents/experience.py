@@ -17,6 +17,7 @@ from rlplast.agents.sampling import sampling_of
 from rlplast.agents.tasks import Tasks
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.core.rng import Streams
 
 __all__ = ["Experience"]
 
@@ -24,7 +25,7 @@ __all__ = ["Experience"]
 class Experience(Environments):
     """Environments, replay, and the updates owed for the transitions stored.
 
-    Batches are drawn from `rng`; `clip_rewards` stores the sign of rewards only.
+    `clip_rewards` stores the sign of rewards only.
 
     Raises:
         ConfigError: if the replay is too small ever to give a batch.
@@ -34,7 +35,7 @@ class Experience(Environments):
         self,
         config: OffPolicyConfig,
         tasks: Tasks,
-        rng: np.random.Generator,
+        streams: Streams,
         device: torch.device,
         clip_rewards: bool,
     ) -> None:
@@ -60,14 +61,14 @@ class Experience(Environments):
             n_step=longest,
             gamma=agent.gamma,
             batch_size=agent.batch_size,
-            rng=rng,
+            rng=streams.numpy("replay"),
             device=device,
             action_dim=spec.action_dim,
             sampling=sampling_of(agent.sampling),
             repeat_first=spec.repeat_first,
             frames_on_device=_frames_on_device(agent, spec, device),
         )
-        super().__init__(config, tasks)
+        super().__init__(config, tasks, streams)
 
     def switch(self, phase: int) -> None:
         """Go on in a phase's task.
@@ -110,11 +111,11 @@ class Experience(Environments):
         """Return environments, frame stacks and counters; the replay's bulk is in files."""
         return super().state_dict() | {"replay": self.replay.state_dict(), "credit": self.credit}
 
-    def load_state_dict(self, state: Mapping[str, Any], new_draws: bool = False) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; the replay follows in `load_files`."""
-        super().load_state_dict(state, new_draws)
+        super().load_state_dict(state)
         self.credit = float(state["credit"])
-        self._replay_state, self._new_draws = state["replay"], new_draws
+        self._replay_state = state["replay"]
 
     def save_files(self, previous: Path | None) -> Callable[[Path], None]:
         """Return what writes the replay as it is now; it shares the files of `previous`."""
@@ -130,7 +131,7 @@ class Experience(Environments):
             ConfigError: if new episodes would begin, and ``env.resume`` is exact.
             DamagedFile: if the replay holds actions that the environment has not.
         """
-        self.replay.load(folder / "replay", self._replay_state, self._new_draws)
+        self.replay.load(folder / "replay", self._replay_state, self.streams.parted)
         actions = self.replay.actions()
         count = self.spec.num_actions
         if count is not None and actions.size and not 0 <= actions.min() <= actions.max() < count:

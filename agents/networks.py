@@ -1,7 +1,7 @@
 """Networks of the agents: described as data, initialised by Block.
 
 A network declares the forward order of its layers (``forward_order``) and the initializer that
-initialises each Block (``init_block``), and returns its hidden activations.
+initialises each Block (``init_block``).
 """
 
 import math
@@ -256,28 +256,22 @@ class QNetwork(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Return action values, (batch, actions), or logits of bins, (batch, actions, bins)."""
-        return self.forward_activations(obs)[0]
-
-    def forward_activations(self, obs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return what `forward` does, and the activations after each hidden nonlinearity."""
-        x, activations = self._hidden(obs)
-        values = self.get_submodule(self.order[-1])(x)
+        values = self.get_submodule(self.order[-1])(self._hidden(obs))
         if self.bins is not None:
-            return values.unflatten(1, (-1, self.bins)), activations
-        return (values.softmax(1) if self.output == "softmax" else values), activations
+            return values.unflatten(1, (-1, self.bins))
+        return values.softmax(1) if self.output == "softmax" else values
 
-    def _hidden(self, obs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return what the head reads, (batch, features), and the activations of each layer."""
+    def _hidden(self, obs: Tensor) -> Tensor:
+        """Return what the head reads, (batch, features)."""
         x = cast_input(obs)
         if self.obs_scale != 1.0:
             x = x * self.obs_scale
-        activations: dict[str, Tensor] = {}
         for name in self.order[:-1]:
             layer = self.get_submodule(name)
             if isinstance(layer, nn.Linear) and x.ndim > 2:
                 x = x.flatten(1)
-            x = activations[name] = activated(layer, layer(x), self.activation[1])
-        return x.flatten(1), activations
+            x = activated(layer, layer(x), self.activation[1])
+        return x.flatten(1)
 
 
 def orthogonal(block: Block, generator: torch.Generator, gain: float) -> Tensor:

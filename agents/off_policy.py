@@ -1,13 +1,13 @@
 """What all agents that learn from a replay share."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlplast.agents.agent import MOST, Agent
 from rlplast.agents.categorical import Categorical
@@ -16,9 +16,9 @@ from rlplast.agents.experience import Experience
 from rlplast.agents.off_policy_config import OffPolicyConfig
 from rlplast.agents.overestimation import Values
 from rlplast.agents.replay import Batch, EmptyReplay, Replay
-from rlplast.agents.tasks import Tasks
 from rlplast.core.device import on_device
 from rlplast.core.errors import ConfigError
+from rlplast.core.network.network import Network
 from rlplast.core.rng import numpy_stream
 
 __all__ = ["OffPolicyAgent"]
@@ -29,26 +29,20 @@ NBYTES = 4 << 20  # what batches that are drawn at once may take
 class OffPolicyAgent(Agent):
     """An agent with its environments and replay; a `Trainable` but for networks and losses."""
 
-    def __init__(
-        self,
-        config: OffPolicyConfig,
-        tasks: Tasks,
-        device: torch.device,
-        clip_rewards: bool = False,
-    ) -> None:
+    def __init__(self, config: OffPolicyConfig, device: torch.device) -> None:
         values = config.agent.values
         self.categorical = None if values is None else Categorical(values, device)
         if self.categorical is not None:
             self.means = (*self.means, "train/clipped")
-        super().__init__(config, tasks, device)
+        super().__init__(config, device)
         if config.agent.random_shift and len(self.spec.stacked_shape) != 3:
             raise ConfigError(
                 f"agent.random_shift = {config.agent.random_shift}: env {self.spec.id!r} gives no "
                 f"pictures (bytes with two or three axes) but {self.spec.obs_dtype} of shape "
                 f"{self.spec.stacked_shape}; allowed is 0"
             )
-        rng = self.streams.numpy("replay")
-        self.experience = Experience(config, tasks, rng, device, clip_rewards)
+        clip = self.clip_rewards
+        self.experience = Experience(config, self.tasks, self.streams, device, clip)
         # Batches that are drawn together take memory, and gain nothing on a GPU.
         singly = device.type != "cpu" or config.agent.anneal is not None
         most = min(MOST, NBYTES // self.experience.replay.batch_nbytes)
@@ -66,6 +60,22 @@ class OffPolicyAgent(Agent):
             learn = learns.get(part.__name__) or self._learns(part)
             self._update(learn, batch)
             learns[part.__name__] = getattr(learn, "again", learn)
+
+    def build(self, modules: Mapping[str, Sequence[nn.Module]]) -> None:
+        """Make the networks of modules, and note what targets follow."""
+        super().build(modules)
+        self._followed = {n: _followed(net) for n, net in self.networks.items() if net.followers}
+
+    @torch.no_grad()
+    def follow(self, network: str, tau: float) -> None:
+        """Move a network's target by τ towards it; its buffers are copied."""
+        (mine, theirs), (buffers, of_target) = self._followed[network]
+        if tau < 1:
+            torch._foreach_lerp_(theirs, mine, tau)
+        else:
+            torch._foreach_copy_(theirs, mine)
+        if buffers:
+            torch._foreach_copy_(of_target, buffers)
 
     def _part(self) -> Callable[[Any], Any]:
         return self.learn
@@ -110,10 +120,6 @@ class OffPolicyAgent(Agent):
         super()._update(learn, batch)
         self.experience.credit -= 1
 
-    def _autocast(self) -> torch.autocast:
-        enabled = self.config.agent.precision == "bf16"
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=enabled)
-
     def _mean(self, output: Tensor) -> Tensor:
         """Return values: of categorical ones the means."""
         return output if self.categorical is None else self.categorical.mean(output)
@@ -125,7 +131,7 @@ class OffPolicyAgent(Agent):
         def q(obs: np.ndarray, actions: np.ndarray | None) -> np.ndarray:
             return self._q(obs, self._act_greedily(obs) if actions is None else actions)
 
-        return Values(q, self._horizon()[1], self.experience.clip_rewards)
+        return Values(q, self._horizon()[1], self.clip_rewards)
 
     @abstractmethod
     def _q(self, obs: np.ndarray, actions: np.ndarray) -> np.ndarray:
@@ -166,3 +172,11 @@ class OffPolicyAgent(Agent):
     def notes(self) -> tuple[str, ...]:
         """The notes to print when a run begins."""
         return self.experience.replay.notes
+
+
+def _followed(network: Network) -> list[tuple[list[Tensor], list[Tensor]]]:
+    """Return a network's parameters and its target's, and the buffers that the target follows."""
+    pairs = list(network.followed())
+    whole = {p.param: theirs.param for p, theirs in pairs if p.role != "buffer"}
+    buffers = {p.view: theirs.view for p, theirs in pairs if p.role == "buffer"}
+    return [(list(each), list(each.values())) for each in (whole, buffers)]

@@ -4,9 +4,8 @@ Source: Schulman et al. 2017 (arXiv:1707.06347); details and defaults of Stable-
 VecNormalize.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,14 +20,11 @@ from rlplast.agents.ppo_config import PPOConfig
 from rlplast.agents.ppo_networks import networks_of
 from rlplast.agents.rollout import Rollout, Transitions
 from rlplast.agents.running_statistics import LIMIT, RewardScale, RunningStatistics
-from rlplast.agents.tasks import Tasks
 from rlplast.core.device import on_device
 from rlplast.core.method.context import Activations
-from rlplast.core.method.install import install_methods
-from rlplast.core.network.network import Network
-from rlplast.core.rng import derive_seed, numpy_stream, torch_stream
-from rlplast.optimizers.updater import Updater, minimise_together
-from rlplast.training.trainable import penalties_of
+from rlplast.core.rng import numpy_stream
+from rlplast.optimizers.updater import minimise_together
+from rlplast.training.trainable import Learnt
 
 __all__ = ["PPO"]
 
@@ -44,15 +40,14 @@ class PPO(Agent):
     """
 
     means = ("train/loss", "train/loss_actor", "train/entropy", "train/kl", "train/clip_fraction")
+    saved = (*Agent.saved, "rollout", "left", "statistics", "rewards")
     config: PPOConfig
 
     def __init__(self, config: PPOConfig, device: torch.device) -> None:
         agent, n = config.agent, config.env.num_envs
-        tasks = Tasks(config.env, config.seed)
-        super().__init__(config, tasks, device)
+        super().__init__(config, device)
         spec, shape = self.spec, self.spec.stacked_shape
         self.normalises = agent.normalize_obs and len(shape) == 1
-        self.clip_rewards = spec.clip_rewards if agent.clip_rewards is None else agent.clip_rewards
         self._build_networks()
         dtype = "float32" if self.normalises else spec.obs_dtype
         self.rollout = Rollout(agent.rollout_steps, n, shape, dtype, spec.action_dim, device)
@@ -65,7 +60,7 @@ class PPO(Agent):
         self._actor_loss = self._compiled(self.actor_loss)
         self._critic_loss = self._compiled(self.critic_loss)
         self._shared_loss = self._compiled(self.shared_loss)
-        self.experience = Environments(config, tasks)
+        self.experience = Environments(config, self.tasks, self.streams)
         self._observe()
 
     def _build_networks(self) -> None:
@@ -76,15 +71,7 @@ class PPO(Agent):
         networks = networks_of(agent, *sizes, log_std, seed)
         parts = ("actor_critic", "actor_critic") if agent.shared_trunk else ("actor", "critic")
         self.actor, self.critic = (networks[part] for part in parts)
-        modules = {name: (module.to(self.device),) for name, module in networks.items()}
-        install_methods(self.config.layers, self.config.hooks, modules, seed)
-        self.networks, self.updaters = {}, {}
-        for name, (module,) in modules.items():
-            updater = Updater(self.config.optimizer, module, derive_seed(self.streams.seed, name))
-            self.updaters[name] = updater
-            self.networks[name] = Network(name, module, updater.optimizers)
-            self.networks[name].initialise(torch_stream(seed, "init", name))
-        self.penalties = penalties_of(self)
+        self.build({name: (module,) for name, module in networks.items()})
         self._check_single(*self.networks)
 
     # Acting, until a rollout is full.
@@ -170,22 +157,22 @@ class PPO(Agent):
 
         Logged are the entropy, an estimate of KL(old, new) and the share of ratios beyond 1 ± ε.
         """
-        output, activations = self._with_activations("actor", batch.obs)
-        return *self._policy_loss(output, batch), self._kept("actor", activations)
+        output, activations = self.call("actor", batch.obs)
+        return *self._policy_loss(output, batch), activations
 
     def critic_loss(self, batch: Transitions) -> tuple[Tensor, Activations]:
         """Return ``value_coef`` times the mean squared error of values, and activations."""
-        values, activations = self._with_activations("critic", batch.obs)
-        return self._value_loss(values.squeeze(1), batch), self._kept("critic", activations)
+        values, activations = self.call("critic", batch.obs)
+        return self._value_loss(values.squeeze(1), batch), activations
 
     def shared_loss(
         self, batch: Transitions
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...], Activations]:
         """Return the loss of values, that of the policy, what is logged of it, and activations."""
-        output, activations = self._with_activations("actor_critic", batch.obs)
+        output, activations = self.call("actor_critic", batch.obs)
         loss_actor, logged = self._policy_loss(output[:, :-1], batch)
         loss = self._value_loss(output[:, -1], batch)
-        return loss, loss_actor, logged, self._kept("actor_critic", activations)
+        return loss, loss_actor, logged, activations
 
     def _policy_loss(self, output: Tensor, batch: Transitions) -> tuple[Tensor, tuple[Tensor, ...]]:
         agent = self.config.agent
@@ -224,7 +211,7 @@ class PPO(Agent):
             self.left -= 1
             learn = getattr(learn, "again", learn)
 
-    def learn(self, batch: Transitions) -> tuple[Tensor, dict[str, Activations]]:
+    def learn(self, batch: Transitions) -> Learnt:
         """Update actor and critic, whose gradients are clipped together."""
         activations: dict[str, Activations]
         if self.config.agent.shared_trunk:
@@ -235,7 +222,7 @@ class PPO(Agent):
             loss, of_critic = self._critic_loss(batch)
             losses = {"actor": loss_actor, "critic": loss}
             activations = {"actor": of_actor, "critic": of_critic}
-        penalised = [self._penalised(network, loss) for network, loss in losses.items()]
+        penalised = [self.penalised(network, loss) for network, loss in losses.items()]
         bound = self.config.agent.max_grad_norm
         minimise_together(list(self.updaters.values()), penalised, bound)
         return torch.stack([loss.detach(), loss_actor.detach(), *logged]), activations
@@ -292,26 +279,6 @@ class PPO(Agent):
     def _outputs_on(self, network: str, batch: Transitions, module: nn.Module) -> Tensor:
         """Return logits, means or values, (batch, outputs)."""
         return module(batch.obs)
-
-    def _activations_on(self, network: str, batch: Transitions) -> Activations:
-        return self._with_activations(network, batch.obs, wanted=True)[1]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what all agents have, the rollout, the updates owed for it and statistics."""
-        return super().state_dict() | {
-            "rollout": self.rollout.state_dict(),
-            "left": self.left,
-            "statistics": self.statistics.state_dict(),
-            "rewards": self.rewards.state_dict(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned; `load_files` comes next."""
-        super().load_state_dict(state)
-        self.rollout.load_state_dict(state["rollout"])
-        self.left = int(state["left"])
-        self.statistics.load_state_dict(state["statistics"])
-        self.rewards.load_state_dict(state["rewards"])
 
     def load_files(self, folder: Path) -> None:
         """Begin new episodes where open ones cannot go on: these end as truncated."""

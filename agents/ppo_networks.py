@@ -92,10 +92,10 @@ class SharedNetwork(PolicyNetwork):
         specs = super().unit_specs()
         return [*specs[:-1], *(replace(last, downstream=("head", "value")) for last in specs[-1:])]
 
-    def forward_activations(self, obs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return (batch, outputs + 1), and the activations after each hidden nonlinearity."""
-        x, activations = self._hidden(obs)
-        return torch.cat([self.get_submodule("head")(x), self.value(x)], 1), activations
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return (batch, outputs + 1)."""
+        x = self._hidden(obs)
+        return torch.cat([self.get_submodule("head")(x), self.value(x)], 1)
 
 
 class OwnNetwork(nn.Module):

@@ -5,7 +5,7 @@ of updates of SimBa (Lee et al. 2025), as FIRE ran it on HumanoidBench. The orde
 temperature → critic (new actor, new α); then the target follows.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,16 +22,11 @@ from rlplast.agents.running_statistics import ReturnScale, RunningStatistics
 from rlplast.agents.sac_config import SACConfig
 from rlplast.agents.sac_networks import Temperature, actor_of, critic_of
 from rlplast.agents.simba_v2 import project, unit_weights
-from rlplast.agents.tasks import Tasks
 from rlplast.core.clock import Clock
 from rlplast.core.device import on_device
-from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Activations
-from rlplast.core.method.install import install_methods
-from rlplast.core.network.network import Network
-from rlplast.core.rng import derive_seed, torch_stream
-from rlplast.optimizers.updater import Updater
-from rlplast.training.trainable import penalties_of
+from rlplast.core.rng import derive_seed
+from rlplast.training.trainable import Learnt
 
 __all__ = ["SAC", "SACBatch"]
 
@@ -48,24 +43,19 @@ class SAC(OffPolicyAgent):
     """A SAC agent with its environments and replay; a `Trainable`.
 
     Raises:
-        ConfigError: if actions are discrete or the network does not fit the observations.
+        ConfigError: if the network does not fit the observations.
     """
 
+    discrete = False
     means = ("train/loss", "train/loss_actor", "train/q", "train/entropy")
+    saved = (*OffPolicyAgent.saved, "statistics", "return_scale")
     config: SACConfig
 
     def __init__(self, config: SACConfig, device: torch.device) -> None:
+        super().__init__(config, device)
         agent = config.agent
-        tasks = Tasks(config.env, config.seed)
-        spec = tasks.spec
-        if spec.action_dim is None:
-            raise ConfigError(
-                f"env {spec.id!r} has {spec.num_actions} discrete actions: kind: sac needs "
-                "continuous ones; use kind: dqn or ppo"
-            )
-        self.obs_shape, self.action_dim = spec.stacked_shape, spec.action_dim
+        self.obs_shape, self.action_dim = self.spec.stacked_shape, self.spec.action_dim or 0
         self.normalises = agent.normalize_obs and len(self.obs_shape) == 1
-        super().__init__(config, tasks, device)
         self._build_networks()
         self.statistics = RunningStatistics(self.obs_shape if self.normalises else (), device)
         self.return_scale: ReturnScale | None = None
@@ -79,10 +69,6 @@ class SAC(OffPolicyAgent):
         self.members = None if subset is None else torch.arange(subset, device=device)
         # Views without gradients: the actor's loss passes through the critics and stops there.
         self._critic_fixed = {name: p.detach() for name, p in self.critic.named_parameters()}
-        self._target_parameters: list[Tensor] = list(self.target.parameters())
-        self._critic_parameters: list[Tensor] = list(self._critic_fixed.values())
-        pairs = [p for p in self.networks["critic"].followed() if p[0].role == "buffer"]
-        self._followed_buffers = [theirs.view for _, theirs in pairs], [p.view for p, _ in pairs]
         self._actor_loss = self._compiled(self.actor_loss)
         self._critic_loss = self._compiled(self.critic_loss)
 
@@ -90,28 +76,15 @@ class SAC(OffPolicyAgent):
         agent, seed, sizes = self.config.agent, self.config.seed, (self.obs_shape, self.action_dim)
         seeds = [derive_seed(seed, name, "buffers") for name in ("actor", "critic")]
         critics = partial(critic_of, agent, *sizes, self.spec.obs_scale, seeds[1])
-        self.critic, self.target = (critics().to(self.device) for _ in range(2))
+        self.critic, self.target = critics(), critics()
         self.encoder = getattr(self.critic, "encoder", None)  # of pictures; the critic's own
-        self.actor = actor_of(agent, *sizes, self.critic, seeds[0]).to(self.device)
-        self.target.requires_grad_(False)
-        self.temperature = Temperature(agent.initial_temperature).to(self.device)
+        self.actor = actor_of(agent, *sizes, self.critic, seeds[0])
+        self.temperature = Temperature(agent.initial_temperature)
         self.temperature.requires_grad_(agent.learn_temperature)
-        modules = {"actor": (self.actor,), "critic": (self.critic, self.target)}
-        install_methods(self.config.layers, self.config.hooks, modules, seed)
-        self.networks, self.updaters = {}, {}
-        v2 = agent.network == "simba_v2"
-        self._projected = {name: unit_weights(made[0]) for name, made in modules.items() if v2}
-        for name in ("actor", "critic", "temperature"):
-            module = getattr(self, name)
-            if name != "temperature" or agent.learn_temperature:
-                optimizer = self.config.optimizer_of(name)
-                noise = derive_seed(self.streams.seed, name)
-                self.updaters[name] = Updater(optimizer, module, noise)
-            optimizers = self.updaters[name].optimizers if name in self.updaters else None
-            follower = {"target": self.target} if name == "critic" else None
-            self.networks[name] = Network(name, module, optimizers, follower)
-            self.networks[name].initialise(torch_stream(seed, "init", name))
-        self.penalties = penalties_of(self)
+        critic, temperature = (self.critic, self.target), (self.temperature,)
+        self.build({"actor": (self.actor,), "critic": critic, "temperature": temperature})
+        projected = ("actor", "critic") if agent.network == "simba_v2" else ()
+        self._projected = {name: unit_weights(getattr(self, name)) for name in projected}
         self._check_single("actor")
         self._check_single("critic", action_dim=self.action_dim)
 
@@ -158,19 +131,16 @@ class SAC(OffPolicyAgent):
         return (mean if noise is None else mean + log_std.exp() * noise).tanh()
 
     def _policy(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        return self._policy_taps(self._for_actor(obs))[0]
-
-    def _policy_taps(self, obs: Tensor) -> tuple[tuple[Tensor, Tensor], Activations]:
         with self._autocast():
-            (mean, log_std), activations = self._with_activations("actor", obs)
-        return (mean.float(), log_std.float()), activations
+            mean, log_std = self.actor(self._for_actor(obs))
+        return mean.float(), log_std.float()
 
     def _for_actor(self, obs: Tensor) -> Tensor:
         """Return what the actor reads for raw observations: features of pictures, not trained."""
         if self.encoder is None:
             return self._for_critic(obs)
         with torch.no_grad(), self._autocast():
-            return self.encoder(obs)[0].float()
+            return self.encoder(obs).float()
 
     def _for_critic(self, obs: Tensor) -> Tensor:
         if self.normalises:
@@ -188,8 +158,9 @@ class SAC(OffPolicyAgent):
         With ``critic_subset`` it is the mean over i instead of the least.
         """
         obs = self._for_actor(batch.transitions.obs)
-        policy, activations = self._policy_taps(obs)
-        action, log_prob = tanh_gaussian(*policy, batch.noise[0])
+        with self._autocast():
+            (mean, log_std), activations = self.call("actor", obs)
+        action, log_prob = tanh_gaussian(mean.float(), log_std.float(), batch.noise[0])
         with self._autocast():
             fixed = self._critic_fixed
             if torch.compiler.is_compiling():  # inputs of a graph should not share memory
@@ -198,7 +169,7 @@ class SAC(OffPolicyAgent):
         q, alpha = self._mean(q), self.temperature().detach()
         value = q.float().amin(0) if self.members is None else q.float().mean(0)
         loss = (alpha * log_prob - value).mean()
-        return loss, -log_prob.detach().mean(), self._kept("actor", activations)
+        return loss, -log_prob.detach().mean(), activations
 
     def temperature_loss(self, entropy: Tensor) -> Tensor:
         """Return α·(H − H̄), whose minimiser in log α keeps the entropy H at its target H̄."""
@@ -221,12 +192,12 @@ class SAC(OffPolicyAgent):
             target, clipped = self._target_of(data, q_next, self.temperature() * log_prob)
         with self._autocast():
             obs = self._for_critic(data.obs)
-            q, activations = self._with_activations("critic", obs, data.action)
-        q, kept = q.float(), self._kept("critic", activations)
+            q, activations = self.call("critic", obs, data.action)
+        q = q.float()
         if self.categorical is None or clipped is None:
-            return (q - target).square().mean(1).sum(), q.detach().mean(), kept
+            return (q - target).square().mean(1).sum(), q.detach().mean(), activations
         loss = self.categorical.cross_entropy(q, target).mean(1).sum()
-        return loss, torch.stack([self.categorical.mean(q.detach()).mean(), clipped]), kept
+        return loss, torch.stack([self.categorical.mean(q.detach()).mean(), clipped]), activations
 
     def _target_of(self, data: Batch, q_next: Tensor, cost: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the critics' target: a number, or probabilities of bins and what is clipped."""
@@ -243,17 +214,17 @@ class SAC(OffPolicyAgent):
         with_actor = (self.clock.updates + 1) % self.config.agent.actor_every == 0
         return self.learn if with_actor else self.learn_critic
 
-    def learn(self, batch: SACBatch) -> tuple[Tensor, dict[str, Activations]]:
+    def learn(self, batch: SACBatch) -> Learnt:
         """Update actor, temperature and critics, in this order."""
         actor_loss, entropy, of_actor = self._actor_loss(batch)
-        self._minimise("actor", actor_loss)
+        self.minimise("actor", actor_loss)
         if "temperature" in self.updaters:
-            self._minimise("temperature", self.temperature_loss(entropy))
+            self.minimise("temperature", self.temperature_loss(entropy))
         loss, (q, *clipped), of_critic = self._minimise_critic(batch)
         values = torch.stack([loss, actor_loss.detach(), q, entropy, *clipped])
         return values, {"actor": of_actor, "critic": of_critic}
 
-    def learn_critic(self, batch: SACBatch) -> tuple[Tensor, dict[str, Activations]]:
+    def learn_critic(self, batch: SACBatch) -> Learnt:
         """Update the critics alone, as ``actor_every`` asks for."""
         loss, (q, *clipped), of_critic = self._minimise_critic(batch)
         zero = torch.zeros_like(q)
@@ -261,7 +232,7 @@ class SAC(OffPolicyAgent):
 
     def _minimise_critic(self, batch: SACBatch) -> tuple[Tensor, Tensor, Activations]:
         loss, logged, activations = self._critic_loss(batch)
-        self._minimise("critic", loss)
+        self.minimise("critic", loss)
         return loss.detach(), logged.reshape(-1), activations
 
     def _batch(self, batch: Batch) -> SACBatch:
@@ -275,19 +246,15 @@ class SAC(OffPolicyAgent):
             self.members.copy_(on_device(drawn, self.device))
         return SACBatch(batch, self.noise, self.members)
 
-    def _minimise(self, network: str, loss: Tensor) -> None:
-        super()._minimise(network, loss)
+    def minimise(self, network: str, loss: Tensor) -> None:
+        """Update a network once; rows of SimbaV2's weights have length 1 again."""
+        super().minimise(network, loss)
         project(self._projected.get(network, ()))
 
-    def _hooks(self, learnt: tuple[Tensor, dict[str, Activations]], after: Clock) -> None:
+    def _finish(self, learnt: Learnt, after: Clock) -> None:
         """Do what follows `learn` in an update; the target moves last."""
-        super()._hooks(learnt, after)
-        theirs, mine = self._followed_buffers
-        with torch.no_grad():
-            tau = self.config.agent.tau
-            torch._foreach_lerp_(self._target_parameters, self._critic_parameters, tau)
-            if mine:
-                torch._foreach_copy_(theirs, mine)
+        super()._finish(learnt, after)
+        self.follow("critic", self.config.agent.tau)
 
     def _acting(self) -> tuple[nn.Module, ...]:
         return (self.actor,) if self.encoder is None else (self.actor, self.encoder)
@@ -336,28 +303,6 @@ class SAC(OffPolicyAgent):
         if network == "actor":
             return module(self._for_actor(data.obs))[0]
         return self._mean(module(self._for_critic(data.obs), data.action)).mT
-
-    def _activations_on(self, network: str, batch: SACBatch) -> Activations:
-        data = batch.transitions
-        if network == "temperature":
-            return {}
-        actor = network == "actor"
-        inputs = [self._for_actor(data.obs)] if actor else [self._for_critic(data.obs), data.action]
-        return self._with_activations(network, *inputs, wanted=True)[1]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what all agents have, and the statistics of observations and returns."""
-        state = super().state_dict() | {"statistics": self.statistics.state_dict()}
-        if self.return_scale is not None:
-            state["return_scale"] = self.return_scale.state_dict()
-        return state
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned; the replay follows in `load_files`."""
-        super().load_state_dict(state)
-        self.statistics.load_state_dict(state["statistics"])
-        if self.return_scale is not None:
-            self.return_scale.load_state_dict(state["return_scale"])
 
     def load_files(self, folder: Path) -> None:
         """Read the replay; open episodes that cannot go on end as truncated."""

@@ -4,7 +4,7 @@ Source: Haarnoja et al. 2018. Networks of users are in `rlplast.agents.own_sac`.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -49,13 +49,9 @@ class Actor(TrunkNetwork):
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and log_std, (batch, action_dim), at least float32, of (batch, obs_dim)."""
-        return self.forward_activations(obs)[0]
-
-    def forward_activations(self, obs: Tensor) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
-        """Return what `forward` does and the activations after each ReLU, (batch, units)."""
-        hidden, activations = self._hidden(obs if self.projection is None else self.projection(obs))
+        hidden = self._hidden(obs if self.projection is None else self.projection(obs))
         mean, log_std = (at_least_float32(self.get_submodule(head)(hidden)) for head in self.heads)
-        return (mean, between(log_std, self.log_std_how, *self.bounds)), activations
+        return mean, between(log_std, self.log_std_how, *self.bounds)
 
 
 class Critic(TrunkNetwork):
@@ -97,40 +93,17 @@ class Critic(TrunkNetwork):
         They are of observations (batch, *obs_shape), or of features (batch, features), and actions
         (batch, action_dim) in [−1, 1].
         """
-        return self._values(obs, action)[0]
-
-    def forward_activations(self, obs: Tensor, action: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return values and the activations after each ReLU, (batch, units, …).
-
-        Each member has its own, named like its Blocks: ``[0].fc1``, ``[1].fc1``, …
-        """
-        values, activations, split = self._values(obs, action)
-        for name, stacked in activations.items():
-            split |= {f"[{member}].{name}": output for member, output in enumerate(stacked)}
-        return values, split
-
-    def _values(
-        self, obs: Tensor, action: Tensor
-    ) -> tuple[Tensor, Mapping[str, Iterable[Tensor]], dict[str, Tensor]]:
-        """Return what `forward` does, and activations: each member's own, and shared ones."""
-        shared: dict[str, Tensor] = {}
         if self.encoder is not None and obs.ndim > 2:
-            obs, shared = self.encoder(obs)
+            obs = self.encoder(obs)
         if self.projection is not None:
             obs = self.projection(obs)
         x, head = torch.cat([obs, action], dim=-1), self.get_submodule("head")
         if self._one_by_one(x):
-            members = [self._hidden(x, i) for i in range(self.members)]
-            heads = [computed(head, hidden, i) for i, (hidden, _) in enumerate(members)]
-            activations = {
-                name: [activations[name] for _, activations in members] for name in members[0][1]
-            }
-            return self._squeezed(torch.stack(heads)), activations, shared
-        hidden, activations = self._hidden(x)
-        return at_least_float32(self._squeezed(head(hidden))), activations, shared
-
-    def _squeezed(self, values: Tensor) -> Tensor:
-        return values.squeeze(-1) if self.bins is None else values
+            members = range(self.members)
+            values = torch.stack([computed(head, self._hidden(x, i), i) for i in members])
+        else:
+            values = head(self._hidden(x))
+        return at_least_float32(values.squeeze(-1) if self.bins is None else values)
 
     def _one_by_one(self, x: Tensor) -> bool:
         """Whether members are computed one after the other: in compiled float32 code on a CPU."""

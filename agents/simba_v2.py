@@ -73,14 +73,13 @@ class Scaler(nn.Module):
             return [scale]
         return [replace(scale, member=i, index=(i,)) for i in range(self.members)]
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the scaled features, (…, dim), or (members, batch, dim)."""
-        scale = self.weight if self.members is None else self.weight.unsqueeze(1)
+    def forward(self, x: Tensor, member: int | None = None) -> Tensor:
+        """Return the scaled features, (…, dim), or (members, batch, dim), or those of a member."""
+        if member is not None:
+            scale = self.weight[member]
+        else:
+            scale = self.weight if self.members is None else self.weight.unsqueeze(1)
         return x * (scale * self.factor)
-
-    def member(self, x: Tensor, index: int) -> Tensor:
-        """Return the features of one member, (batch, dim), scaled."""
-        return x * (self.weight[index] * self.factor)
 
 
 def linear(members: int | None, d_in: int, d_out: int, bias: bool = True) -> nn.Module:
@@ -108,12 +107,12 @@ class LerpBlock(nn.Module):
         self.alpha = Scaler(width, 1 / (blocks + 1), 1 / math.sqrt(width), members)
         self.nonlinearity = nonlinearity
 
-    def forward(self, x: Tensor, member: int | None = None) -> tuple[Tensor, Tensor]:
-        """Return the sum and the activations after the nonlinearity."""
+    def forward(self, x: Tensor, member: int | None = None) -> Tensor:
+        """Return the sum."""
         z = computed(self.scaler, computed(self.fc1, x, member), member)
         inner = activated(self.fc1, z, self.nonlinearity)
         moved = unit(computed(self.fc2, inner + FLOOR, member)) - x
-        return unit(x + computed(self.alpha, moved, member)), inner
+        return unit(x + computed(self.alpha, moved, member))
 
 
 class ScaledHead(nn.Module):
@@ -130,10 +129,6 @@ class ScaledHead(nn.Module):
         """Return the outputs."""
         x = computed(self.scaler, computed(self.fc1, x, member), member)
         return computed(self.fc2, x, member)
-
-    def member(self, x: Tensor, index: int) -> Tensor:
-        """Return the outputs of one member."""
-        return self(x, index)
 
 
 def unit_weights(module: nn.Module) -> list[Tensor]:

@@ -27,6 +27,7 @@ from rlplast.agents.simba_v2 import (
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import torch_default
 from rlplast.core.network.order import Order
+from rlplast.core.network.record import Keep
 from rlplast.core.network.stacked import StackedLayerNorm, StackedLinear, computed
 from rlplast.core.network.units import NONLINEARITY, Step, UnitSpec, activated
 
@@ -86,7 +87,8 @@ def is_plain(layer: nn.Module) -> bool:
     """Say whether a stacked layer is as built: no method or hook changes what it computes."""
     if isinstance(layer, ScaledHead):
         return all(map(is_plain, layer.children()))
-    hooked = layer._forward_hooks or layer._forward_pre_hooks or hasattr(layer, NONLINEARITY)
+    hooked = any(type(hook) is not Keep for hook in layer._forward_hooks.values())
+    hooked = hooked or layer._forward_pre_hooks or hasattr(layer, NONLINEARITY)
     return type(layer) in _STACKED and not hooked
 
 
@@ -97,10 +99,10 @@ class _SimbaBlock(nn.Module):
         super().__init__()
         self.norm, self.fc1, self.fc2, self.nonlinearity = norm, fc1, fc2, nonlinearity
 
-    def forward(self, x: Tensor, member: int | None = None) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, member: int | None = None) -> Tensor:
         z = computed(self.fc1, computed(self.norm, x, member), member)
         inner = activated(self.fc1, z, self.nonlinearity)
-        return x + computed(self.fc2, inner, member), inner
+        return x + computed(self.fc2, inner, member)
 
 
 class _BroBlock(nn.Module):
@@ -113,10 +115,10 @@ class _BroBlock(nn.Module):
         self.fc1, self.norm1, self.fc2, self.norm2 = fc1, norm1, fc2, norm2
         self.nonlinearity = nonlinearity
 
-    def forward(self, x: Tensor, member: int | None = None) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, member: int | None = None) -> Tensor:
         z = computed(self.norm1, computed(self.fc1, x, member), member)
         inner = activated(self.fc1, z, self.nonlinearity)
-        return x + computed(self.norm2, computed(self.fc2, inner, member), member), inner
+        return x + computed(self.norm2, computed(self.fc2, inner, member), member)
 
 
 class TrunkNetwork(nn.Module):
@@ -245,20 +247,19 @@ class TrunkNetwork(nn.Module):
             return nn.init.trunc_normal_(value, 0, std, -2 * std, 2 * std, generator=generator)
         return nn.init.orthogonal_(value, generator=generator)
 
-    def _hidden(self, x: Tensor, member: int | None = None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return what the heads read, and the activations of each layer; of one member or all."""
-        activations: dict[str, Tensor] = {}
+    def _hidden(self, x: Tensor, member: int | None = None) -> Tensor:
+        """Return what the heads read; of one member or all."""
         kind, nonlinearity = self.trunk.kind, self.activation[1]
         if kind not in RESIDUAL:
             for name in self._trunk_order():
                 layer = self.get_submodule(name)
-                x = activations[name] = activated(layer, computed(layer, x, member), nonlinearity)
-            return x, activations
+                x = activated(layer, computed(layer, x, member), nonlinearity)
+            return x
         x = computed(self.input, with_shift(x) if kind == "simba_v2" else x, member)
         if kind == "simba_v2":
             x = unit(computed(self.scaler, x, member))
         elif kind == "bro":
             x = nonlinearity(computed(self.norm, x, member))
-        for i, block in enumerate(self.blocks):
-            x, activations[f"blocks.{i}.fc1"] = block(x, member)
-        return (computed(self.norm, x, member) if kind == "simba" else x), activations
+        for block in self.blocks:
+            x = block(x, member)
+        return computed(self.norm, x, member) if kind == "simba" else x

@@ -14,6 +14,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 from rlplast.core.method.context import Activations
 from rlplast.core.method.readings import OwnSource
 from rlplast.core.network.network import Network
+from rlplast.core.network.record import record
 from rlplast.core.network.stacked import StackedLinear
 from rlplast.core.rng import preserve_global_rng
 from rlplast.optimizers.adam_o import AdamO
@@ -158,6 +159,14 @@ def data(family: str, seed: int = 0) -> tuple[Tensor, Tensor]:
 def observed(network: Network, *inputs: Tensor) -> Activations:
     """Return what a probe reads of a network."""
     return OwnSource({network.name: network}, None).activations(network.name, {"": inputs})
+
+
+def recorded(module: nn.Module, *inputs: Tensor, **options: Any) -> tuple[Any, dict[str, Tensor]]:
+    """Return what a module gives in its mode, and the activations of this pass."""
+    with record(Network("net", module, **options)) as found:
+        assert found == {}
+        output = module(*inputs)
+    return output, found
 
 
 def loss_of(module: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """Imports point one way.
 
-plugins <- core <- training <- optimizers, methods, metrics <- supervised, gpt, adapters, agents <-
-run <- study, report <- cli; envs imports plugins alone, and only run and cli import agents or envs.
+plugins <- core <- optimizers <- training <- methods, metrics <- supervised, gpt, adapters,
+agents <- run <- study, report <- cli; envs imports plugins alone, and only run and cli import
+agents or envs.
 Inside core: fast <- network <- method.
 """
 
@@ -22,8 +23,9 @@ CORE_RANK = {"": 0, "fast": 1, "network": 2, "method": 3}  # "": core's own file
 TIERS = (
     ("plugins",),
     ("core",),
+    ("optimizers",),
     ("training",),
-    ("optimizers", "methods", "metrics"),
+    ("methods", "metrics"),
     ("supervised", "gpt", "adapters", "agents"),
     ("run",),
     ("study", "report"),

@@ -94,10 +94,9 @@ class MLP(nn.Module):
         """Return the hidden units."""
         return [UnitSpec("c_fc", ("c_proj",), nonlinearity=self.gelu, replaceable=True)]
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the MLP adds, (batch, time, width), and its activations after the GELU."""
-        hidden = activated(self.c_fc, self.c_fc(x), self.gelu)
-        return self.c_proj(hidden), hidden
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the MLP adds, (batch, time, width)."""
+        return self.c_proj(activated(self.c_fc, self.c_fc(x), self.gelu))
 
 
 class TransformerBlock(nn.Module):
@@ -111,11 +110,10 @@ class TransformerBlock(nn.Module):
         self.mlp = MLP(config)
         self.dropout = config.dropout
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the stream, (batch, time, width), and the MLP's activations after the GELU."""
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the stream, (batch, time, width)."""
         x = x + F.dropout(self.attn(self.ln_1(x)), self.dropout, self.training)
-        added, hidden = self.mlp(self.ln_2(x))
-        return x + F.dropout(added, self.dropout, self.training), hidden
+        return x + F.dropout(self.mlp(self.ln_2(x)), self.dropout, self.training)
 
 
 class GPT(nn.Module):
@@ -148,33 +146,22 @@ class GPT(nn.Module):
         std = INIT_STD / math.sqrt(2 * self.config.layers) if into_stream else INIT_STD
         return torch.randn(shape, generator=generator) * std
 
-    def _embed(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return logits (batch, time, vocab_size) of tokens (batch, time), int64."""
         time = tokens.shape[1]
         if time > self.config.context:
             raise ConfigError(
                 f"{time} tokens in a sequence: this GPT's context has {self.config.context}"
             )
         x = self.wte(tokens) + self.wpe.weight[:time]
-        return F.dropout(x, self.config.dropout, self.training)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Return logits (batch, time, vocab_size) of tokens (batch, time), int64."""
-        x = self._embed(tokens)
+        x = F.dropout(x, self.config.dropout, self.training)
         for block in self.h:
-            x, _ = block(x)
+            x = block(x)
         return self.lm_head(self.ln_f(x))
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Return the mean cross-entropy in nats per token, of int64 (batch, time) each."""
         return cross_entropy(self(tokens), targets)
-
-    def forward_activations(self, tokens: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return logits, and the MLPs' activations after their GELU, (batch·time, 4·width)."""
-        x, activations = self._embed(tokens), {}
-        for i, block in enumerate(self.h):
-            x, hidden = block(x)
-            activations[f"h.{i}.mlp.c_fc"] = hidden.flatten(0, 1)
-        return self.lm_head(self.ln_f(x)), activations
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

@@ -1,34 +1,27 @@
 """A GPT on a sequence of phases, as a Trainable, in one process or several."""
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlplast.core.clock import Clock
-from rlplast.core.device import compile_options, on_device, refuse_capture
+from rlplast.core.device import on_device, refuse_capture
 from rlplast.core.errors import ConfigError
-from rlplast.core.fast.graphs import graphs_of
 from rlplast.core.method.context import Activations
-from rlplast.core.method.install import install_methods
-from rlplast.core.method.readings import Reader
 from rlplast.core.network.network import Network
-from rlplast.core.network.optim_state import zero_all
-from rlplast.core.rng import Streams, derive_seed, numpy_stream, torch_stream
+from rlplast.core.network.record import Recorder
+from rlplast.core.rng import derive_seed, numpy_stream
 from rlplast.gpt.config import GPTConfig, Phase
 from rlplast.gpt.corpus import Corpus, batch, check_corpus, open_corpus, validation_batches
 from rlplast.gpt.model import GPT, cross_entropy
 from rlplast.gpt.start import start
 from rlplast.optimizers.config import lr_at
-from rlplast.optimizers.updater import Updater
 from rlplast.training import distributed
-from rlplast.training.fingerprint import check_data
-from rlplast.training.trainable import AfterUpdate, Trainable, no_hooks, no_key, penalties_of
+from rlplast.training.trainable import Learnt, Trainable
 
 __all__ = ["GPTTrainer"]
 
@@ -43,16 +36,17 @@ class _Loss(nn.Module):
         self.gpt = gpt
         self.device_type, self.dtype = device_type, DTYPES[precision]
 
-    def forward(self, rows: Tensor, record: bool = False) -> tuple[Tensor, Activations]:
+    def forward(self, rows: Tensor, recorder: Recorder | None = None) -> tuple[Tensor, Activations]:
         """Return the loss, in nats per token, of rows (sequences, context + 1), and activations."""
+        inputs, targets = rows[:, :-1], rows[:, 1:]
         with torch.autocast(self.device_type, self.dtype, enabled=self.dtype != torch.float32):
-            if not record:
-                return self.gpt.loss(rows[:, :-1], rows[:, 1:]), {}
-            logits, taps = self.gpt.forward_activations(rows[:, :-1])
-            return cross_entropy(logits, rows[:, 1:]), {k: v.detach() for k, v in taps.items()}
+            if recorder is None:
+                return self.gpt.loss(inputs, targets), {}
+            logits, activations = recorder.of(self.gpt, inputs)
+            return cross_entropy(logits, targets), activations
 
 
-class GPTTrainer(Reader, Trainable):
+class GPTTrainer(Trainable):
     """A GPT, its corpora and its phases; one step is one update, or the start of the next phase.
 
     Started by ``torchrun``, every process draws the whole batch and takes its rows, on a CUDA
@@ -63,52 +57,37 @@ class GPTTrainer(Reader, Trainable):
             be split as the config says.
     """
 
-    units: tuple[str, ...] = GPTConfig.units
     several_processes = True
+    saved = (*Trainable.saved, "scaler")
+    config: GPTConfig
 
     def __init__(self, config: GPTConfig, device: torch.device) -> None:
-        self.config, self.phases = config, config.phase_list()
+        self.phases = config.phase_list()
         self.own_batch, self.micro_batch = config.own_batch(distributed.world())
         if config.precision == "fp16" and device.type != "cuda":
             raise ConfigError(
                 f"precision = 'fp16' on {device.type}: allowed are fp32 and bf16; fp16 needs CUDA"
             )
         self.corpora = _open(config)
+        device = distributed.join(device)
+        super().__init__(config, device)
         self.fingerprints = {f"corpora.{n}": corpus.sha256 for n, corpus in self.corpora.items()}
-        self.device = device = distributed.join(device)
-        seed = config.seed
-        self.streams = Streams(seed, config.continuation)
         if distributed.rank() > 0:  # other dropout for other rows
             torch.manual_seed(derive_seed(self.streams.seed, "model", distributed.rank()))
-        self.gpt = GPT(config.model).to(device)
-        install_methods(config.layers, config.hooks, {"gpt": (self.gpt,)}, seed)
-        self.updater = Updater(config.optimizer, self.gpt, derive_seed(self.streams.seed, "gpt"))
-        network = Network("gpt", self.gpt, self.updater.optimizers)
-        network.initialise(torch_stream(seed, "init", "gpt"))
-        run = config.start.run and config.start.run.replace("{seed}", str(seed))
-        # The config gets the name of the checkpoint that newest or best stands for.
-        config.start = start(network, replace(config.start, run=run), config.model)
-        self.networks = {"gpt": network}
-        self.penalties = penalties_of(self)
-        self.clock = Clock()
-        self.after_update: AfterUpdate = no_hooks
-        self.inside_key: Callable[[Clock], Hashable] = no_key
-        self.recorded: frozenset[str] = frozenset()
-        self.sum = torch.zeros((), dtype=torch.float64, device=device)  # of losses
-        self.updates_summed = 0
+        self.gpt = GPT(config.model)
+        self.build({"gpt": (self.gpt,)})
+        self.updater = self.updaters["gpt"]
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
         self._plain_loss = _Loss(self.gpt, device.type, config.precision)
-        self._to_compile = config.accelerate == "compile"
-        inner = self._plain_loss
-        if self._to_compile:  # below DDP, whose hooks on gradients stay outside the graph
-            inner = torch.compile(inner, dynamic=False, options=compile_options(device))
-        self._loss = distributed.averaging(inner, device)  # pyright: ignore[reportArgumentType]
-        self._graphs = graphs_of(config.accelerate, device, "accelerate")
+        # Compiled below DDP, whose hooks on gradients stay outside the graph.
+        self._loss = distributed.averaging(self._compiled(self._plain_loss), device)
 
-    @property
-    def about_to_compile(self) -> bool:
-        """Whether the next step compiles the update, which takes seconds."""
-        return self._to_compile
+    def _initialise(self, network: Network) -> None:
+        super()._initialise(network)
+        config = self.config
+        run = config.start.run and config.start.run.replace("{seed}", str(config.seed))
+        # The config gets the name of the checkpoint that newest or best stands for.
+        config.start = start(network, replace(config.start, run=run), config.model)
 
     # One step: an update, or the start of a phase.
 
@@ -117,10 +96,8 @@ class GPTTrainer(Reader, Trainable):
         phase = self.phases[self.clock.phase]
         if self.clock.updates < phase.start + phase.updates:
             self._update(phase)
-            return
-        self.clock = self.clock.advance(phase=1)  # hooks fire between this phase and the next
-        if self.config.optimizer.renew:
-            zero_all(self.networks["gpt"])
+        else:
+            self.next_phase()  # hooks fire between this phase and the next
 
     def _update(self, phase: Phase) -> None:
         config = self.config
@@ -129,26 +106,18 @@ class GPTTrainer(Reader, Trainable):
         part = rows[distributed.rank() * self.own_batch :][: self.own_batch]
         part = on_device(part, self.device)
         after = self.clock.advance(updates=1, tokens=config.batch_size * config.model.context)
-        work = partial(self._on_device, after)
-        if self._graphs is None:
-            work(part)
-        else:
-            key = self.inside_key(after), self.penalties.captured_key(after)
-            self._graphs(key, work, part)
-        self.penalties.last = self.clock = after
-        self.updates_summed += 1
-        self._to_compile = False
+        self.make_update(after, self._learn, (part,))
 
-    def _on_device(self, after: Clock, rows: Tensor) -> None:
-        """Learn from this process's rows, and run the hooks inside the update, on the device."""
+    def _learn(self, inputs: Iterable[Tensor]) -> Learnt:
+        """Learn from this process's rows."""
+        (rows,) = inputs
         self.updater.zero_grad()
-        loss, activations = self._backward(rows.split(self.micro_batch), after)
+        loss, activations = self._backward(rows.split(self.micro_batch))
         if self.scaler.is_enabled():
             self._scaled_step()
         else:
             self.updater.step()
-        self.sum += loss
-        self.after_update(after, {"gpt": activations})
+        return loss, {"gpt": activations}
 
     def _scaled_step(self) -> None:
         """Update once along scaled gradients, if they are finite."""
@@ -161,19 +130,19 @@ class GPTTrainer(Reader, Trainable):
             self.scaler.step(optimizer)
         self.scaler.update()
 
-    def _backward(self, parts: tuple[Tensor, ...], clock: Clock) -> tuple[Tensor, Activations]:
+    def _backward(self, parts: tuple[Tensor, ...]) -> tuple[Tensor, Activations]:
         """Add up the gradient of this process's rows; return all ranks' loss, without penalties."""
-        record, recorded = bool(self.recorded), []
+        recorder, recorded = self.recorders.get("gpt"), []
         whole = torch.zeros((), device=self.device)
         for i, part in enumerate(parts, 1):
             last = i == len(parts)  # its backward pass averages over ranks
             with nullcontext() if last else distributed.accumulating(self._loss):
-                loss, activations = self._loss(part, record)
+                loss, activations = self._loss(part, recorder)
                 recorded.append(activations)
                 loss = loss / len(parts)
                 whole += loss.detach()
                 if last:
-                    loss = self.penalties.add("gpt", loss, distributed.average(whole), clock=clock)
+                    loss = self.penalised("gpt", loss, distributed.average(whole))
                 self.scaler.scale(loss).backward()
         joined = {name: torch.cat([part[name] for part in recorded]) for name in recorded[0]}
         return whole, joined
@@ -211,15 +180,10 @@ class GPTTrainer(Reader, Trainable):
 
     def metrics(self) -> dict[str, float]:
         """Return means since the last call, and the last update's learning rate."""
-        phase, values = self.phases[self.clock.phase], {}
-        if self.updates_summed:
-            values = {"train/loss": float(self.sum) / self.updates_summed}
-            values |= self.penalties.metrics(self.updates_summed)
+        phase = self.phases[self.clock.phase]
         last = max(0, self.clock.updates - phase.start - 1)
-        values["train/lr"] = lr_at(self.config.optimizer, last, phase.updates)
-        self.sum.zero_()
-        self.updates_summed = 0
-        return values
+        lr = lr_at(self.config.optimizer, last, phase.updates)
+        return super().metrics() | {"train/lr": lr}
 
     def sample(self, size: int, number: int) -> Tensor:
         """Return rows of this phase's training mixture, drawn from a stream of their own."""
@@ -242,40 +206,24 @@ class GPTTrainer(Reader, Trainable):
         """Return the logits after the last token of each row, (batch, vocab_size)."""
         return module(batch[:, :-1])[:, -1]
 
-    def _activations_on(self, network: str, batch: Tensor) -> Activations:
-        return self.gpt.forward_activations(batch[:, :-1])[1]
-
     def state_dict(self) -> dict[str, Any]:
         """Return streams, every process's dropout generator, sums and the gradient scale."""
         on_cuda = self.device.type == "cuda"
         dropout = torch.cuda.get_rng_state(self.device) if on_cuda else torch.get_rng_state()
-        return {
-            "streams": self.streams.state_dict(),
-            "dropout": distributed.gather(dropout),
-            "penalties": self.penalties.state_dict(),
-            "sum": self.sum,
-            "updates_summed": self.updates_summed,
-            "data": self.fingerprints,
-            "scaler": self.scaler.state_dict(),
-        }
+        return super().state_dict() | {"dropout": distributed.gather(dropout)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; ConfigError if a corpus is another one by now.
 
         With another number of processes dropout differs from the uninterrupted run's.
         """
-        check_data(state["data"], self.fingerprints)
-        self.streams.load_state_dict(state["streams"])
+        super().load_state_dict(state)
         if not self.streams.parted:  # else dropout draws from the new stream
             dropout = state["dropout"][distributed.rank() % len(state["dropout"])]
             if self.device.type == "cuda":
                 torch.cuda.set_rng_state(dropout, self.device)
             else:
                 torch.set_rng_state(dropout)
-        self.penalties.load_state_dict(state["penalties"])
-        self.sum.copy_(state["sum"])
-        self.updates_summed = int(state["updates_summed"])
-        self.scaler.load_state_dict(state["scaler"])
 
     def close(self) -> None:
         """Leave the group of processes, if there is one."""

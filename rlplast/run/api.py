@@ -41,7 +41,6 @@ from rlplast.training.config import RunConfig
 from rlplast.training.kinds import get_kind
 from rlplast.training.loop import Loop
 from rlplast.training.run_folder import LINES, near, write_text
-from rlplast.training.trainable import go_to
 
 __all__ = ["Run", "branch", "load", "read_config", "resume", "train"]
 
@@ -138,7 +137,7 @@ class Run:
                 with _naming_version(self.info):
                     trainable, hooks = build(_here(config.to_resume()))
                 cleanup.callback(trainable.close)
-                go_to(trainable, Clock.saved(state["clock"]))
+                trainable.go_to(Clock.saved(state["clock"]))
                 for network in trainable.networks.values():
                     checkpoint.load_network_tensors(network, tensors)
                 # Acting may need more than weights: statistics that observations pass through.

@@ -30,7 +30,7 @@ def build(config: RunConfig) -> tuple[Trainable, Hooks]:
             config.reference_time(),
             config.stream_seed,
             config.schedule_units,
-            getattr(trainable, "horizon", config.horizon)(),  # exact, once the data are known
+            trainable.horizon(),  # exact, once the data are known
             Measured(names, config.evaluate.every is not None),
             source=trainable,
             penalties=trainable.penalties,

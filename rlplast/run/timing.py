@@ -13,7 +13,6 @@ import torch
 from rlplast.core.method.hooks import Hooks
 from rlplast.run.build import build
 from rlplast.run.config_file import read_config
-from rlplast.training.trainable import attach
 
 __all__ = ["Steps", "built", "paced", "ready", "timed", "updates", "variables"]
 
@@ -68,7 +67,7 @@ def paced(
 def built(config: Any, *overrides: Mapping[str, Any]) -> tuple[Any, Hooks]:
     """Return the trainable of a config and its hooks, which act inside its updates."""
     trainable, hooks = build(read_config(config, *overrides))
-    attach(trainable, hooks)
+    trainable.attach(hooks)
     return trainable, hooks
 
 

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor, nn
+from torch import nn
 
 from rlplast.core.errors import ConfigError
 
@@ -66,16 +66,6 @@ class Chain(nn.Sequential):
         """Return the names of the layers with parameters, in forward order."""
         children = self.named_children()
         return [name for name, m in children if next(m.parameters(), None) is not None]
-
-    def forward_activations(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return logits (n, classes) and the activations after each hidden layer's nonlinearity."""
-        activations: dict[str, Tensor] = {}
-        for name, layer in self.named_children():
-            x = layer(x)
-            before, mark, kind = name.rpartition("_")
-            if mark + kind in _ACTIVATIONS:
-                activations[before] = x
-        return x, activations
 
 
 def chain(

@@ -39,7 +39,7 @@ from rlplast.supervised.initialisation import (
 from rlplast.supervised.resnet import ResNet18
 from rlplast.supervised.vit import FireViT, ViT
 
-__all__ = ["MODELS", "Model", "ModelConfig", "build_model", "freeze", "model_taps"]
+__all__ = ["MODELS", "Model", "ModelConfig", "build_model", "freeze", "nonlinearities"]
 
 Shape = tuple[int, int, int]
 Law = Callable[[Block, torch.Generator], Tensor]
@@ -293,14 +293,11 @@ def _under(name: str, glob: str) -> bool:
     return any(fnmatchcase(".".join(parts[:i]), glob) for i in range(1, len(parts) + 1))
 
 
-def model_taps(module: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return logits (n, classes) and the activations after each nonlinearity, in forward order.
+def nonlinearities(module: nn.Module, x: Tensor) -> dict[str, Tensor]:
+    """Return the outputs of activation modules, for a model whose units are not known.
 
-    Activations are named by layer in our own models, by activation module in timm's; (n, units), or
-    (n, units, ...) with one value per pixel or token. The module is not compiled.
+    They are (n, units), or (n, units, ...) with one value per pixel or token.
     """
-    if forward := getattr(module, "forward_activations", None):
-        return forward(x)
     activations: dict[str, Tensor] = {}
     handles = [
         layer.register_forward_hook(partial(_keep, activations, name))
@@ -308,10 +305,11 @@ def model_taps(module: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]
         if isinstance(layer, ACTIVATIONS)
     ]
     try:
-        return module(x), activations
+        module(x)
     finally:
         for handle in handles:
             handle.remove()
+    return activations
 
 
 def _keep(

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rlplast.core.network.units import UnitSpec, activated
+from rlplast.core.network.units import ActivationPoint, UnitSpec, activated
 
 __all__ = ["ResNet18"]
 
@@ -29,10 +29,10 @@ class _Block(nn.Module):
                 nn.Conv2d(channels_in, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
             )
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor) -> Tensor:
         inside = activated(self.conv1, self.bn1(self.conv1(x)), torch.relu_)
         around = x if self.downsample is None else self.downsample(x)
-        return F.relu(self.bn2(self.conv2(inside)) + around, inplace=True), inside
+        return F.relu(self.bn2(self.conv2(inside)) + around, inplace=True)
 
 
 class ResNet18(nn.Module):
@@ -68,24 +68,24 @@ class ResNet18(nn.Module):
         specs += [UnitSpec(n, (a,)) for n, a in zip(self.hidden, after, strict=False)]
         return [replace(spec, replaceable=True) for spec in specs]
 
+    def stream_activations(self) -> dict[str, ActivationPoint]:
+        """Return where the stream, which has no units, is read after each ReLU."""
+        blocks = [n for n, module in self.named_modules() if isinstance(module, _Block)]
+        after = {f"{b}.conv2": ActivationPoint(b, (), self.conv1.out_channels) for b in blocks}
+        return {"conv1": ActivationPoint("bn1", (F.relu,), self.conv1.out_channels)} | after
+
     def residual_branches(self) -> list[list[str]]:
         """Return the layer whose output each block adds to the stream."""
         return [[f"{n}.bn2"] for n, module in self.named_modules() if isinstance(module, _Block)]
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits (n, classes) of images (n, channels, height, width)."""
-        return self.forward_activations(x)[0]
-
-    def forward_activations(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return logits and the activations after each ReLU, by the conv or linear before it."""
         x = F.relu(self.bn1(self.conv1(x)), inplace=True)
-        activations = {"conv1": x}
         for i in range(1, len(_STRIDES) + 1):
-            for j, block in enumerate(self.get_submodule(f"layer{i}").children()):
-                x, inside = block(x)
-                activations |= {f"layer{i}.{j}.conv1": inside, f"layer{i}.{j}.conv2": x}
+            for block in self.get_submodule(f"layer{i}").children():
+                x = block(x)
         x = torch.flatten(F.adaptive_avg_pool2d(x, 1), 1)
         for name in self.hidden:
             layer = self.get_submodule(name)
-            x = activations[name] = activated(layer, layer(x), torch.relu_)
-        return self.head(x), activations
+            x = activated(layer, layer(x), torch.relu_)
+        return self.head(x)

@@ -1,9 +1,8 @@
 """A classifier, or a regression, on a stream of phases, as a Trainable."""
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from typing import Any
 
 import torch
@@ -11,25 +10,20 @@ from torch import Tensor, nn
 
 from rlplast.core.batches import batch_slices
 from rlplast.core.clock import Clock
-from rlplast.core.device import compile_options, on_device
+from rlplast.core.device import on_device
 from rlplast.core.errors import ConfigError
-from rlplast.core.fast.graphs import graphs_of
 from rlplast.core.method.context import Activations
-from rlplast.core.method.install import install_methods
-from rlplast.core.method.readings import Reader
 from rlplast.core.network.network import Network
-from rlplast.core.network.optim_state import zero_all
 from rlplast.core.network.own import is_factory
-from rlplast.core.network.record import record
 from rlplast.core.network.single import check_single
-from rlplast.core.rng import Streams, derive_seed, torch_stream
+from rlplast.core.rng import torch_stream
 from rlplast.metrics.calibration import mca
 from rlplast.optimizers.updater import Updater
 from rlplast.supervised.augment import augment
 from rlplast.supervised.config import SupervisedConfig
 from rlplast.supervised.data import Dataset, load_data, normaliser
 from rlplast.supervised.formats import Images
-from rlplast.supervised.models import build_model, model_taps
+from rlplast.supervised.models import build_model, nonlinearities
 from rlplast.supervised.objective import REGRESSION, classification
 from rlplast.supervised.place import (
     Position,
@@ -42,27 +36,27 @@ from rlplast.supervised.place import (
 from rlplast.supervised.regression import load_regression
 from rlplast.supervised.streams import TASKS, phases
 from rlplast.supervised.tasks import task_data
-from rlplast.training.fingerprint import check_data, fingerprint
-from rlplast.training.trainable import AfterUpdate, Trainable, no_hooks, no_key, penalties_of
+from rlplast.training.fingerprint import fingerprint
+from rlplast.training.trainable import Learnt, Trainable
 
 __all__ = ["Supervised"]
 
-Parts = Iterable[tuple[Tensor, Tensor]]  # images, and labels or targets
 EVALUATION_BATCH = 1000  # images per forward pass
 
 
-class Supervised(Reader, Trainable):
+class Supervised(Trainable):
     """A model and its stream of data; one step is one update, or the start of the next phase.
 
     Every epoch's order is a stream of its own, so the place in the data follows from the clock.
     """
 
-    units: tuple[str, ...] = SupervisedConfig.units
+    means = ("train/loss", "train/accuracy")
+    saved = (*Trainable.saved, "images_summed", "online", "online_images")
+    config: SupervisedConfig
 
     def __init__(self, config: SupervisedConfig, device: torch.device) -> None:
-        self.config, self.device = config, device
+        super().__init__(config, device)
         seed = config.seed
-        self.streams = Streams(seed, config.continuation)
         regression = config.data.regression
         load = load_regression if regression else load_data
         self.data = load(config.data, seed).to(device)
@@ -70,6 +64,7 @@ class Supervised(Reader, Trainable):
         parts = {"data.train": self.data.train, "data.test": self.data.test}
         self.fingerprints = {name: fingerprint(i.fingerprinted()) for name, i in parts.items()}
         self.normaliser: Tensor | None = None  # factor and offset, once they are needed
+        self.shown: tuple[int, Dataset, int] | None = None  # phase, its data, updates before it
         self.stream = phases(
             config.stream, self.data.train.y, self.data.test.y, self.data.num_classes, seed
         )
@@ -82,39 +77,19 @@ class Supervised(Reader, Trainable):
         if device.type == "cuda" and in_tensor_cores and not is_factory(config.model.name):
             # The order that they read; pictures in another one would be copied for every layer.
             self.model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
-        self.model.to(device)
-        install_methods(config.layers, config.hooks, {"model": (self.model,)}, seed)
+        self.build({"model": (self.model,)})
         if fewest_images(self.stream, config.batch_size, config.micro_batch) == 1:
             keys = f"batch_size = {config.batch_size}, micro_batch = {config.micro_batch}"
             check_single(keys, self.model, torch.zeros(1, *self.data.input_shape, device=device))
-        self.updater = Updater(
-            config.optimizer, self.model, derive_seed(self.streams.seed, "model")
-        )
-        network = Network("model", self.model, self.updater.optimizers)
-        if not config.model.pretrained:  # else θ0 is what was published
-            network.initialise(torch_stream(seed, "init", "model"))
-        self.networks = {"model": network}
-        self.penalties = penalties_of(self)
-        self.clock = Clock()
-        self.after_update: AfterUpdate = no_hooks
-        self.inside_key: Callable[[Clock], Hashable] = no_key
-        self.recorded: frozenset[str] = frozenset()
         self.order: tuple[tuple[int, int], Tensor] | None = None  # of the epoch now
-        self.shown: tuple[int, Dataset, int] | None = None  # phase, its data, updates before it
-        self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
-        self.right = torch.zeros((), dtype=torch.int64, device=device)  # answers
-        self.updates_summed = self.images_summed = 0
+        self.images_summed = 0
         self.online = torch.zeros((), dtype=torch.float64, device=device)  # of the task so far
         self.online_images = 0
-        self._loss, self._to_compile = self.task_loss, config.accelerate == "compile"
-        if self._to_compile:
-            self._loss = torch.compile(self.task_loss, options=compile_options(device))
-        self._graphs = graphs_of(config.accelerate, device, "accelerate")
+        self._loss = self._compiled(self.task_loss, dynamic=None)
 
-    @property
-    def about_to_compile(self) -> bool:
-        """Whether the next step compiles the update, which takes seconds."""
-        return self._to_compile
+    def _initialise(self, network: Network) -> None:
+        if not self.config.model.pretrained:  # else θ0 is what was published
+            super()._initialise(network)
 
     # One step: an update, or the start of a phase.
 
@@ -123,12 +98,9 @@ class Supervised(Reader, Trainable):
         here = self.here()
         epochs = self.stream[self.clock.phase].epochs
         if here.epoch == epochs:  # hooks fire between this phase and the next
-            self.clock = self.clock.advance(phase=1)
-            self.begin_phase()
+            self.next_phase()
             self.online.zero_()
             self.online_images = 0
-            if self.config.optimizer.renew:
-                zero_all(self.networks["model"])
             return
         if self.config.optimizer.stepped == "epoch":
             self.updater.set_lr(here.epoch, epochs)
@@ -136,11 +108,10 @@ class Supervised(Reader, Trainable):
             self.updater.set_lr(here.updates, epochs * here.batches)
         self._update(here)
 
-    def begin_phase(self) -> None:
-        """Give the network the optimizers of its phase, if the first one has others."""
-        if self.updater.begin(self.clock.phase):
-            self.networks["model"].optimizers = tuple(self.updater.optimizers)
-            self._graphs = graphs_of(self.config.accelerate, self.device, "accelerate")
+    @property
+    def updater(self) -> Updater:
+        """The optimizers of the model."""
+        return self.updaters["model"]
 
     def here(self) -> Position:
         """Return where in its phase the run is."""
@@ -164,54 +135,38 @@ class Supervised(Reader, Trainable):
         chosen = self._chosen(here)
         after = self.clock.advance(updates=1, epochs=int(here.batch == here.batches - 1))
         count = -(-len(chosen) // (self.config.micro_batch or len(chosen)))
-        parts, learn = self._parts(chosen, count), partial(self._learn, after, len(chosen), count)
-        if self._graphs is None:
-            learn(parts)
-        else:
-            key = self.inside_key(after), self.penalties.captured_key(after)
-            self._graphs(
-                key,
-                lambda *tensors: learn(zip(tensors[::2], tensors[1::2], strict=True)),
-                *(tensor for part in parts for tensor in part),
-            )
-        self.penalties.last = self.clock = after
-        self.updates_summed += 1
+        parts = chain.from_iterable(self._parts(chosen, count))
+        self.make_update(after, partial(self._learn, len(chosen), count), parts)
         self.images_summed += len(chosen)
         if self.config.stream.name in TASKS:
             self.online_images += len(chosen)
-        self._to_compile = False
 
-    def _learn(self, after: Clock, size: int, count: int, parts: Parts) -> None:
-        """Learn from `size` images, and run the hooks inside the update, on the device."""
+    def _learn(self, size: int, count: int, parts: Iterable[Tensor]) -> Learnt:
+        """Learn from `size` images, and the targets behind them, in `count` parts."""
         self.updater.zero_grad()
-        activations = self._backward(after, size, count, parts)
-        self.updater.step()
-        self.after_update(after, {"model": activations})
-
-    def _backward(self, clock: Clock, size: int, count: int, parts: Parts) -> Activations:
-        """Add up the gradient of images and targets, part by part; return their activations."""
-        whole, recorded = torch.zeros((), device=self.device), []
-        for i, (inputs, targets) in enumerate(parts, 1):
+        whole, right = torch.zeros((2,), device=self.device)
+        recorded, tensors = [], iter(parts)
+        for i, (inputs, targets) in enumerate(zip(tensors, tensors, strict=True), 1):
             loss, outputs, activations = self._loss(inputs, targets)
             recorded.append(activations)
-            self._sum_up(loss.detach(), outputs.detach(), targets)
+            right = right + self._right(loss.detach(), outputs.detach(), targets)
             loss = loss * (len(targets) / size)
             whole = whole + loss.detach()
             if i == count:
-                loss = self.penalties.add("model", loss, whole, clock=clock)
+                loss = self.penalised("model", loss, whole)
             loss.backward()
-        self.loss_sum += whole
-        if count == 1:
-            return recorded[0]
-        return {name: torch.cat([part[name] for part in recorded]) for name in recorded[0]}
+        self.updater.step()
+        joined = recorded[0]
+        if count > 1:
+            joined = {name: torch.cat([part[name] for part in recorded]) for name in joined}
+        return torch.stack([whole, right]), {"model": joined}
 
-    def _sum_up(self, loss: Tensor, outputs: Tensor, y: Tensor) -> None:
-        """Add a batch to the means of what is right; outputs and loss are before the update."""
+    def _right(self, loss: Tensor, outputs: Tensor, y: Tensor) -> Tensor | int:
+        """Return how many answers are right, and add them to the online means."""
         right = None if self.objective.right is None else self.objective.right(outputs, y)
-        if right is not None:
-            self.right += right
         if self.config.stream.name in TASKS:
             self.online += loss * len(y) if right is None else right
+        return 0 if right is None else right
 
     def _shuffled(self, seed: int, *stream: str | int) -> Tensor:
         """Return the indices of this phase's training images in the order of a named stream."""
@@ -248,24 +203,9 @@ class Supervised(Reader, Trainable):
     def task_loss(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Activations]:
         """Return the mean loss of a batch, its outputs, and activations if recorded."""
         with self._autocast():
-            outputs, taps = self._with_activations(x) if self.recorded else (self.model(x), {})
+            outputs, activations = self.call("model", x)
         outputs = outputs.float()
-        loss = self.objective.loss(outputs, y)
-        return loss, outputs, {k: v.detach() for k, v in taps.items()}
-
-    def _with_activations(self, x: Tensor) -> tuple[Tensor, Activations]:
-        """Return logits and activations; of models from elsewhere those of their units."""
-        network = self.networks["model"]
-        if hasattr(self.model, "forward_activations") or not network.units().groups:
-            return model_taps(self.model, x)
-        with record(network) as taps:
-            logits = self.model(x)
-        return logits, taps
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        if self.config.precision == "fp32":
-            return nullcontext()
-        return torch.autocast(self.device.type, torch.bfloat16)
+        return self.objective.loss(outputs, y), outputs, activations
 
     # What the loop asks for.
 
@@ -309,16 +249,13 @@ class Supervised(Reader, Trainable):
 
     def metrics(self) -> dict[str, float]:
         """Return means since the last call: loss, penalty, accuracy on training batches."""
-        values: dict[str, float] = {}
-        if updates := self.updates_summed:
-            values["train/loss"] = float(self.loss_sum) / updates
-            if self.objective.right is not None:
-                values["train/accuracy"] = int(self.right) / self.images_summed
-            values["train/lr"] = self.updater.lr
-            values |= self.penalties.metrics(updates)
-        self.loss_sum.zero_()
-        self.right.zero_()
-        self.updates_summed = self.images_summed = 0
+        right = int(self.sums[1])
+        values = super().metrics()
+        if values:
+            values |= {"train/lr": self.updater.lr, "train/accuracy": right / self.images_summed}
+            if self.objective.right is None:
+                del values["train/accuracy"]
+        self.images_summed = 0
         return values
 
     def sample(self, size: int, number: int) -> Images:
@@ -344,38 +281,28 @@ class Supervised(Reader, Trainable):
         return module(self.normalise(batch.pixels()))
 
     def _activations_on(self, network: str, batch: Images) -> Activations:
-        return self._with_activations(self.normalise(batch.pixels()))[1]
+        """Return activations, (images, units, …) with one value per pixel or token."""
+        if not self.networks[network].units().points():
+            return nonlinearities(self.model, self.normalise(batch.pixels()))
+        found, images = super()._activations_on(network, batch), len(batch.y)
+        return {
+            name: value if len(value) == images else value.unflatten(0, (images, -1)).mT
+            for name, value in found.items()
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Return streams and sums; the place in the data follows from the clock."""
         # Of stored pictures the normaliser takes a pass over all of them.
         kept = {"normaliser": self.normaliser} if self.data.train.stored else {}
-        return kept | {
-            "streams": self.streams.state_dict(),
-            "penalties": self.penalties.state_dict(),
-            "loss_sum": self.loss_sum,
-            "right": self.right,
-            "online": self.online,
-            "online_images": self.online_images,
-            "data": self.fingerprints,
-            "counted": [self.updates_summed, self.images_summed],
-        }
+        return kept | super().state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; ConfigError if the data are other ones by now."""
-        check_data(state["data"], self.fingerprints)
+        super().load_state_dict(state)
         if self.clock.phase >= len(self.stream):
             raise ConfigError(
                 f"stream: the config has phases 0 to {len(self.stream) - 1}, and the checkpoint is "
                 f"in phase {self.clock.phase}: resume with the config it was saved with"
             )
-        self.streams.load_state_dict(state["streams"])
-        self.penalties.load_state_dict(state["penalties"])
-        self.loss_sum.copy_(state["loss_sum"])
-        self.right.copy_(state["right"])
-        self.updates_summed, self.images_summed = map(int, state["counted"])
         if state.get("normaliser") is not None:
             self.normaliser = state["normaliser"].to(self.device)
-        if "online" in state:  # not in checkpoints of older versions
-            self.online.copy_(state["online"])
-            self.online_images = int(state["online_images"])

@@ -61,11 +61,10 @@ class _Block(nn.Module):
         mlp = UnitSpec("mlp.fc1", ("mlp.fc2",), nonlinearity=F.gelu, replaceable=True)
         return [self.attn.units, mlp]
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor) -> Tensor:
         x = x + self.attn(self.norm1(x))
         fc1 = self.mlp["fc1"]
-        inside = activated(fc1, fc1(self.norm2(x)), F.gelu)
-        return x + self.mlp["fc2"](inside), inside
+        return x + self.mlp["fc2"](activated(fc1, fc1(self.norm2(x)), F.gelu))
 
 
 class ViT(nn.Module):
@@ -121,17 +120,11 @@ class ViT(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits (n, classes) of images (n, channels, height, width)."""
-        return self.forward_activations(x)[0]
-
-    def forward_activations(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return logits and each MLP's activation after its GELU, (n, units, tokens)."""
         x = self._tokens(x)
         x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], 1) + self.pos_embed
-        activations: dict[str, Tensor] = {}
-        for i, block in enumerate(self.blocks):
-            x, inside = block(x)
-            activations[f"blocks.{i}.mlp.fc1"] = inside.mT
-        return self.head(self.norm(x[:, 0])), activations
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x[:, 0]))
 
 
 class FireViT(ViT):

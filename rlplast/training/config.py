@@ -268,6 +268,10 @@ class RunConfig(Section):
         found = replace(self, device=device)
         return found if device.startswith("cuda") else found.without_graphs()
 
+    def optimizer_of(self, network: str) -> Any:
+        """Return the section ``optimizer`` of a network, one of a `Trainable`'s."""
+        return vars(self)["optimizer"]
+
     def without_graphs(self) -> "RunConfig":
         """Return the config with eager updates instead of CUDA graphs; default: there are none."""
         return self

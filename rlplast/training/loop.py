@@ -37,7 +37,7 @@ from rlplast.training.best import Best, improved, write_best
 from rlplast.training.intervals import Intervals, is_due
 from rlplast.training.run_folder import RunFolder, clock_fields, near
 from rlplast.training.signals import EvaluationStopped, noted_signals
-from rlplast.training.trainable import Trainable, attach, go_to
+from rlplast.training.trainable import Trainable
 
 __all__ = ["Intervals", "Loop", "Stage"]
 
@@ -121,7 +121,7 @@ class Loop:
 
     def _run(self) -> None:
         trainable = self.trainable
-        attach(trainable, self.hooks)
+        trainable.attach(self.hooks)
         self._since = time.perf_counter()
         self._cpu_since = time.process_time()
         getattr(self.observer, "begins", lambda loop: None)(self)
@@ -435,7 +435,7 @@ class Loop:
             self._restore(path, tensors, state)
 
     def _restore(self, path: Path, tensors: dict[str, Tensor], state: Any) -> None:
-        go_to(self.trainable, Clock.saved(state["clock"]))
+        self.trainable.go_to(Clock.saved(state["clock"]))
         for network in self.trainable.networks.values():
             checkpoint.load_network_tensors(network, tensors)
         self.trainable.load_state_dict(state["trainable"])

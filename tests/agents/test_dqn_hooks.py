@@ -23,7 +23,7 @@ def row(method: str, **keys: Any) -> dict[str, Any]:
 
 def run(agent: DQN, hooks: Hooks, until: int) -> list:
     """Drive the agent as the loop does; returns the receipts."""
-    agent.after_update, agent.recorded = hooks.after_update, hooks.recorded()
+    agent.attach(hooks)
     receipts = []
     while agent.clock.env_steps < until or agent.owes():
         previous = agent.clock

@@ -23,6 +23,7 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.network.network import Network
 from rlplast.core.rng import torch_stream
 from tests.methods.nets import normal
+from tests.models import recorded
 
 SHAPES = {"nature": (4, 84, 84), "minatar": (4, 10, 10), "mlp": (6,), "mlp_small": (6,)}
 
@@ -47,8 +48,7 @@ def test_nature_computes_the_published_network():
         expected[f"conv{i}"] = x
     x = functional.linear(x.flatten(1), weight["fc1.weight"], weight["fc1.bias"]).relu()
     q = functional.linear(x, weight["head.weight"], weight["head.bias"])
-    torch.testing.assert_close(network.forward_activations(obs), (q, expected | {"fc1": x}))
-    assert torch.equal(network(obs), network.forward_activations(obs)[0])
+    torch.testing.assert_close(recorded(network, obs), (q, expected | {"fc1": x}))
 
 
 @pytest.mark.parametrize("name", ["minatar", "mlp"])
@@ -107,7 +107,7 @@ def test_widths_activation_and_output_are_those_of_the_config():
         values = x @ plain["head.weight"].T + plain["head.bias"]
         if output == "softmax":
             values = values.exp() / values.exp().sum(1, keepdim=True)
-        found, activations = network.forward_activations(obs)
+        found, activations = recorded(network, obs)
         torch.testing.assert_close(found, values, atol=1e-6, rtol=1e-5)
         torch.testing.assert_close(activations, taps, atol=1e-6, rtol=1e-5)
         assert [spec.layer for spec in network.unit_specs()] == list(taps)

@@ -15,6 +15,7 @@ from rlplast.core.network.network import Network
 from rlplast.core.network.order import forward_order
 from rlplast.core.rng import torch_stream
 from tests.methods.nets import normal, randomise
+from tests.models import recorded
 from tests.naive.simba_v2 import head_twin, hidden_twin
 
 OBS, ACTION, BATCH = 5, 3, 7
@@ -132,7 +133,7 @@ def test_taps_are_the_activations_after_each_relu(trunk: str) -> None:
             module.get_submodule(name).register_forward_hook(
                 lambda _, given, out, name=name, seen=seen: seen.update({name: out.clone()})
             )
-        out, taps = module.forward_activations(*given)
+        out, taps = recorded(module, *given)
         points = {layer: seen[layer.replace(".fc1", f".{before}")].relu() for layer in layers}
         if module is made[1]:
             points = {f"[{s}].{layer}": points[layer][s] for layer in layers for s in range(2)}

@@ -15,6 +15,7 @@ from rlplast.agents.switch import PRESETS
 from rlplast.agents.tasks import Tasks
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
+from rlplast.core.rng import Streams
 from rlplast.run.build import build_trainable
 from rlplast.run.config_file import dump_config, read_config
 from rlplast.run.tasks import tasks_of
@@ -103,7 +104,7 @@ def test_cleared_replay_holds_the_new_task_alone_and_updates_wait_for_it():
 def test_stack_of_frames_begins_anew_in_a_task():
     env = {"sequence": ["atari/Pong", "atari/Breakout"], "steps_per_task": EACH, "num_envs": 1}
     config: Any = read_config({"kind": "dqn", "env": env, "agent": {"initial_steps": 10}})
-    experience = Environments(config, Tasks(config.env, 3))
+    experience = Environments(config, Tasks(config.env, 3), Streams(3))
     for _ in range(5):
         experience.go_on(experience.play(np.zeros(1, np.int64), Clock()), Clock())
     assert experience.obs().any((2, 3)).all()

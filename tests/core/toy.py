@@ -19,7 +19,6 @@ from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import Interrupted
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.penalties import Penalties
-from rlplast.core.method.readings import Reader
 from rlplast.core.method.schedule import Schedule
 from rlplast.core.network.network import Network
 from rlplast.core.rng import Streams, numpy_stream, torch_stream
@@ -27,7 +26,7 @@ from rlplast.training import checkpoint
 from rlplast.training.loop import Intervals, Loop
 from rlplast.training.run_folder import RunFolder
 from rlplast.training.signals import stop_if_asked
-from rlplast.training.trainable import AfterUpdate, no_hooks
+from rlplast.training.trainable import Trainable
 from tests.runs import Killed, at_step, kill, stop
 
 STEPS = 24  # of a run of 16 env_steps and 8 updates
@@ -40,7 +39,7 @@ HOOKS: tuple[dict[str, Any], ...] = (
 )
 
 
-class Toy(Reader):
+class Toy(Trainable):
     """Regression on points drawn one per env_step; half an update per env_step."""
 
     units: tuple[str, ...] = ("updates", "env_steps")
@@ -56,9 +55,7 @@ class Toy(Reader):
         net = Network("net", self.module, self.optimizer, {"target": self.target})
         net.initialise(torch_stream(seed, "init"))
         self.networks = {"net": net}
-        self.clock = Clock()
-        self.after_update: AfterUpdate = no_hooks
-        self.recorded: frozenset[str] = frozenset()
+        self.clock, self.updaters = Clock(), {}
         self.penalties = Penalties([], self.networks)
         self.points: list[np.ndarray] = []
         self.losses: list[float] = []
@@ -66,12 +63,6 @@ class Toy(Reader):
 
     def owes(self) -> bool:
         return 2 * self.clock.updates + 2 <= self.clock.env_steps
-
-    def owed(self) -> int:
-        return 0
-
-    def phase_over(self) -> bool:
-        return False
 
     def step(self) -> None:
         if not self.owes():
@@ -129,9 +120,6 @@ class Toy(Reader):
 
     def load_files(self, folder: Path) -> None:
         self.points = list(np.load(folder / "points.npy"))
-
-    def close(self) -> None:
-        pass
 
 
 def every(period: str | None, total: str) -> Schedule | None:

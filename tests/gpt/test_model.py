@@ -10,6 +10,7 @@ from rlplast.core.network.network import Network
 from rlplast.core.rng import torch_stream
 from rlplast.gpt.model import GPT, GPTModelConfig
 from tests.methods.nets import randomise
+from tests.models import recorded
 
 SMALL = {"layers": 2, "heads": 3, "width": 12, "context": 7, "vocab_size": 11}
 
@@ -66,7 +67,7 @@ def test_logits_and_taps_are_those_of_a_slow_twin(bias: bool, gelu: str):
     model = drawn(bias=bias, gelu=gelu)
     for length in (1, 5, 7):
         x = tokens(length=length)
-        logits, taps = model.forward_activations(x)
+        logits, taps = recorded(model, x)
         assert torch.equal(logits, model(x))
         assert list(taps) == ["h.0.mlp.c_fc", "h.1.mlp.c_fc"]
         for row, sequence in enumerate(x):

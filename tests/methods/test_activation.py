@@ -1,7 +1,7 @@
 """Other nonlinearities: what they are, whose are replaced, and what training does to them."""
 
 import copy
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -93,16 +93,13 @@ def test_our_networks_compute_it_and_their_units_say_so(name: str) -> None:
         module, inputs = OWN[name]()
         plain = [g.name for g in rlplast.Network("net", copy.deepcopy(module)).units().groups]
         paths = install(module, kind)
-        network, any_module, seen = rlplast.Network("net", module), cast(Any, module), []
+        network, seen = rlplast.Network("net", module), list[Tensor]()
         assert [g.name for g in network.units().groups] == plain
         groups = [g for g in network.units().groups if g.point is not None]
         assert {g.nonlinearity for g in groups} == {kind.replace("smooth_leaky", "smoothleaky")}
         keep = lambda layer, args, out, seen=seen: seen.append(out.detach())  # noqa: E731
         module.get_submodule(paths[0]).register_forward_hook(keep)
-        taps = any_module.forward_activations(*inputs)[1]
-        recorded = observed(network, *inputs)
-        for group in groups:  # read off the layer, and returned by the network
-            assert entries(recorded[group.name]) == pytest.approx(entries(taps[group.name]))
+        taps = observed(network, *inputs)
         first = [g for g in groups if g.weight.block.path == paths[0]]
         for group, z in zip(first, seen[0] if len(first) > 1 else seen[:1], strict=True):
             function = function_of(kind, Rational(z) if kind == "rational" else None)

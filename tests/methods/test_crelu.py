@@ -11,6 +11,7 @@ from rlplast.agents.networks import Architecture, QNetwork
 from rlplast.agents.sac_networks import Critic, TrunkSpec
 from rlplast.core.rng import torch_stream
 from tests.methods.unit_nets import NETS, Trained, normal
+from tests.models import recorded
 from tests.naive import joining as naive
 
 # Of each network whose hidden layers can be halved: the layers.
@@ -76,7 +77,7 @@ def test_networks_of_agents_compute_it_and_are_drawn_anew(width: str) -> None:
         network.initialise(torch_stream(0, "init"))
     assert q.conv1.weight.is_contiguous(memory_format=torch.channels_last)
     obs = normal(5, 2, 6, 6)
-    values, taps = q.forward_activations(obs)
+    values, taps = recorded(q, obs)
     w = dict(q.named_parameters())
     h = naive.crelu(nn.functional.conv2d(obs, w["conv1.weight"], w["conv1.bias"]), 1)
     torch.testing.assert_close(taps["conv1"], h)

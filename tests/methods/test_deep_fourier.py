@@ -16,6 +16,7 @@ from rlplast.gpt.model import GPT, GPTModelConfig
 from rlplast.supervised.vit import ViT
 from tests.methods.test_crelu import even_conv
 from tests.methods.unit_nets import Trained, normal
+from tests.models import recorded
 from tests.naive import joining as naive
 
 
@@ -70,7 +71,7 @@ OWN: dict[str, Callable[[], Made]] = {
 def test_our_networks_give_sines_and_cosines_of_half_as_many_units(name: str) -> None:
     module, inputs = OWN[name]()
     plain: Any = copy.deepcopy(module)
-    names, found = list(dict(module.named_parameters())), plain.forward_activations(*inputs)
+    names, found = list(dict(module.named_parameters())), recorded(plain, *inputs)
     paths = install(module)
     assert list(dict(module.named_parameters())) == names
     seen: dict[str, Tensor] = {}
@@ -78,17 +79,15 @@ def test_our_networks_give_sines_and_cosines_of_half_as_many_units(name: str) ->
     def keep(layer: nn.Module, args: Any, out: Tensor) -> None:
         seen["z"] = out
 
-    any_module: Any = module
     for path in paths:
         module.get_submodule(path).register_forward_hook(keep)
-        taps = any_module.forward_activations(*inputs)[1]
+        taps = recorded(module, *inputs)[1]
         own = [tap for key, tap in taps.items() if key.partition("].")[2] == path or key == path]
         z, convs = seen["z"], seen["z"].ndim == 4
         for member, tap in enumerate(own):
-            mine = z[member] if len(own) > 1 else z.flatten(0, 1) if name == "gpt" else z
-            units = tap.mT if name == "vit" else tap
-            torch.testing.assert_close(units, naive.fourier(mine, 1 if convs else -1))
-            one, two = units.chunk(2, 1 if convs else -1)
+            mine = z[member] if len(own) > 1 else z.flatten(0, -2) if name in ("gpt", "vit") else z
+            torch.testing.assert_close(tap, naive.fourier(mine, 1 if convs else -1))
+            one, two = tap.chunk(2, 1 if convs else -1)
             torch.testing.assert_close(one**2 + two**2, torch.ones_like(one))
         assert own
         assert [t.shape for t in found[1].values()] == [t.shape for t in taps.values()]

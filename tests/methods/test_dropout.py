@@ -9,9 +9,9 @@ from torch import Tensor, nn
 import rlplast
 from rlplast.agents.sac_networks import Actor, TrunkSpec
 from rlplast.core.rng import derive_seed
-from rlplast.supervised.models import model_taps
 from tests.agents.toy_env import advanced, dqn
 from tests.methods.unit_nets import NETS, Trained, normal
+from tests.models import recorded
 from tests.naive import dropping as naive
 from tests.supervised.small_models import build, images
 
@@ -89,7 +89,7 @@ def test_a_frozen_layer_drops_nothing_and_the_head_on_it_does() -> None:
     module = build("mlp", freeze=["fc1", "fc2"])
     assert rlplast.replace_layers(module, "dropout", p=0.4) == ["fc2", "head"]
     x, seed = images("mlp"), derive_seed(derive_seed(0, "layers", "dropout", "model"), "fc2")
-    features = model_taps(module, x)[1]["fc2"]
+    features = recorded(module, x)[1]["fc2"]
     dropped = features * naive.mask(features.shape, 0.4, 0, seed)
     head = module.get_submodule("head")
     expected = nn.functional.linear(dropped, head.weight, head.bias)

@@ -78,11 +78,11 @@ def test_a_dqn_counts_anew_from_each_copy_to_its_target(monkeypatch: pytest.Monk
     agent = dqn(2, total="96 env_steps", target_every=16)
     hooks = hooked(agent, {"method": "restart_steps", "every": "16 env_steps"})
     seen: list[tuple[bool, float]] = []  # of each update: whether the target is new, and t
-    sync, learn, new = agent._sync_target, agent.learn, [True]
+    sync, learn, new = agent.follow, agent.learn, [True]
 
-    def synced() -> None:
+    def synced(*args: Any) -> None:
         new.append(True)
-        sync()
+        sync(*args)
 
     def learned(*args: Any, **options: Any) -> Any:
         found = learn(*args, **options)
@@ -91,7 +91,7 @@ def test_a_dqn_counts_anew_from_each_copy_to_its_target(monkeypatch: pytest.Monk
         new.clear()
         return found
 
-    monkeypatch.setattr(agent, "_sync_target", synced)
+    monkeypatch.setattr(agent, "follow", synced)
     monkeypatch.setattr(agent, "learn", learned)
     run(agent, hooks, 90)
     assert sum(fresh for fresh, _ in seen) > 3

@@ -12,6 +12,7 @@ from rlplast.agents.networks import Architecture, QNetwork
 from rlplast.agents.sac_networks import Actor, Critic, TrunkSpec
 from rlplast.gpt.model import GPT, GPTModelConfig
 from tests.methods.unit_nets import NETS, Trained, normal
+from tests.models import recorded
 from tests.naive import unit_features as naive
 
 HEADS = {"mlp": "4", "conv": "10", "conv_batchnorm": "10", "residual": "head", "stacked": "head"}
@@ -57,14 +58,14 @@ def test_networks_of_sac_compute_it_for_each_member_and_head(trunk: str) -> None
     obs, action = normal(6, 5), normal(6, 2, seed=1)
     values = expected(critic, "head", obs, action).squeeze(-1)
     heads = [expected(actor, head, obs) for head in ("mean", "log_std")]
-    taps = critic.forward_activations(obs, action)[1]
+    taps = recorded(critic, obs, action)[1]
     assert install(actor) == ["mean", "log_std"]
     assert install(critic) == ["head"]
     torch.testing.assert_close(critic(obs, action), values)
     mean, log_std = actor(obs)
     torch.testing.assert_close(mean, heads[0])
     torch.testing.assert_close(log_std, -10 + 6 * (heads[1].tanh() + 1))
-    for name, tap in critic.forward_activations(obs, action)[1].items():
+    for name, tap in recorded(critic, obs, action)[1].items():
         assert torch.equal(tap, taps[name]), name  # what metrics read is not scaled
 
 

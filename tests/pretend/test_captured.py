@@ -26,7 +26,6 @@ from rlplast.run import api
 from rlplast.run.build import build
 from rlplast.run.config_file import read_config
 from rlplast.training.checkpoint import network_tensors
-from rlplast.training.trainable import attach
 from tests.cases import CASES
 from tests.every_kind import KINDS, small_run
 from tests.marks import optimizers
@@ -119,7 +118,7 @@ def trained(
     config = accelerated(config, accelerate)
     agent: Any
     agent, hooks = build(read_config(config, {}))
-    attach(agent, hooks)
+    agent.attach(hooks)
     replays, waits = 0, Counter[str]()
     while agent.clock.updates < UPDATES:
         before = agent.clock

@@ -15,8 +15,9 @@ import rlplast
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.blocks import Block
 from rlplast.core.rng import torch_stream
-from rlplast.supervised.models import MODELS, ModelConfig, build_model, model_taps
+from rlplast.supervised.models import MODELS, ModelConfig, build_model, nonlinearities
 from tests.methods.nets import randomise
+from tests.models import recorded
 from tests.refused import check_refused
 from tests.supervised.small_models import CLASSES, OURS, SMALL, build, images, library, network
 
@@ -61,12 +62,13 @@ def test_a_model_gives_logits_and_every_parameter_a_gradient_and_is_drawn_from_t
     if name not in OURS:
         return
     module.eval()
-    logits, taps = model_taps(module, images(name))
+    logits, taps = recorded(module, images(name))
     assert torch.equal(logits, module(images(name)))
     assert list(taps) == TAPS[name]
     for key, tap in taps.items():
         layer = module.get_submodule(key)
-        assert tap.shape[:2] == (4, layer.weight.shape[0]), key
+        tokens = module.pos_embed.shape[1] if "it_tiny" in name else 1
+        assert tap.shape[:2] == (4 * tokens, layer.weight.shape[0]), key
         if "it_tiny" not in name:
             assert tap.min() == 0 and tap.max() > 0, key  # after the ReLU
 
@@ -86,7 +88,7 @@ def test_taps_of_a_chain_are_what_a_hand_written_forward_finds() -> None:
         h = F.max_pool2d(h, 2)
     fc = module.get_submodule("fc1"), module.get_submodule("head")
     expected["fc1"] = (h.flatten(1) @ fc[0].weight.T + fc[0].bias).clamp(min=0)
-    logits, taps = model_taps(module, x)
+    logits, taps = recorded(module, x)
     for key, value in expected.items():
         torch.testing.assert_close(taps[key], value)
     torch.testing.assert_close(logits, expected["fc1"] @ fc[1].weight.T + fc[1].bias)
@@ -103,8 +105,7 @@ def test_tokens_of_foreign_models_are_moved_behind_the_units() -> None:
 
     module, x = Tokens(), torch.ones(3, 7, 4)
     for training in (True, False):
-        logits, taps = model_taps(module.train(training), x)
-        assert torch.equal(logits, module(x))
+        taps = nonlinearities(module.train(training), x)
         assert torch.equal(taps["act"], F.gelu(module.fc(x)).transpose(1, 2))
         assert module.act.training is training and not module.act._forward_hooks
 
@@ -164,7 +165,7 @@ def test_laws_of_a_config_hold_for_every_layer(name: str) -> None:
 def test_an_mlp_with_tanh_is_its_layers_one_by_one() -> None:
     module = build("mlp", activation="tanh")
     x = images("mlp")
-    logits, taps = model_taps(module, x)
+    logits, taps = recorded(module, x)
     fc1, fc2, head = (module.get_submodule(n).parameters() for n in ("fc1", "fc2", "head"))
     first = torch.tanh(F.linear(x.flatten(1), *fc1))
     second = torch.tanh(F.linear(first, *fc2))

@@ -123,7 +123,7 @@ def test_tasks_and_probes_are_those_of_the_seed():
 def test_a_kind_whose_streams_know_no_continuations_says_so():
     config = small_run("dqn", {}, **QUIET) | {"continuation": 2}
     with (
-        mock.patch("rlplast.agents.agent.Streams", lambda seed, continuation: Streams(seed)),
+        mock.patch("rlplast.training.trainable.Streams", lambda seed, continuation: Streams(seed)),
         pytest.raises(ConfigError, match="continuation = 2"),
     ):
         build(api.read_config(config))

@@ -53,8 +53,11 @@ class Reader(ABC):
         modules = [n.module for each in networks for n in (each, *each.followers.values())]
         return reading(*modules, **how)
 
-    @abstractmethod
-    def _activations_on(self, network: str, batch: Any) -> Activations: ...
+    def _activations_on(self, network: str, batch: Any) -> Activations:
+        handle = self.networks[network]
+        with record(handle) as activations:
+            self._outputs_on(network, batch, handle.module)
+        return activations
 
     @abstractmethod
     def _outputs_on(self, network: str, batch: Any, module: nn.Module) -> Tensor | None: ...

@@ -1,7 +1,8 @@
-"""Activations of somebody else's forward passes, read by forward hooks."""
+"""Activations of forward passes, read by forward hooks."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,40 +13,37 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.network.network import Network
-from rlplast.core.network.units import ActivationPoint, UnitGroup
+from rlplast.core.network.units import ActivationPoint
 
-__all__ = ["Recorder", "WithWeights", "check_norms", "record"]
+__all__ = ["Keep", "Recorder", "WithWeights", "check_norms", "record"]
 
 
 class Recorder:
-    """Keeps the activations of a network's units during its forward passes.
+    """Keeps the activations of a network during its forward passes, while it is `on`.
 
     Of several passes the samples are joined: micro-batches of one update count together. A pass
     that gradient checkpointing repeats counts once. With `training_only` only passes count that
-    gradients flow through.
+    gradients flow through. Compiled code records what was to be recorded when it was compiled.
     """
 
-    def __init__(self, network: Network, training_only: bool = False) -> None:
-        groups = [g for g in network.units().groups if g.point is not None]
-        if not groups:
+    def __init__(self, network: Network, training_only: bool = False, on: bool = True) -> None:
+        names: dict[ActivationPoint, list[str]] = {}
+        for name, point in network.units().points().items():
+            names.setdefault(point, []).append(name)
+        if not names:
             raise NothingToEdit(f"network {network.name!r} has no units with activations")
-        self.training_only = training_only
-        self.on = True
+        self.training_only, self.on = training_only, on
         self._found: dict[str, list[Tensor]] = {}
-        self._forward: set[str] = set()  # groups that were seen outside a backward pass
-        points: dict[ActivationPoint, list[UnitGroup]] = {}
-        for group in groups:
-            points.setdefault(group.point, []).append(group)  # type: ignore[arg-type]
+        self._forward: set[str] = set()  # names that were seen outside a backward pass
         self._handles = [
             network.module.get_submodule(point.path).register_forward_hook(
-                partial(self._keep, point, [g.name for g in at_point])
+                Keep(self, point, at_point)
             )
-            for point, at_point in points.items()
+            for point, at_point in names.items()
         ] + check_norms(network)
 
-    def _keep(
-        self, point: ActivationPoint, names: list[str], module: nn.Module, args: Any, out: Any
-    ) -> None:
+    def keep(self, point: ActivationPoint, names: list[str], out: Any, stacked: bool) -> None:
+        """Keep the activations at a point, by these names, of a module's output."""
         if not self.on or (self.training_only and not torch.is_grad_enabled()):
             return
         if not torch.compiler.is_compiling():
@@ -54,19 +52,45 @@ class Recorder:
             elif names[0] in self._forward:
                 return
         with torch.no_grad():
-            for name, value in zip(names, point.read(out), strict=True):
+            for name, value in zip(names, point.read(out, stacked), strict=True):
                 self._found.setdefault(name, []).append(value)
 
+    def of(self, module: nn.Module, *inputs: Any) -> tuple[Any, Mapping[str, Tensor]]:
+        """Return what a module gives for inputs, and the activations of this pass alone."""
+        self.on = True
+        output = module(*inputs)
+        self.on = False
+        return output, self.take()
+
     def take(self) -> Mapping[str, Tensor]:
-        """Return what was recorded since the last call, (samples, units, …) by group."""
+        """Return what was recorded since the last call, (samples, units, …) by name."""
         taken, self._found = self._found, {}
-        self._forward.clear()
+        if not torch.compiler.is_compiling():
+            self._forward.clear()
         return {name: v[0] if len(v) == 1 else torch.cat(v) for name, v in taken.items()}
 
     def stop(self) -> None:
         """Take the hooks off the module."""
         for handle in self._handles:
             handle.remove()
+
+
+@dataclass(eq=False)
+class Keep:
+    """The hook of a `Recorder` at one point. A copy of a module's has the same recorder."""
+
+    recorder: Recorder
+    point: ActivationPoint
+    names: list[str]  # one per member of a stacked layer
+
+    def __call__(self, module: nn.Module, args: Any, out: Any) -> None:
+        """Keep a pass: of all members, or of the one that is named after the input."""
+        one = self.point.members > 0 and len(args) > 1
+        names = [self.names[args[1]]] if one else self.names
+        self.recorder.keep(self.point, names, out, not one)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Keep":
+        return self
 
 
 def check_norms(network: Network) -> list[Any]:
@@ -106,8 +130,7 @@ def record(network: Network) -> Iterator[dict[str, Tensor]]:
         A mapping of group → activations (samples, units, …), for `Hooks.step(activations=...)`. It
         is filled when the block ends.
     """
-    if not torch.compiler.is_compiling():
-        network.refresh()
+    network.refresh()
     recorder = Recorder(network)
     activations: dict[str, Tensor] = {}
     try:

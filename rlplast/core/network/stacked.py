@@ -18,7 +18,7 @@ __all__ = ["StackedLayerNorm", "StackedLinear", "computed"]
 
 def computed(layer: Any, x: Tensor, member: int | None) -> Tensor:
     """Return a layer's output, or that of one member of a stacked layer."""
-    return layer(x) if member is None else layer.member(x, member)
+    return layer(x) if member is None else layer(x, member)
 
 
 class StackedLinear(nn.Module):
@@ -60,18 +60,19 @@ class StackedLinear(nn.Module):
             for role in ("weight", "bias")
         ]
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return (members, batch, d_out), of (members, batch, d_in) or (batch, d_in) for all."""
+    def forward(self, x: Tensor, member: int | None = None) -> Tensor:
+        """Return (members, batch, d_out), of (members, batch, d_in) or (batch, d_in) for all.
+
+        Of one member it is (batch, d_out), of (batch, d_in).
+        """
+        if member is not None:
+            return affine(x, self.weight[member], None if self.bias is None else self.bias[member])
         if x.ndim not in (2, 3) or (x.ndim == 3 and x.shape[0] != self.members):
             raise ValueError(
                 f"StackedLinear got input of shape {tuple(x.shape)}: allowed is "
                 f"({self.members}, batch, {self.d_in}) or (batch, {self.d_in})"
             )
         return self.affine(x.expand(self.members, *x.shape[-2:]), self.weight)
-
-    def member(self, x: Tensor, index: int) -> Tensor:
-        """Return the output of one member, (batch, d_out), of (batch, d_in)."""
-        return affine(x, self.weight[index], None if self.bias is None else self.bias[index])
 
     def affine(self, x: Tensor, weight: Tensor) -> Tensor:
         """Return x Wᵀ + b of every member, of (members, batch, d_in), for a weight in its place."""
@@ -107,11 +108,14 @@ class StackedLayerNorm(nn.Module):
             for tensor, role in (("weight", "scale"), ("bias", "shift"))
         ]
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, member: int | None = None) -> Tensor:
         """Return the input, (members, batch, dim), normalised, scaled and shifted, in its own type.
 
-        Half precision is widened to float32 first and rounded once, at the end.
+        Half precision is widened to float32 first and rounded once, at the end. Of one member the
+        input is float32 (batch, dim).
         """
+        if member is not None:
+            return F.layer_norm(x, (self.dim,), self.weight[member], self.bias[member], self.eps)
         if x.ndim != 3 or x.shape[0] != self.members:
             raise ValueError(
                 f"StackedLayerNorm got input of shape {tuple(x.shape)}: allowed is "
@@ -120,10 +124,6 @@ class StackedLayerNorm(nn.Module):
         wide = x if x.dtype == torch.float64 else x.float()
         normed = F.layer_norm(wide, (self.dim,), eps=self.eps)
         return torch.addcmul(self.bias[:, None], normed, self.weight[:, None]).to(x.dtype)
-
-    def member(self, x: Tensor, index: int) -> Tensor:
-        """Return the output of one member, (batch, dim), of float32 (batch, dim)."""
-        return F.layer_norm(x, (self.dim,), self.weight[index], self.bias[index], self.eps)
 
     def extra_repr(self) -> str:
         """Return the sizes."""

@@ -62,6 +62,7 @@ def find_units(
     for block in blocks:
         by_path.setdefault(block.path, []).append(block)
     groups: list[UnitGroup] = []
+    others = dict(getattr(module, "stream_activations", dict)())
     tied = _tied(module)
     found = [_with_own(module, each) for each in found]
     for each in found:
@@ -71,6 +72,8 @@ def find_units(
             raise ConfigError(f"declared units of {path}: {problem}")
         if problem is not None:
             refused[path] = problem
+            if _gives_twice(module.get_submodule(path)) is not None:
+                others |= {g.name: g.point for g in _groups_of(module, each, by_path) if g.point}
             continue
         refused.pop(path, None)
         groups += _groups_of(module, each, by_path)
@@ -79,7 +82,8 @@ def find_units(
     known = {p for p, m in module.named_modules() if is_matrix(m)} - named
     for path in sorted(known):
         refused.setdefault(path, "its outputs are the network's, or go into a residual stream")
-    return UnitMap(tuple(groups), refused, frozenset(untraced & refused.keys()), frozenset(heads))
+    unknown = frozenset(untraced & refused.keys())
+    return UnitMap(tuple(groups), refused, unknown, frozenset(heads), others)
 
 
 def _join(*parts: str) -> str:

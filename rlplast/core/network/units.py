@@ -125,14 +125,17 @@ class ActivationPoint:
     norms: tuple[str, ...] = ()
     nonlinearity: str | None = None
 
-    def read(self, output: Tensor) -> list[Tensor]:
-        """Return activations (samples, units, …) of a module's output, one per member."""
+    def read(self, output: Tensor, stacked: bool = True) -> list[Tensor]:
+        """Return activations (samples, units, …) of a module's output, one per member.
+
+        Of a stacked layer it has all members, or, if it is not `stacked`, one.
+        """
         value = output.detach()
         for step in self.steps:
             value = step(value)
         if self.units and value.ndim == 2:
             value = value.unflatten(1, (self.units, -1))
-        members = list(value) if self.members else [value]
+        members = list(value) if self.members and stacked else [value]
         return [m.flatten(0, -2) if m.ndim > 2 and not self.units else m for m in members]
 
 
@@ -200,9 +203,16 @@ class UnitMap:
         refused: layer → why its outputs are no units.
         untraced: those whose module cannot be traced: they may have units.
         heads: layers that give the network's outputs, as far as the network can be traced.
+        others: where activations can be read that are no units, by name: of layers that give each
+            output twice, and of a stream (``stream_activations()`` of the module).
     """
 
     groups: tuple[UnitGroup, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     untraced: frozenset[str] = frozenset()
     heads: frozenset[str] = frozenset()
+    others: Mapping[str, ActivationPoint] = field(default_factory=dict)
+
+    def points(self) -> dict[str, ActivationPoint]:
+        """Return where all activations can be read, by name."""
+        return {g.name: g.point for g in self.groups if g.point is not None} | dict(self.others)

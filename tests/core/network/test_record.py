@@ -3,7 +3,6 @@
 import pickle
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
 
 import pytest
 import torch
@@ -11,26 +10,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import rlplast
+from rlplast.agents import networks, simba_v2, trunks
 from rlplast.core.errors import NothingToEdit
 from rlplast.core.network.network import Network
 from rlplast.core.network.record import Recorder, record
 from rlplast.core.network.units import UnitSpec
 from rlplast.core.rng import preserve_global_rng
-from rlplast.supervised.models import model_taps
+from rlplast.gpt import model
 from tests.core.network.own import OWN, drawn, own
 from tests.methods.nets import randomise
-from tests.models import FAMILIES, build, data
-from tests.supervised.small_models import OURS, images
-from tests.supervised.small_models import build as build_classifier
+from tests.models import FAMILIES, build, data, recorded
 
 Taps = dict[str, Tensor]
-
-
-def recorded(module: nn.Module, *x: Tensor, **options: Any) -> Taps:
-    with record(Network("net", module, **options)) as found:
-        assert found == {}
-        module(*x)
-    return found
 
 
 class Form(nn.Module):
@@ -71,7 +62,7 @@ FORMS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] 
 def test_activations_are_those_after_the_nonlinearity() -> None:
     for form, (step, expected) in FORMS.items():
         module = randomise(Form(step), 0)
-        found = recorded(module, X)
+        found = recorded(module, X)[1]
         a = expected(module.a(X))
         assert list(found) == ["a", "b"], form
         assert torch.equal(found["a"], a), form
@@ -86,7 +77,7 @@ def test_activations_behind_a_norm_are_those_of_the_pass_itself() -> None:
         module.norm.running_var.abs_()  # type: ignore[union-attr, operator]
         twin = randomise(Form(nn.ReLU(), nn.BatchNorm1d(8)), 0).train(training)
         twin.load_state_dict(module.state_dict())
-        found = recorded(module, X)
+        found = recorded(module, X)[1]
         assert torch.equal(found["a"], twin.norm(twin.a(X)).relu())
         state = module.state_dict()
         assert all(torch.equal(t, state[n]) for n, t in twin.state_dict().items())  # moved once
@@ -122,17 +113,17 @@ def test_channels_come_second_however_they_are_laid_out() -> None:
 
     x = drawn(4, 2, 6, 6)
     module = flat_norm()
-    found = recorded(module, x)["0"]
+    found = recorded(module, x)[1]["0"]
     assert found.shape == (4, 3, 16)
     assert torch.equal(found.flatten(1), flat_norm_of(module, x))
     pooled = nn.Sequential(
         nn.Conv2d(2, 3, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2)
     )
-    assert torch.equal(recorded(pooled, x)["0"], F.max_pool2d(pooled[0](x), 2).relu())
+    assert torch.equal(recorded(pooled, x)[1]["0"], F.max_pool2d(pooled[0](x), 2).relu())
     late = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Tanh(), nn.Linear(48, 2))
-    assert torch.equal(recorded(late, x)["0"], late[0](x).tanh())
+    assert torch.equal(recorded(late, x)[1]["0"], late[0](x).tanh())
     lone = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Conv2d(3, 2, 4))
-    assert recorded(lone, x)["0"].shape == (4, 3, 4, 4)
+    assert recorded(lone, x)[1]["0"].shape == (4, 3, 4, 4)
 
 
 def flat_norm_of(module: nn.Module, x: Tensor) -> Tensor:
@@ -155,21 +146,26 @@ def test_what_lies_between_is_pooling_and_dropout_and_can_be_pickled() -> None:
 
 
 @torch.no_grad()
-def test_taps_of_our_networks_are_their_activations() -> None:
+def test_taps_of_our_networks_are_what_their_nonlinearities_give(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[Tensor] = []
+
+    def noted(layer: nn.Module, z: Tensor, nonlinearity: Callable[[Tensor], Tensor]) -> Tensor:
+        given.append(nonlinearity(z).clone())
+        return nonlinearity(z)
+
+    for place in (networks, trunks, simba_v2, model):
+        monkeypatch.setattr(place, "activated", noted)
     for which in OWN:
         module, x = own(which)
         randomise(module, 0, std=0.3)
-        found, (_, taps) = recorded(module, *x), module.forward_activations(*x)
-        assert found.keys() == taps.keys(), which
-        assert all(torch.equal(found[name], tap) for name, tap in taps.items()), which
-    for which in OURS:
-        module, x = build_classifier(which).eval(), images(which)
-        found, (_, taps) = recorded(module, x), model_taps(module, x)
-        for key, value in found.items():
-            tap = taps[key]
-            if "it_tiny" in which:  # (n, units, tokens) there, (n·tokens, units) here
-                tap = tap.mT.flatten(0, 1)
-            torch.testing.assert_close(value, tap, msg=f"{which} {key}")
+        given.clear()
+        found = recorded(module, *x)[1]
+        expected = [m for a in given for m in (a if "critic" in which else [a])]
+        assert len(found) == len(expected), which
+        for value, activations in zip(found.values(), expected, strict=True):
+            assert torch.equal(value.flatten(), activations.flatten()), which
 
 
 def test_a_recorded_pass_trains_bit_for_bit_as_another() -> None:
@@ -211,7 +207,7 @@ def test_passes_of_one_update_are_joined_and_taken_once() -> None:
 
 def test_recorded_activations_are_detached_and_of_declared_units_too() -> None:
     module = build("mlp")
-    found = recorded(module, data("mlp")[0], units=[UnitSpec("2", ("4",), nonlinearity=F.silu)])
+    found = recorded(module, data("mlp")[0], units=[UnitSpec("2", ("4",), nonlinearity=F.silu)])[1]
     assert list(found) == ["2"]
     assert not found["2"].requires_grad
     with torch.no_grad():
