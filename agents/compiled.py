@@ -13,7 +13,7 @@ from rlplast.core.device import compile_options, uses_gpu
 from rlplast.core.errors import ConfigError
 from rlplast.core.fast.linear import compiled_calls
 from rlplast.core.method.listing import listed_method, row_implements
-from rlplast.core.network.own import is_factory
+from rlplast.core.network.factory import is_factory
 from rlplast.training.kinds import get_kind
 
 __all__ = ["CompiledUpdate", "chosen", "compiles_updates"]

@@ -17,9 +17,9 @@ from rlplast.core.fast.graphs import graphs_of
 from rlplast.core.method.context import Activations
 from rlplast.core.method.install import install_methods
 from rlplast.core.method.readings import Reader
+from rlplast.core.network.factory import is_factory
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import zero_all
-from rlplast.core.network.own import is_factory
 from rlplast.core.network.record import Recorder
 from rlplast.core.network.single import check_single
 from rlplast.core.rng import Streams, derive_seed, torch_stream
