@@ -206,7 +206,7 @@ class StackedLifecycleLinear(LifecycleUnits, StackedLinear):
             ),
         ]
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return every member's output, masked, shape (members, batch, d_out)."""
         y = super().forward(x)
         d = self.mask()

@@ -30,7 +30,7 @@ class NormalizedConv2d(_Normalized, nn.Conv2d):  # pyright: ignore[reportIncompa
     """A conv followed by LayerNorm over channels, height and width; scale and shift per channel."""
 
 
-class NormalizedStackedLinear(_Normalized, StackedLinear):
+class NormalizedStackedLinear(_Normalized, StackedLinear):  # pyright: ignore[reportIncompatibleMethodOverride]
     """The members of an ensemble, each followed by LayerNorm over its outputs."""
 
 

@@ -53,7 +53,7 @@ class _RememberingLinear(_Remembering, Linear):  # pyright: ignore[reportIncompa
     pass
 
 
-class _RememberingStacked(_Remembering, StackedLinear):
+class _RememberingStacked(_Remembering, StackedLinear):  # pyright: ignore[reportIncompatibleMethodOverride]
     pass
 
 
@@ -84,7 +84,7 @@ class InjectedLinear(Injected, Linear):  # pyright: ignore[reportIncompatibleMet
     """An injected linear layer."""
 
 
-class InjectedStackedLinear(Injected, StackedLinear):
+class InjectedStackedLinear(Injected, StackedLinear):  # pyright: ignore[reportIncompatibleMethodOverride]
     """The injected last layers of an ensemble's members."""
 
 

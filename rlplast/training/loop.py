@@ -388,7 +388,7 @@ class Loop:
             "measured": getattr(self.measure, "state_dict", dict)(),
             "lengths": self.folder.lengths(),
             "stage": self.stage,
-            "previous": dataclasses.asdict(self.previous),
+            "done_until": dataclasses.asdict(self._done_until(clock)),
             "best": dataclasses.asdict(self._best) if self._best else None,
             "unread": {k: v for k, v in self._unread.items() if k in self.hooks.reads()},
             "aliases": [checkpoint.aliases(n) for n in trainable.networks.values()],
@@ -448,7 +448,7 @@ class Loop:
             checkpoint.unseal_newer(self.folder.checkpoints, path)
             write_best(self.folder.checkpoints, self._best)
         distributed.barrier()  # nobody deletes what another one still reads
-        self.stage, self.previous = Stage(state["stage"]), Clock.saved(state["previous"])
+        self.stage, self.previous = Stage(state["stage"]), Clock.saved(state["done_until"])
         clock = self.trainable.clock
         self._saved = self._position(clock), self._done_until(clock), path
         self._unread = dict(state["unread"])
