@@ -132,6 +132,8 @@ def known(line: str) -> bool:
             return True
         case ["wandb", "login"] | ["wandb", "sync", _] | ["mlflow", "ui", "--backend-store-uri", _]:
             return True
+        case ["trackio", "show", "--project", _]:
+            return True
     return False
 
 
