@@ -63,7 +63,8 @@ def make(name: str, out: Path, jobs: str) -> None:
     pictures = sorted(path for pattern in CHARTS for path in report.glob(pattern))
     picture = Image.open(pictures[-1]).convert("RGB")
     picture.thumbnail((WIDTH, WIDTH))
-    picture.quantize(256).save(GALLERY / f"{slug}.png", optimize=True)
+    colours = picture.quantize(method=Image.Quantize.FASTOCTREE)  # the median cut loses thin lines
+    colours.save(GALLERY / f"{slug}.png", optimize=True)
 
 
 def smaller(name: str, path: Path) -> Path:

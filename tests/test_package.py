@@ -89,6 +89,7 @@ def test_the_sdist_has_what_it_takes_to_build_test_and_document(built: tuple[Pat
     expected |= configs() | sources("docs", ".md") | sources("docs", ".png")
     expected |= {f"src/rlplast/{path}" for path in sources("agents") | sources("envs")}
     expected |= {
+        "AGENTS.md",
         "CHANGELOG.md",
         "CITATION.cff",
         "CONTRIBUTING.md",

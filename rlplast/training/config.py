@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-Logger = Literal["tensorboard", "wandb", "mlflow"]
+Logger = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 
 
 # Ill-formed scalars and keys, and nesting without end, come out of ruamel.yaml as these.
@@ -108,7 +108,8 @@ class LogConfig(Section):
 
     Attributes:
         every: how often: a percentage of the total, or a number with a unit.
-        to: the loggers that get the lines too: tensorboard, wandb (Weights & Biases), mlflow.
+        to: the loggers that get the lines too: tensorboard, wandb (Weights & Biases), mlflow,
+            trackio.
     """
 
     every: str = "1%"

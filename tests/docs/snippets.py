@@ -9,7 +9,7 @@ __all__ = ["BLOCKS", "DOCS", "PAGES", "ROOT", "Block"]
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "AGENTS.md", *sorted(DOCS.rglob("*.md"))]
 _FENCE = re.compile(r"( *)```(\w*)$")
 _FILE = re.compile(r"`([\w.]+)`[.:]$")
 _NOT_RUN = re.compile(r"<!-- not run: (.+) -->$")

@@ -109,8 +109,9 @@ def test_the_command_of_the_tutorial_on_methods_runs(
 def known(line: str) -> bool:
     """Return whether a line that is no command of rlplast's names what there is."""
     match shlex.split(line, comments=True):
-        case ["make", target]:
-            return f"\n{target}:" in (ROOT / "Makefile").read_text()
+        case ["make", *targets]:
+            text = (ROOT / "Makefile").read_text()
+            return all(f"\n{target}:" in text for target in targets)
         case ["pip", "install", *options]:
             extras = re.findall(r"\[([\w,]+)\]", options[-1])
             return options[-2] == "-e" and set(",".join(extras).split(",")) <= {*EXTRAS, ""}
@@ -131,6 +132,8 @@ def known(line: str) -> bool:
         case ["for", *_] | ["done"] | ["tensorboard", "--logdir", _]:
             return True
         case ["wandb", "login"] | ["wandb", "sync", _] | ["mlflow", "ui", "--backend-store-uri", _]:
+            return True
+        case ["trackio", "show", "--project", _]:
             return True
     return False
 

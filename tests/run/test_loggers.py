@@ -1,4 +1,4 @@
-"""TensorBoard, Weights & Biases and MLflow, offline: what a run's lines become there."""
+"""TensorBoard, Weights & Biases, MLflow and Trackio, offline: what a run's lines become there."""
 
 import json
 import random
@@ -28,8 +28,11 @@ Series = list[tuple[int, float]]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def offline() -> Iterator[None]:
+def offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRACKIO_DIR", str(tmp_path_factory.mktemp("trackio")))  # read on import
+        for name in ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL"):
+            patch.delenv(name, raising=False)
         patch.setenv("WANDB_MODE", "offline")
         patch.setenv("WANDB_SILENT", "true")
         for name in ("WANDB_PROJECT", "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
@@ -49,9 +52,9 @@ def plain(run_of: Callable[[str], Path]) -> Path:
 
 @pytest.fixture(scope="module")
 def logged(offline: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same one with all three, killed after a checkpoint and resumed; a study's cell."""
+    """The same one with all, killed after a checkpoint and resumed; a study's cell."""
     folder = tmp_path_factory.mktemp("loggers") / "logged"
-    given = config("tensorboard", "wandb", "mlflow")
+    given = config("tensorboard", "wandb", "mlflow", "trackio")
     with pytest.raises(Killed):
         api.train(given, folder, observer=at_step(AFTER_A_CHECKPOINT, kill), study=STUDY)
     assert api.resume(folder).info["status"] == "done"
@@ -90,6 +93,21 @@ def mlflow_of(store: str, name: str) -> tuple[Any, Any]:
 def mlflow_series(store: str, name: str, key: str) -> Series:
     client, found = mlflow_of(store, name)
     return [(m.step, m.value) for m in client.get_metric_history(found.info.run_id, key)]
+
+
+def trackio_rows(run: Path) -> list[dict[str, Any]]:
+    from trackio.sqlite_storage import SQLiteStorage
+
+    return SQLiteStorage.get_logs("rlplast", trackio_name(run))
+
+
+def trackio_name(run: Path) -> str:
+    identity = json.loads((run / "run.json").read_text())["id"]
+    return f"{run.name}-{identity[:8]}"
+
+
+def trackio_series(run: Path, key: str) -> Series:
+    return [(row["step"], row[key]) for row in trackio_rows(run) if key in row]
 
 
 # Training does not notice.
@@ -216,6 +234,27 @@ def test_value_that_is_not_finite_is_left_out_of_mlflow(tmp_path: Path, shared: 
     assert run.data.metrics == {"updates": 2.0, "good": 1.0, "size ___": 3.0}
 
 
+# Trackio.
+
+
+def test_trackio_has_every_line_and_receipt_once_in_order(logged: Path) -> None:
+    for key in ("train/loss", "eval/accuracy", "metric/srank/model"):
+        assert trackio_series(logged, key) == series(logged, key)
+    assert [step for step, _ in trackio_series(logged, "receipt/fire/model/sfe")] == fired(logged)
+    rows = trackio_rows(logged)
+    assert len(rows) == len(lines(logged, "metrics")) + len(lines(logged, "receipts"))
+    assert all(row["step"] == row["updates"] for row in rows)
+
+
+def test_trackio_run_has_config_and_group(logged: Path) -> None:
+    import trackio
+
+    runs = {run.name: run for run in trackio.Api().runs("rlplast")}
+    stored = runs[trackio_name(logged)].config
+    assert stored is not None and stored["_Group"] == "trial"
+    assert stored["optimizer"]["lr"] == 3e-3 and stored["study"] == STUDY
+
+
 # Failures, and a run that was branched.
 
 
@@ -226,7 +265,7 @@ def test_branched_run_is_shown_from_its_start_though_the_first_start_failed(
 
     prefix, arm, stop = tmp_path / "prefix", tmp_path / "arm", (Time(12, "updates"),)
     api.train(config(), prefix, until=stop)
-    api.branch(prefix, arm, api.read_config(config("wandb", "mlflow")), stop, STUDY)
+    api.branch(prefix, arm, api.read_config(config("wandb", "mlflow", "trackio")), stop, STUDY)
 
     def fail(**given: Any) -> None:
         (Path(given["dir"]) / "wandb").mkdir()
@@ -244,12 +283,14 @@ def test_branched_run_is_shown_from_its_start_though_the_first_start_failed(
     history = wandb_files.history(arm)
     assert [(r["updates"], r["train/loss"]) for r in history if "train/loss" in r] == expected
     assert mlflow_series(shared, "arm", "train/loss") == expected
+    assert trackio_series(arm, "train/loss") == expected
 
 
 def test_missing_package_stops_a_run_before_its_folder_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, module in (("wandb", "wandb.sdk"), ("mlflow", "mlflow.tracking")):
+    libraries = {"wandb": "wandb.sdk", "mlflow": "mlflow.tracking", "trackio": "trackio"}
+    for name, module in libraries.items():
         monkeypatch.setitem(sys.modules, module, None)
         with pytest.raises(ConfigError, match=rf'pip install "rlplast\[{name}\]"'):
             api.train(config(name), tmp_path / "run")
