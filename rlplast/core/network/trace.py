@@ -190,7 +190,7 @@ def tried(step: Step, labels: Tensor) -> tuple[Tensor, str] | None:
     if not y.is_floating_point() or not bool((moved.sum(0) == 1).all()):
         return None
     labels = moved.argmax(0)
-    if y.numel() == x.numel() and torch.equal(y.flatten(), x.flatten()):
+    if y.numel() == x.numel() and y.dtype == x.dtype and torch.equal(y.flatten(), x.flatten()):
         return labels, "same"
     each = y.shape == x.shape and torch.allclose(rolled, y.roll(shift), 1e-4, 1e-6)
     linear = torch.allclose(y + minus, 2 * zero, 1e-4, 1e-6)

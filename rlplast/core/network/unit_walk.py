@@ -102,9 +102,9 @@ def _pass(traced: Traced, way: Way, node: Node, labels: Tensor) -> Tensor:
     if kind == "nonlinear":
         way.pass_nonlinearity(node, step)
         return after
-    # What lays entries out otherwise is not repeated where activations are read.
-    shaped = after.shape != labels.shape
-    repeated = kind == "else" or (kind == "same" and not shaped and module is None)
+    # Of what keeps entries, only a cast is repeated where activations are read.
+    shaped, cast = after.shape != labels.shape, module is None and node.target in ("float", "to")
+    repeated = kind == "else" or (kind == "same" and cast)
     past = way.nonlinearity is not None
     if kind == "draws" or (past and (repeated or shaped)):
         way.between.append(node.name)
