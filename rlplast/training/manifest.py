@@ -12,7 +12,7 @@ __all__ = ["FORMAT", "KINDS", "SENTINEL", "check", "check_seal", "manifest"]
 
 SENTINEL = "COMPLETE"
 KINDS = ("step", "best", "branch")  # of checkpoints: what their names begin with
-FORMAT = 2
+FORMAT = 3
 
 
 def manifest(folder: Path, previous: Path | None) -> dict[str, list[int]]:
