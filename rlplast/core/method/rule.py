@@ -23,7 +23,7 @@ from rlplast.core.method.inside import (
 )
 from rlplast.core.method.listing import Row
 from rlplast.core.method.method import State, carry, implements, readable
-from rlplast.core.method.readings import Inside, OwnSource, Probe
+from rlplast.core.method.readings import Inside, Probe
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.method.scope import Scope, narrowed
 from rlplast.core.network.blocks import Block
@@ -130,9 +130,6 @@ class Rule:
                 f"{self.label} reads {', '.join(needed)}: {remedy}: inputs of the model, or a "
                 "function (size, generator) → inputs"
             )
-        if "gradients" in needed and not inside and isinstance(source, OwnSource):
-            for network in self.known:
-                source.loss_of(network.name, self.label)
 
     def _set_up(self, network: Network) -> None:
         """Find what is edited in a network, and the method's state for it; or why there is none."""
