@@ -15,7 +15,7 @@ from rlplast.agents.encoders import shift
 from rlplast.agents.experience import Experience
 from rlplast.agents.off_policy_config import OffPolicyConfig
 from rlplast.agents.overestimation import Values
-from rlplast.agents.replay import Batch, Replay
+from rlplast.agents.replay import Batch, EmptyReplay, Replay
 from rlplast.agents.tasks import Tasks
 from rlplast.core.device import on_device
 from rlplast.core.errors import ConfigError
@@ -143,11 +143,11 @@ class OffPolicyAgent(Agent):
 
     def sample(self, size: int, number: int) -> Any:
         """Return a probe batch from a stream of its own, or None before there is data."""
-        replay = self.replay()
-        if replay.size == 0:
-            return None
         rng = numpy_stream(self.config.seed, "probe", number)
-        return self._batch_of(replay.sample_from(size, rng), rng)
+        try:
+            return self._batch_of(self.replay().sample_from(size, rng), rng)
+        except EmptyReplay:
+            return None
 
     def batches(self, count: int | None, size: int, number: int) -> Iterator[Any]:
         """Yield batches of the replay: `count` draws, or every transition once."""

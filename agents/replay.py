@@ -18,18 +18,17 @@ from rlplast.agents.device_frames import DeviceFrames
 from rlplast.agents.sampling import SampleWeightDecay
 from rlplast.core.batches import batch_slices
 from rlplast.core.device import on_device
-from rlplast.core.errors import ConfigError, RlplastError
+from rlplast.core.errors import ConfigError
 from rlplast.core.fast import mapped_memory
 from rlplast.envs.base import stacked_shape
 
-__all__ = ["Batch", "Replay"]
+__all__ = ["Batch", "EmptyReplay", "Replay"]
 
 # What a row holds besides its frame and its action. `discount` is 0 where the episode
 # terminated, else 1; `age` is how many earlier frames of its episode a stack ending here may
 # use; `sampleable` is false for the head and for the final observation of a truncated episode.
 _RECORD = [("reward", "<f4"), ("discount", "<f4"), ("age", "u1"), ("sampleable", "?")]
 
-_ROUNDS = 100  # of draws, times the rows for one that can be sampled: missing all is e^-100
 _TRIES = 8  # draws at once in place of one that cannot be sampled
 
 
@@ -45,6 +44,10 @@ class Batch(NamedTuple):
     reward: torch.Tensor  # [B], float32: sum of gamma^i * reward_i over the k steps
     discount: torch.Tensor  # [B], float32: gamma^k, or 0 where the episode terminated
     obs_next: torch.Tensor  # shaped like `obs`
+
+
+class EmptyReplay(ConfigError):
+    """There is no transition to sample yet."""
 
 
 class _Windows(NamedTuple):
@@ -115,7 +118,6 @@ class Replay:
         self._saving: replay_files.Saving | None = None
         self._written = np.zeros(num_envs, np.int64)
         self._cleared = np.zeros(num_envs, np.int64)  # rows written before the last `clear`
-        self._sampleable = np.zeros(num_envs, np.int64)  # rows in each ring, for `size`
         self.look_ahead(n_step, gamma)
         self._back = np.arange(frame_stack - 1, -1, -1)  # frame j of a stack is so many rows back
         self._device = torch.device(device)
@@ -148,22 +150,12 @@ class Replay:
 
     @property
     def size(self) -> int:
-        """Number of transitions that can be sampled now."""
-        oldest, head = self._oldest(), self._written - 1
-        # Only rows at a ring's two ends can be sampleable and yet unusable: the first ones may
-        # have lost frames of their stack, the last ones may miss the end of their window.
-        first = oldest[:, None] + np.arange(self._frame_stack - 1)
-        last = head[:, None] - 1 - np.arange(self._n_step - 1)
-        inside = [first < head[:, None], last >= oldest[:, None] + self._frame_stack - 1]
-        env, column = np.nonzero(np.concatenate(inside, axis=1))
-        row = np.concatenate([first, last], axis=1)[env, column]
-        unusable = self._records["sampleable"][self._at(env, row)] & ~self._windows(env, row).valid
-        return int(self._sampleable.sum() - np.count_nonzero(unusable))
+        """Number of transitions that can be sampled now; looks at all rows."""
+        return len(self._all()[0])
 
     def clear(self) -> None:
         """Forget all transitions; `start` has to follow."""
         self._cleared[:] = self._written
-        self._sampleable[:] = 0
 
     def start(self, obs: npt.NDArray[Any]) -> None:
         """Open an episode in every environment at `obs`, `[num_envs, *obs_shape]`.
@@ -198,7 +190,6 @@ class Replay:
         self._records["reward"][now] = reward
         self._records["discount"][now] = ~terminated
         self._records["sampleable"][now] = True
-        self._sampleable += 1
         age = np.minimum(self._records["age"][now].astype(np.int64) + 1, self._frame_stack - 1)
         cut = np.flatnonzero(truncated & ~terminated)
         self._write(cut, obs_final[cut], age[cut])
@@ -208,7 +199,7 @@ class Replay:
         """Draw `batch_size` transitions with replacement, into the same tensors always.
 
         Raises:
-            ConfigError: if there is nothing to sample yet.
+            EmptyReplay: if there is nothing to sample yet.
         """
         return self.sample_block(1)[0]
 
@@ -252,16 +243,12 @@ class Replay:
                 yield self.sample_from(size, rng)
             return
         self._refuse_if_empty()
-        oldest = self._oldest()
-        lengths = self._written - 1 - oldest
-        env = np.repeat(np.arange(self._num_envs), lengths)
-        row = np.concatenate([np.arange(o, o + n) for o, n in zip(oldest, lengths, strict=True)])
-        good = self._windows(env, row).valid
-        order = rng.permutation(np.flatnonzero(good))
+        env, row = self._all()
+        order = rng.permutation(len(env))
         for part in batch_slices(len(order), size):
-            chosen = order[part]
-            batch = self._new_batch(len(chosen))
-            self._gather(batch, env[chosen], row[chosen], self._windows(env[chosen], row[chosen]))
+            chosen = env[order[part]], row[order[part]]
+            batch = self._new_batch(len(chosen[0]))
+            self._gather(batch, *chosen, self._windows(*chosen))
             yield _to(batch, self._device)
 
     def actions(self) -> npt.NDArray[Any]:
@@ -315,9 +302,6 @@ class Replay:
         head = self._at(np.arange(self._num_envs), self._written - 1)
         self._records[head] = self._blank
         self._records["age"][head] = state["head_age"]
-        for env, (oldest, written) in enumerate(zip(self._oldest(), self._written, strict=True)):
-            rows = self._at(np.array(env), np.arange(oldest, written))
-            self._sampleable[env] = np.count_nonzero(self._records["sampleable"][rows])
         if not new_draws:
             for rng, saved in zip((self._rng, self._again), state["rng"], strict=True):
                 rng.bit_generator.state = saved
@@ -350,8 +334,6 @@ class Replay:
         if self._saving is not None and self._saving.active:
             self._saving.wait(envs, self._written[envs] - self._rows)
         at = self._at(envs, self._written[envs])
-        counted = self._written[envs] - self._rows >= self._cleared[envs]
-        self._sampleable[envs] -= self._records["sampleable"][at] & counted
         self._frames[at] = frames
         self._records[at] = self._blank
         self._records["age"][at] = age
@@ -378,6 +360,15 @@ class Replay:
         valid = (steps > 0) & complete & whole_stack
         return _Windows(valid, steps, reward.sum(axis=1), discount)
 
+    def _all(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return where all transitions begin."""
+        oldest = self._oldest()
+        lengths = np.maximum(self._written - 1 - oldest, 0)
+        env = np.repeat(np.arange(self._num_envs), lengths)
+        row = np.concatenate([np.arange(o, o + n) for o, n in zip(oldest, lengths, strict=True)])
+        good = self._windows(env, row).valid
+        return env[good], row[good]
+
     def _draw(
         self,
         batches: int,
@@ -398,12 +389,8 @@ class Replay:
         if len(self._draw_again(env, row, bad, again, sampling)):  # seldom: one batch at a time
             again.bit_generator.state = state
             for left in np.split(bad, np.searchsorted(bad, np.arange(size, len(env), size))):
-                drawn = 0
                 while len(left):
-                    if drawn % _ROUNDS == _ROUNDS - 1:
-                        self._refuse_if_stuck(drawn * _TRIES, len(left), size, sampling)
                     left = self._draw_again(env, row, left, again, sampling)
-                    drawn += 1
         for whole, part in zip(windows, self._windows(env[bad], row[bad]), strict=True):
             whole[bad] = part
         return env, row, windows
@@ -448,24 +435,10 @@ class Replay:
 
     def _refuse_if_empty(self) -> None:
         if self.size == 0:
-            raise ConfigError(
+            raise EmptyReplay(
                 f"replay has no transition to sample after {int(self._written.sum())} rows "
                 f"(n_step {self._n_step}, {self._num_envs} environments): add more first"
             )
-
-    def _refuse_if_stuck(
-        self, drawn: int, missing: int, count: int, sampling: SampleWeightDecay | None
-    ) -> None:
-        """Refuse to go on drawing where a row that can be sampled would have been drawn by now."""
-        rows, size = int((self._written - 1 - self._oldest()).sum()), self.size
-        weight = 1.0 if sampling is None else sampling.min
-        if drawn * max(size, 1) * weight < _ROUNDS * rows:
-            return
-        raise RlplastError(
-            f"replay drew {drawn} times and still misses {missing} of {count} transitions, though "
-            f"{size} of its {rows} rows count as transitions: its rows are damaged, or this is a "
-            "bug. Resume from an earlier checkpoint; if it comes again, report it"
-        )
 
     def _candidates(
         self, count: int, rng: np.random.Generator, sampling: SampleWeightDecay | None

@@ -14,6 +14,7 @@ from rlplast.core.clock import Time
 from rlplast.core.errors import DamagedFile, RlplastError
 from rlplast.training import checkpoint
 from rlplast.training.files import fsync, link, whole
+from rlplast.training.loop import Stage
 from rlplast.training.run_folder import LINES, write_json, write_text
 
 __all__ = ["branch_run"]
@@ -46,7 +47,8 @@ def branch_run(
     found = _newest(run)
     state = json.loads((found / "state.json").read_text())
     passed = not until or any(state["clock"][time.unit] >= time.value for time in until)
-    if state["pending"] is None and passed:  # hooks that arms do not share may have fired since
+    # Else hooks that arms do not share may have fired since.
+    if state["stage"] != Stage.STEPPED and passed:
         raise DamagedFile(
             f"{run} was trained on beyond where its arms part, to {found.name}: {_remedy(run)}"
         )

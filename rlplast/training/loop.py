@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -38,7 +39,22 @@ from rlplast.training.run_folder import RunFolder, clock_fields, near
 from rlplast.training.signals import EvaluationStopped, noted_signals
 from rlplast.training.trainable import Trainable, attach, go_to
 
-__all__ = ["Intervals", "Loop"]
+__all__ = ["Intervals", "Loop", "Stage"]
+
+
+class Stage(StrEnum):
+    """What has been done at the clock of a run, and so what is left to do there."""
+
+    START = "start"  # nothing
+    STEPPED = "stepped"  # a step; nothing that is due after it
+    EVALUATING = "evaluating"  # all before the evaluation, which a signal stopped
+    MEASURED = "measured"  # all but the hooks that read what was measured
+    DONE = "done"  # all that is due after the step
+    ENDING = "ending"  # at the end: all before the evaluation, which a signal stopped
+    ENDED = "ended"  # the end is measured and logged
+
+
+_UNFINISHED = (Stage.STEPPED, Stage.EVALUATING)
 
 
 @dataclass
@@ -57,6 +73,8 @@ class Loop:
             which a run that goes on from the checkpoint fires first. So runs whose hooks differ
             from there on can share this one (a study's prefix).
         runs: the run's id, then those of the runs it was branched from; none if not known.
+        stage: what has been done at the present clock.
+        previous: the clock before the newest step.
         latest: the newest value of each name in metrics.jsonl.
         doing: what it does at the moment, in a word, for progress bars.
     """
@@ -71,16 +89,13 @@ class Loop:
     until: tuple[Time, ...] = ()
     runs: tuple[str, ...] = ()
     latest: dict[str, float] = field(default_factory=dict)
-    started: bool = False
     doing: str = "training"
-    _logged: Clock | None = None
-    _saved: tuple[Clock | None, Path] | None = None  # the newest checkpoint, of which clock
+    stage: Stage = Stage.START
+    previous: Clock = field(default_factory=Clock)
+    _saved: tuple[tuple[int, ...], Clock, Path] | None = None  # the newest: position, done until
     _taken: checkpoint.Snapshot | None = None  # the newest snapshot
     _background: Background = field(default_factory=Background)  # writes it
     _best: Best | None = None
-    _fired_until: Clock | None = None  # up to where hooks fired, if the run was at its end
-    _pending: Clock | None = None  # the clock before a step after which nothing was done yet
-    _stopped: bool = False  # or everything but the evaluation, which a signal stopped
     _unread: dict[str, float] = field(default_factory=dict)  # measured, not yet shown to hooks
     _seconds: float = 0.0
     _cpu_seconds: float = 0.0
@@ -111,31 +126,30 @@ class Loop:
         self._cpu_since = time.process_time()
         getattr(self.observer, "begins", lambda loop: None)(self)
         with noted_signals() as signals, self._background:
-            if not self.started:
-                self.started = True
-                self._checkpoint()
-                self._settle()  # one precedes the first update
+            if self.stage is Stage.START:
+                self._checkpoint()  # one precedes the first update
+                self._settle()
                 self._fired(self.hooks.fire(None, trainable.clock))
-            if self._stopped and self._pending is None:  # at an end that may have moved since
+                self.stage = Stage.DONE
+            elif self.stage is Stage.ENDING:  # at an end that may have moved since
                 self._end(signals)
-            if self._fired_until is not None:  # what fell on the end of the run before it grew
-                self._fired(self.hooks.fire(self._fired_until, trainable.clock))
-                self._fired_until = None
-            if self._unread and not self._stopped:
+            elif self.stage is Stage.MEASURED:
                 self._observe(trainable.clock)
-            while self._pending is not None or not self.done():
-                if self._pending is None:
-                    self._pending = trainable.clock
+                self.stage = Stage.DONE
+            self._fired(self.hooks.fire_what_fell_on_end(trainable.clock))
+            while self.stage in _UNFINISHED or not self.done():
+                if self.stage not in _UNFINISHED:
+                    self.previous = trainable.clock
                     self._step()
+                    self.stage = Stage.STEPPED
                 if any(trainable.clock[time.unit] >= time.value for time in self.until):
                     self._checkpoint()
                     self._settle()
                     return
-                previous, self._pending = self._pending, None
                 try:
-                    self._after_step(previous, trainable.clock)
+                    self._after_step(self.previous, trainable.clock)
                 except EvaluationStopped:
-                    self._pending, self._stopped = previous, True
+                    self.stage = Stage.EVALUATING
                 self.observer(self)
                 self._background.check()
                 # All ranks stop at one step.
@@ -147,13 +161,14 @@ class Loop:
     def _end(self, signals: list[int]) -> None:
         """Measure, evaluate, log and save the end of the run."""
         clock, every, best = self.trainable.clock, self.intervals, False
-        if self._logged != clock:  # not if resumed from the very end
+        if self.stage is not Stage.ENDED:
             try:
                 best = self._measure(clock, every.metrics is not None, every.evaluate is not None)
             except EvaluationStopped:
-                self._stopped = True
+                self.stage = Stage.ENDING
                 self._interrupt(max(signals))
             self._log(clock)
+            self.stage = Stage.ENDED
         self._unread = {}  # nothing fires at the end
         self._checkpoint(best)
         self._settle()
@@ -195,10 +210,11 @@ class Loop:
 
     def _after_step(self, previous: Clock, clock: Clock) -> None:
         every = self.intervals
-        if not self._stopped:
+        if self.stage is Stage.STEPPED:
             self._fired(self.hooks.fire(previous, clock))
         if clock[self.total.unit] >= self.total.value:
-            return  # run() looks at the end, once no update is owed any more
+            self.stage = Stage.DONE  # run() looks at the end, once no update is owed any more
+            return
         schedules = (every.metrics, every.evaluate, every.log, every.checkpoint, every.keep_every)
         metrics, evaluate, log, save, keep = (is_due(s, previous, clock) for s in schedules)
         due = save or keep
@@ -209,11 +225,13 @@ class Loop:
         best = self._measure(clock, metrics, evaluate)
         if log:
             self._log(clock)
+        self.stage = Stage.MEASURED
         first = best and len(self.hooks.conditional) > 0  # save what was evaluated, as it was
         if first:
             self._checkpoint(best, due)
         if metrics or evaluate or log:
             self._observe(clock)
+        self.stage = Stage.DONE
         if (due or best) and not first:
             self._checkpoint(best, due)
 
@@ -232,8 +250,7 @@ class Loop:
 
     def _measure(self, clock: Clock, metrics: bool, evaluate: bool) -> bool:
         """Measure and evaluate; return whether this is the best evaluation so far."""
-        metrics = metrics and not self._stopped
-        self._stopped = False
+        metrics = metrics and self.stage not in (Stage.EVALUATING, Stage.ENDING)  # once
         if metrics and distributed.rank() == 0:
             with preserve_global_rng(), self._does("measuring"):
                 self._write(clock, self.measure(self.trainable, _number(clock)))
@@ -250,7 +267,6 @@ class Loop:
         return best is not None
 
     def _log(self, clock: Clock) -> None:
-        self._logged = clock
         self._receipts(self.hooks.flush(clock))
         values = self.trainable.metrics()
         for name, value in values.items():
@@ -297,17 +313,14 @@ class Loop:
         """Save the state as it is, unless that is done, and prune; `_settle` waits for it."""
         self._background.wait()
         clock, root, taken = self.trainable.clock, self.folder.checkpoints, None
-        if self._saved is None or self._saved[0] != clock:
-            # Of one clock, before and after what is due.
-            settled = int(self._pending is None and not self._stopped)
-            counts = clock[self.total.unit], clock.updates, clock.env_steps, clock.phase
-            position = (*counts, settled)
-            kind = "branch" if not settled else "step" if due else "best"
+        position = self._position(clock)
+        if self._saved is None or self._saved[0] != position:
+            kind = "branch" if not position[-1] else "step" if due else "best"
             path = self._path(position, kind)
             if best and self._best is not None:
                 self._best = dataclasses.replace(self._best, checkpoint=path.name)
             taken = self._snapshot(path, position, clock)
-            self._saved = clock, path
+            self._saved = position, self._done_until(clock), path
         if distributed.rank() > 0:
             return
         new_best = self._best if best else None
@@ -337,6 +350,15 @@ class Loop:
         finally:
             self.doing = "training"
 
+    def _position(self, clock: Clock) -> tuple[int, ...]:
+        """Return how far the run is; of one clock, before and after what is due there."""
+        counts = clock[self.total.unit], clock.updates, clock.env_steps, clock.phase
+        return (*counts, int(self._done_until(clock) == clock))
+
+    def _done_until(self, clock: Clock) -> Clock:
+        unfinished = self.stage in (*_UNFINISHED, Stage.ENDING)
+        return self.previous if unfinished else clock
+
     def _path(self, position: tuple[int, ...], kind: str) -> Path:
         root = self.folder.checkpoints
         path = root / f"{kind}-{position[0]}"
@@ -365,9 +387,8 @@ class Loop:
             "hooks": self.hooks.state_dict(),
             "measured": getattr(self.measure, "state_dict", dict)(),
             "lengths": self.folder.lengths(),
-            "logged": dataclasses.asdict(self._logged) if self._logged else None,
-            "pending": dataclasses.asdict(self._pending) if self._pending else None,
-            "stopped": self._stopped,
+            "stage": self.stage,
+            "previous": dataclasses.asdict(self.previous),
             "best": dataclasses.asdict(self._best) if self._best else None,
             "unread": {k: v for k, v in self._unread.items() if k in self.hooks.reads()},
             "aliases": [checkpoint.aliases(n) for n in trainable.networks.values()],
@@ -386,9 +407,9 @@ class Loop:
 
             return write_all
 
-        saved, previous = self._saved or (None, None)
+        _, done_until, previous = self._saved or (None, clock, None)
         # What fell between the one before and this one: a signal may have come first.
-        stays = self._pending is None and is_due(self.intervals.keep_every, saved or clock, clock)
+        stays = position[-1] > 0 and is_due(self.intervals.keep_every, done_until, clock)
         self._taken = checkpoint.snapshot(
             path,
             position,
@@ -421,22 +442,18 @@ class Loop:
         self.trainable.load_files(path)
         self.hooks.load_state_dict(state["hooks"])
         getattr(self.measure, "load_state_dict", dict)(state.get("measured", {}))
-        self._fired_until = self.hooks.fired_until(state["hooks"], self.trainable.clock)
         self.folder.cut(state["lengths"])
         self._best = Best(**state["best"]) if state.get("best") else None
         if distributed.rank() == 0:
             checkpoint.unseal_newer(self.folder.checkpoints, path)
             write_best(self.folder.checkpoints, self._best)
         distributed.barrier()  # nobody deletes what another one still reads
-        self._pending = Clock.saved(state["pending"]) if state.get("pending") else None
-        self._stopped = bool(state.get("stopped"))
-        at_the_end = self._stopped and self._pending is None  # it is saved again once evaluated
-        self._saved = None if at_the_end else self._pending or self.trainable.clock, path
-        self._unread = dict(state.get("unread", {}))
+        self.stage, self.previous = Stage(state["stage"]), Clock.saved(state["previous"])
+        clock = self.trainable.clock
+        self._saved = self._position(clock), self._done_until(clock), path
+        self._unread = dict(state["unread"])
         self._seconds = float(state["time/seconds"])
         self._cpu_seconds = float(state["time/cpu_seconds"])
-        self._logged = Clock.saved(state["logged"]) if state["logged"] else None
-        self.started = any(v > 0 for v in state["clock"].values())
 
 
 def _number(clock: Clock) -> int:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rlplast.agents.replay import Batch, Replay
 from rlplast.agents.sampling import SampleWeightDecay
-from rlplast.core.errors import ConfigError, RlplastError
+from rlplast.core.errors import ConfigError
 from rlplast.run import api
 from tests.agents.replay_episodes import FRAME, Episodes, assert_equal, copy, fill, make, save
 from tests.naive.replay import NaiveReplay
@@ -109,21 +109,6 @@ def test_one_transition_in_a_thousand_rows_is_found() -> None:
     replay.add(np.arange(400), np.zeros(400), no, no, frames, final)
     assert replay.size == 1
     assert (replay.sample().action == 77).all()
-
-
-@pytest.mark.parametrize("sampling", [None, SampleWeightDecay(decay=5, min=0.5)])
-def test_a_draw_that_never_succeeds_is_an_error(
-    sampling: SampleWeightDecay | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replay = filled(rows=20, num_envs=2, n_step=2, frame_stack=3, sampling=sampling)
-    windows = replay._windows
-
-    def none(env: np.ndarray, row: np.ndarray) -> Any:  # no longer agrees with `size`
-        return windows(env, row)._replace(valid=np.zeros(len(row), bool))
-
-    monkeypatch.setattr(replay, "_windows", none)
-    with pytest.raises(RlplastError, match="misses 16 of 16 transitions"):
-        replay.sample()
 
 
 def test_batches_have_the_types_an_update_expects_and_its_tensors() -> None:

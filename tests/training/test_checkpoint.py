@@ -165,8 +165,8 @@ def test_no_damage_to_the_seal_goes_further_than_the_checkpoint(tmp_path: Path) 
         assert found in (older, newer)
         tensors, _ = checkpoint.load(found)
         assert tensors["w"][0, 0] == (1 if found == older else 2)
-    (newer / "COMPLETE").write_bytes(seal.replace(b'"format": 3', b'"format": 1'))
-    with pytest.raises(DamagedFile, match="format 1"):
+    (newer / "COMPLETE").write_bytes(seal.replace(b'"format": 3', b'"format": 2'))
+    with pytest.raises(DamagedFile, match="format 2"):
         checkpoint.load(newer)
 
 

@@ -86,6 +86,7 @@ class Hooks:
         if isinstance(configs, str | Mapping) or not isinstance(configs, Iterable):
             raise ConfigError(f"hooks = {configs!r}: allowed is a list of mappings")
         self.horizon = horizon or Clock(**{self.total.unit: int(self.total.value)})
+        self._loaded_ends: dict[str, int] = {}
         self.ends = [(unit, end) for unit, end in asdict(self.horizon).items() if end > 0]
         self.clock: Clock | None = None
         self.counted: set[str] = set()  # units that `step` was called with
@@ -243,14 +244,15 @@ class Hooks:
                 names = [n.name for n in hook.networks]
                 hook.schedule.when.check_found(values, names, f"{hook.label}.when")
 
-    def fired_until(self, state: Mapping[str, Any], clock: Clock) -> Clock | None:
-        """Return the clock up to which a shorter run, which ended at `clock`, has fired.
+    def fire_what_fell_on_end(self, clock: Clock) -> list[Receipt]:
+        """Fire what was due at the end of the shorter run whose state was loaded.
 
-        It fired nothing at its end. None if this run has nothing to catch up on.
+        It fired nothing at its end. Nothing is due if this run ends there too.
         """
-        passed = {u: end - 1 for u, end in state.get("ends", {}).items() if clock[u] >= end}
-        fired = replace(clock, **passed)
-        return fired if self._before_end(clock) != self._before_end(fired) else None
+        passed = {u: end - 1 for u, end in self._loaded_ends.items() if clock[u] >= end}
+        self._loaded_ends, fired = {}, replace(clock, **passed)
+        same = self._before_end(clock) == self._before_end(fired)
+        return [] if same else self.fire(fired, clock)
 
     def at_end(self, clock: Clock) -> bool:
         """Whether a clock is at the end of the run, or past it."""
@@ -412,6 +414,7 @@ class Hooks:
         self.counted = {u for u, n in asdict(self.clock).items() if n} if self.clock else set()
         if self._measure is not None:
             self._measure.load_state_dict(state.get("measured", {}))
+        self._loaded_ends = dict(state["ends"])
         for hook in self.hooks:
             if hook.key in state:
                 hook.load_state_dict(state[hook.key])
