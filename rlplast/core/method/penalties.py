@@ -90,7 +90,7 @@ class Penalties:
                         "from the loss: train it in float32 (autocast may still compute in low "
                         "precision), or leave it out by `networks`, `layers` or `scope`"
                     )
-        if rule.method.reads and self.source is None:
+        if rule.method.reads and rule.source is None and self.source is None:
             raise ConfigError(
                 f"{rule.label} reads {', '.join(rule.method.reads)}: pass probe= to "
                 "rlplast.Penalties, a function (size, generator) that returns inputs of the model"
@@ -137,10 +137,11 @@ class Penalties:
 
     def _context(self, rule: Rule, network: Network, loss: Tensor | None) -> Context:
         method, clock, readings = rule.method, self._now(), None
-        if method.reads and self.source is not None:
+        source = self.source if rule.source is None else rule.source
+        if method.reads and source is not None:
             refuse_capture(f"{rule.label} reads batches of its own")
             number = derive_seed(0, "penalty", method.name, network.name, clock.updates)
-            readings = Probe(self.source, network, method.probe, number, rule.label)
+            readings = Probe(source, network, method.probe, number, rule.label)
         return Context(
             network,
             rule.termed[network.name],
