@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from rlplast.core.errors import ConfigError, Interrupted, RlplastError
     from rlplast.core.method.context import Context
     from rlplast.core.method.hooks import Hooks
-    from rlplast.core.method.inner import tick
-    from rlplast.core.method.install import replace_layers
+    from rlplast.core.method.install import replace_layers, tick
     from rlplast.core.method.method import Method, method
     from rlplast.core.method.once import apply
     from rlplast.core.method.penalties import Penalties
@@ -64,8 +63,7 @@ _HOMES = {
     "rlplast.core.errors": ("ConfigError", "Interrupted", "RlplastError"),
     "rlplast.core.method.context": ("Context",),
     "rlplast.core.method.hooks": ("Hooks",),
-    "rlplast.core.method.inner": ("tick",),
-    "rlplast.core.method.install": ("replace_layers",),
+    "rlplast.core.method.install": ("replace_layers", "tick"),
     "rlplast.core.method.method": ("Method", "method"),
     "rlplast.core.method.once": ("apply",),
     "rlplast.core.method.penalties": ("Penalties",),

@@ -24,6 +24,7 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.method import readings
 from rlplast.core.method.readings import OwnSource
 from rlplast.core.method.receipt import Receipt
+from rlplast.core.method.rule import Rule
 from rlplast.core.method.schedule import Schedule
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
@@ -250,14 +251,8 @@ def inside_an_update_it_does_what_a_scheduled_firing_does(
     inside = hooks(method, inner.network, every="1 updates").hooks[0]
     moments = tuple(Time(update, "updates") for update in range(1, 5))
     source = OwnSource({"net": outer.network}, outer.x, loss(outer.network))
-    outside = replace(
-        inside,
-        schedule=Schedule(at=moments),
-        networks=(outer.network,),
-        source=source,
-        states={},
-        sums={},
-    )
+    row = replace(inside.row, schedule=Schedule(at=moments))
+    outside = Rule(row, (outer.network,), source, inside.key)
     receipts, summaries = [], []
     for update in range(1, 5):
         clock = Clock(updates=update)
@@ -268,7 +263,7 @@ def inside_an_update_it_does_what_a_scheduled_firing_does(
             # There a gradient is that of the update, here that of a probe: both read the update's.
             gradients = readings.Inside(inner.network, None, "")
             patched.setattr(readings, "_gradients", lambda *_, read=gradients: read.gradients)
-            inside.after_update(clock, 0, found)
+            inside.tick(clock, 0, found)
             receipts += outside.fire(clock, 1, 0)
         assert_same(inner.snapshot(), outer.snapshot())
         assert_same(uncounted(inside.states["net"]), uncounted(outside.states["net"]))

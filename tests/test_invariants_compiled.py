@@ -99,11 +99,11 @@ def test_every_update_edit_can_be_captured_in_a_cuda_graph(method: str, family: 
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):  # lazy allocations happen outside the capture
-        inside.after_update(Clock(updates=1), 0, found)
+        inside.tick(Clock(updates=1), 0, found)
     torch.cuda.current_stream().wait_stream(side)
     inside.flush(Clock(updates=1))
     with torch.cuda.graph(graph):
-        inside.after_update(Clock(updates=1), 0, found)
+        inside.tick(Clock(updates=1), 0, found)
     with torch.no_grad():
         for name, tensor in captured.state().items():
             tensor.copy_(before[name])
@@ -111,7 +111,7 @@ def test_every_update_edit_can_be_captured_in_a_cuda_graph(method: str, family: 
             tensor.copy_(state[name])
     for update in range(1, 4):
         graph.replay()
-        outside.after_update(Clock(updates=update), 0, found)
+        outside.tick(Clock(updates=update), 0, found)
     left, right = eager.snapshot(), captured.snapshot()
     for name, tensor in left.items():
         torch.testing.assert_close(tensor, right[name], rtol=1e-5, atol=1e-6, msg=name)

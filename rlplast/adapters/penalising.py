@@ -28,19 +28,17 @@ def check_terms(penalties: Penalties, source: TrainerSource | None, probe: bool)
     """
     reads = [term for term in penalties.terms if "batches" in term.method.reads]
     for term in penalties.terms:
-        name = f"HookCallback: {term.key} ({term.method.name})"
         if term.method.reads_loss:
             raise ConfigError(
-                f"{name} follows the size of the loss, which the trainer keeps to itself: give it "
-                "a fixed strength (leave out `beta`)"
+                f"HookCallback: {term.label} follows the size of the loss, which the trainer keeps "
+                "to itself: give it a fixed strength (leave out `beta`)"
             )
-    for term in reads if not probe else ():
-        if source is None or not source.has_outputs(term.network.name):
+    for term, name in ((t, n.name) for t in reads if not probe for n in t.known):
+        if source is None or not source.has_outputs(name):
             raise ConfigError(
-                f"HookCallback: {term.key} ({term.method.name}) compares outputs of network "
-                f"{term.network.name!r} on a batch, of which this trainer gives none: name another "
-                "network (of PPO and A2C actor or critic), pass probe=, or take a penalty of "
-                "weights, such as l2_init"
+                f"HookCallback: {term.label} compares outputs of network {name!r} on a batch, of "
+                "which this trainer gives none: name another network (of PPO and A2C actor or "
+                "critic), pass probe=, or take a penalty of weights, such as l2_init"
             )
     return bool(reads) and not probe
 

@@ -12,10 +12,10 @@ from torch.utils._pytree import tree_map, tree_map_only
 
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.method.context import Activations, Source
-from rlplast.core.method.hook import Hook
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.method import implements
 from rlplast.core.method.readings import Reader, output_of
+from rlplast.core.method.rule import Rule
 from rlplast.core.network.network import Network
 from rlplast.core.network.record import Recorder, record
 
@@ -242,7 +242,7 @@ def check_readings(
     return needed
 
 
-def _check_inside(hook: Hook, hooks: Hooks, shards: int) -> None:
+def _check_inside(hook: Rule, hooks: Hooks, shards: int) -> None:
     reads, name = hook.method.reads, _name(hook)
     if "activations" in reads and shards > 1:
         raise ConfigError(
@@ -259,14 +259,14 @@ def _check_inside(hook: Hook, hooks: Hooks, shards: int) -> None:
         )
 
 
-def _read_at_firings(hook: Hook) -> list[str]:
+def _read_at_firings(hook: Rule) -> list[str]:
     """Return what a plan reads of a batch; `check_terms` looks at what only a term reads."""
     of_term = {"batches"} if implements(hook.method, "term") else set()
     return [r for r in hook.method.reads if r != "moments" and r not in of_term]
 
 
 def _check_scheduled(
-    hook: Hook, reads: Sequence[str], probe: bool, loss: bool, known: bool, shards: int
+    hook: Rule, reads: Sequence[str], probe: bool, loss: bool, known: bool, shards: int
 ) -> None:
     name = _name(hook)
     ask = "probe=, a function (size, generator) that returns what the network is called with"
@@ -288,7 +288,7 @@ def _check_scheduled(
         )
 
 
-def _name(hook: Hook) -> str:
+def _name(hook: Rule) -> str:
     networks = ", ".join(repr(network.name) for network in hook.networks)
     several = "networks" if len(hook.networks) > 1 else "network"
     return f"HookCallback: {hook.label} on {several} {networks}"

@@ -9,12 +9,8 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.context import Context
-from rlplast.core.method.hook import refuse_low_precision
-from rlplast.core.method.method import State, method
-from rlplast.core.network.blocks import Block
-from rlplast.core.network.edits import Assign, Edit
-from rlplast.core.network.network import Network
+from rlplast.core.method.inside import refuse_low_precision
+from rlplast.core.method.method import Assign, Block, Context, Edit, Network, State, method
 from rlplast.core.network.record import WithWeights
 from rlplast.methods.features import OutputTerm, members
 

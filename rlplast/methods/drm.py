@@ -8,11 +8,7 @@ import torch
 from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
-from rlplast.core.method.context import Context
-from rlplast.core.method.method import Method, State, method
-from rlplast.core.network.blocks import Block
-from rlplast.core.network.edits import Assign, Edit
-from rlplast.core.network.network import Network
+from rlplast.core.method.method import Assign, Block, Context, Edit, Method, Network, State, method
 from rlplast.core.validation import Pair
 from rlplast.methods.redo import dormant
 from rlplast.metrics.ranks import at_least_float32

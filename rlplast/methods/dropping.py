@@ -12,12 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.context import Context
 from rlplast.core.method.install import hidden_layers, named_layers
-from rlplast.core.method.method import Method, State
-from rlplast.core.network.blocks import Block
-from rlplast.core.network.edits import Assign, Edit
-from rlplast.core.network.network import Network
+from rlplast.core.method.method import Assign, Block, Context, Edit, Method, Network, State
 from rlplast.core.network.trace import is_matrix
 from rlplast.core.rng import derive_seed
 from rlplast.methods.draws import hashed

@@ -7,10 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.hook import refuse_low_precision
-from rlplast.core.method.method import Method
-from rlplast.core.network.blocks import Block
-from rlplast.core.network.network import Network
+from rlplast.core.method.inside import refuse_low_precision
+from rlplast.core.method.method import Block, Method, Network
 from rlplast.core.network.order import last_layers
 from rlplast.core.network.stacked import StackedLinear
 from rlplast.core.network.units import UnitGroup

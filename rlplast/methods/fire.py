@@ -11,12 +11,8 @@ from torch import Tensor
 from rlplast.core.device import refuse_capture
 from rlplast.core.errors import BadWeights, ConfigError, NothingToEdit
 from rlplast.core.fast.symmetric import HALVED, symmetric_product
-from rlplast.core.method.context import Context
-from rlplast.core.method.method import Method, method
+from rlplast.core.method.method import Assign, Block, Context, Edit, Method, Network, method
 from rlplast.core.method.once import plain
-from rlplast.core.network.blocks import Block
-from rlplast.core.network.edits import Assign, Edit
-from rlplast.core.network.network import Network
 from rlplast.core.network.packing import UNKNOWN
 from rlplast.metrics.weights import dfi_scaled, fire_scale, gram_gap, matrix_slices
 

@@ -5,10 +5,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from rlplast.core.method.context import Context
-from rlplast.core.method.method import Method, method
+from rlplast.core.method.method import Assign, Context, Edit, Method, method
 from rlplast.core.method.once import plain
-from rlplast.core.network.edits import Assign, Edit
 
 __all__ = ["FullReset", "full_reset"]
 

@@ -6,11 +6,7 @@ from typing import ClassVar
 
 import torch
 
-from rlplast.core.method.context import Context
-from rlplast.core.method.method import Method, State, method
-from rlplast.core.network.blocks import Block
-from rlplast.core.network.edits import Assign, Edit
-from rlplast.core.network.network import Network
+from rlplast.core.method.method import Assign, Block, Context, Edit, Method, Network, State, method
 from rlplast.core.network.order import check_matrices, matrices
 from rlplast.metrics.ranks import at_least_float32
 

@@ -9,8 +9,7 @@ from pydantic import NonNegativeFloat
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rlplast.core.method.context import Context
-from rlplast.core.method.method import Method, State, method
+from rlplast.core.method.method import Context, Method, State, method
 from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["L2", "sum_of_squares"]

@@ -8,10 +8,7 @@ import torch
 from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
-from rlplast.core.method.context import Context
-from rlplast.core.method.method import State, method
-from rlplast.core.network.blocks import Block
-from rlplast.core.network.network import Network
+from rlplast.core.method.method import Block, Context, Network, State, method
 from rlplast.methods.features import OutputTerm, Reading, readers
 from rlplast.methods.l2 import sum_of_squares
 from rlplast.metrics.ranks import at_least_float32

@@ -7,8 +7,7 @@ import torch
 from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from rlplast.core.method.context import Context
-from rlplast.core.method.method import Method, State, method
+from rlplast.core.method.method import Context, Method, State, method
 from rlplast.methods.l2 import sum_of_squares
 from rlplast.metrics.ranks import at_least_float32
 

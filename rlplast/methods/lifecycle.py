@@ -7,12 +7,9 @@ from pydantic import Field
 from torch import nn
 
 from rlplast.core.errors import ConfigError, NothingToEdit
-from rlplast.core.method.context import Context
 from rlplast.core.method.install import kind_of, named_layers, put
-from rlplast.core.method.method import Method, State, method
+from rlplast.core.method.method import Context, Edit, Method, Network, State, method
 from rlplast.core.network.blocks import blocks_of
-from rlplast.core.network.edits import Edit
-from rlplast.core.network.network import Network
 from rlplast.core.network.stacked import StackedLinear
 from rlplast.core.network.unit_search import find_units
 from rlplast.core.network.units import Part

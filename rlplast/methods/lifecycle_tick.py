@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.context import Context
-from rlplast.core.network.edits import Assign, Edit
+from rlplast.core.method.method import Assign, Context, Edit
 from rlplast.core.network.units import Part
 from rlplast.methods.draws import symmetric
 from rlplast.methods.lifecycle_modules import LifecycleUnits, Rule, draw_durations

@@ -9,12 +9,8 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 
 from rlplast.core.clock import Clock
-from rlplast.core.method.context import Context
-from rlplast.core.method.hook import refuse_low_precision
-from rlplast.core.method.method import Method, State, method
-from rlplast.core.network.blocks import Block
-from rlplast.core.network.edits import Edit, Scale
-from rlplast.core.network.network import Network
+from rlplast.core.method.inside import refuse_low_precision
+from rlplast.core.method.method import Block, Context, Edit, Method, Network, Scale, State, method
 from rlplast.core.network.order import matrices
 from rlplast.methods.normalised import normalise
 from rlplast.metrics.ranks import at_least_float32

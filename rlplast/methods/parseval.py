@@ -7,9 +7,7 @@ import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
-from rlplast.core.method.context import Context
-from rlplast.core.method.method import Method, State, method
-from rlplast.core.network.blocks import Block
+from rlplast.core.method.method import Block, Context, Method, State, method
 from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["Parseval", "deviation"]

@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 
 from rlplast.core.errors import BadWeights
-from rlplast.core.method.method import State
-from rlplast.core.network.edits import Assign, Edit
-from rlplast.core.network.network import Network
+from rlplast.core.method.method import Assign, Edit, Network, State
 from rlplast.core.network.record import WithWeights
 
 __all__ = ["past_self", "remember", "room"]

@@ -8,11 +8,7 @@ import torch
 from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
-from rlplast.core.method.context import Context
-from rlplast.core.method.method import Method, State, method
-from rlplast.core.network.blocks import Block
-from rlplast.core.network.edits import Edit
-from rlplast.core.network.network import Network
+from rlplast.core.method.method import Block, Context, Edit, Method, Network, State, method
 from rlplast.core.network.units import UnitGroup
 from rlplast.methods.features import Reading, read_by_heads
 from rlplast.methods.past import past_self, remember, room

@@ -11,12 +11,8 @@ from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.fast.linear import Linear
-from rlplast.core.method.context import Context
 from rlplast.core.method.install import as_kind, kind_of, put
-from rlplast.core.method.method import Method, State, method
-from rlplast.core.network.blocks import Block
-from rlplast.core.network.edits import Assign, Edit
-from rlplast.core.network.network import Network
+from rlplast.core.method.method import Assign, Block, Context, Edit, Method, Network, State, method
 from rlplast.core.network.order import last_layers
 from rlplast.core.network.stacked import StackedLinear
 from rlplast.core.network.units import Step, UnitGroup

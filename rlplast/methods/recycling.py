@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlplast.core.method.context import Context
-from rlplast.core.network.blocks import VARIANCES, Block
-from rlplast.core.network.edits import Assign, Edit
-from rlplast.core.network.network import Network, starts_of
+from rlplast.core.method.method import Assign, Block, Context, Edit, Network
+from rlplast.core.network.blocks import VARIANCES
+from rlplast.core.network.network import starts_of
 from rlplast.core.network.units import Part, UnitGroup
 from rlplast.methods.draws import symmetric
 

@@ -8,12 +8,8 @@ import torch
 from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
-from rlplast.core.method.context import Context
-from rlplast.core.method.method import Method, State, method
+from rlplast.core.method.method import Assign, Block, Context, Edit, Method, Network, State, method
 from rlplast.core.method.once import plain
-from rlplast.core.network.blocks import Block
-from rlplast.core.network.edits import Assign, Edit
-from rlplast.core.network.network import Network
 from rlplast.methods.recycling import counters, start_anew
 from rlplast.metrics.units import gradient_score
 

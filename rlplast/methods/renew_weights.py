@@ -10,11 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from rlplast.core.errors import NothingToEdit
-from rlplast.core.method.context import Context
-from rlplast.core.method.method import Method, State, method
-from rlplast.core.network.blocks import Block
-from rlplast.core.network.edits import Assign, Edit
-from rlplast.core.network.network import Network
+from rlplast.core.method.method import Assign, Block, Context, Edit, Method, Network, State, method
 from rlplast.methods.recycling import largest
 
 __all__ = ["RenewWeights"]

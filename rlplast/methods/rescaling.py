@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError, NothingToEdit
-from rlplast.core.network.blocks import NORMS, Block
-from rlplast.core.network.edits import Edit, Scale
-from rlplast.core.network.network import Network
+from rlplast.core.method.method import Block, Edit, Network, Scale
+from rlplast.core.network.blocks import NORMS
 from rlplast.core.network.order import forward_order, heads
 from rlplast.core.network.segments import mixes_scales
 from rlplast.metrics.ranks import at_least_float32

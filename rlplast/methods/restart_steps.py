@@ -8,11 +8,7 @@ import torch
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.context import Context
-from rlplast.core.method.method import Method, State, method
-from rlplast.core.network.blocks import Block
-from rlplast.core.network.edits import Assign, Edit
-from rlplast.core.network.network import Network
+from rlplast.core.method.method import Assign, Block, Context, Edit, Method, Network, State, method
 from rlplast.core.network.optim_state import moments
 
 __all__ = ["RestartSteps"]

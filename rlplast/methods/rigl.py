@@ -11,11 +11,9 @@ from torch import Tensor, nn
 
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, NothingToEdit
-from rlplast.core.method.context import Context
-from rlplast.core.method.method import Method, State, method
-from rlplast.core.network.blocks import Block, blocks_of
-from rlplast.core.network.edits import Assign, Edit
-from rlplast.core.network.network import INSTALLED, Network
+from rlplast.core.method.method import Assign, Block, Context, Edit, Method, Network, State, method
+from rlplast.core.network.blocks import blocks_of
+from rlplast.core.network.network import INSTALLED
 from rlplast.core.network.order import matrices
 from rlplast.methods.draws import hashed
 from rlplast.methods.recycling import largest

@@ -8,11 +8,7 @@ import torch
 from pydantic import PositiveFloat
 
 from rlplast.core.errors import NothingToEdit
-from rlplast.core.method.context import Context
-from rlplast.core.method.method import Method, State, method
-from rlplast.core.network.blocks import Block
-from rlplast.core.network.edits import Edit, Scale
-from rlplast.core.network.network import Network
+from rlplast.core.method.method import Block, Context, Edit, Method, Network, Scale, State, method
 from rlplast.methods.rescaling import chains_of, check_followed, rescaled
 
 __all__ = ["ScaleWeights"]

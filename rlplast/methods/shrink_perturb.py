@@ -8,11 +8,8 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.context import Context
-from rlplast.core.method.method import Method, method
+from rlplast.core.method.method import Assign, Block, Context, Edit, Method, method
 from rlplast.core.method.once import plain
-from rlplast.core.network.blocks import Block
-from rlplast.core.network.edits import Assign, Edit
 from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["ShrinkPerturb", "shrink_perturb"]

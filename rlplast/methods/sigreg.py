@@ -11,10 +11,7 @@ import torch
 from pydantic import Field, NonNegativeFloat
 from torch import Tensor, nn
 
-from rlplast.core.method.context import Context
-from rlplast.core.method.method import State, method
-from rlplast.core.network.blocks import Block
-from rlplast.core.network.network import Network
+from rlplast.core.method.method import Block, Context, Network, State, method
 from rlplast.core.network.units import ActivationPoint
 from rlplast.methods.draws import normal
 from rlplast.methods.features import OutputTerm, Reading, read_by_heads

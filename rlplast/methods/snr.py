@@ -11,11 +11,7 @@ from torch import Tensor
 
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.context import Context
-from rlplast.core.method.method import Method, State, method
-from rlplast.core.network.blocks import Block
-from rlplast.core.network.edits import Assign, Edit
-from rlplast.core.network.network import Network
+from rlplast.core.method.method import Assign, Block, Context, Edit, Method, Network, State, method
 from rlplast.core.network.units import Part, UnitGroup
 from rlplast.methods.recycling import counters, largest_size, recycle, reset_counts, uniform_rows
 

@@ -9,12 +9,8 @@ from pydantic import Field
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError, NothingToEdit
-from rlplast.core.method.context import Context
-from rlplast.core.method.method import Method, method
+from rlplast.core.method.method import Assign, Block, Context, Edit, Method, Network, method
 from rlplast.core.method.once import plain
-from rlplast.core.network.blocks import Block
-from rlplast.core.network.edits import Assign, Edit
-from rlplast.core.network.network import Network
 from rlplast.core.network.segments import segments
 from rlplast.methods.rescaling import (
     Layer,

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from rlplast.core.errors import ConfigError, NothingToEdit
-from rlplast.core.method.method import Method, method
-from rlplast.core.network.network import Network
+from rlplast.core.method.method import Method, Network, method
 from rlplast.core.network.order import last_layers
 from rlplast.core.network.stacked import StackedLinear
 from rlplast.methods.rescaling import NORMALISED_INPUT

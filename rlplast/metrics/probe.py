@@ -14,8 +14,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Activations
-from rlplast.core.method.hook import Hook
 from rlplast.core.method.readings import OwnSource
+from rlplast.core.method.rule import Rule
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
 from rlplast.core.network.order import forward_order, heads
@@ -97,7 +97,7 @@ class RunMetrics:
         before: weights and buffers of the last time, by network, if a metric compares with them.
     """
 
-    def __init__(self, names: Iterable[str], batch_size: int, hooks: Sequence[Hook] = ()) -> None:
+    def __init__(self, names: Iterable[str], batch_size: int, hooks: Sequence[Rule] = ()) -> None:
         self.names, self.batch_size, self.hooks = list(names), batch_size, hooks
         self.before: dict[str, dict[str, Tensor]] = {}
 
@@ -139,7 +139,7 @@ def measure_run(
     names: Iterable[str],
     batch_size: int,
     number: int,
-    hooks: Sequence[Hook] = (),
+    hooks: Sequence[Rule] = (),
     before: Mapping[str, Mapping[str, Tensor]] | None = None,
 ) -> dict[str, float]:
     """Return ``metric/<name>/<network>[/<tensor>]`` values of everything that trains.

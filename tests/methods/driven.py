@@ -106,4 +106,4 @@ def trained(config: dict[str, Any]) -> tuple[list[Tensor], list[Any], int]:
     while made.clock.updates < 4:
         made.step()
     tensors = [b.view.clone() for n in made.networks.values() for b in n.blocks]
-    return tensors, seen, len({term.network.name for term in made.penalties.terms})
+    return tensors, seen, len({n.name for term in made.penalties.terms for n in term.networks})

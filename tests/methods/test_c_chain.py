@@ -125,7 +125,7 @@ def test_a_later_arm_has_the_fixed_strength_and_asking_for_the_term_notes_nothin
     made, followed = linear(), linear(beta=0.05)
     for each in (made, followed):
         each.move(1).step()
-    state = followed.penalties.terms[0].state
+    state = followed.penalties.terms[0].states["net"]
     before = {n: t.clone() for n, t in state.items()}
     torch.testing.assert_close(followed.term(), made.term())
     assert all(torch.equal(t, state[n]) for n, t in before.items())
@@ -142,5 +142,5 @@ def test_of_micro_batches_the_loss_of_the_whole_update_is_noted(tmp_path: Path) 
         for _ in range(3):
             made.step()
             losses.append(made.metrics()["train/loss"])
-        noted = made.penalties.terms[0].state["losses"][0, :4].tolist()
+        noted = made.penalties.terms[0].states["gpt"]["losses"][0, :4].tolist()
         assert noted == pytest.approx([*losses, -1.0])

@@ -13,7 +13,8 @@ from torch.testing import assert_close
 import rlplast
 from rlplast.agents.sac_networks import Critic, TrunkSpec
 from rlplast.core.errors import ConfigError, NothingToEdit
-from rlplast.core.method.inner import inside_updates
+from rlplast.core.method.install import installed_rules
+from rlplast.core.method.method import implements
 from rlplast.core.registry import rows
 from rlplast.methods import recycling
 from rlplast.supervised.resnet import ResNet18
@@ -66,13 +67,13 @@ def test_followers_are_left_alone_and_nothing_is_drawn_from_global_streams(layer
 def test_updates_do_not_wait_for_the_device(layer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recycling, "by_rows", lambda mask: False)  # as on a GPU
     network = made(layer)
-    hooks = inside_updates([network])
+    hooks = [r for r in installed_rules([network]) if implements(r.method, "plan")]
     update(network, 1)  # which makes the optimizer's state, whose Adam reads its own steps
     for number in range(1, 4):
         with host_reads() as found:
             network.module(normal(8, 5), normal(8, 2)).square().mean().backward()
             for hook in hooks:
-                hook.after_update(rlplast.Clock(updates=number), 0)
+                hook.tick(rlplast.Clock(updates=number), 0)
         assert found == []
 
 

@@ -519,7 +519,7 @@ def test_hooks_tick_before_every_update_hooks_which_reach_what_sleepers_wake_up_
         assert driven.step(updates=update) == []
         twin.update()
         rlplast.tick(twin.network)
-        inside.after_update(rlplast.Clock(updates=update), 0)
+        inside.tick(rlplast.Clock(updates=update), 0)
         assert_same(made.snapshot(), twin.snapshot())
         for layer in layers_of(made.module).values():
             asleep = layer.active == 0

@@ -147,12 +147,13 @@ def test_with_ppo_the_past_is_what_collected_the_rollout(
         agent = loop.trainable
         if not collected or agent.clock.env_steps == 120:  # hooks do not fire at the end
             return
-        assert {term.network.name for term in agent.penalties.terms} == {"actor", "critic"}
-        for term in agent.penalties.terms:
-            was = collected[-1][term.network.name]
-            assert {n.removeprefix("past/") for n in term.state} == set(was)
-            assert all(torch.equal(term.state[f"past/{name}"], was[name]) for name in was)
-            now = term.network.module.state_dict()
+        [term] = agent.penalties.terms
+        assert {network.name for network in term.networks} == {"actor", "critic"}
+        for network in term.networks:
+            was, state = collected[-1][network.name], term.states[network.name]
+            assert {n.removeprefix("past/") for n in state} == set(was)
+            assert all(torch.equal(state[f"past/{name}"], was[name]) for name in was)
+            now = network.module.state_dict()
             moved.append(any(not torch.equal(now[name], was[name]) for name in was))
 
     row = {"method": "pfo", "every": "20 env_steps", "params": {"coef": 2.0, "batch": 7}}

@@ -138,7 +138,7 @@ def test_sigma_becomes_the_largest_singular_value_while_weights_move_slowly() ->
     for update in range(1, 301):
         hooks.step(updates=update)
     for block in weights:
-        u, matrix = made.terms[0].state[block.name], block.view.flatten(1)
+        u, matrix = made.terms[0].states["net"][block.name], block.view.flatten(1)
         largest = torch.linalg.svdvals(matrix)[0]
         assert float(torch.linalg.vector_norm(matrix.mT @ u)) == pytest.approx(float(largest))
 

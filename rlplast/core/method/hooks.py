@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 from rlplast.core.clock import UNITS, Clock, Time
-from rlplast.core.errors import ConfigError, DamagedFile, RlplastError, did_you_mean, shortened
+from rlplast.core.errors import ConfigError, RlplastError, did_you_mean, shortened
 from rlplast.core.method.condition import Measured
 from rlplast.core.method.context import Activations, Source
-from rlplast.core.method.hook import Hook
-from rlplast.core.method.hook_rows import HookList, hook_of
-from rlplast.core.method.inner import hook_terms, inside_updates
+from rlplast.core.method.install import installed_rules
+from rlplast.core.method.listing import Span, parse_row
 from rlplast.core.method.method import implements
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.method.readings import OwnSource
 from rlplast.core.method.receipt import Receipt
-from rlplast.core.method.schedule import Schedule, next_due
+from rlplast.core.method.rule import Rule
+from rlplast.core.method.schedule import Schedule, hook_identity, next_due, unique
 from rlplast.core.method.training import warn_of_others
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import swapped
@@ -99,21 +99,27 @@ class Hooks:
             settings = {"total": self.total, "units": units, "horizon": self.horizon, "seed": seed}
             penalties = Penalties(penalties, networks, source, **settings)
         self.penalties = penalties
-        terms = () if penalties is None else penalties.terms
-        self.hooks = inside_updates(networks.values(), terms)
-        about = HookList(networks, self.total, self.horizon, units, measured, source)
+        listed = [] if penalties is None else penalties.rules
+        rules = installed_rules(networks.values(), listed)
+        rules += [rule for rule in listed if rule.method.key == "penalties"]
+        self.hooks = [rule for rule in rules if implements(rule.method, "plan")]
+        span = Span(self.total, units, self.horizon, measured)
         for i, config in enumerate(configs):
-            hook = hook_of(f"hooks[{i}]", config, about, [h.key for h in self.hooks])
+            row = parse_row(f"hooks[{i}]", config, "hooks", networks, span)
+            key = unique(hook_identity(config, row.schedule), [h.key for h in self.hooks])
+            hook = Rule(row, [networks[name] for name in row.networks], source, key)
             self.hooks.append(hook)
-            for term in hook_terms(hook):
-                if penalties is None:
-                    raise ConfigError(
-                        f"{hook.label} adds a term to the loss: pass penalties=[] to "
-                        "rlplast.Hooks, and add its `penalty()` to each loss"
-                    )
-                penalties.include(term)
-        if made:
-            _check_losses(self.hooks, made)
+            if implements(row.method, "term") and penalties is None:
+                raise ConfigError(
+                    f"{hook.label} adds a term to the loss: pass penalties=[] to rlplast.Hooks, "
+                    "and add its `penalty()` to each loss"
+                )
+            if penalties is not None:
+                penalties.include(hook)
+        for hook in self.hooks if made else ():
+            if made and "gradients" in hook.method.reads and not hook.schedule.every_update:
+                for network in hook.networks:
+                    made.loss_of(network.name, hook.label)
         self._measure = None if metrics is None else measurer()(metrics, batch_size, self.hooks)
         if self._measure is not None and (made or source is None):
             self.source = made or OwnSource(networks, None, loss, seed)
@@ -275,17 +281,11 @@ class Hooks:
             activations: of the update's own forward pass, by network.
         """
         for hook in self.inside:
-            if hook.follows:
-                hook.follow(clock, self.seed)
-            elif hook.fires_inside(clock):
-                hook.after_update(clock, self.seed, activations)
+            hook.tick(clock, self.seed, activations)
 
     def inside_key(self, clock: Clock) -> Hashable:
         """Return a key that is equal for clocks at which `after_update` does the same."""
-        return tuple(
-            (hook.method.captured_key(clock),) if hook.follows or hook.fires_inside(clock) else ()
-            for hook in self.inside
-        )
+        return tuple(hook.inside_key(clock) for hook in self.inside)
 
     def evaluation(self) -> dict[Block, Tensor]:
         """Return the weights that evaluations use instead, from optimizers and methods."""
@@ -385,12 +385,7 @@ class Hooks:
     def state_dict(self) -> dict[str, Any]:
         """Return methods' state, the sums not yet flushed, and where `step` was."""
         self.refresh()
-        state: dict[str, Any] = {h.key: {"states": h.states, "sums": h.sums} for h in self.hooks}
-        for hook in (h for h in self.hooks if h.fired):
-            state[hook.key]["fired"] = {
-                name: {"number": number, "clock": asdict(clock)}
-                for name, (number, clock) in hook.fired.items()
-            }
+        state = {hook.key: hook.state_dict() for hook in self.hooks}
         clock = None if self.clock is None else asdict(self.clock)
         measured = {} if self._measure is None else {"measured": self._measure.state_dict()}
         return state | {"clock": clock, "ends": dict(self.ends)} | measured
@@ -421,57 +416,15 @@ class Hooks:
             self._measure.load_state_dict(state.get("measured", {}))
         self._loaded_ends = dict(state["ends"])
         for hook in self.hooks:
-            if hook.key not in state:
-                continue
-            saved = state[hook.key]
-            _check_alike(hook, saved["states"])
-            for name, tensors in saved["states"].items():
-                ours = hook.states.setdefault(name, {})
-                for key, tensor in tensors.items():
-                    if key in ours:
-                        ours[key].copy_(tensor)
-                    else:
-                        ours[key] = tensor.clone()  # of a layer that is frozen here
-            for name, sums in hook.sums.items():
-                sums.copy_(saved["sums"][name])
-            hook.fired = {
-                name: (int(fired["number"]), Clock.saved(fired["clock"]))
-                for name, fired in saved.get("fired", {}).items()
-            }
+            if hook.key in state:
+                hook.load_state_dict(state[hook.key])
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-def _check_alike(hook: Hook, saved: Mapping[str, Mapping[str, Tensor]]) -> None:
-    """Refuse the saved state of a hook with other networks, names or shapes."""
-    ours, theirs = (
-        {name: {key: list(t.shape) for key, t in ts.items()} for name, ts in states.items()}
-        for states in (hook.states, saved)
-    )
-    thaws = {network.name for network in hook.known if hook.may_thaw(network)}
-    known = {  # without what is of layers that are frozen here, and trained when it was saved
-        name: {k: shape for k, shape in shapes.items() if name not in thaws or k in ours[name]}
-        for name, shapes in theirs.items()
-        if name in ours or name not in thaws
-    }
-    if ours != known:
-        raise DamagedFile(
-            f"the saved state of hook {hook.key!r} has {theirs}, this one needs "
-            f"{ours}: it is of another hook list"
-        )
-
-
-def _check_losses(hooks: Iterable[Hook], source: OwnSource) -> None:
-    """Refuse scheduled hooks that read gradients of a loss that is not known."""
-    for hook in hooks:
-        if "gradients" in hook.method.reads and not hook.schedule.every_update:
-            for network in hook.networks:
-                source.loss_of(network.name, hook.label)
-
-
-def _check_evaluation(hooks: Iterable[Hook]) -> None:
+def _check_evaluation(hooks: Iterable[Rule]) -> None:
     """Refuse two hooks that name the weights that evaluations of one network use."""
     labels: dict[str, str] = {}
     for hook in hooks:

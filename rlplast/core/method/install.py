@@ -1,18 +1,20 @@
 """Modules that methods bring: installed when networks are built."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
+from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, NothingToEdit, did_you_mean
 from rlplast.core.fast.linear import Linear, use_fast_linear
 from rlplast.core.method.layer_names import stands_for
 from rlplast.core.method.listing import Row, parse_row, row_implements
 from rlplast.core.method.method import Method, implements
+from rlplast.core.method.rule import Rule
 from rlplast.core.network.blocks import blocks_of, unwrap
-from rlplast.core.network.network import INSTALLED
+from rlplast.core.network.network import INSTALLED, Network
 from rlplast.core.network.unit_search import find_units
 from rlplast.core.network.units import UnitGroup
 from rlplast.core.registry import build
@@ -23,10 +25,12 @@ __all__ = [
     "hidden_layers",
     "install_methods",
     "install_rows",
+    "installed_rules",
     "kind_of",
     "named_layers",
     "put",
     "replace_layers",
+    "tick",
 ]
 
 
@@ -190,3 +194,45 @@ def replace_layers(
             f"{chosen.key!r} of a config; for here see `rlplast list layers`"
         )
     return _into(unwrap(model), chosen, derive_seed(seed, "layers", method, "model"))
+
+
+def installed_rules(networks: Iterable[Network], made: Iterable[Rule] = ()) -> list[Rule]:
+    """Return a rule per method under ``layers`` and network that has its modules.
+
+    Those that were `made` already, which hold the methods' state, are taken over.
+    """
+    known = {(rule.method, rule.known[0]): rule for rule in made if rule.method.key == "layers"}
+    rows = [(m, n) for n in networks for m in n.installed if m.key == "layers"]
+    return [
+        known.get((m, n)) or Rule(Row(f"layers/{i} {m.name}", m), (n,))
+        for i, (m, n) in enumerate(rows)
+    ]
+
+
+def tick(network: Network) -> None:
+    """Advance every lifecycle layer of a network by one update; call it after each optimizer step.
+
+    `Hooks` does this for its networks at every update.
+
+    Args:
+        network: a network whose module has layers that act at every update.
+
+    Raises:
+        ConfigError: if there is no such layer, or `network` is a bare module.
+    """
+    if not isinstance(network, Network):
+        raise ConfigError(
+            f"tick got a {type(network).__name__}: make a rlplast.Network of the model and its "
+            "optimizer, once, and pass that"
+        )
+    network.refresh()
+    rules, count = network.ticks or (installed_rules([network]), 0)
+    rules = [rule for rule in rules if implements(rule.method, "plan")]
+    if not rules:
+        raise ConfigError(
+            "tick: the model has no layer that ticks: call rlplast.replace_layers on it first"
+        )
+    network.ticks = rules, count + 1
+    for rule in rules:
+        rule.refresh()
+        rule.tick(Clock(updates=count + 1), 0)

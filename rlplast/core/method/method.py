@@ -1,4 +1,4 @@
-"""Method: a dataclass with up to four functions."""
+"""Method: a dataclass with up to four functions; and what those who write one import."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict
@@ -11,11 +11,24 @@ from rlplast.core.device import capturing, refuse_capture
 from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.method.context import READS, Context
 from rlplast.core.network.blocks import Block
-from rlplast.core.network.edits import Edit
+from rlplast.core.network.edits import Assign, Edit, Scale
 from rlplast.core.network.network import Network
 from rlplast.core.registry import LISTS, register
 
-__all__ = ["Method", "State", "carry", "implements", "method", "readable"]
+__all__ = [
+    "Assign",
+    "Block",
+    "Context",
+    "Edit",
+    "Method",
+    "Network",
+    "Scale",
+    "State",
+    "carry",
+    "implements",
+    "method",
+    "readable",
+]
 
 State = dict[str, Tensor]
 _NEEDS = {"hooks": "plan", "layers": "install", "penalties": "term"}

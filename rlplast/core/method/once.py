@@ -9,10 +9,11 @@ from torch import Tensor
 
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.hook import Hook
+from rlplast.core.method.listing import Row
 from rlplast.core.method.method import Method
 from rlplast.core.method.readings import OwnSource
 from rlplast.core.method.receipt import Receipt
+from rlplast.core.method.rule import Rule
 from rlplast.core.method.schedule import Schedule
 from rlplast.core.method.scope import scope as scope_of
 from rlplast.core.network.network import Network
@@ -91,17 +92,16 @@ def apply(
                 f"{method} with scope {scope!r} reads the initial weights: pass initial=, a "
                 "state dict saved before training"
             )
-    hook = Hook(
-        method=chosen_method,
+    row = Row(
+        method,
+        chosen_method,
         schedule=Schedule(at=(Time(0, "updates"),)),
-        networks=(network,),
         scope=chosen,
         optimizer=optimizer_policy or chosen_method.policies[0],
         followers=follower_policy or chosen_method.policies[1],
-        key=method,
-        source=None if inputs is None else OwnSource({network.name: network}, inputs, loss, seed),
     )
-    return hook.fire(Clock(), 1, seed)[0]
+    source = None if inputs is None else OwnSource({network.name: network}, inputs, loss, seed)
+    return Rule(row, (network,), source).fire(Clock(), 1, seed)[0]
 
 
 def plain(

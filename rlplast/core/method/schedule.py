@@ -192,12 +192,20 @@ class Schedule:
 
     def is_open(self, clock: Clock) -> bool:
         """Whether `clock` lies between `from` and `until`."""
-        after = self.start is None or clock[self.start.unit] >= self.start.value
         # An `until` in the period's unit is left to `count`: a step that jumps past it must still
         # fire what was due before it.
         until = self.until
         counted = self.when is None and until is not None and until.unit == self._period()[1]
-        return after and (until is None or counted or clock[until.unit] <= until.value)
+        before = until is None or counted or clock[until.unit] <= until.value
+        return self.has_begun(clock) and before
+
+    def has_begun(self, clock: Clock) -> bool:
+        """Whether `clock` has reached `from`."""
+        return self.start is None or clock[self.start.unit] >= self.start.value
+
+    def is_due_inside(self, clock: Clock) -> bool:
+        """Whether this is due inside the update that brings the run to `clock`."""
+        return self.crossings(clock.advance(updates=-1), clock) > 0
 
     def _period(self) -> tuple[int, str]:
         return (1, "phase") if self.every is None else (int(self.every.value), self.every.unit)

@@ -175,7 +175,7 @@ def test_next_due_is_the_nearest_scheduled_hook() -> None:
 BAD_CONFIGS: list[tuple[dict[str, str], str]] = [
     ({"att": "50%"}, r"hooks\[0\].*'att'"),
     ({"at": "50%", "scope": "dqm"}, r"hooks\[0\] \(fire\)\.scope"),
-    ({"at": "50%", "scope": "vit"}, "fire .*'net'"),
+    ({"at": "50%", "scope": "vit"}, r"fire\) .*'net'"),
     ({"at": "50%", "optimizer": "touch"}, "'touch'"),
     ({"every": "1 updates", "optimizer": "network"}, "'network'"),
     ({"at": "50%", "every": "5 updates"}, "at and every"),

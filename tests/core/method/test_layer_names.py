@@ -109,8 +109,8 @@ def test_layers_that_fit_no_hook_are_refused_by_name() -> None:
 def test_hooks_and_penalties_read_one_name_alike() -> None:
     for layers in (["[0].fc1"], ["*.fc?", "2"], ["head"]):
         run = networks()
-        terms = Penalties([{"method": "l2", "layers": layers}], run).terms
-        penalised = {term.network.name: {b.name for b in term.blocks} for term in terms}
+        [term] = Penalties([{"method": "l2", "layers": layers}], run).terms
+        penalised = {n.name: {b.name for b in term.termed[n.name]} for n in term.networks}
         assert edited(layers=layers, optimizer="touched") == penalised
 
 

@@ -205,18 +205,18 @@ def test_a_penalty_plans_at_every_update_with_the_state_and_the_blocks_of_its_te
     hooks = Hooks([], made.network, "10 updates", penalties=found)
     [hook] = hooks.every_update
     [term] = found.terms
-    assert hook.key == "penalties[0]/net spectral"
-    assert hook.states["net"] is term.state
-    start = {name: t.clone() for name, t in term.state.items()}
+    assert hook.key == "penalties[0] spectral"
+    assert hook is term
+    start = {name: t.clone() for name, t in term.states["net"].items()}
     made.update()
     before = made.snapshot()
     assert hooks.step(updates=1) == [] and hooks.flush() == []
     assert_same(before, made.snapshot())  # its plan writes its own state alone
-    assert not any(torch.equal(t, start[name]) for name, t in term.state.items())
-    addresses = {name: t.data_ptr() for name, t in again.terms[0].state.items()}
+    assert not any(torch.equal(t, start[name]) for name, t in term.states["net"].items())
+    addresses = {name: t.data_ptr() for name, t in again.terms[0].states["net"].items()}
     again.load_state_dict(copy.deepcopy(found.state_dict()))
-    assert_same(again.terms[0].state, term.state)
-    assert {name: t.data_ptr() for name, t in again.terms[0].state.items()} == addresses
+    assert_same(again.terms[0].states["net"], term.states["net"])
+    assert {name: t.data_ptr() for name, t in again.terms[0].states["net"].items()} == addresses
 
 
 # Windows: `from` and `until`.
@@ -293,9 +293,9 @@ def test_the_plan_of_a_penalty_runs_outside_its_window_too() -> None:
     moves = []
     for update in range(1, 7):
         made.update()
-        before = copy.deepcopy(found.terms[0].state)
+        before = copy.deepcopy(found.terms[0].states["net"])
         hooks.step(updates=update)
-        if any(not torch.equal(before[n], t) for n, t in found.terms[0].state.items()):
+        if any(not torch.equal(before[n], t) for n, t in found.terms[0].states["net"].items()):
             moves.append(update)
     assert moves == list(range(1, 7))
 

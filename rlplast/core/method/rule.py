@@ -1,82 +1,91 @@
-"""Hook: one method with its schedule, networks, scope and policies, ready to fire."""
+"""Rule: one row of a config's lists, ready to do what its method can."""
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rlplast.core.clock import Clock
 from rlplast.core.device import refuse_capture
-from rlplast.core.errors import BadWeights, ConfigError, NothingToEdit
+from rlplast.core.errors import BadWeights, ConfigError, DamagedFile, NothingToEdit
 from rlplast.core.method.context import Activations, Context, Source, is_trainer
 from rlplast.core.method.deviation import deviation
 from rlplast.core.method.firing import Planned, carry_out
-from rlplast.core.method.method import Method, State, carry, implements, readable
+from rlplast.core.method.inside import (
+    accumulate,
+    check_activations,
+    refresh_copies,
+    refuse_low_precision,
+)
+from rlplast.core.method.listing import Row
+from rlplast.core.method.method import State, carry, implements, readable
 from rlplast.core.method.readings import Inside, Probe
 from rlplast.core.method.receipt import Receipt
-from rlplast.core.method.schedule import Schedule
-from rlplast.core.method.scope import SCOPES, Scope
+from rlplast.core.method.scope import Scope, narrowed
 from rlplast.core.network.blocks import Block
-from rlplast.core.network.edits import Assign, Edit, Scale, check, masks, unmasked, write
+from rlplast.core.network.edits import Assign, Edit, check, write
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import moments
 from rlplast.core.rng import derive_seed, torch_stream
 
-__all__ = ["Hook", "refuse_low_precision"]
+__all__ = ["Rule"]
 
 _COUNT = "count/"  # what the names of a method's own counters begin with
 
 
-@dataclass
-class Hook:
-    """One entry of a run's hook list, ready to fire.
+class Rule:
+    """A row in its networks: it plans at its times or inside updates, and adds terms to losses.
+
+    Args:
+        row: what the config says.
+        networks: those that the row is for.
+        source: where a firing's probe, and what terms read, come from.
+        key: name of its random streams and of its entry in checkpoints.
 
     Attributes:
-        key: name of its random streams and of its entry in checkpoints.
-        scope: which layers it edits. Policies keep to the layers that it names.
-        skips: whether networks in which there is nothing to edit are left out.
-        source: where a scheduled firing's probe comes from.
-        states: the method's own tensors, by network; given where others share them.
+        states: the method's own tensors, by network.
         sums: [Σ sfe, Σ log factor, Σ entries, firings] of every-update firings since the last
             flush, by network; on the device, so that they count in a captured update too.
         fired: by network, how often it has fired between updates, and the clock of the last time.
-        select: returns the Blocks that it edits, of a hook without a scope of its own.
         known: the networks in which it acts, or will once their layers train.
-        resting: why it finds nothing to edit in other networks, whose layers are frozen as yet.
+        networks: those in which it acts now.
+        resting: why it finds nothing to edit in the others, whose layers are frozen as yet.
+        edited, restored, termed: by network, the Blocks that a plan may edit, those that a firing
+            sets to θ0, and those that a term reads.
     """
 
-    method: Method
-    schedule: Schedule
-    networks: tuple[Network, ...]
-    key: str
-    scope: Scope = SCOPES["all"]
-    optimizer: str = "keep"
-    followers: str = "leave"
-    label: str = ""
-    skips: bool = False
-    source: Source | None = None
-    states: dict[str, State] = field(default_factory=dict)
-    sums: dict[str, Tensor] = field(default_factory=dict)
-    fired: dict[str, tuple[int, Clock]] = field(default_factory=dict)
-    select: Callable[[], tuple[Block, ...]] | None = None
-    known: tuple[Network, ...] = ()
-    resting: dict[str, NothingToEdit] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self, row: Row, networks: Iterable[Network], source: Source | None = None, key: str = ""
+    ) -> None:
         """Allocate the method's state, before anything is compiled or captured."""
-        self.label = self.label or self.key
-        self._check_readings()
+        self.row, self.source, self.key = row, source, key or row.label
+        self.method, self.schedule, self.label = row.method, row.schedule, row.label
+        self.optimizer, self.followers = row.optimizer, row.followers
+        self.known = self.networks = tuple(networks)
+        self.states: dict[str, State] = {}
+        self.sums: dict[str, Tensor] = {}
+        self.fired: dict[str, tuple[int, Clock]] = {}
+        self.resting: dict[str, NothingToEdit] = {}
         self.edited: dict[str, tuple[Block, ...]] = {}
         self.restored: dict[str, tuple[Block, ...]] = {}
+        self.termed: dict[str, tuple[Block, ...]] = {}
         self._versions: dict[str, int] = {}
-        missing = {n.name: error for n in self.networks if (error := self._set_up(n)) is not None}
-        self.known = tuple(n for n in self.networks if n.name not in missing or self.may_thaw(n))
-        if len(self.known) < len(self.networks) and (not self.skips or not self.known):
-            known = {n.name for n in self.known}  # the first other network is the most important
-            raise next(error for name, error in missing.items() if name not in known)
+        covers, whole = self.method.covers, row.scope
+        if self.method.key == "penalties":
+            whole = Scope(lambda block: block.role != "buffer" and covers(block))
+        by_name, live = {n.name: n for n in self.known}, is_trainer(source)
+        self.scope = narrowed(whole, row.layers, by_name, row.label, live)
+        self._check_readings()
+        for network in self.known:
+            self._set_up(network)
+        missing = [n.name for n in self.known if n.name in self.resting and not self.may_thaw(n)]
+        self.known = tuple(n for n in self.known if n.name not in missing)
+        if missing and (row.named or not self.known):
+            raise self.resting[missing[0]]  # the first network is the most important
         self._awake()
 
     def refresh(self) -> None:
@@ -97,11 +106,11 @@ class Hook:
         return not is_trainer(self.source) and len(self.scope.frozen(network)) > 0
 
     def _check_readings(self) -> None:
-        reads, inside = self.method.reads, self.schedule.every_update
-        adds = self.method.key == "hooks" and implements(self.method, "term")
+        method, inside = self.method, self.schedule.every_update
+        adds = method.key == "hooks" and implements(method, "term")
         for why, refused in (
             # The term of a penalty reads batches, its plan does not.
-            ("reads batches of data", "batches" in reads and self.method.key != "penalties"),
+            ("reads batches of data", "batches" in method.reads and method.key != "penalties"),
             ("adds a term to the updates between its firings", adds),
             ("follows every update by itself", self.follows),
         ):
@@ -110,41 +119,40 @@ class Hook:
                     f"{self.label} {why}, and cannot fire at every update: allowed are schedules "
                     "such as at: 50%, every: 10000 updates, on: phase_start"
                 )
-        needed = [what for what in reads if what != "moments"]
-        if self.method.measures_deviation and self.source is None:
+        source, remedy = self.source, "pass probe= to rlplast.Hooks, or inputs= to rlplast.apply"
+        needed = [what for what in method.reads if what != "moments"]
+        if method.measures_deviation and source is None:
             raise ConfigError(
-                f"{self.label} measures how far outputs move: pass probe= to rlplast.Hooks, or "
-                "inputs= to rlplast.apply: inputs of the model"
+                f"{self.label} measures how far outputs move: {remedy}: inputs of the model"
             )
-        if needed and not inside and self.source is None:
+        if needed and source is None and not inside:
             raise ConfigError(
-                f"{self.label} reads {', '.join(needed)}: pass probe= to rlplast.Hooks, or inputs= "
-                "to rlplast.apply: inputs of the model, or a function (size, generator) → inputs"
+                f"{self.label} reads {', '.join(needed)}: {remedy}: inputs of the model, or a "
+                "function (size, generator) → inputs"
             )
 
-    def _set_up(self, network: Network) -> NothingToEdit | None:
+    def _set_up(self, network: Network) -> None:
         """Find what is edited in a network, and the method's state for it; or why there is none."""
         self._versions[network.name] = network.version
-        edited = self.scope.edited(network) if self.select is None else self.select()
-        self.edited[network.name] = edited
+        edited = self.edited[network.name] = self.scope.edited(network)
         self.restored[network.name] = self.scope.restored(network)
+        adds, covers = implements(self.method, "term"), self.method.covers
+        self.termed[network.name] = tuple(b for b in edited if adds and b.trainable and covers(b))
         self.resting.pop(network.name, None)
         try:
             self._allocate(network)
         except NothingToEdit as error:
             layers = self.scope.layers
             what = "" if layers is None else f"{self.label}.layers = {list(layers)}: "
-            self.resting[network.name] = reason = NothingToEdit(f"{what}{error}")
-            return reason
-        return None
+            self.resting[network.name] = NothingToEdit(f"{what}{error}")
 
     def _allocate(self, network: Network) -> None:
-        blocks = self.edited[network.name]
-        if self.method.key == "hooks" and not blocks and not self.restored[network.name]:
+        blocks, key = self.edited[network.name], self.method.key
+        if key != "layers" and not blocks and not self.restored[network.name]:
             keys = "scope selects" if self.scope.layers is None else "scope and layers select"
             raise NothingToEdit(
-                f"{self.method.name} finds nothing to edit in network {network.name!r}: its "
-                f"{keys} no trainable layer there"
+                f"{self.label} finds nothing to edit in network {network.name!r}: its {keys} no "
+                "trainable layer there"
             )
         self._check_layers(network)
         if "moments" in self.method.reads:  # an optimizer without a rule must not stop a run later
@@ -157,7 +165,7 @@ class Hook:
             device, sums = network.blocks[0].view.device, self.sums.get(network.name)
             anew = torch.zeros(4, dtype=torch.float64, device=device)
             self.sums[network.name] = anew if sums is None else sums.to(device)
-            for block in blocks if self.method.key == "hooks" else ():
+            for block in blocks if key == "hooks" else ():
                 refuse_low_precision(network, block)
 
     def _check_layers(self, network: Network) -> None:
@@ -179,20 +187,38 @@ class Hook:
                     f"such as {block.path!r}"
                 )
 
+    def adds(self, network: Network, clock: Clock | None) -> bool:
+        """Whether the update that brings the run to `clock` has the term in a network.
+
+        A hook's is in all updates after its first firing there.
+        """
+        if not self.termed[network.name]:
+            return False
+        if self.method.key == "hooks" or self.row.window is None:
+            return self.method.key != "hooks" or network.name in self.fired
+        if clock is None:
+            raise ConfigError(
+                f"{self.label} has from or until: give `add` the clock that counts the update, "
+                "such as rlplast.Clock(updates=1) at the first"
+            )
+        return self.row.window.is_due_inside(clock)
+
+    def has_added(self, clocks: Iterable[Clock]) -> bool:
+        """Whether one of the clocks has reached the first update with a term."""
+        window = self.row.window
+        if self.method.key == "hooks":
+            return bool(self.fired)
+        return window is None or any(map(window.has_begun, clocks))
+
     @property
     def follows(self) -> bool:
         """Whether the method's state follows every update, besides its schedule."""
         return implements(self.method, "follow")
 
-    def fires_inside(self, clock: Clock) -> bool:
-        """Whether this fires inside the update that brings the run to `clock`."""
-        return self.schedule.crossings(clock.advance(updates=-1), clock) > 0
-
-    def follow(self, clock: Clock, seed: int) -> None:
-        """Let the method's state follow an update; no checks, no host synchronisation."""
-        for network in self.networks:
-            context = self._context(network, clock, seed, 1, inside=True)
-            write(self.method.follow(context, self.states[network.name]))
+    def inside_key(self, clock: Clock) -> Hashable:
+        """Return a key that is equal for clocks at which `tick` does the same."""
+        acts = self.follows or self.schedule.is_due_inside(clock)
+        return (self.method.captured_key(clock),) if acts else ()
 
     def counters(self, network: Network) -> dict[str, Tensor]:
         """Return the method's own counters in a network, by their names in receipts."""
@@ -222,9 +248,9 @@ class Hook:
 
     def has_been_due(self, clock: Clock) -> bool:
         """Whether this has fired, or, if it acts at every update, acted by `clock`."""
-        start, inside = self.schedule.start, self.schedule.every_update
-        reached = start is None or clock[start.unit] >= start.value
-        return bool(self.fired) or (inside and reached and self.schedule.count(clock) > 0)
+        schedule = self.schedule
+        inside = schedule.every_update and schedule.has_begun(clock) and schedule.count(clock) > 0
+        return bool(self.fired) or inside
 
     def _fired(self, network: Network) -> tuple[int, Clock | None]:
         return self.fired.get(network.name, (0, None))
@@ -237,7 +263,7 @@ class Hook:
         for network in self.known:
             network.refresh()
         self.refresh()
-        if self.resting and (not self.skips or not self.networks):
+        if self.resting and (self.row.named or not self.networks):
             raise next(iter(self.resting.values()))
         chosen = tuple(self.networks if networks is None else networks)
         planned = [self._planned(n, clock, due_count, seed) for n in chosen]
@@ -267,7 +293,7 @@ class Hook:
         return self._fired(network)[0] + 1 if conditional else self.schedule.count(clock)
 
     def _context(
-        self, network: Network, clock: Clock, seed: int, due_count: int, inside: bool
+        self, network: Network, clock: Clock, seed: int, due_count: int = 1, inside: bool = True
     ) -> Context:
         names = ("hook", self.key, network.name)
 
@@ -306,51 +332,34 @@ class Hook:
         within = None if self.scope.layers is None else network.select(self.scope.reaches)
         return Planned(network, edits, plans, seconds, self.counters(network), within)
 
-    def after_update(
+    def tick(
         self, clock: Clock, seed: int, activations: Mapping[str, Activations] | None = None
     ) -> None:
-        """Fire inside an update: no checks, no host synchronisation, sums on the device.
+        """Act inside an update: no checks, no host synchronisation, sums on the device.
 
         Activations are those of the update's own forward pass, by network. An empty mapping says
-        that a network made no update this time: its hooks rest.
+        that a network made no update this time: nothing is done in it.
         """
-        reads = self.method.reads
+        if not (self.follows or self.schedule.is_due_inside(clock)):
+            return
+        method = self.method
         for network in self.networks:
-            context = self._context(network, clock, seed, 1, inside=True)
-            if reads:
+            context, state = self._context(network, clock, seed), self.states[network.name]
+            if self.follows:
+                write(method.follow(context, state))
+                continue
+            if method.reads:
                 values = None if activations is None else activations.get(network.name)
-                if "activations" in reads and values is not None:
+                if "activations" in method.reads and values is not None:
                     if isinstance(values, Mapping) and not values:
                         continue
-                    self._check_activations(context, values)
+                    check_activations(self.label, context, values)
                 context = replace(context, readings=Inside(network, values, self.label))
             edits = self.plan(network, network, context)
-            _accumulate(self.sums[network.name], edits)
+            accumulate(self.sums[network.name], edits)
             write(edits)
-            if self.method.key == "layers":
-                _refresh_copies(network)
-
-    def _check_activations(self, context: Context, activations: Activations) -> None:
-        where = f"{self.label}: activations= of network {context.network.name!r}"
-        if not isinstance(activations, Mapping):
-            raise ConfigError(
-                f"{where} are a {type(activations).__name__}: allowed is a mapping of tensors by "
-                "group of rlplast.units, as rlplast.record gives it"
-            )
-        missing = [g.name for g in context.units if g.name not in activations]
-        if missing:
-            raise ConfigError(
-                f"{where} lack {', '.join(missing)}: give one per group of rlplast.units, as "
-                "rlplast.record does"
-            )
-        for group in context.units:
-            value = activations[group.name]
-            shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            if isinstance(shape, str) or len(shape) < 2 or shape[1] != group.size:
-                raise ConfigError(
-                    f"{where} have {shape} for {group.name}: allowed is a tensor (samples, "
-                    f"{group.size}, …)"
-                )
+            if method.key == "layers":
+                refresh_copies(network)
 
     def flush(self, clock: Clock) -> list[Receipt]:
         """Return one receipt per network for the updates since the last flush."""
@@ -373,7 +382,7 @@ class Hook:
             firings = round(count)
             moved = None
             if self.method.measures_deviation:  # of one more update's plan, which is not written
-                context = self._context(network, clock, 0, 1, inside=False)
+                context = self._context(network, clock, 0, inside=False)
                 with torch.no_grad():
                     moved = self._deviation(network, self.plan(network, network, context), clock)
             receipts.append(
@@ -396,49 +405,48 @@ class Hook:
             )
         return receipts
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the method's own tensors, the sums not yet flushed, and what has fired."""
+        fired = {n: {"number": i, "clock": asdict(c)} for n, (i, c) in self.fired.items()}
+        return {"states": self.states, "sums": self.sums} | ({"fired": fired} if fired else {})
 
-@torch.no_grad()
-def _refresh_copies(network: Network) -> None:
-    """Bring low-precision copies up to date where a layer wrote to their fp32 masters."""
-    for block in network.blocks:
-        if block.memory is not None:
-            for low in block.copies:
-                low.copy_(block.view)
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Copy what `state_dict` returned into this rule's tensors.
+
+        Raises:
+            DamagedFile: if it has other networks, names or shapes.
+        """
+        thaws = {network.name for network in self.known if self.may_thaw(network)}
+        ours, theirs = _shapes(self.states), _shapes(saved["states"])
+        known = {  # without what is of layers that are frozen here, and trained when it was saved
+            name: {k: shape for k, shape in shapes.items() if name not in thaws or k in ours[name]}
+            for name, shapes in theirs.items()
+            if name in ours or name not in thaws
+        }
+        if ours != known:
+            raise DamagedFile(
+                f"the saved state of hook {self.key!r} has {theirs}, this one needs {ours}: it is "
+                "of another hook list"
+            )
+        for name, tensors in saved["states"].items():
+            state = self.states.setdefault(name, {})
+            for key, tensor in tensors.items():
+                if key in state:
+                    state[key].copy_(tensor)
+                else:
+                    state[key] = tensor.clone()  # of a layer that is frozen here
+        for name, sums in self.sums.items():
+            sums.copy_(saved["sums"][name])
+        self.fired = {
+            name: (int(fired["number"]), Clock.saved(fired["clock"]))
+            for name, fired in saved.get("fired", {}).items()
+        }
+
+
+def _shapes(states: Mapping[str, Mapping[str, Tensor]]) -> dict[str, dict[str, list[int]]]:
+    return {n: {key: list(t.shape) for key, t in ts.items()} for n, ts in states.items()}
 
 
 def _namesakes(network: Network, blocks: Iterable[Block]) -> tuple[Block, ...]:
     names = {b.name for b in blocks}
     return network.select(lambda b: b.name in names)
-
-
-@torch.no_grad()
-def _accumulate(sums: Tensor, edits: Sequence[Edit]) -> None:
-    scales = [e for e in edits if isinstance(e, Scale) and isinstance(e.target, Block)]
-    if scales:
-        factors = torch.stack([e.factor for e in scales]).double()
-        norms = torch.stack(
-            [
-                e.norm if e.norm is not None else torch.linalg.vector_norm(e.target.view)
-                for e in scales
-            ]
-        )
-        sums[0] += ((factors - 1) * norms).square().sum()
-        sums[1] += factors.log().sum()
-    for edit in edits:
-        if isinstance(edit, Assign) and isinstance(edit.target, Block):
-            change = (edit.value.double() - edit.now().double()).square()
-            sums[0] += (change if edit.mask is None else change.where(edit.mask, 0)).sum()
-    for mask in masks(edits):
-        sums[2] += mask.sum()
-    # One addition for all: each tensor operation costs as much as a small layer.
-    sums[2] += unmasked(edits)
-    sums[3] += 1
-
-
-def refuse_low_precision(network: Network, block: Block) -> None:
-    """Refuse a weight in low precision without a master, where small changes round to nothing."""
-    if block.view.dtype in (torch.bfloat16, torch.float16):
-        raise BadWeights(
-            f"{network.qualified(block)} is {block.view.dtype} without an fp32 master: a change "
-            "made every update would round to nothing; pass masters= to its Network"
-        )
