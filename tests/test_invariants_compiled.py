@@ -73,7 +73,7 @@ def test_every_update_edit_agrees_eager_and_compiled(
     found = []
     for made in (eager, compiled):
         inside = hooks(method, made.network, every="1 updates").hooks[0]
-        edit = aot_eager(inside.after_update) if made is compiled else inside.after_update
+        edit = aot_eager(inside.tick) if made is compiled else inside.tick
         for _ in range(3):
             made.update()
             edit(Clock(updates=1), 0, activations(method, made))  # another clock compiles again

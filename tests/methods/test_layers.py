@@ -96,9 +96,7 @@ def test_compiled_updates_do_what_eager_ones_do(layer: str) -> None:
     install = partial(rlplast.replace_layers, method=layer, **LAYERS[layer])
     eager, compiled = (Trained(TICKING[layer], install=install) for _ in range(2))
     forward = torch.compile(compiled.module, backend="aot_eager", fullgraph=True)
-    ticks = [
-        rlplast.Hooks([], m.network, "99 updates").hooks[0].after_update for m in (eager, compiled)
-    ]
+    ticks = [rlplast.Hooks([], m.network, "99 updates").hooks[0].tick for m in (eager, compiled)]
     ticks[1] = torch.compile(ticks[1], backend="aot_eager", fullgraph=True)
     for update in range(1, 9):
         x, _ = eager.batch()
