@@ -1,19 +1,25 @@
-"""Write into the pages what they take from the code: `make reference`.
+"""Take from the code what pages say of it, for pages of the repository and for the site.
 
-A page says where, between two comments of their own lines::
+A short table stands in the page, between two comments of their own lines, and is replaced by
+`make reference`. A test fails when it is not what the code says::
 
     <!-- generated: NAME -->
     <!-- end -->
 
-What stands between them is replaced. A test fails when it is not what the code says. NAME is one of
+So is a card's table of parameters, known by its head. Its last column is the page's own and stays.
+
+A long table is only on the site. Its place is one line, and a card of a method gets what the
+registry, the class and the table of costs say, below its example::
+
+    <!-- built: NAME -->
+
+NAME is one of
 
 - ``commands``: the help of every command.
 - ``keys common``, ``keys KIND``: a config's keys, defaults and meanings.
 - ``methods FAMILY``, ``metrics``, ``optimizers``, ``configs``: what `rlplast list` prints.
+- ``params FAMILY``: the parameters of a family's methods.
 - ``receipt``: the fields of a receipt.
-- ``card``: on the card of a method, what the registry, the class and the table of costs say.
-- ``parameters``: on a card, its parameters. The last column is the page's own and stays.
-- ``api``: the names, signatures and first lines of what the page's ``::: NAME`` lines document.
 
 ``configs/schema.json`` is written anew too, and what `rlplast list` reads of this package.
 """
@@ -25,16 +31,18 @@ from docs.generate import cards, tables
 from rlplast.cli.list_command import REGISTERED, registered_text
 from rlplast.study.schema import schema_text
 
-__all__ = ["DOCS", "SCHEMA", "regenerated", "write"]
+__all__ = ["DOCS", "SCHEMA", "built", "regenerated", "write"]
 
 DOCS = Path(__file__).parents[1]
 SCHEMA = DOCS.parent / "configs" / "schema.json"
 _START = re.compile(r"^<!-- generated: .+ -->$", re.MULTILINE)
 _PLACE = re.compile(r"^<!-- generated: (.+?) -->$(.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
+_PARAMETERS = re.compile(r"^\| parameter \| default \|.*\n\|[- |]+\n(?:\|.*\n)+", re.MULTILINE)
+_BUILT = re.compile(r"^<!-- built: (.+?) -->$", re.MULTILINE)
 
 
 def regenerated(page: Path, text: str) -> str:
-    """Return the text of a page with every place filled in from the code.
+    """Return the text of a page in the repository with its places filled in from the code.
 
     Args:
         page: the page's path, whose stem is the method on a card.
@@ -47,23 +55,33 @@ def regenerated(page: Path, text: str) -> str:
         raise ValueError(f"{page} has a `generated` comment without a later `<!-- end -->`")
 
     def filled(place: re.Match[str]) -> str:
-        made = _made(place[1], page, text, place[2])
-        return f"<!-- generated: {place[1]} -->\n\n{made.strip()}\n\n<!-- end -->"
+        made = tables.table_of(place[1]).strip()
+        return f"<!-- generated: {place[1]} -->\n\n{made}\n\n<!-- end -->"
 
+    if _is_card(page):
+        text = _PARAMETERS.sub(lambda table: cards.parameters(page.stem, table[0]), text)
     return _PLACE.sub(filled, text)
 
 
-def _made(name: str, page: Path, text: str, now: str) -> str:
-    match name:
-        case "card":
-            return cards.frame(page.stem)
-        case "parameters":
-            return cards.parameters(page.stem, now)
-        case "api":
-            from docs.generate import api  # needs griffe, of the extra `docs`
+def built(page: Path, text: str) -> str:
+    """Return the text of a page on the site: with its long tables, and what a card says in short.
 
-            return api.index(text)
-    return tables.table_of(name)
+    Args:
+        page: the page's path, whose stem is the method on a card.
+        text: what the page has in the repository.
+
+    Raises:
+        ValueError: for a name that stands for nothing.
+    """
+    text = _BUILT.sub(lambda place: tables.table_of(place[1]), text)
+    if not _is_card(page):
+        return text
+    title, words, example, rest = text.split("\n\n", 3)
+    return "\n\n".join((title, words, example, cards.frame(page.stem), rest))
+
+
+def _is_card(page: Path) -> bool:
+    return page.parent.name == "methods" and cards.is_card(page.stem)
 
 
 def write() -> list[Path]:

@@ -12,7 +12,7 @@ from rlplast.core.method.method import implements
 from rlplast.core.network.network import Network
 from rlplast.core.registry import Info, rows
 
-__all__ = ["frame", "parameters"]
+__all__ = ["frame", "is_card", "parameters", "reads_and_policies"]
 
 _ROOT = Path(__file__).parents[2]
 _COSTS = _ROOT / "docs" / "explanation" / "benchmarks.md"
@@ -23,15 +23,27 @@ _COST = {
 }
 
 
+def is_card(name: str) -> bool:
+    """Return whether a page of this name is the card of an intervention, layer or penalty."""
+    return name in _method_rows()
+
+
+def reads_and_policies(name: str) -> tuple[str, str]:
+    """Return what a method reads, and its default policies, which only interventions have."""
+    method: Any = _info(name).target
+    policies = ", ".join(map(code, method.policies)) if method.key == "hooks" else ""
+    return ", ".join(("weights", *method.reads)), policies
+
+
 def frame(name: str) -> str:
     """Return what the registry, the class and the table of costs say of a method."""
     info = _info(name)
     method: Any = info.target
-    policies = ", ".join(map(code, method.policies)) if method.key == "hooks" else ""
+    reads, policies = reads_and_policies(name)
     facts = {
         "listed under": code(f"{method.key}:"),
         "source": info.source,
-        "reads": ", ".join(("weights", *method.reads)),
+        "reads": reads,
         "state, saved with the run": _state(method),
         "default policies: `optimizer`, `followers`": policies,
         "fires": "once in a run" if method.fires_once else "",

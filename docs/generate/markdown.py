@@ -31,8 +31,8 @@ def table(head: str, rows: Iterable[tuple[str, ...]]) -> str:
         ValueError: for code with a bar, which ends the cell in some readers.
     """
     columns = [name.strip() for name in head.split(" | ")]
-    lines = [columns, ["---"] * len(columns), *(map(_cell, row) for row in rows)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    lines = [f"| {' | '.join(line)} |\n" for line in (columns, *(map(_cell, r) for r in rows))]
+    return "".join((lines[0], f"|{'---|' * len(columns)}\n", *lines[1:]))
 
 
 def _cell(text: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from docs.generate import cards
 from docs.generate.markdown import choices, code, table, yaml_code
 from rlplast.cli.list_command import list_rows
 from rlplast.cli.main import COMMANDS, main
@@ -42,11 +43,14 @@ def table_of(name: str) -> str:
             return table(_HEAD, _own_keys(get_kind(kind).config_class()()))
         case ["methods", family]:
             return _methods(family)
+        case ["params", family]:
+            return _params(family)
         case ["metrics"]:
             found = ((code(r["name"]), r["summary"], r["source"]) for r in _rows("metrics"))
             return table("metric | meaning | source", found)
         case ["optimizers"]:
-            return _methods("optimizers", "optimizer")
+            found = ((code(r["name"]), r["summary"], r["source"]) for r in _rows("optimizers"))
+            return table("optimizer | what it does | source", found)
         case ["configs"]:
             found = ((code(r["name"]), r["summary"]) for r in _rows("configs"))
             return table("config | what it is", found)
@@ -95,12 +99,24 @@ def _keys(config: Any, prefix: str = "") -> Iterator[tuple[str, ...]]:
             yield code(key), yaml_code(value), allowed, about[field.name]
 
 
-def _methods(family: str, word: str = "method") -> str:
-    """Return a table of a family's methods, then one of the parameters of each."""
+def _methods(family: str) -> str:
+    """Return a table of a family's methods."""
     rows = _rows(family)
-    lines = [(_linked(row["name"]), row["summary"], row["source"]) for row in rows]
-    parts = [table(f"{word} | what it does | source", lines)]
-    for row in rows:
+    if family in ("regularisers", "replay"):
+        lines = ((_linked(r["name"]), r["summary"], r["source"]) for r in rows)
+        return table("method | what it does | source", lines)
+    facts = ((r, *cards.reads_and_policies(r["name"])) for r in rows)
+    if family != "interventions":
+        lines = ((_linked(r["name"]), r["summary"], reads, r["source"]) for r, reads, _ in facts)
+        return table("method | what it does | reads | source", lines)
+    found = ((_linked(r["name"]), r["summary"], *both, r["source"]) for r, *both in facts)
+    return table("method | what it does | reads | `optimizer`, `followers` | source", found)
+
+
+def _params(family: str) -> str:
+    """Return a table of the parameters of each of a family's methods."""
+    parts = []
+    for row in _rows(family):
         params = [
             (code(name), yaml_code(p["default"]), choices(p["range"]))
             for name, p in row["params"].items()

@@ -90,6 +90,7 @@ def test_the_site_loads_nothing_from_elsewhere_and_its_search_finds_everything(s
     names = {page.relative_to(site).as_posix() for page in pages} - {"404.html"}
     assert {name for name in names if not name.startswith("gallery/")} <= places  # the reports
     assert {f"reference/api/rlplast.html#rlplast.{name}" for name in rlplast.__all__} <= places
+    assert "agent.target_every" in (site / "reference" / "config.html").read_text()
     # Docstrings are rendered with their sections and links.
     page = (site / "reference" / "api" / "rlplast.html").read_text()
     train = page[page.index('id="rlplast.train"') :]

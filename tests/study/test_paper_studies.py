@@ -1,4 +1,4 @@
-"""The papers' studies beside their tables, the official scripts and docs/papers.md.
+"""The papers' studies beside their tables, the official scripts and docs/papers.
 
 The values below were copied from the papers, not from the studies.
 """
@@ -20,7 +20,7 @@ from rlplast.study.spec import StudyConfig, runs_of
 from rlplast.supervised.models import build_model
 from tests.marks import slow
 
-PAGE = Path(__file__).parents[2] / "docs" / "papers.md"
+PAGES = sorted((Path(__file__).parents[2] / "docs" / "papers").glob("*.md"))
 FOLDER = config_folder() / "study"
 NAMES = sorted(
     p.relative_to(FOLDER.parent).with_suffix("").as_posix() for p in FOLDER.glob("*/*.yaml")
@@ -572,7 +572,8 @@ def test_the_lifecycle_studies_measure_the_columns_of_their_tables_at_the_end(na
 
 
 def test_the_page_names_every_study_and_every_study_it_names_is_there() -> None:
-    named = re.findall(r"rlplast study (study/\w+/\w+)", PAGE.read_text())
+    pages = "".join(page.read_text() for page in PAGES)
+    named = re.findall(r"rlplast study (study/\w+/\w+)", pages)
     papers = {name.rpartition("/")[0] for name in named}
     assert sorted(set(named)) == [n for n in NAMES if n.rpartition("/")[0] in papers]
     assert {"study/fire", "study/swr"} <= papers

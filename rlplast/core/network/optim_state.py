@@ -80,6 +80,7 @@ RULES: dict[type[Optimizer], StateRule] = {
         "momentum_buffer": itemgetter("momentum"),
         "grad_avg": itemgetter("centered"),
     },
+    # Zeroed with dampening d, SGD first moves by (1 - d)·lr·g; a new one by lr·g.
     SGD: {"momentum_buffer": itemgetter("momentum")},
 }
 
