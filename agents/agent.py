@@ -22,6 +22,7 @@ from rlplast.agents.tasks import Tasks
 from rlplast.core.device import on_device
 from rlplast.core.errors import ConfigError, Diverged
 from rlplast.core.network.edits import Assign, write
+from rlplast.core.network.factory import is_factory
 from rlplast.core.network.optim_state import allocate, zero_all
 from rlplast.core.network.single import check_single
 from rlplast.core.rng import numpy_stream, torch_stream
@@ -181,15 +182,12 @@ class Agent(Trainable):
 
     def _check_single(self, *names: str, action_dim: int | None = None) -> None:
         """Refuse `batch_size` 1 if a user's networks cannot learn from one transition."""
-        if self.config.agent.batch_size > 1:
+        if self.config.agent.batch_size > 1 or not is_factory(self.config.agent.network):
             return
         sizes = self.spec.stacked_shape, *([] if action_dim is None else [(action_dim,)])
         inputs = [torch.zeros(1, *size, device=self.device) for size in sizes]
-        for name in filter(self._is_of_user, names):
+        for name in names:
             check_single("agent.batch_size = 1", self.networks[name].module, *inputs)
-
-    def _is_of_user(self, network: str) -> bool:
-        return getattr(self.networks[network].module, "of_user", False)
 
     # What the loop asks for.
 

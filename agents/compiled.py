@@ -13,7 +13,7 @@ from rlplast.core.device import compile_options, uses_gpu
 from rlplast.core.errors import ConfigError
 from rlplast.core.fast.linear import compiled_calls
 from rlplast.core.method.listing import listed_method, row_implements
-from rlplast.core.network.own import is_factory
+from rlplast.core.network.factory import is_factory
 from rlplast.training.kinds import get_kind
 
 __all__ = ["CompiledUpdate", "chosen", "compiles_updates"]
@@ -35,7 +35,8 @@ def chosen(config: Any) -> str:
 
     It depends on the config and the machine, never on time.
     """
-    own_network = is_factory(getattr(config.agent, "network", ""))  # what a user wrote may not compile
+    # What a user wrote may not compile.
+    own_network = is_factory(getattr(config.agent, "network", ""))
     if uses_gpu(config.device):
         rows = (*config.hooks, *config.layers, *config.penalties)
         ours = get_kind(config.kind).origin == "rlplast" and all(map(_is_ours, rows))

@@ -7,24 +7,17 @@ initialises each Block (``init_block``).
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rlplast.agents.user_networks import user_q
 from rlplast.core.errors import ConfigError, check_choice
 from rlplast.core.network.blocks import Block
+from rlplast.core.network.factory import is_factory
 from rlplast.core.network.network import torch_default
-from rlplast.core.network.own import (
-    check_again,
-    check_outputs,
-    factory_of,
-    is_factory,
-    made,
-    own_initializer,
-)
 from rlplast.core.network.units import Step, UnitSpec, activated
 
 __all__ = [
@@ -35,7 +28,6 @@ __all__ = [
     "Convs",
     "Init",
     "Output",
-    "OwnQNetwork",
     "QNetwork",
     "architecture_of",
     "cast_input",
@@ -141,47 +133,12 @@ def convs_of(rows: Sequence[Sequence[int]]) -> Convs:
     return tuple((channels, kernel, stride) for channels, kernel, stride in rows)
 
 
-class OwnQNetwork(nn.Module):
-    """A network that a user's function ``package.module:factory`` makes, of action values.
-
-    The function gets `obs_shape` and `num_actions` by name. Its module gets float32 observations,
-    (batch, *obs_shape), and returns (batch, actions). Its buffers are drawn from `seed`.
-    """
-
-    of_user = True
-
-    def __init__(
-        self,
-        name: str,
-        obs_shape: Sequence[int],
-        num_actions: int,
-        obs_scale: float = 1.0,
-        seed: int = 0,
-    ) -> None:
-        super().__init__()
-        self.obs_scale = obs_scale
-        key, shape = f"agent.network = {name!r}", tuple(obs_shape)
-        zeros = (torch.zeros(2, *shape),)
-        spaces = {"obs_shape": shape, "num_actions": num_actions}
-        factory = factory_of("agent.network", name)
-        make = partial(made, key, factory, inputs=zeros, **spaces)
-        self.net = make(seed=seed)
-        check_again(key, self.net, make(seed=seed))
-        check_outputs(key, self.net, zeros, num_actions)
-        self.init_block = own_initializer(lambda seed: nn.ModuleDict({"net": make(seed=seed)}))
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """Return action values, (batch, actions)."""
-        obs = obs.float()
-        return self.net(obs * self.obs_scale if self.obs_scale != 1.0 else obs)
-
-
 def q_network(
     agent: Any, obs_shape: Sequence[int], num_actions: int, obs_scale: float = 1.0, seed: int = 0
 ) -> nn.Module:
-    """Return the network of a DQN's section ``agent``; see `QNetwork` and `OwnQNetwork`."""
+    """Return the network of a DQN's section ``agent``; see `QNetwork` and `user_q`."""
     if is_factory(agent.network):
-        return OwnQNetwork(agent.network, obs_shape, num_actions, obs_scale, seed)
+        return user_q(agent.network, obs_shape, num_actions, obs_scale, seed)
     arch, bins = architecture_of(agent, obs_shape), agent.values and agent.values.bins
     return QNetwork(arch, obs_shape, num_actions, obs_scale, agent.init, bins)
 

@@ -5,22 +5,20 @@ Source: sizes and initializers of Stable-Baselines3's ``MlpPolicy`` and ``CnnPol
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from rlplast.agents.networks import Architecture, QNetwork, architecture_of, orthogonal
-from rlplast.agents.own_trunks import ACTOR, CRITIC, head, making, order_with_heads
+from rlplast.agents.networks import Architecture, QNetwork, architecture_of
+from rlplast.agents.user_networks import user_network
 from rlplast.core.network.blocks import Block
+from rlplast.core.network.factory import is_factory
 from rlplast.core.network.order import Order
-from rlplast.core.network.own import is_factory, own_initializer
 from rlplast.core.network.units import UnitSpec
 from rlplast.core.rng import derive_seed
 
 __all__ = [
-    "OwnNetwork",
     "PolicyNetwork",
     "SharedNetwork",
     "ValueNetwork",
@@ -98,64 +96,6 @@ class SharedNetwork(PolicyNetwork):
         return torch.cat([self.get_submodule("head")(x), self.value(x)], 1)
 
 
-class OwnNetwork(nn.Module):
-    """A trunk that a user's function makes, below heads of ours: a policy, a value, or both.
-
-    The function gets `obs_shape` by name and returns two modules, the trunk of the actor and that
-    of the critic, or one for both. Each gets float32 observations, (batch, *obs_shape), and returns
-    (batch, any number). `part` says which of the two, `ACTOR` or `CRITIC`; None for the only one.
-    """
-
-    of_user = True
-    log_std: nn.Parameter | None
-
-    def __init__(
-        self,
-        name: str,
-        part: int | None,
-        obs_shape: Sequence[int],
-        outputs: int,
-        obs_scale: float = 1.0,
-        seed: int = 0,
-        log_std: float | None = None,
-    ) -> None:
-        super().__init__()
-        self.obs_scale = obs_scale
-        self.initial = log_std = None if part == CRITIC else log_std
-        shape = tuple(obs_shape)
-        make, width = making(name, part, (torch.zeros(2, *shape),), seed, obs_shape=shape)
-        self.net = make(seed)
-        self.head = head(width, 1 if part == CRITIC else outputs)
-        self.value = head(width, 1) if part is None else None
-        self.choices = self.head.out_features  # read by metrics of outputs
-        ours = {ACTOR: PolicyNetwork, CRITIC: ValueNetwork, None: SharedNetwork}[part]
-        self.gains = ours.head_gains
-        value = None if log_std is None else nn.Parameter(torch.full((outputs,), log_std))
-        self.register_parameter("log_std", value)
-        self._init_trunk = own_initializer(lambda seed: nn.ModuleDict({"net": make(seed)}))
-
-    def forward_order(self) -> Order | None:
-        """Return the layers' names in forward order, heads side by side last; None if unknown."""
-        heads = ("head",) if self.value is None else ("head", "value")
-        return order_with_heads("net", self.net, *heads)
-
-    def init_block(self, block: Block, generator: torch.Generator) -> Tensor:
-        """Draw one Block: the trunk's as its function does, the others as our networks' are."""
-        if block.name == "log_std" and self.initial is not None:
-            return torch.full(block.view.shape, self.initial)
-        if block.path in self.gains:
-            return orthogonal(block, generator, self.gains[block.path])
-        return self._init_trunk(block, generator)
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """Return logits, means or values, (batch, outputs); with one trunk a value comes last."""
-        obs = obs.float()
-        hidden = self.net(obs * self.obs_scale if self.obs_scale != 1.0 else obs).float()
-        if self.value is None:
-            return self.head(hidden)
-        return torch.cat([self.head(hidden), self.value(hidden)], 1)
-
-
 def networks_of(
     agent: Any,
     obs_shape: Sequence[int],
@@ -166,11 +106,16 @@ def networks_of(
 ) -> dict[str, Any]:
     """Return the networks of a PPO's section ``agent``, by name; see `PolicyNetwork`."""
     if is_factory(agent.network):
-        parts = {"actor_critic": None} if agent.shared_trunk else {"actor": ACTOR, "critic": CRITIC}
-        network = partial(OwnNetwork, agent.network, log_std=log_std)
+        policy, value = {"head": (outputs, 0.01)}, {"head": (1, 1.0)}
+        start = None if log_std is None else torch.full((outputs,), log_std)
+        parts = {"actor": (0, policy, start), "critic": (1, value, None)}
+        if agent.shared_trunk:
+            parts = {"actor_critic": (None, policy | {"value": (1, 1.0)}, start)}
         return {
-            name: network(part, obs_shape, outputs, obs_scale, derive_seed(seed, name))
-            for name, part in parts.items()
+            name: user_network(
+                agent.network, part, obs_shape, heads, obs_scale, first, derive_seed(seed, name)
+            )
+            for name, (part, heads, first) in parts.items()
         }
     arch = policy_architecture(agent, obs_shape)
     policy = arch, obs_shape, outputs, obs_scale, agent.init, log_std

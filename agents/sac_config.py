@@ -10,7 +10,7 @@ from rlplast.agents.off_policy_config import EnvConfig, OffPolicyAgentConfig, Of
 from rlplast.agents.sac_networks import KINDS
 from rlplast.agents.update_plan import Ratio
 from rlplast.core.errors import ConfigError, check_choice
-from rlplast.core.network.own import is_factory
+from rlplast.core.network.factory import is_factory
 from rlplast.optimizers.config import OptimizerConfig
 
 __all__ = ["SACAgentConfig", "SACConfig"]

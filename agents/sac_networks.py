@@ -1,6 +1,6 @@
 """Networks of SAC: a Gaussian actor, twin critics as one network, and the temperature.
 
-Source: Haarnoja et al. 2018. Networks of users are in `rlplast.agents.own_sac`.
+Source: Haarnoja et al. 2018. Networks of users are in `rlplast.agents.user_networks`.
 """
 
 import math
@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from rlplast.agents.encoders import Encoder, Projection
 from rlplast.agents.losses import between
-from rlplast.agents.own_sac import OwnActor, OwnCritic
 from rlplast.agents.trunks import KINDS, TrunkNetwork, TrunkSpec, is_plain
+from rlplast.agents.user_networks import user_actor, user_critics
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.blocks import Block
+from rlplast.core.network.factory import is_factory
 from rlplast.core.network.order import Order
-from rlplast.core.network.own import is_factory
 from rlplast.core.network.stacked import computed
 from rlplast.core.network.units import UnitSpec
 from rlplast.metrics.ranks import at_least_float32
@@ -142,15 +142,15 @@ class Temperature(nn.Module):
 
 def critic_of(
     agent: Any, obs_shape: Sequence[int], action_dim: int, obs_scale: float = 1 / 255, seed: int = 0
-) -> Critic | OwnCritic:
+) -> nn.Module:
     """Return the critics of a SAC's section ``agent``.
 
     Raises:
-        ConfigError: if the network does not fit the observations, or as `OwnCritic` says.
+        ConfigError: if the network does not fit the observations, or a user's function fails.
     """
     bins = agent.values and agent.values.bins
     if is_factory(agent.network):
-        return OwnCritic(agent.network, obs_shape, action_dim, agent.critics, seed, bins)
+        return user_critics(agent.network, obs_shape, action_dim, agent.critics, bins, seed)
     axes = 3 if agent.network == "drq" else 1
     if len(obs_shape) != axes:
         what = "pictures (bytes with two or three axes)" if axes == 3 else "vectors"
@@ -168,12 +168,12 @@ def critic_of(
 
 
 def actor_of(
-    agent: Any, obs_shape: Sequence[int], action_dim: int, critic: Critic | OwnCritic, seed: int = 0
-) -> Actor | OwnActor:
+    agent: Any, obs_shape: Sequence[int], action_dim: int, critic: nn.Module, seed: int = 0
+) -> nn.Module:
     """Return the actor of a SAC's section ``agent``; of pictures it reads the critics' features."""
-    log_std = agent.log_std_min, agent.log_std_max, agent.log_std
+    low, high, how = agent.log_std_min, agent.log_std_max, agent.log_std
     if is_factory(agent.network):
-        return OwnActor(agent.network, obs_shape, action_dim, *log_std, seed)
+        return user_actor(agent.network, obs_shape, action_dim, (how, low, high), seed)
     encoder = getattr(critic, "encoder", None)
     obs_dim = obs_shape[0] if encoder is None else encoder.features
-    return Actor(obs_dim, action_dim, TrunkSpec.of(agent, "actor"), *log_std)
+    return Actor(obs_dim, action_dim, TrunkSpec.of(agent, "actor"), low, high, how)

@@ -27,10 +27,10 @@ from rlplast.core.method.method import implements
 from rlplast.core.method.readings import OwnSource, Probe
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import write
+from rlplast.core.network.factory import checked
 from rlplast.core.network.modes import reading
 from rlplast.core.network.network import Network
 from rlplast.core.network.order import forward_order
-from rlplast.core.network.own import check_outputs, made
 from rlplast.core.network.segments import segments
 from rlplast.core.registry import get, rows
 from rlplast.metrics import output_probe, readiness
@@ -364,15 +364,11 @@ def test_what_looks_at_a_module_leaves_it_as_it_is_also_after_an_error(train: bo
 
 
 def test_a_module_of_a_function_begins_as_the_function_made_it() -> None:
-    def factory(size: int) -> nn.Module:
-        return nn.Sequential(Restless(), nn.LazyLinear(4), nn.Linear(4, size))
-
-    inputs = (torch.zeros(2, 5),)
-    module = made("model", factory, 0, inputs, size=3)
-    assert check_outputs("model", module, inputs) == 3
+    module, width = checked(
+        "model", nn.Sequential(Restless(), nn.Linear(5, 3)), [torch.zeros(2, 5)]
+    )
     counter = module.get_submodule("0")
-    assert module.training and not counter.calls
-    assert counter.passes == 1  # which lazy layers need
+    assert width == 3 and module.training and not counter.calls and counter.passes == 0
 
 
 @pytest.mark.parametrize("of", slow_but(["dqn"], ["dqn", "ppo shared", "supervised"]))

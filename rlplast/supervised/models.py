@@ -12,15 +12,8 @@ from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError, check_choice, did_you_mean
 from rlplast.core.network.blocks import Block
+from rlplast.core.network.factory import checked, factory_of, is_factory, made
 from rlplast.core.network.network import torch_default
-from rlplast.core.network.own import (
-    check_again,
-    check_outputs,
-    factory_of,
-    is_factory,
-    made,
-    own_initializer,
-)
 from rlplast.core.optional import import_optional
 from rlplast.core.rng import preserve_global_rng
 from rlplast.core.validation import Section, check_section
@@ -237,7 +230,10 @@ def build_model(config: ModelConfig, input_shape: Shape, num_classes: int) -> nn
     """
     config.check()
     if is_factory(config.name):
-        module, law = _of_factory(config.name, input_shape, num_classes)
+        key, factory = f"model.name = {config.name!r}", factory_of("model.name", config.name)
+        spaces = {"input_shape": input_shape, "num_classes": num_classes}
+        inputs = (torch.zeros(2, *input_shape),)
+        module = made(key, lambda: checked(key, factory(**spaces), inputs, num_classes)[0], 0)
     else:
         model = MODELS[config.name]
         with preserve_global_rng():
@@ -248,20 +244,9 @@ def build_model(config: ModelConfig, input_shape: Shape, num_classes: int) -> nn
         law = INITIALIZERS.get(config.init or "", model.initializer)
         if config.init_std is not None:
             law = partial(normal_law, std=config.init_std)
-    vars(module)["init_block"] = law
+        vars(module)["init_block"] = law
     freeze(module, config.freeze)
     return module
-
-
-def _of_factory(name: str, shape: Shape, classes: int) -> tuple[nn.Module, Law]:
-    """Return what a user's function makes of `input_shape` and `num_classes`, and how it draws."""
-    key, inputs = f"model.name = {name!r}", (torch.zeros(2, *shape),)
-    factory = factory_of("model.name", name)
-    make = partial(made, key, factory, inputs=inputs, input_shape=shape, num_classes=classes)
-    module = make(seed=0)
-    check_again(key, module, make(seed=0))
-    check_outputs(key, module, inputs, classes)
-    return module, own_initializer(lambda seed: make(seed=seed))
 
 
 def freeze(module: nn.Module, globs: Sequence[str]) -> None:

@@ -13,8 +13,8 @@ from rlplast.core.clock import Clock
 from rlplast.core.device import on_device
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Activations
+from rlplast.core.network.factory import is_factory
 from rlplast.core.network.network import Network
-from rlplast.core.network.own import is_factory
 from rlplast.core.network.single import check_single
 from rlplast.core.rng import torch_stream
 from rlplast.metrics.calibration import mca

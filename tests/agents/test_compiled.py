@@ -14,6 +14,7 @@ from rlplast.agents.categorical import ValuesConfig
 from rlplast.agents.compiled import LEAST_UPDATES
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.penalties import Penalties
+from rlplast.core.network.record import Recorder
 from rlplast.run.config_file import dump_config, read_config
 from rlplast.training.config import parse_yaml
 from tests.agents.test_simba_v2 import simba_v2
@@ -100,6 +101,29 @@ def test_whole_updates_do_what_eager_code_does(name: str, monkeypatch: pytest.Mo
     expected.pop("rest"), found.pop("rest")
     torch.testing.assert_close(found, expected, **tolerance)
     torch.testing.assert_close(compiled.sums, eager.sums, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("aot_eager")
+@pytest.mark.parametrize("name", ["dqn, pictures", "sac, own", "simba_v2", "ppo, shared"])
+def test_whole_updates_give_the_activations_of_eager_code_and_train_as_without(
+    name: str, monkeypatch: pytest.MonkeyPatch
+):
+    make, options, tolerance = WHOLE[name]
+    if "env" not in options:
+        use_slide(monkeypatch)
+    states, found = [], []
+    for how, read in (("compile", False), ("compile", True), ("off", True)):
+        made = make(num_envs=2, accelerate=how, **options)
+        named = made.networks.items() if read else ()
+        made.recorders = {n: Recorder(net, on=False) for n, net in named if net.units().points()}
+        made.after_update = lambda clock, activations: found.append(activations)
+        advanced(made, 2)
+        states.append(everything(made))
+    assert same(states[0], states[1])
+    assert not any(found[0].values()) and all(found[3].get(n) for n in made.recorders)
+    compiled, eager = found[2:4], found[4:6]
+    torch.testing.assert_close(compiled, eager, **tolerance)
 
 
 @pytest.mark.slow

@@ -1,4 +1,3 @@
-import itertools
 import math
 from collections.abc import Callable
 from functools import partial
@@ -100,20 +99,20 @@ def check_equal(own: Any, other: Any, network: str, pairs: list[Any], taps: dict
 
 def test_a_dqn_learns_as_ours() -> None:
     other, own = ours("dqn", hidden=[16, 16]), made("dqn", "mlp")
-    names = {"net.0": "fc1", "net.2": "fc2", "net.4": "head"}
+    names = {"0": "fc1", "2": "fc2", "4": "head"}
     pairs = [(own.online.get_submodule(a), other.online.get_submodule(b)) for a, b in names.items()]
     for mine, theirs in pairs:
         mine.load_state_dict(theirs.state_dict())
     own.target.load_state_dict(own.online.state_dict())
     advanced(own, 40), advanced(other, 40)
-    check_equal(own, other, "q", pairs, {"net.0": "fc1", "net.2": "fc2"})
+    check_equal(own, other, "q", pairs, {"0": "fc1", "2": "fc2"})
 
 
 def test_a_sac_learns_as_ours() -> None:
     other, own = ours("sac", network="mlp", hidden=[16, 16]), made("sac", "mlp")
     for mine, theirs in ((other.critic, own.critic), (other.target, own.target)):
         for i in range(2):
-            layers = theirs.nets[i].layers[0], theirs.nets[i].layers[2], theirs.heads[i]
+            layers = *theirs.nets[i].net.layers[::2], theirs.nets[i].head
             for stacked, layer in zip((mine.fc1, mine.fc2, mine.head), layers, strict=True):
                 state = {key: tensor[i] for key, tensor in stacked.state_dict().items()}
                 layer.load_state_dict(state)
@@ -123,8 +122,8 @@ def test_a_sac_learns_as_ours() -> None:
         mine.load_state_dict(theirs.state_dict())
     advanced(own, 20), advanced(other, 20)
     for i in range(2):
-        near(own.critic.nets[i].layers[2].weight, other.critic.fc2.weight[i])
-    taps = {f"nets.{i}.layers.{j}": f"[{i}].fc{j // 2 + 1}" for i in range(2) for j in (0, 2)}
+        near(own.critic.nets[i].net.layers[2].weight, other.critic.fc2.weight[i])
+    taps = {f"nets.{i}.net.layers.{j}": f"[{i}].fc{j // 2 + 1}" for i in range(2) for j in (0, 2)}
     check_equal(own, other, "critic", pairs, taps)
 
 
@@ -167,7 +166,7 @@ def test_weights_and_buffers_follow_the_seed(kind: str, net: str) -> None:
 
 
 def test_weights_are_drawn_by_the_laws_of_the_modules_and_ppos_heads_by_ours() -> None:
-    weight = made("dqn", "mlp").online.net[2].weight
+    weight = made("dqn", "mlp").online[2].weight
     bound = weight.shape[1] ** -0.5
     assert 0.8 * bound < weight.abs().max() <= bound
     agent = made("control", "noisy")
@@ -180,7 +179,7 @@ def test_weights_are_drawn_by_the_laws_of_the_modules_and_ppos_heads_by_ours() -
     # Networks and members apart, layers of one module together.
     actor, critic = (agent.networks[part].module.net for part in ("actor", "critic"))
     assert not torch.equal(actor.layer.weight, critic.layer.weight)
-    one, other = (net.layers[0].weight for net in made("sac", "mlp").critic.nets)
+    one, other = (net.net.layers[0].weight for net in made("sac", "mlp").critic.nets)
     assert not torch.equal(one, other)
     agent = made("sac", "coupled")
     network, stream = agent.networks["actor"], torch.Generator().manual_seed(3)
@@ -194,7 +193,7 @@ def test_weights_are_drawn_by_the_laws_of_the_modules_and_ppos_heads_by_ours() -
 @pytest.mark.parametrize(("kind", "net"), [("sac", "depends_on_data"), ("control", "noisy")])
 def test_a_reset_of_heads_reaches_all_of_them_alone(kind: str, net: str) -> None:
     agent = made(kind, net)
-    heads = {"actor": ("mean", "log_std"), "critic": ("heads.0", "heads.1")}
+    heads = {"actor": ("mean", "log_std"), "critic": ("nets.0.head", "nets.1.head")}
     for name in ("actor", "critic"):
         network = agent.networks[name]
         before = {block.name: block.view.clone() for block in network.blocks}
@@ -203,6 +202,13 @@ def test_a_reset_of_heads_reaches_all_of_them_alone(kind: str, net: str) -> None
         expected = {f"{head}.{part}" for head in heads[name] for part in ("weight", "bias")}
         # The biases of a PPO were and are 0.
         assert edited == ({"head.weight"} if kind == "control" else expected)
+
+
+def test_layers_that_a_function_keeps_are_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = nn.Linear(4, 2)
+    monkeypatch.setattr(own_nets, "kept", lambda **_: kept, raising=False)
+    agent = made("dqn", "kept")
+    assert len({id(module.weight) for module in (kept, agent.online, agent.target)}) == 3
 
 
 # What is refused.
@@ -219,13 +225,11 @@ class Last(nn.Module):
         return self.change(x)
 
 
-BODY, COUNT = nn.Linear(4, 4), itertools.count(1)
+BODY = nn.Linear(4, 4)
 
 
-def actor(change: Callable[[Tensor], Tensor], spare: nn.Module | None = None) -> nn.Module:
-    last = Last(change)
-    last.spare = spare
-    return nn.Sequential(layers(3), last)
+def actor(change: Callable[[Tensor], Tensor]) -> nn.Module:
+    return nn.Sequential(layers(3), Last(change))
 
 
 def over_body(**_: Any) -> tuple[nn.Module, ...]:
@@ -238,7 +242,7 @@ def over_body(**_: Any) -> tuple[nn.Module, ...]:
 NO_NETWORKS: tuple[tuple[str, Any, str], ...] = (
     ("dqn", lambda **_: nn.Linear(4, 3), r"\(2, 3\)"),
     ("dqn", lambda **_: [2], "returned a list"),
-    ("dqn", lambda **_: nn.BatchNorm1d(4, affine=False), "no parameters"),
+    ("dqn", lambda **_: nn.BatchNorm1d(4, affine=False), "depend on its parameters"),
     ("dqn", lambda **_: nn.Linear(5, 2), "mat1 and mat2"),
     ("dqn", lambda size: nn.Linear(size, size), "'obs_shape'"),
     ("sac", lambda **_: layers(3), "a pair of modules"),
@@ -246,13 +250,10 @@ NO_NETWORKS: tuple[tuple[str, Any, str], ...] = (
     ("sac", lambda **_: (actor(lambda x: x[:, :0]), Joined(4)), r"\(2, 0\)"),
     ("sac", lambda **_: (actor(Tensor.long), Joined(4)), "int64"),
     ("sac", lambda **_: (Last(lambda x: x.sub_(0.5)), Joined(4)), "writes into its input"),
-    ("sac", lambda **_: (actor(Tensor.relu, nn.LazyLinear(3)), Joined(4)), "spare.weight is lazy"),
     ("sac", lambda **_: (layers(3), layers(3)), "critics' trunk"),
     ("sac", lambda **_: (nn.Identity(), Joined(4)), "actor's trunk"),
     ("sac", over_body, "share body.weight"),
-    ("sac", lambda **_: (nn.Linear(3, next(COUNT)), Joined(4)), "different modules"),
     ("ppo", lambda **_: layers(4), "a pair of modules"),
-    ("ppo", lambda **_: (nn.Sequential(BODY, layers(4)), layers(4)), "0.weight twice"),
     ("ppo", partial(frozen_body, trained=True), "agent.shared_trunk"),
 )
 

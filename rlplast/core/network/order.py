@@ -133,6 +133,9 @@ def _order_of_mode(network: Network, modules: dict[str, nn.Module], remedy: str)
             raise ConfigError(f"{network.name} branches: {node.name} joins {names}; {remedy}")
         if node.op == "placeholder" or (sources and not asks_shape(node)):
             data[node] = None
+        if node.op == "call_module" and hasattr(modules[str(node.target)], "unit_specs"):
+            within = f"{network.name}.{node.target}"
+            raise ConfigError(f"{within} declares units and is not traced, so may branch; {remedy}")
         if node.op == "call_module" and _counts(modules[str(node.target)]):
             if str(node.target) in order:
                 raise ConfigError(f"{network.name} uses {node.target} twice; {remedy}")
