@@ -35,9 +35,8 @@ def chosen(config: Any) -> str:
 
     It depends on the config and the machine, never on time.
     """
-    own_network = is_factory(
-        getattr(config.agent, "network", "")
-    )  # what a user wrote may not compile
+    # What a user wrote may not compile.
+    own_network = is_factory(getattr(config.agent, "network", ""))
     if uses_gpu(config.device):
         rows = (*config.hooks, *config.layers, *config.penalties)
         ours = get_kind(config.kind).origin == "rlplast" and all(map(_is_ours, rows))
