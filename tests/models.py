@@ -273,11 +273,6 @@ def _copies(entries: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     }
 
 
-def masters_of(module: nn.Module) -> dict[Tensor, Tensor]:
-    """Return float32 masters of a module's parameters."""
-    return {p: p.detach().float().requires_grad_() for p in module.parameters()}
-
-
 def assert_same(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
     """Assert that two snapshots are equal bit for bit."""
     assert left.keys() == right.keys()

@@ -145,8 +145,6 @@ def _places(network: Network) -> list[InstalledLayer]:
 
 
 def _place(network: Network, path: str, layer: LifecycleUnits) -> InstalledLayer:
-    # Of each parameter of a module, the master that stands for it.
-    masters = {id(b.module._parameters.get(b.spec.tensor)): b.param for b in network.blocks}
     size = layer.unit_shape()[-1]
     parts = [
         Part(b, 0, b.view.shape[0] // size)
@@ -159,7 +157,6 @@ def _place(network: Network, path: str, layer: LifecycleUnits) -> InstalledLayer
     return InstalledLayer(
         layer,
         tuple(f.module.get_submodule(path) for f in network.followers.values()),
-        lambda parameter: masters.get(id(parameter), parameter),
         tuple((p.block.spec.member or 0, p) for p in parts),
     )
 

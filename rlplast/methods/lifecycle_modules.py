@@ -52,7 +52,7 @@ class LifecycleUnits(nn.Module):
     """What the lifecycle layers share: buffers per unit, a mask, a tick.
 
     All buffers are in the state dict. `scale` and the memories are float32 at least: in half
-    precision a scale would stop growing, and a memory of an fp32 master would be rounded.
+    precision a scale would stop growing.
     """
 
     # Per unit, of shape `unit_shape`, int64 but for the scale:

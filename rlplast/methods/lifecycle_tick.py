@@ -1,6 +1,5 @@
 """One tick of a lifecycle layer, as a plan: Algorithm 1, A to D, without branches on values."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -73,7 +72,6 @@ class InstalledLayer:
 
     layer: LifecycleUnits
     followers: tuple[nn.Module, ...]  # the modules at its place in the network's followers
-    held: Callable[[Tensor], Tensor]  # parameter → what the optimizer holds: it, or a fp32 master
     # Member of a stacked layer (0 for others), and the entries that belong to its units: rows of
     # the layer, columns of what reads it.
     parts: tuple[tuple[int, Part], ...]
@@ -91,7 +89,7 @@ def tick(place: InstalledLayer, context: Context) -> list[Edit]:
     ]
     asleep = before.active == 0
     for parameter, memory in layer.memories.items():
-        weight = layer.rows(place.held(layer.get_parameter(parameter)))
+        weight = layer.rows(layer.get_parameter(parameter))
         remembered = layer.rows(layer.get_buffer(memory))
         masks = died, asleep, revived
         falling, sleeping, waking = (layer.spread(mask, parameter) for mask in masks)

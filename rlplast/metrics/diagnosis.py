@@ -127,8 +127,7 @@ def diagnose_network(
         initial: whether the network's θ0 is where its training began.
 
     Raises:
-        ConfigError: if a number is out of range, or the network has no optimizer, or low-precision
-            copies of masters.
+        ConfigError: if a number is out of range, or the network has no optimizer.
     """
     check_value("diagnose: updates", updates, PositiveInt, 2000)
     check_value("diagnose: targets", targets, Annotated[int, Field(ge=2)], 3)

@@ -79,7 +79,7 @@ def trainability(
         seed: seed of the draws of ω.
 
     Raises:
-        ConfigError: if the network has no optimizer, or low-precision copies of masters.
+        ConfigError: if the network has no optimizer.
     """
     starts: list[Start] = [
         lambda block, number: block.view,
@@ -103,10 +103,9 @@ def fit_errors(
 
     `starts` are the weights of a copy, by Block and number of the target; the rest is as there.
     """
-    if not network.optimizers or any(block.copies for block in network.blocks):
+    if not network.optimizers:
         raise ConfigError(
-            f"trainability: network {network.name!r} has no optimizer or fp32 masters: allowed is "
-            "one whose optimizer holds the parameters of its module"
+            f"trainability: network {network.name!r} has no optimizer: make its Network with one"
         )
     errors: list[list[float]] = [[] for _ in starts]
     for number in range(targets):

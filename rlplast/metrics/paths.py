@@ -57,7 +57,7 @@ def longest_path(
         is left out if no output depends on an input.
     """
     matrices = [block for block in network.blocks if _multiplies(block)]
-    held = {id(_held(block)) for block in matrices}
+    held = {id(block.param) for block in matrices}
     tensors = dict(network.module.named_parameters()) | dict(network.module.named_buffers())
     leaves = {name: t.detach().requires_grad_() for name, t in tensors.items() if id(t) in held}
     leaf_of = {id(tensors[name]): id(leaf) for name, leaf in leaves.items()}
@@ -70,7 +70,7 @@ def longest_path(
     for member in dict.fromkeys(block.spec.member for block in matrices):
         by_leaf: dict[int, list[Block]] = {}
         for block in (b for b in matrices if b.spec.member in (member, None)):
-            by_leaf.setdefault(leaf_of[id(_held(block))], []).append(block)
+            by_leaf.setdefault(leaf_of[id(block.param)], []).append(block)
         path = _largest(steps, ends, by_leaf)
         if path is not None:
             paths[() if member is None else (f"[{member}]",)] = path
@@ -94,12 +94,6 @@ def _tensors(outputs: object) -> Iterator[Tensor]:
     elif isinstance(outputs, Mapping | Sequence) and not isinstance(outputs, str):
         for part in outputs.values() if isinstance(outputs, Mapping) else outputs:
             yield from _tensors(part)
-
-
-def _held(block: Block) -> Tensor | None:
-    """Return the tensor that the module computes with; a master is none."""
-    held = block.module._parameters.get(block.spec.tensor)
-    return block.module._buffers.get(block.spec.tensor) if held is None else held
 
 
 def _multiplies(block: Block) -> bool:

@@ -55,8 +55,6 @@ def load_network_tensors(network: Network, tensors: dict[str, Tensor]) -> None:
         name = network.qualified(block)
         copy(name, block.view)
         copy(f"{name}{INITIAL}", network.initial[block.name])
-        for low in block.copies:
-            low.copy_(block.view)
     for follower in network.followers.values():
         for block in follower.blocks:
             copy(follower.qualified(block), block.view)

@@ -20,7 +20,7 @@ from rlplast.metrics.probe import measure_run
 from tests.cases import ACCEPTED, Tape, about, fire
 from tests.core.toy import Toy
 from tests.marks import slow
-from tests.methods.test_lifecycle import SHORT, TwoHeads, halfway, layers_of, living
+from tests.methods.test_lifecycle import TwoHeads, halfway, layers_of, living
 from tests.models import FAMILIES, OPTIMIZERS, Subject, assert_same, build, subject
 from tests.naive.lifecycle import (
     NaiveAdam,
@@ -218,36 +218,6 @@ def test_raw_weights_are_the_effective_ones_after_every_tick_and_a_plan_writes_n
     ):
         with pytest.raises(ConfigError, match=message):
             rlplast.tick(ticked)
-
-
-def test_masters_sleep_and_wake_with_their_copies() -> None:
-    module = build("mlp")
-    wide = copy.deepcopy(module)
-    rlplast.replace_layers(module, **SHORT)
-    rlplast.replace_layers(wide, **SHORT)
-    module.bfloat16()
-    masters: dict[Tensor, Tensor] = {
-        p: q.detach().clone().requires_grad_()
-        for p, q in zip(module.parameters(), wide.parameters(), strict=True)
-    }
-    optimizers = [torch.optim.Adam(p, lr=0.1) for p in (masters.values(), wide.parameters())]
-    low = rlplast.Network("net", module, optimizers[0], masters=masters)
-    high = rlplast.Network("net", wide, optimizers[1])
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(20):
-        for master, parameter in zip(masters.values(), wide.parameters(), strict=True):
-            parameter.grad = torch.randn(parameter.shape, generator=generator)
-            master.grad = parameter.grad.clone()
-        for optimizer, network in zip(optimizers, (low, high), strict=True):
-            optimizer.step()
-            rlplast.tick(network)
-        for p, q in zip(module.parameters(), wide.parameters(), strict=True):
-            assert torch.equal(masters[p], q)
-        for path, layer in layers_of(module).items():
-            asleep = layer.active == 0
-            own = wide.get_parameter(f"{path}.weight").detach().bfloat16()
-            assert torch.equal(layer.weight[asleep], own[asleep])
-    assert int(layers_of(module)["0"].revivals.min()) >= 1
 
 
 @pytest.mark.parametrize("target_mask", ["none", "online"])

@@ -19,7 +19,7 @@ from rlplast.optimizers.updater import Updater
 from tests.agents.toy_env import same
 from tests.core.toy import Toy
 from tests.marks import optimizers
-from tests.models import masters_of, subject
+from tests.models import subject
 
 
 def mlp(seed: int, width: int = 32) -> nn.Sequential:
@@ -124,15 +124,10 @@ def test_every_optimizer_of_a_run_fits(name: str) -> None:
     assert some.lost == pytest.approx(0, abs=1e-6)
 
 
-def test_a_network_without_optimizer_or_with_masters_is_refused() -> None:
+def test_a_network_without_optimizer_is_refused() -> None:
     module, x = mlp(0), torch.randn(4, 8)
     with pytest.raises(ConfigError, match="'net'"):
         measured(Network("net", module), x)
-    low = mlp(0).bfloat16()
-    masters = masters_of(low)
-    network = Network("net", low, torch.optim.SGD(masters.values(), lr=0.1), masters=masters)
-    with pytest.raises(ConfigError, match="'net'"):
-        measured(network, x)
 
 
 def test_a_run_that_has_not_begun_has_lost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ def deviation(
             return None
         before = _outputs(network, source, batch)
         blocks = dict.fromkeys(e.target for e in edits if isinstance(e.target, Block))
-        tensors = [t for b in blocks for t in (b.view, *b.copies, b.memory) if t is not None]
+        tensors = [t for b in blocks for t in (b.view, b.memory) if t is not None]
         kept = [tensor.clone() for tensor in tensors]
         try:
             write([e for e in edits if isinstance(e.target, Block)])

@@ -11,7 +11,7 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit, Scale, masks, unmasked
 from rlplast.core.network.network import Network
 
-__all__ = ["accumulate", "check_activations", "refresh_copies", "refuse_low_precision"]
+__all__ = ["accumulate", "check_activations", "refuse_low_precision"]
 
 
 @torch.no_grad()
@@ -63,19 +63,10 @@ def check_activations(label: str, context: Context, activations: Activations) ->
             )
 
 
-@torch.no_grad()
-def refresh_copies(network: Network) -> None:
-    """Bring low-precision copies up to date where a layer wrote to their fp32 masters."""
-    for block in network.blocks:
-        if block.memory is not None:
-            for low in block.copies:
-                low.copy_(block.view)
-
-
 def refuse_low_precision(network: Network, block: Block) -> None:
-    """Refuse a weight in low precision without a master, where small changes round to nothing."""
+    """Refuse a weight in low precision, where small changes round to nothing."""
     if block.view.dtype in (torch.bfloat16, torch.float16):
         raise BadWeights(
-            f"{network.qualified(block)} is {block.view.dtype} without an fp32 master: a change "
-            "made every update would round to nothing; pass masters= to its Network"
+            f"{network.qualified(block)} is {block.view.dtype}: a change made every update would "
+            "round to nothing; train it in float32 (autocast may still compute in bfloat16)"
         )

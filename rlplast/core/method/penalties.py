@@ -43,8 +43,7 @@ class Penalties:
 
     Raises:
         ConfigError: for unknown keys, methods, networks, layers or parameters; if there is nothing
-            to penalise in a network that is named, or in any; for weights in low precision next to
-            fp32 masters, in which the loss has no gradient; if ``from`` and ``until`` leave no
+            to penalise in a network that is named, or in any; if ``from`` and ``until`` leave no
             update between them.
     """
 
@@ -78,18 +77,9 @@ class Penalties:
                 self.include(rule)
 
     def include(self, rule: Rule) -> None:
-        """Take a rule's term, if it has one; low precision next to fp32 masters is refused."""
+        """Take a rule's term, if it has one."""
         if not implements(rule.method, "term"):
             return
-        for network in rule.known:
-            for block in rule.termed[network.name]:
-                if block.copies:
-                    raise ConfigError(
-                        f"{rule.label}: {network.qualified(block)} is kept in "
-                        f"{block.copies[0].dtype} beside an fp32 master, which gets no gradient "
-                        "from the loss: train it in float32 (autocast may still compute in low "
-                        "precision), or leave it out by `networks`, `layers` or `scope`"
-                    )
         if rule.method.reads and rule.source is None and self.source is None:
             raise ConfigError(
                 f"{rule.label} reads {', '.join(rule.method.reads)}: pass probe= to "

@@ -164,12 +164,11 @@ def _check_loss(loss: Any, label: str) -> None:
 
 
 def _gradients(network: Network, loss: Tensor) -> dict[str, Tensor]:
-    # Of a parameter with a master, the one that computes.
-    parameters = {b: b.module.get_parameter(b.spec.tensor) for b in network.trainable()}
-    held = list({id(p): p for p in parameters.values()}.values())
+    blocks = network.trainable()
+    held = list({id(b.param): b.param for b in blocks}.values())
     gradients = torch.autograd.grad(loss, held, allow_unused=True)
     by_id = {id(p): g for p, g in zip(held, gradients, strict=True)}
-    pairs = [(b, by_id[id(p)]) for b, p in parameters.items()]
+    pairs = [(b, by_id[id(b.param)]) for b in blocks]
     return {b.name: _dense(b, gradient) for b, gradient in pairs if gradient is not None}
 
 

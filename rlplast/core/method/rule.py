@@ -15,12 +15,7 @@ from rlplast.core.errors import BadWeights, ConfigError, DamagedFile, NothingToE
 from rlplast.core.method.context import Activations, Context, Source, is_trainer
 from rlplast.core.method.deviation import deviation
 from rlplast.core.method.firing import Planned, carry_out
-from rlplast.core.method.inside import (
-    accumulate,
-    check_activations,
-    refresh_copies,
-    refuse_low_precision,
-)
+from rlplast.core.method.inside import accumulate, check_activations, refuse_low_precision
 from rlplast.core.method.listing import Row
 from rlplast.core.method.method import State, carry, implements, readable
 from rlplast.core.method.readings import Inside, Probe
@@ -358,8 +353,6 @@ class Rule:
             edits = self.plan(network, network, context)
             accumulate(self.sums[network.name], edits)
             write(edits)
-            if method.key == "layers":
-                refresh_copies(network)
 
     def flush(self, clock: Clock) -> list[Receipt]:
         """Return one receipt per network for the updates since the last flush."""

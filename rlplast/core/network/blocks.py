@@ -73,10 +73,9 @@ class Block:
         layer: name without its last part; weight and bias of one layer share it.
         path: path of the module in the network, without member and part.
         spec: what the module declared.
-        param: the tensor the optimizer holds (the fp32 master where there is one).
+        param: the tensor that the module and the optimizer hold.
         view: `param` at `spec.index`, detached; in torch's (d_out, d_in, ...) layout.
         module: the module the tensor belongs to.
-        copies: low-precision views kept equal to `view` (parameters that have a master).
         aliases: other names of the same tensor (tied weights).
         memory: the buffer that remembers the rows of sleeping units, laid out as `view`; edits of
             `view` are written there too.
@@ -89,7 +88,6 @@ class Block:
     param: Tensor
     view: Tensor
     module: nn.Module
-    copies: tuple[Tensor, ...] = ()
     aliases: tuple[str, ...] = ()
     memory: Tensor | None = None
 
@@ -111,7 +109,7 @@ class Block:
     @property
     def trainable(self) -> bool:
         """Whether this is a parameter that training moves (a buffer or a frozen one is not)."""
-        return self.spec.role != "buffer" and (self.param.requires_grad or bool(self.copies))
+        return self.spec.role != "buffer" and self.param.requires_grad
 
     def like(self, tensor: Tensor) -> Tensor:
         """Return the view of `tensor`, laid out as `param` is, that belongs to this Block."""
@@ -120,7 +118,7 @@ class Block:
     def take(self, other: "Block") -> None:
         """View what another Block of the same name does."""
         self.param, self.view, self.module = other.param, other.view, other.module
-        self.copies, self.aliases, self.memory = other.copies, other.aliases, other.memory
+        self.aliases, self.memory = other.aliases, other.memory
 
     def live(self) -> Tensor:
         """Return `view` with its gradient: a loss computed from it trains `param`."""
@@ -238,18 +236,14 @@ def _name(path: str, spec: BlockSpec) -> str:
     return ".".join([p for p in parts if p] + [suffix])
 
 
-def blocks_of(
-    module: nn.Module, masters: Mapping[Tensor, Tensor] | None = None
-) -> tuple[Block, ...]:
+def blocks_of(module: nn.Module) -> tuple[Block, ...]:
     """Return a module's Blocks, in registration order, each tensor's view once.
 
-    A tensor without entries has none. Wrappers are taken off. `masters` has the fp32 masters of
-    parameters in low precision.
+    A tensor without entries has none. Wrappers are taken off.
 
     Raises:
         BadWeights: if a tensor is on the ``meta`` device.
     """
-    masters = masters or {}
     blocks: dict[tuple[int, str], Block] = {}
     aliases: dict[tuple[int, str], list[str]] = {}
     modules = dict(unwrap(module).named_modules())
@@ -268,18 +262,15 @@ def blocks_of(
             if key in blocks:
                 aliases.setdefault(key, []).append(name)
                 continue
-            owner = masters.get(tensor, tensor)
-            copies = () if owner is tensor else (_part(tensor.detach(), spec),)
             remembered = layer._buffers.get(spec.memory)
             blocks[key] = Block(
                 name=name,
                 layer=name.rpartition(".")[0],
                 path=path,
                 spec=spec,
-                param=owner,
-                view=_part(owner.detach(), spec),
+                param=tensor,
+                view=_part(tensor.detach(), spec),
                 module=layer,
-                copies=copies,
                 memory=None if remembered is None else _part(remembered.detach(), spec),
             )
     return tuple(replace(b, aliases=tuple(aliases.get(key, ()))) for key, b in blocks.items())

@@ -174,7 +174,7 @@ def _stays_finite(edit: Edit) -> Tensor:
 def write(edits: Sequence[Edit]) -> None:
     """Write edits in place, grouped, without host synchronisation.
 
-    Low-precision copies of a master follow it; so does the memory of a layer whose units sleep.
+    The memory of a layer whose units sleep follows its weights.
     """
     blocks = [(edit, edit.target) for edit in edits if isinstance(edit.target, Block)]
     memories = [replace(edit, target=b.memory) for edit, b in blocks if b.memory is not None]
@@ -198,15 +198,12 @@ def write(edits: Sequence[Edit]) -> None:
             view.copy_(value)
         else:
             view.index_copy_(edit.dim, edit.rows, value)
-    for _, block in blocks:
-        for low in block.copies:
-            low.copy_(block.view)
 
 
 @contextmanager
 def swapped(values: Mapping[Block, Tensor]) -> Iterator[None]:
     """Put other values into Blocks for a while, in place, and then their own, bit for bit."""
-    pairs = [(view, value) for b, value in values.items() for view in (b.view, *b.copies)]
+    pairs = [(block.view, value) for block, value in values.items()]
     kept = [view.clone() for view, _ in pairs]
     try:
         with torch.no_grad():

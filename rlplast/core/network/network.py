@@ -127,7 +127,6 @@ class Network:
             ``init_block``, else `torch_default`.
         initial: θ0, the weights before training, by Block name or as a state dict. Default: a copy
             of the current weights.
-        masters: a mapping of parameter → fp32 master, for parameters in low precision.
         order: names of the layers in forward order, for methods that need it. Default: the module's
             own ``forward_order()``, else it is traced.
         units: `UnitSpec`s of its layers. Default: the modules' own ``unit_specs()``, else traced.
@@ -147,7 +146,6 @@ class Network:
         *,
         init: Init | None = None,
         initial: Mapping[str, Tensor] | None = None,
-        masters: Mapping[Tensor, Tensor] | None = None,
         order: Sequence[str] | None = None,
         units: Sequence[UnitSpec] | None = None,
     ) -> None:
@@ -158,11 +156,10 @@ class Network:
             tuple(given) if isinstance(given, Iterable) else (given,)
         )
         check_module(name, self.module, self.optimizers)
-        self.masters = masters or {}
-        self.blocks = blocks_of(self.module, masters)
+        self.blocks = blocks_of(self.module)
         check_memory(name, self.module, self.blocks)
         self.version = 0  # grows whenever `refresh` finds that parameters or layers have changed
-        self._seen = Snapshot(self.module, self.masters)
+        self._seen = Snapshot(self.module)
         self.init: Init = init or getattr(self.module, "init_block", None) or torch_default
         self.order, self._given_units = order, units
         self.cache: dict[Any, Any] = {}  # what methods found out of this `version`, as an order
@@ -253,13 +250,13 @@ class Network:
                 f"network {self.name!r} is another module now than when training began: let the "
                 "trainer begin anew, with new hooks"
             )
-        now = Snapshot(self.module, self.masters)
+        now = Snapshot(self.module)
         layers = now.same_layers(self._seen)
         if layers and now.same_buffers(self._seen):
             return
         groups = [g for o in self.optimizers for g in o.param_groups]
         trained = [p for g in groups for p in g["params"]] if self.optimizers else None
-        view_anew(self.name, self.module, self.blocks, self.masters, trained)
+        view_anew(self.name, self.module, self.blocks, trained)
         self._seen = now
         if not layers:
             self.version += 1
@@ -355,8 +352,6 @@ class Network:
         with torch.no_grad():
             for block in self.blocks:
                 block.view.copy_(self.drawn(block, generator))
-                for low in block.copies:
-                    low.copy_(block.view)
                 self.initial[block.name].copy_(block.view)
             for mine, theirs in self.followed():
                 theirs.view.copy_(mine.view)

@@ -1,7 +1,7 @@
 """What became of a module since it was looked at: its layers, their memory, what trains."""
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,16 +16,15 @@ _REMEDY = "make a new optimizer, rlplast.Network and rlplast.Hooks of the module
 
 
 class Snapshot:
-    """The parts of a module, and where each tensor and master lies and whether it trains."""
+    """The parts of a module, and where each tensor lies and whether it trains."""
 
-    def __init__(self, module: nn.Module, masters: Mapping[Tensor, Tensor]) -> None:
+    def __init__(self, module: nn.Module) -> None:
         parts = _parts(module)
         parameters = [p for part in parts for p in part._parameters.values() if p is not None]
         buffers = [b for part in parts for b in _buffers(part)]
-        tensors = [*parameters, *masters.values()]
         # Themselves: no new one can come to lie where an old one was.
-        self.trained: list[Any] = [*parts, *tensors]
-        self.facts = [_fact(t) for t in tensors]
+        self.trained: list[Any] = [*parts, *parameters]
+        self.facts = [_fact(t) for t in parameters]
         self.buffers, self.places = buffers, [(*_fact(t), t.device) for t in buffers]
 
     def same_layers(self, other: "Snapshot") -> bool:
@@ -63,7 +62,6 @@ def view_anew(
     name: str,
     module: nn.Module,
     blocks: Sequence[Block],
-    masters: Mapping[Tensor, Tensor],
     trained: Iterable[Tensor] | None,
 ) -> None:
     """Have Blocks view the tensors that a module has now, once all are checked.
@@ -71,7 +69,7 @@ def view_anew(
     Refused are layers that came, went or have another shape, and parameters that train and are not
     among what optimizers hold (`trained`; None without one).
     """
-    now = {block.name: block for block in blocks_of(module, masters)}
+    now = {block.name: block for block in blocks_of(module)}
     check_memory(name, module, list(now.values()))
     known = {block.name for block in blocks}
     for key, new in now.items():

@@ -16,7 +16,7 @@ from rlplast.core.network.network import Network
 from rlplast.core.rng import preserve_global_rng
 from tests.core.method.spies import spy
 from tests.core.toy import Toy, loop, run
-from tests.models import assert_same, build, loss_of, masters_of, subject
+from tests.models import assert_same, build, loss_of, subject
 
 AT = {"at": "50%"}
 
@@ -175,17 +175,6 @@ def test_gradients_come_once_per_tie_and_of_what_trains() -> None:
     fired(name, frozen.network, probe=frozen.x, loss=loss)
     assert seen[1]["2.bias"].tolist() == [1.0] * 6
     assert not any(n.startswith("0.") for n in seen[1])
-
-
-def test_gradients_of_masters_are_those_of_the_weights_that_compute() -> None:
-    module = build("mlp").bfloat16()
-    masters = masters_of(module)
-    network = Network("net", module, torch.optim.SGD(masters.values(), lr=0.1), masters=masters)
-    name, seen = spy(lambda context: context.gradients, "gradients")
-    x = torch.ones(2, 5, dtype=torch.bfloat16)
-    fired(name, network, probe=x, loss=lambda x: module(x).sum())
-    module(x).sum().backward()
-    assert same(seen[0], {n: p.grad for n, p in module.named_parameters()})
 
 
 def test_gradients_on_a_batch_in_training_mode_move_no_statistics_and_no_stream() -> None:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from rlplast.agents.sac_networks import Actor, Critic, Temperature, TrunkSpec
 from rlplast.core.clock import Clock
@@ -17,7 +16,7 @@ from rlplast.core.rng import torch_stream
 from rlplast.run import api
 from rlplast.run.build import build
 from tests.methods.penalty_cases import CASES, TWINS, moved, penalties, row
-from tests.models import assert_same, loss_of, masters_of, subject
+from tests.models import assert_same, loss_of, subject
 from tests.supervised_runs import small_supervised
 
 
@@ -184,18 +183,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_rows_and_masters_that_fit_no_network_are_refused_by_name() -> None:
+def test_rows_that_fit_no_network_are_refused_by_name() -> None:
     for config, message in BAD:
         with pytest.raises(ConfigError, match=message):
             Penalties([config], networks())
     with pytest.raises(NothingToEdit):
         Penalties([row("parseval")], {"temperature": networks()["temperature"]})
-    low = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)).bfloat16()
-    masters = masters_of(low)
-    network = Network("net", low, torch.optim.SGD(masters.values(), lr=0.1), masters=masters)
-    for which in CASES:
-        with pytest.raises(ConfigError, match=r"net\.0\.weight"):
-            penalties(which, network)
 
 
 def test_a_penalty_plans_at_every_update_with_the_state_and_the_blocks_of_its_term() -> None:

@@ -12,7 +12,7 @@ from rlplast.core.errors import BadWeights, ConfigError
 from rlplast.core.network.blocks import Block, blocks_of
 from rlplast.core.network.network import Network
 from tests.core.toy import Attention
-from tests.models import build, masters_of
+from tests.models import build
 
 
 class Conv1D(nn.Module):
@@ -191,16 +191,3 @@ def test_follower_built_differently_is_refused() -> None:
             Network("q", module, followers=other)
     same = build("mlp")
     assert Network("q", module, followers=same).followers["target"].module is same
-
-
-def test_masters_stand_in_for_their_parameters() -> None:
-    module = nn.Linear(3, 2).to(torch.bfloat16)
-    masters = masters_of(module)
-    network = Network("q", module, torch.optim.Adam(masters.values()), masters=masters)
-    weight = network.blocks[0]
-    assert weight.param is masters[module.weight]
-    assert weight.view.dtype == torch.float32
-    assert weight.copies[0].data_ptr() == module.weight.data_ptr()
-    assert weight.trainable
-    with pytest.raises(ConfigError, match=r"q\.weight is trainable and in no optimizer"):
-        Network("q", module, torch.optim.Adam(module.parameters()), masters=masters)

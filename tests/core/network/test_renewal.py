@@ -12,7 +12,6 @@ from torch.nn.utils import parametrizations, prune
 import rlplast
 from rlplast.core.errors import BadWeights, ConfigError, NothingToEdit
 from rlplast.core.network.network import Network
-from tests.models import masters_of
 
 FIRE = {"method": "fire", "params": {"polynomial": "exact"}}
 
@@ -118,18 +117,6 @@ def test_other_parameters_are_edited_once_the_optimizer_or_a_target_holds_them()
         hooks.step(updates=5)
         assert spread(target[0].weight) < 1e-5
         assert torch.equal(target[0].weight, module[0].weight) is (policy == "copy")
-
-
-def test_masters_that_move_are_edited_and_copied() -> None:
-    module = net().bfloat16()
-    masters = masters_of(module)
-    network = Network("n", module, torch.optim.Adam(masters.values()), masters=masters)
-    hooks = rlplast.Hooks([FIRE | {"at": "50%"}], network, "10 updates")
-    for master in masters.values():
-        master.data = master.data.clone()
-    hooks.step(updates=5)
-    assert spread(masters[module[0].weight]) < 1e-5
-    assert torch.equal(module[0].weight, masters[module[0].weight].bfloat16())
 
 
 def test_a_small_change_at_every_update_is_refused_once_weights_are_in_low_precision() -> None:
