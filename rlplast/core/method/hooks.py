@@ -414,7 +414,7 @@ class Hooks:
         self.counted = {u for u, n in asdict(self.clock).items() if n} if self.clock else set()
         if self._measure is not None:
             self._measure.load_state_dict(state.get("measured", {}))
-        self._loaded_ends = dict(state["ends"])
+        self._loaded_ends = {unit: int(end) for unit, end in state["ends"].items()}
         for hook in self.hooks:
             if hook.key in state:
                 hook.load_state_dict(state[hook.key])
