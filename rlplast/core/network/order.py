@@ -44,8 +44,6 @@ def forward_order(network: Network) -> list[str]:
             inside = modules[name].named_modules()  # such as a norm that the layer brought along
             order += [name, *(f"{name}.{n}" for n, m in inside if n and _counts(m))]
         return order
-    if not network.module._modules:  # one layer, which is no call in its own graph
-        return [""] if _counts(network.module) else []
     return _traced(network)
 
 
