@@ -15,8 +15,9 @@ from rlplast.adapters.trained import raw_optimizer, refuse_sharded
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.blocks import NORMS, Block, unwrap
 from rlplast.core.network.network import Init, Network, Place, torch_default
-from rlplast.core.network.trace import alone, is_activation, is_matrix
+from rlplast.core.network.trace import is_activation, is_matrix
 from rlplast.core.network.unit_search import JOINED
+from rlplast.core.network.unit_walk import alone
 from rlplast.core.network.units import UnitSpec
 
 __all__ = ["find_networks", "optimizers_of"]

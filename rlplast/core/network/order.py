@@ -1,4 +1,4 @@
-"""The forward order of a network's layers: declared or traced.
+"""The forward order of a network's layers: declared, of an `nn.Sequential`, or traced.
 
 A traced network that branches or reuses a layer is refused: its order would be a guess. A declared
 order may end in a tuple of names: heads that all read what the layer before them gives.
@@ -6,13 +6,14 @@ order may end in a tuple of names: heads that all read what the layer before the
 
 from collections.abc import Sequence
 
+import torch
 from torch import nn
-from torch.fx import Node
 
 from rlplast.core.errors import ConfigError, NothingToEdit
+from rlplast.core.fast.linear import Linear
 from rlplast.core.network.blocks import NORMS, Block
 from rlplast.core.network.network import Network
-from rlplast.core.network.trace import UNTRACEABLE, Traced, asks_shape, in_both_modes, why
+from rlplast.core.network.trace import UNTRACEABLE, Tracer, asks_shape, in_both_modes, why
 
 __all__ = ["Order", "check_matrices", "forward_order", "heads", "last_layers", "matrices"]
 
@@ -44,7 +45,10 @@ def forward_order(network: Network) -> list[str]:
             inside = modules[name].named_modules()  # such as a norm that the layer brought along
             order += [name, *(f"{name}.{n}" for n, m in inside if n and _counts(m))]
         return order
-    return _traced(network)
+    places = list(network.module.named_modules(remove_duplicate=False))
+    if _is_chain(network.module) and len(places) == len(modules):  # none is used twice
+        return [name for name, m in modules.items() if _counts(m)]
+    return _traced(network, modules)
 
 
 def heads(network: Network) -> tuple[str, ...]:
@@ -92,12 +96,21 @@ def _counts(module: nn.Module) -> bool:
     return isinstance(module, NORMS) or next(module.parameters(recurse=False), None) is not None
 
 
-def _traced(network: Network) -> list[str]:
+def _is_chain(module: nn.Module) -> bool:
+    if type(module).forward is nn.Sequential.forward:
+        return all(_is_chain(child) for child in module.children())
+    known = type(module) is Linear or type(module).__module__.startswith("torch.nn.modules")
+    return known and next(module.children(), None) is None
+
+
+def _traced(network: Network, modules: dict[str, nn.Module]) -> list[str]:
     remedy = (
         "declare the forward order, by forward_order() of the module or order=[...] of its "
         "Network, or take a part that is a chain, by networks={...} in a callback"
     )
-    training, evaluation = in_both_modes(network.module, lambda: _order_of_mode(network, remedy))
+    training, evaluation = in_both_modes(
+        network.module, lambda: _order_of_mode(network, modules, remedy)
+    )
     if training != evaluation:
         raise ConfigError(
             f"{network.name} calls {', '.join(training)} in training mode and "
@@ -106,30 +119,29 @@ def _traced(network: Network) -> list[str]:
     return training
 
 
-def _order_of_mode(network: Network, remedy: str) -> list[str]:
+def _order_of_mode(network: Network, modules: dict[str, nn.Module], remedy: str) -> list[str]:
     try:
-        traced = Traced(network.module)
+        graph = Tracer().trace(network.module)
     except UNTRACEABLE as error:
         raise ConfigError(f"{network.name} could not be traced ({why(error)}): {remedy}") from error
     order: list[str] = []
-    data: dict[Node, None] = {}  # what depends on the input, in order
-    for node in traced.nodes[:-1]:  # the last one is the output
+    data: dict[torch.fx.Node, None] = {}  # what depends on the input, in order
+    for node in graph.nodes:
         sources = [n for n in node.all_input_nodes if n in data]
-        if len(sources) > 1:
+        if node.op != "output" and len(sources) > 1:
             names = ", ".join(n.name for n in sources)
             raise ConfigError(f"{network.name} branches: {node.name} joins {names}; {remedy}")
         if node.op == "placeholder" or (sources and not asks_shape(node)):
             data[node] = None
-        layer, path = traced.called(node), traced.path(node)
-        if hasattr(layer, "unit_specs"):
-            within = f"{network.name}.{path}"
+        if node.op == "call_module" and hasattr(modules[str(node.target)], "unit_specs"):
+            within = f"{network.name}.{node.target}"
             raise ConfigError(f"{within} declares units and is not traced, so may branch; {remedy}")
-        if layer is not None and _counts(layer):
-            if path in order:
-                raise ConfigError(f"{network.name} uses {path} twice; {remedy}")
-            order.append(path)
+        if node.op == "call_module" and _counts(modules[str(node.target)]):
+            if str(node.target) in order:
+                raise ConfigError(f"{network.name} uses {node.target} twice; {remedy}")
+            order.append(str(node.target))
     for node in data:
-        users = [user.name for user in node.users if user in data]
+        users = [user.name for user in node.users if user in data and user.op != "output"]
         if len(users) > 1:
             raise ConfigError(
                 f"{network.name} branches: {node.name} feeds {', '.join(users)}; {remedy}"

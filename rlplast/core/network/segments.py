@@ -1,30 +1,29 @@
 """Chains inside a network that branches: where a layer's scale is taken out again."""
 
+import operator
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
-from torch.fx import Node
 
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
-from rlplast.core.network.trace import (
-    UNTRACEABLE,
-    Traced,
-    asks_shape,
-    data_inputs,
-    data_users,
-    in_both_modes,
-    is_norm,
-    labelled,
-    name_of,
-)
+from rlplast.core.network.trace import UNTRACEABLE, Tracer, asks_shape, in_both_modes, is_norm
 
 __all__ = ["mixes_scales", "segments"]
 
-_LAYOUT = {"flatten", "reshape", "view", "getitem", "transpose", "permute", "squeeze", "unsqueeze"}
-_LAYOUT |= {"unflatten", "to"}  # what these name as sizes fits no trial
+# What gives c·f(x) for c·x, c > 0: by name of a function or method, and by class of a module.
+_KEEPS_SCALE = {"relu", "relu_", "leaky_relu", "dropout", "flatten", "reshape", "view", "getitem"}
+_KEEPS_SCALE |= {"mean", "sum", "transpose", "permute", "contiguous", "squeeze", "unsqueeze"}
+_POOLS = {f"{kind}_pool{n}d" for kind in ("max", "avg") for n in (1, 2, 3)}
+_KEEPS_SCALE |= _POOLS | {f"adaptive_{name}" for name in _POOLS}
+_KEEPS_SCALE |= {"float", "double", "to", "clone", "unflatten", "neg", "abs"}
+_BY_A_NUMBER = (operator.mul, operator.truediv, torch.mul, torch.div)
 _ACTIVATIONS = ("linear", "relu", "leaky_relu", "prelu", "identity")
+_MODULES = (nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.Identity, nn.Unflatten, nn.Flatten)
+_MODULES += (nn.modules.dropout._DropoutNd,)
+_MODULES += (nn.modules.pooling._MaxPoolNd, nn.modules.pooling._AvgPoolNd)
+_MODULES += (nn.modules.pooling._AdaptiveAvgPoolNd, nn.modules.pooling._AdaptiveMaxPoolNd)
 
 
 def segments(
@@ -44,28 +43,39 @@ def segments(
 def _segments(
     module: nn.Module, passes: Callable[[str], bool]
 ) -> list[tuple[list[str], str | None]]:
+    modules = dict(module.named_modules())
     try:
-        traced = Traced(module)
+        graph = Tracer().trace(module)
     except UNTRACEABLE:
         return []
+    calls = [str(node.target) for node in graph.nodes if node.op == "call_module"]
+    read = {str(n.target).rpartition(".")[0] for n in graph.nodes if n.op == "get_attr"}
 
-    def layer(node: Node) -> bool:
-        path, called = traced.path(node), traced.called(node)
-        single = traced.calls[path] == 1 and path not in traced.read
-        return called is not None and single and (passes(path) or is_norm(called))
+    def layer(node: torch.fx.Node) -> bool:
+        path = str(node.target)
+        single = node.op == "call_module" and calls.count(path) == 1 and path not in read
+        return single and (passes(path) or is_norm(modules[path]))
 
-    runs: dict[Node, tuple[list[str], str | None]] = {}  # by their first layer
-    for node in reversed([node for node in traced.nodes if layer(node)]):
-        end = _end(node, traced, layer)
+    nodes = [node for node in graph.nodes if layer(node)]
+    after: dict[torch.fx.Node, torch.fx.Node | None] = {}  # None: the outputs
+    for node in reversed(nodes):
+        end = _end(node, modules, layer)
         if end is None:
             continue
-        called, path = traced.called(end), traced.path(node)
-        if end in runs:
-            run, norm = runs.pop(end)
-            runs[node] = ([path, *run], norm)
-        elif called is None or is_norm(called):
-            runs[node] = ([path], called and traced.path(end))
-    return list(reversed(runs.values()))
+        if end.op == "output":
+            after[node] = None
+        elif is_norm(modules[str(end.target)]) or end in after:
+            after[node] = end
+    runs: list[tuple[list[str], str | None]] = []
+    first = after.keys() - after.values()
+    for node in (n for n in nodes if n in first):
+        run: list[str] = []
+        ahead: torch.fx.Node | None = node
+        while ahead is not None and ahead in after:
+            run.append(str(ahead.target))
+            ahead = after[ahead]
+        runs.append((run, None if ahead is None else str(ahead.target)))
+    return runs
 
 
 def mixes_scales(network: Network, blocks: Sequence[Block]) -> str | None:
@@ -74,53 +84,50 @@ def mixes_scales(network: Network, blocks: Sequence[Block]) -> str | None:
     for group in network.units().groups:
         if group.point and group.point.path in scaled and group.nonlinearity not in _ACTIVATIONS:
             return f"{group.nonlinearity}, after {network.name}.{group.point.path},"
+    modules = dict(network.module.named_modules())
     known = {b.path for b in network.blocks if b.kind in ("linear", "conv")}
     try:
-        traced = Traced(network.module)
+        graph = Tracer().trace(network.module)
     except UNTRACEABLE:  # its order is declared
         return None
-    behind: set[Node] = set()
-    for node in traced.nodes[:-1]:  # the last one is the output
-        layer, path = traced.called(node), traced.path(node)
+    behind: set[torch.fx.Node] = set()
+    for node in graph.nodes:
+        path = str(node.target) if node.op == "call_module" else None
         reads = not behind.isdisjoint(node.all_input_nodes) and not asks_shape(node)
-        if layer is not None and (path in scaled or (reads and path in known)):
+        if path in scaled or (reads and path in known):
             behind.add(node)
-        elif reads and not (layer is not None and is_norm(layer)):
-            if not _keeps_scale(node, traced):
-                return node.name if layer is None else f"{network.name}.{path}"
+        elif reads and node.op != "output" and not (path and is_norm(modules[path])):
+            if not _keeps_scale(node, modules):
+                return f"{network.name}.{path}" if path else str(node.name)
             behind.add(node)
     return None
 
 
-def _end(node: Node, traced: Traced, layer: Callable[[Node], bool]) -> Node | None:
+def _end(
+    node: torch.fx.Node, modules: dict[str, nn.Module], layer: Callable[[torch.fx.Node], bool]
+) -> torch.fx.Node | None:
     """Return the layer or output that alone reads a node's output up to its scale, else None."""
     while True:
-        users = data_users(node)
+        users = [user for user in node.users if not asks_shape(user)]
         if len(users) != 1:
             return None
         (user,) = users
+        data = [n for n in user.all_input_nodes if not asks_shape(n)]
         if user.op == "output":
             return user if user.args[0] is node else None  # else outputs of several scales
-        if data_inputs(user) != [node]:
-            return None
-        if layer(user):
+        if data == [node] and layer(user):
             return user
-        if not _keeps_scale(user, traced):
+        if data != [node] or not _keeps_scale(user, modules):
             return None
         node = user
 
 
-def _keeps_scale(node: Node, traced: Traced) -> bool:
-    """Whether a node gives c·f(x) for c·x, c > 0, as tried."""
-    if name_of(traced.called(node) or node.target) in _LAYOUT:
-        return True
-    step = traced.step(node)
-    if step is None:
-        return False
-    for space in (0, 1, 2, 3):
-        x = torch.linspace(-2, 3, labelled(space).numel()).view(labelled(space).shape)
-        try:
-            return torch.allclose(step(3 * x), 3 * step(x), 1e-4, 1e-6)
-        except Exception:  # it takes other shapes
-            continue
-    return False
+def _keeps_scale(node: torch.fx.Node, modules: dict[str, nn.Module]) -> bool:
+    if node.op == "call_module":
+        return isinstance(modules[str(node.target)], _MODULES)
+    if node.target is getattr:
+        return node.args[1] in ("mT", "T")
+    if node.target in _BY_A_NUMBER:
+        return not all(isinstance(arg, torch.fx.Node) for arg in node.args)
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return node.op in ("call_function", "call_method") and name in _KEEPS_SCALE

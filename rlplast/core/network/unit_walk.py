@@ -1,155 +1,310 @@
 """From a layer's output to the layers that read it, in a traced module."""
 
-from collections.abc import Iterator
+import copy
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.fx import Node
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from rlplast.core.network.trace import (
-    Step,
-    Traced,
-    alone,
-    data_inputs,
-    data_users,
-    in_order,
-    is_activation,
-    is_matrix,
-    is_norm,
-    labelled,
-    name_of,
-    tried,
-)
+from rlplast.core.network.trace import asks_shape, is_activation, is_matrix, is_norm
 
-__all__ = ["Way", "ways"]
+__all__ = ["ReaderSearch", "Step", "alone", "name_of"]
+
+Step = Callable[[Tensor], Tensor]
+
+
+class ReaderSearch:
+    """Follows a layer's output to its readers, as long as every node acts on each unit alone."""
+
+    def __init__(self, modules: Mapping[str, nn.Module], path: str, prefix: str) -> None:
+        self.modules, self.prefix = modules, prefix
+        self.downstream: list[str] = []
+        self.norms: list[str] = []
+        self.nonlinearity: str | None = None
+        self.module = ""  # that is the nonlinearity
+        self.anchor = path  # the layer or norm at whose output activations are read,
+        self.steps: list[Step] = []  # and what is applied to it there
+        self.between: list[str] = []  # what else there is
+        self.problem: str | None = None
+        layer = modules[path]
+        self.space = len(layer.kernel_size) if isinstance(layer, _ConvNd) else 0  # dimensions
+        self.size = next((getattr(layer, n) for n in _SIZES if hasattr(layer, n)), 0)  # units
+        self.left: dict[torch.fx.Node, int] = {}  # spatial dimensions of a node, if not all
+        self.before: str | None = None  # a layer that reads what no nonlinearity was applied to
+
+    def follow(self, node: torch.fx.Node, before: list[Step] | None) -> None:
+        """Walk on from a node; `before`: the steps since the anchor, None past the nonlinearity."""
+        for user in node.users:
+            if self.problem is None and not asks_shape(user):
+                self._pass(node, user, before)
+
+    def _pass(self, node: torch.fx.Node, user: torch.fx.Node, before: list[Step] | None) -> None:
+        if user.op == "output":
+            whole = f"of {self.prefix}" if self.prefix else "of the network"
+            self.problem = f"its outputs are those {whole}"
+            return
+        module = self.modules.get(str(user.target)) if user.op == "call_module" else None
+        if module is not None and is_matrix(module):
+            self._end(node, user, module, before)
+            return
+        left = self.left.get(node, self.space)
+        if module is not None and is_norm(module):
+            self.left[user] = left
+            self.norms.append(str(user.target))
+            if self.size and not _norm_fits(module, self.size, self.space, left):
+                self.problem = f"{self._path(user)} does not normalise its outputs unit by unit"
+            if self.nonlinearity is None:
+                self.anchor, before = str(user.target), []
+            self.follow(user, before)
+            return
+        steps = _steps(user, module, left)
+        if steps is None or not self._keeps_batch(user):
+            others = [n.name for n in user.all_input_nodes if not asks_shape(n)]
+            joined = len(others) > 1
+            what = f"joins {' and '.join(others)}" if joined else "reads it"
+            self.problem = f"{user.name} {what}" + (
+                ": a residual stream has no units of its own"
+                if joined and _adds(user)
+                else ", which is not known to act on each unit alone"
+            )
+            return
+        if _is_nonlinearity(user, module):
+            if self.nonlinearity is None:
+                self.nonlinearity = name_of(module or user.target)
+                self.module = "" if module is None else str(user.target)
+                self.steps = [*(before or []), *steps]
+            elif before is not None:
+                self.problem = f"{user.name} is a second nonlinearity beside the first"
+                return
+            self.left[user] = left
+            self._mixed()
+            self.follow(user, None)
+            return
+        self.left[user] = 0 if _is_reshape(user, module) else left - _averaged(user)
+        flattens = self.left[user] == 0 < left
+        if _drops(user, module) or (before is None and (steps or flattens)):
+            self.between.append(user.name)
+        self.follow(user, None if before is None else [*before, *steps])
+
+    def _end(
+        self, node: torch.fx.Node, user: torch.fx.Node, module: nn.Module, before: list[Step] | None
+    ) -> None:
+        reader, left = self._path(user), self.left.get(node, self.space)
+        conv = isinstance(module, _ConvNd)
+        if any(other is not node for other in user.all_input_nodes):
+            self.problem = f"{reader}, which reads it, reads something else too"
+        elif left != (len(module.kernel_size) if conv else 0) and (self.space or conv):
+            self.problem = f"{reader}, which reads it, reads its pixels, not its channels"
+        elif before is not None:
+            self.before = self.before or reader
+            self._mixed()
+        self.downstream.append(str(user.target))
+
+    def _mixed(self) -> None:
+        """Refuse units that are read both before and after a nonlinearity."""
+        if self.before is not None and self.nonlinearity is not None:
+            self.problem = f"{self.before} reads it before its nonlinearity, another layer after"
+
+    def _path(self, node: torch.fx.Node) -> str:
+        return ".".join(part for part in (self.prefix, str(node.target)) if part)
+
+    def _keeps_batch(self, node: torch.fx.Node) -> bool:
+        """Whether a node, if it is a view by sizes, takes the first from the batch's size."""
+        if node.target not in ("view", "reshape", torch.reshape):
+            return True
+        sizes = node.args[1:] or (node.kwargs.get("shape"),)
+        first: Any = sizes[0][0] if isinstance(sizes[0], list | tuple) else sizes[0]
+        source, data = _asked_first(first), node.args[0]
+        while isinstance(data, torch.fx.Node):
+            if data is source:
+                return True
+            module = self.modules.get(str(data.target)) if data.op == "call_module" else None
+            layer = module is not None and (is_matrix(module) or is_norm(module))
+            plain = data.target in _ARITHMETIC and len(data.all_input_nodes) == 1
+            known = any(_steps(data, module, n) is not None for n in (1, 2))
+            if not (layer or plain or known):
+                return False
+            data = data.args[0] if data.args else None
+        return False
+
 
 _SIZES = ("out_channels", "out_features", "nf")
+_ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.truediv)
 
 
-@dataclass
-class Way:
-    """One way from a layer's output to a layer that reads it; names are paths, or of nodes."""
-
-    anchor: str  # the layer or norm at whose output activations are read,
-    steps: list[Step] = field(default_factory=list)  # and what is applied to it there
-    norms: list[str] = field(default_factory=list)
-    between: list[str] = field(default_factory=list)  # what else there is
-    nonlinearity: Node | None = None
-    reader: str = ""
-    problem: str | None = None  # why the layer's outputs are no units
-
-    def pass_nonlinearity(self, node: Node, step: Step) -> None:
-        """Note what is applied, unless it is a second one."""
-        if self.nonlinearity is None:
-            self.nonlinearity = node
-            self.steps.append(step)
-
-
-def ways(traced: Traced, node: Node) -> list[Way]:
-    """Return all ways from a layer, each as far as what is on it acts on each unit alone."""
-    return [_way(traced, node, nodes) for nodes in _nodes_after(traced, node)]
-
-
-def _nodes_after(traced: Traced, node: Node) -> Iterator[list[Node]]:
-    """Yield what comes after a node, each time up to a layer, the output or a join."""
-    for user in data_users(node):
-        module = traced.called(user)
-        ends = user.op == "output" or (module is not None and is_matrix(module))
-        if ends or len(data_inputs(user)) > 1 or not user.users:
-            yield [user]
-        else:
-            yield from ([user, *more] for more in _nodes_after(traced, user))
-
-
-def _way(traced: Traced, node: Node, nodes: list[Node]) -> Way:
-    way, layer = Way(traced.path(node)), traced.called(node)
-    space = len(layer.kernel_size) if isinstance(layer, _ConvNd) else 0
-    size = next((getattr(layer, n) for n in _SIZES if hasattr(layer, n)), 0)
-    labels = labelled(space)
-    for user in nodes:
-        module, path = traced.called(user), traced.path(user)
-        if user.op == "output":
-            way.problem = f"its outputs are those of {traced.prefix or 'the network'}"
-        elif module is not None and is_matrix(module):
-            way.reader, way.problem = path, _misread(user, path, module, labels)
-        elif module is not None and is_norm(module):
-            way.norms.append(path)
-            if size and not _norm_fits(module, size, space, labels):
-                way.problem = f"{path} does not normalise its outputs unit by unit"
-            if way.nonlinearity is None:
-                way.anchor, way.steps = path, []
-        elif module is not None and is_activation(module):
-            way.pass_nonlinearity(user, alone(module))
-        else:
-            labels = _pass(traced, way, user, labels)
-        if way.problem is not None:
-            break
-    return way
-
-
-def _pass(traced: Traced, way: Way, node: Node, labels: Tensor) -> Tensor:
-    """Pass a node that is no layer; return the labels of its outputs."""
-    step, module = traced.step(node), traced.called(node)
-    # A module is tried in its own mode, in which dropout shows.
-    trial = step and tried(step if module is None else module.forward, labels)
-    if step is None or trial is None or (trial[1] != "same" and len(node.all_input_nodes) > 1):
-        way.problem = _unknown(node)
-        return labels
-    after, kind = trial
-    if kind == "nonlinear":
-        way.pass_nonlinearity(node, step)
-        return after
-    # Of what keeps entries, only a cast is repeated where activations are read.
-    shaped, cast = after.shape != labels.shape, module is None and node.target in ("float", "to")
-    repeated = kind == "else" or (kind == "same" and cast)
-    past = way.nonlinearity is not None
-    if kind == "draws" or (past and (repeated or shaped)):
-        way.between.append(node.name)
-    if repeated and not past:
-        way.steps.append(step)
-    return after
-
-
-def _unknown(node: Node) -> str:
-    others = [each.name for each in data_inputs(node)]
-    if len(others) > 1 and name_of(node.target) in ("add", "iadd"):
-        return (
-            f"{node.name} joins {' and '.join(others)}: a residual stream has no units of its own"
-        )
-    what = f"joins {' and '.join(others)}" if len(others) > 1 else "reads it"
-    return f"{node.name} {what}, which is not known to act on each unit alone"
-
-
-def _misread(node: Node, path: str, reader: nn.Module, labels: Tensor) -> str | None:
-    """Say why a layer does not read units one by one, if it does not."""
-    conv = isinstance(reader, _ConvNd)
-    if len(node.all_input_nodes) > 1:
-        return f"{path}, which reads it, reads something else too"
-    fits = not conv or labels.ndim == 2 + len(reader.kernel_size)
-    if fits and in_order(labels, 1 if conv else -1):
+def _asked_first(size: Any) -> Any:
+    """Return the node of which a node is the first size; None if it is no such size."""
+    if not isinstance(size, torch.fx.Node):
         return None
-    return f"{path}, which reads it, reads its pixels, not its channels"
+    if size.op == "call_method" and size.target == "size":
+        return size.args[0] if size.args[1:] == (0,) else None
+    if size.target is not operator.getitem or size.args[1] != 0:
+        return None
+    sizes: Any = size.args[0]
+    shape = sizes.target is getattr and sizes.args[1] == "shape"
+    return sizes.args[0] if shape or (sizes.target == "size" and len(sizes.args) == 1) else None
 
 
-def _norm_fits(norm: nn.Module, size: int, space: int, labels: Tensor) -> bool:
+def _norm_fits(norm: nn.Module, size: int, space: int, left: int) -> bool:
     """Whether the entries of a norm belong to units, which it does not put into groups."""
-    left = labels.ndim - 2
-    flat = space > 0 == left
-
-    def fits(entries: int) -> bool:
-        return entries == size or (flat and entries % size == 0)
-
-    if not in_order(labels, 1):
-        return False
     if isinstance(norm, nn.LayerNorm | nn.RMSNorm):
-        return len(norm.normalized_shape) == 1 + left and fits(norm.normalized_shape[0])
+        shape = tuple(norm.normalized_shape)
+        if space and not left:
+            return len(shape) == 1 and shape[0] % size == 0
+        return len(shape) == 1 + left and shape[0] == size
     if isinstance(norm, nn.GroupNorm):
         return norm.num_channels == size and norm.num_groups in (1, size) and left == space
     if isinstance(norm, _InstanceNorm):
         return left > 0
     if not space and isinstance(norm, nn.BatchNorm2d | nn.BatchNorm3d):
         return False  # whose channels are not the last dimension
-    return not isinstance(norm, _NormBase) or fits(norm.num_features)
+    if isinstance(norm, _NormBase):
+        return norm.num_features == size or (space > 0 == left and norm.num_features % size == 0)
+    return True
+
+
+_NONLINEAR = {F.relu, F.relu_, F.relu6, F.gelu, F.silu, F.elu, F.selu, F.celu, F.leaky_relu, F.mish}
+_NONLINEAR |= {F.softplus, F.tanh, F.sigmoid, F.hardswish, F.hardtanh, torch.relu, torch.relu_}
+_NONLINEAR |= {torch.tanh, torch.sigmoid, torch.sin, torch.selu}
+_NONLINEAR_METHODS = ("relu", "relu_", "tanh", "tanh_", "sigmoid", "sigmoid_", "sin")
+_DROPPING_MODULES = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+_DROPPING = {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, torch.dropout}
+_POOLING_MODULES = (nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d)
+_POOLING_MODULES += (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
+_POOLING = {F.max_pool1d, F.max_pool2d, torch.max_pool2d, F.avg_pool1d, F.avg_pool2d}
+_POOLING |= {F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_max_pool2d}
+_PASSING_METHODS = ("contiguous", "float", "clone")
+_ADDING = {torch.add, operator.add, operator.iadd}
+
+
+def _adds(node: torch.fx.Node) -> bool:
+    return node.target in _ADDING or (node.op == "call_method" and node.target in ("add", "add_"))
+
+
+def _drops(node: torch.fx.Node, module: nn.Module | None) -> bool:
+    called = node.op == "call_function" and node.target in _DROPPING
+    return called or isinstance(module, _DROPPING_MODULES)
+
+
+def _is_nonlinearity(node: torch.fx.Node, module: nn.Module | None) -> bool:
+    if module is not None:
+        return is_activation(module)
+    if node.op == "call_function":
+        return node.target in _NONLINEAR
+    return node.op == "call_method" and node.target in _NONLINEAR_METHODS
+
+
+@dataclass(frozen=True, eq=False)
+class _Applied:
+    """A step that can be pickled: a function, or a method by its name, with its arguments."""
+
+    function: Callable[..., Tensor] | str
+    args: tuple[Any, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if isinstance(self.function, str):
+            return getattr(x, self.function)(*self.args, **self.options)
+        return self.function(x, *self.args, **self.options)
+
+
+def _is_reshape(node: torch.fx.Node, module: nn.Module | None) -> bool:
+    flattening = ("flatten", "view", "reshape", torch.flatten, torch.reshape)
+    return isinstance(module, nn.Flatten) or node.target in flattening
+
+
+def _averaged(node: torch.fx.Node) -> int:
+    """Return how many spatial dimensions a node takes away."""
+    if node.target not in ("mean", torch.mean):
+        return 0
+    dims = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
+    kept = node.kwargs.get("keepdim", len(node.args) > 2 and node.args[2])
+    return 0 if kept else len(dims) if isinstance(dims, list | tuple) else 1
+
+
+def _pools(step: Any, left: int) -> bool:
+    """Whether a module or function pools over all spatial dimensions that are left."""
+    known = isinstance(step, _POOLING_MODULES) if isinstance(step, nn.Module) else step in _POOLING
+    return known and name_of(step).endswith(f"{left}d")
+
+
+def _steps(node: torch.fx.Node, module: nn.Module | None, left: int) -> list[Step] | None:
+    """Return what a node does to each unit alone, nothing in place; None if unknown."""
+    if len([n for n in node.all_input_nodes if not asks_shape(n)]) != 1:
+        return None
+    if module is not None:
+        return _module_steps(module, left)
+    args = node.args[1:]
+    options = {k: v for k, v in node.kwargs.items() if k != "inplace"}
+    if node.op == "call_method":
+        name = str(node.target)
+        if name in ("flatten", "view", "reshape") and _flattens(name, args, options):
+            return []
+        averages = name == "mean" and _over_space(args, options, left)
+        if name in _NONLINEAR_METHODS or name in _PASSING_METHODS or averages:
+            return [_Applied(name.rstrip("_"), args, options)]
+        return None
+    if node.op != "call_function" or not callable(node.target):
+        return None
+    target: Any = node.target
+    if target in (torch.flatten, torch.reshape):
+        name = "flatten" if target is torch.flatten else "reshape"
+        return [] if _flattens(name, args, options) else None
+    if target in _DROPPING:
+        return []
+    if target in _NONLINEAR:
+        args = tuple(a for a in args if not isinstance(a, bool))  # in place or not
+        target = {F.relu_: F.relu, torch.relu_: torch.relu}.get(target, target)
+    elif not _pools(target, left) and not (
+        target is torch.mean and _over_space(args, options, left)
+    ):
+        return None
+    return [_Applied(target, args, options)]
+
+
+def _module_steps(module: nn.Module, left: int) -> list[Step] | None:
+    flat = isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1)
+    if flat or isinstance(module, (*_DROPPING_MODULES, nn.Identity)):
+        return []
+    if not is_activation(module) and not _pools(module, left):
+        return None
+    return [alone(module)]
+
+
+def alone(module: nn.Module) -> nn.Module:
+    """Return a copy of an activation that writes nothing in place, nor draws: it takes the mean."""
+    copied = copy.copy(module)
+    if hasattr(copied, "inplace"):
+        vars(copied)["inplace"] = False
+    return copied.eval()
+
+
+def _flattens(name: str, args: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    """Whether a reshape keeps the batch and lays the rest out in torch's order."""
+    if name == "flatten":
+        start = args[0] if args else options.get("start_dim", 0)
+        end = args[1] if len(args) > 1 else options.get("end_dim", -1)
+        return (start, end) == (1, -1)
+    sizes = args[0] if len(args) == 1 and isinstance(args[0], list | tuple) else args
+    return len(sizes) == 2 and sizes[1] == -1 and sizes[0] != -1
+
+
+def _over_space(args: Sequence[Any], options: Mapping[str, Any], left: int) -> bool:
+    """Whether a mean is over spatial dimensions only, of which `left` are left."""
+    dims = args[0] if args else options.get("dim")
+    given = [dims] if isinstance(dims, int) else list(dims or ())
+    return len(given) > 0 and all(2 <= d < 2 + left or -left <= d < 0 for d in given)
+
+
+def name_of(step: Any) -> str:
+    """Return what a nonlinearity is called, such as relu."""
+    step = getattr(step, "func", step)  # of functools.partial
+    name = step if isinstance(step, str) else getattr(step, "__name__", type(step).__name__)
+    return name.strip("_").lower().replace("leakyrelu", "leaky_relu")  # as in torch.nn.init

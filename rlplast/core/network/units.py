@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rlplast.core.network.blocks import Block
-from rlplast.core.network.trace import Step
+from rlplast.core.network.unit_walk import Step
 
 __all__ = [
     "NONLINEARITY",
