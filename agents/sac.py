@@ -131,8 +131,9 @@ class SAC(OffPolicyAgent):
         return (mean if noise is None else mean + log_std.exp() * noise).tanh()
 
     def _policy(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        seen = self._for_actor(obs)
         with self._autocast():
-            mean, log_std = self.actor(self._for_actor(obs))
+            mean, log_std = self.actor(seen)
         return mean.float(), log_std.float()
 
     def _for_actor(self, obs: Tensor) -> Tensor:

@@ -99,11 +99,11 @@ class Critic(TrunkNetwork):
             obs = self.projection(obs)
         x, head = torch.cat([obs, action], dim=-1), self.get_submodule("head")
         if self._one_by_one(x):
-            members = range(self.members)
-            values = torch.stack([computed(head, self._hidden(x, i), i) for i in members])
+            hidden = [self._hidden(x, i) for i in range(self.members)]
+            values = torch.stack([computed(head, each, i) for i, each in enumerate(hidden)])
         else:
-            values = head(self._hidden(x))
-        return at_least_float32(values.squeeze(-1) if self.bins is None else values)
+            values = at_least_float32(head(self._hidden(x)))
+        return values.squeeze(-1) if self.bins is None else values
 
     def _one_by_one(self, x: Tensor) -> bool:
         """Whether members are computed one after the other: in compiled float32 code on a CPU."""
