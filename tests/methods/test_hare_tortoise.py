@@ -120,11 +120,11 @@ def test_the_average_agrees_eager_and_compiled() -> None:
     for compiled in (False, True):
         made = Trained("conv_batchnorm")
         hook = hooks_on(made.network, momentum=0.9).hooks[0]
-        follow = torch.compile(hook.follow, backend="aot_eager", fullgraph=True)
+        tick = torch.compile(hook.tick, backend="aot_eager", fullgraph=True)
         for _ in range(3):
             made.update()
             with nullcontext([]) if compiled else host_reads() as found:
-                (follow if compiled else hook.follow)(rlplast.Clock(updates=1), 0)
+                (tick if compiled else hook.tick)(rlplast.Clock(updates=1), 0)
             assert found == []
         states.append(hook.states["net"])
     torch._dynamo.reset()
