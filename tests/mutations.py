@@ -66,8 +66,6 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
      "((factors - 1) * norms).square()", "(factors * norms).square()"),
     ("core/network/optim_state.py", "core/network/test_optim_state.py optimizers/test_upgd.py",
      "if name != DRAWN:", "if name:"),
-    ("core/network/edits.py", "core/network core/method/test_context.py",
-     "low.copy_(block.view)", "pass"),
     ("core/network/units.py", "core/network/test_units.py",
      "per_unit.repeat_interleave(self.repeat)", "per_unit.repeat(self.repeat)"),
     ("core/rng.py", "core/test_rng.py",
