@@ -270,7 +270,7 @@ class RunConfig(Section):
         return found if device.startswith("cuda") else found.without_graphs()
 
     def optimizer_of(self, network: str) -> Any:
-        """Return the section ``optimizer`` of a network, one of a `Trainable`'s."""
+        """Return the section of the config with the optimizer of a network, by its name."""
         return vars(self)["optimizer"]
 
     def without_graphs(self) -> "RunConfig":

@@ -178,6 +178,8 @@ class Trainable(Reader):
     def attach(self, hooks: Hooks) -> None:
         """Let hooks act inside updates."""
         self.after_update, self.inside_key = hooks.after_update, hooks.inside_key
+        for recorder in self.recorders.values():  # of hooks attached before
+            recorder.stop()
         read = [self.networks[name] for name in hooks.recorded()]
         self.recorders = {n.name: Recorder(n, on=False) for n in read if n.units().points()}
         self.gradients_read = hooks.gradients_read()

@@ -160,3 +160,14 @@ def test_resumed_run_with_layers_of_hooks_equals_an_uninterrupted_one(tmp_path: 
     fired = check_resumes(TINY | {"hooks": EVERY}, tmp_path)["receipts"]
     expected = {(row["method"], *row["layers"]) for row in EVERY}
     assert {(row["method"], *row["layers"]) for row in fired} == expected
+
+
+@wheel
+def test_hooks_that_are_attached_again_leave_no_readers_of_the_ones_before() -> None:
+    agent = dqn()
+    hooks = hooked(agent, row("cbp", every="1 updates"))
+    counts = []
+    for _ in range(2):
+        agent.attach(hooks)
+        counts.append(sum(len(module._forward_hooks) for module in agent.online.modules()))
+    assert counts[0] == counts[1] > 0
