@@ -61,7 +61,8 @@ def _parameters(info: Info) -> Iterator[str]:
     Raises:
         KeyError: for a parameter that no docstring explains.
     """
-    about = {key: words.replace("None", "null") for key, words in meanings(info.target).items()}
+    target: Any = info.target
+    about = {key: words.replace("None", "null") for key, words in meanings(target).items()}
     made = [
         (code(key), yaml_code(p["default"]), choices(p["range"]), about[key])
         for key, p in info.params.items()
