@@ -11,7 +11,7 @@ from torch import Tensor
 from rlplast.core.method.method import Block, Context, Edit, Method, Network, State, method
 from rlplast.core.method.once import plain
 from rlplast.core.network.units import UnitGroup
-from rlplast.methods.recycling import counters, mean_over_samples, replacement_cost, start_anew
+from rlplast.methods.recycling import mean_over_samples, replacement_cost, start_anew, unit_state
 
 __all__ = ["Redo", "dormant", "redo"]
 
@@ -72,8 +72,7 @@ class Redo(Method):
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         """Return a counter per layer."""
-        groups = network.units_in(blocks)
-        return counters(groups, blocks[0].view.device)
+        return unit_state(network, blocks)
 
     def plan(self, context: Context, state: State) -> list[Edit]:
         """Plan a new start of the units that are dormant on the probe."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rlplast.core.method.method import Assign, Block, Context, Edit, Method, Network, State, method
 from rlplast.core.method.once import plain
-from rlplast.methods.recycling import counters, start_anew
+from rlplast.methods.recycling import start_anew, unit_state
 from rlplast.metrics.units import gradient_score
 
 __all__ = ["Regrama", "inactive", "regrama"]
@@ -60,10 +60,8 @@ class Regrama(Method):
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         """Return a counter per layer, and at how many updates it fired last."""
-        groups = network.units_in(blocks)
-        device = blocks[0].view.device
-        fired = torch.zeros((), dtype=torch.int64, device=device)
-        return counters(groups, device) | {"fired": fired}
+        fired = torch.zeros((), dtype=torch.int64, device=blocks[0].view.device)
+        return unit_state(network, blocks) | {"fired": fired}
 
     def plan(self, context: Context, state: State) -> list[Edit]:
         """Plan a new start of the units that are inactive."""

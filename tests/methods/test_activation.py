@@ -13,7 +13,7 @@ from rlplast.core.method.context import Context
 from rlplast.core.network.edits import write
 from rlplast.core.rng import torch_stream
 from rlplast.methods.activation import PReLU, Rational
-from rlplast.methods.recycling import recycle
+from rlplast.methods.recycling import recycle, unit_state
 from rlplast.supervised.resnet import ResNet18
 from tests.methods.test_deep_fourier import OWN
 from tests.methods.unit_nets import NETS, Trained, normal
@@ -123,7 +123,15 @@ def test_a_unit_has_a_slope_of_its_own_in_each_member_which_is_reset_with_it() -
     context = Context(network, tuple(network.blocks), reads=("moments",))
     reset = torch.arange(8) % 3 == 1
     masks = {group.name: reset for group in context.units}
-    write(recycle(context, masks, lambda group, part, mask: part.block.view, moments=True))
+    write(
+        recycle(
+            context,
+            unit_state(network, network.blocks),
+            masks,
+            lambda group, part, mask: part.block.view,
+            moments=True,
+        )
+    )
     for group in groups:
         [part] = group.slopes
         view = part.block.view

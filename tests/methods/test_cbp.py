@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import rlplast
 import rlplast.methods.cbp as cbp
+from rlplast.methods.recycling import uniform_rows
 from tests.marks import slow
 from tests.methods.unit_nets import Layer, Trained, follow, table_row
 from tests.naive.cbp import UTILITIES, Cbp, bound
@@ -157,7 +158,7 @@ def test_rows_are_drawn_within_the_bound_and_differ() -> None:
     zero = torch.zeros(group.size, dtype=torch.int64)
 
     def draw(seed: int = 1, tag: int = 2, number: int = 0, mask: Tensor = everyone) -> Tensor:
-        return cbp.uniform_rows(group.weight, mask, 0.3, seed, tag, zero + number)
+        return uniform_rows(group.weight, mask, 0.3, seed, tag, zero + number)
 
     first = draw()
     assert first.shape == view.shape and first.unique().numel() == first.numel()
