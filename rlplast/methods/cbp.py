@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rlplast.core.method.method import Assign, Block, Context, Edit, Method, Network, State, method
 from rlplast.core.network.units import UnitGroup
+from rlplast.core.validation import Fraction, Share
 from rlplast.methods.draws import uniform
 from rlplast.methods.recycling import (
     biases_of,
@@ -65,12 +66,12 @@ class Cbp(Method):
             downstream (the paper's intent, which the code loses).
     """
 
-    reads: ClassVar[tuple[str, ...]] = ("activations", "moments")
-    policies: ClassVar[tuple[str, str]] = ("keep", "leave")
+    reads = ("activations", "moments")
+    policies = ("keep", "leave")
 
-    replacement_rate: Annotated[float, Field(ge=0, le=1)] = 1e-4
+    replacement_rate: Share = 1e-4
     maturity: Annotated[int, Field(ge=0, le=1_000_000_000)] = 10_000
-    decay: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    decay: Fraction = 0.99
     utility: Utility = "contribution"
     accumulate: bool = True
     init: Literal["kaiming", "default"] = "kaiming"

@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field, NonNegativeFloat
+from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from rlplast.core.method.method import Block, Context, Edit, Method, Network, State, method
 from rlplast.core.method.once import plain
 from rlplast.core.network.units import UnitGroup
+from rlplast.core.validation import Count
 from rlplast.methods.recycling import mean_over_samples, replacement_cost, start_anew, unit_state
 
 __all__ = ["Redo", "dormant", "redo"]
@@ -57,11 +58,11 @@ class Redo(Method):
             outgoing weights become 0 (arXiv:2605.06834).
     """
 
-    reads: ClassVar[tuple[str, ...]] = ("activations",)
-    policies: ClassVar[tuple[str, str]] = ("touched", "leave")
+    reads = ("activations",)
+    policies = ("touched", "leave")
 
     threshold: NonNegativeFloat = 0.1
-    probe: Annotated[int, Field(ge=1, le=1_000_000)] = 64
+    probe: Count = 64
     init: Literal["own", "kaiming", "lecun"] = "own"
     overlap: Literal["zero", "redraw"] = "zero"
     score: Literal["activation", "gxd"] = "activation"

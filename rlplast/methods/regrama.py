@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field, NonNegativeFloat
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rlplast.core.method.method import Assign, Block, Context, Edit, Method, Network, State, method
 from rlplast.core.method.once import plain
+from rlplast.core.validation import Count
 from rlplast.methods.recycling import start_anew, unit_state
 from rlplast.metrics.units import gradient_score
 
@@ -49,12 +50,12 @@ class Regrama(Method):
         overlap: of a weight between two inactive units: zero or redraw.
     """
 
-    reads: ClassVar[tuple[str, ...]] = ("gradients",)
-    policies: ClassVar[tuple[str, str]] = ("touched", "leave")
+    reads = ("gradients",)
+    policies = ("touched", "leave")
 
     threshold: NonNegativeFloat = 0.01
     max_share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    probe: Annotated[int, Field(ge=1, le=1_000_000)] = 256
+    probe: Count = 256
     init: Literal["own", "kaiming", "lecun"] = "own"
     overlap: Literal["zero", "redraw"] = "zero"
 

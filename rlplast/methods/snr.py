@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field, NonNegativeFloat
@@ -13,6 +13,7 @@ from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.method import Assign, Block, Context, Edit, Method, Network, State, method
 from rlplast.core.network.units import UnitGroup
+from rlplast.core.validation import Count, Updates
 from rlplast.methods.recycling import hashed_rows, largest_size, recycle, unit_state
 
 __all__ = ["Snr"]
@@ -46,15 +47,15 @@ class Snr(Method):
         eps: a unit fires where |h| is larger; None for h > 0, which only ReLUs have.
     """
 
-    reads: ClassVar[tuple[str, ...]] = ("activations", "moments")
-    policies: ClassVar[tuple[str, str]] = ("keep", "leave")
+    reads = ("activations", "moments")
+    policies = ("keep", "leave")
 
     percentile: Annotated[float, Field(gt=0, le=1)] = 0.98
-    tau_init: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    tau_max: Annotated[int, Field(ge=1, le=1_000_000)] = 20_000
-    tau_min: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    refresh: Annotated[int, Field(ge=1, le=1_000_000_000)] = 1000
-    expansion: Annotated[int, Field(ge=1, le=1_000_000)] = 2
+    tau_init: Count | None = None
+    tau_max: Count = 20_000
+    tau_min: Count | None = None
+    refresh: Updates = 1000
+    expansion: Count = 2
     empty: Literal["keep", "official"] = "keep"
     eps: NonNegativeFloat | None = None
 

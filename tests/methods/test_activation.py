@@ -14,7 +14,6 @@ from rlplast.core.network.edits import write
 from rlplast.core.rng import torch_stream
 from rlplast.methods.activation import PReLU, Rational
 from rlplast.methods.recycling import recycle, unit_state
-from rlplast.supervised.resnet import ResNet18
 from tests.methods.test_deep_fourier import OWN
 from tests.methods.unit_nets import NETS, Trained, normal
 from tests.models import observed
@@ -144,14 +143,6 @@ def test_a_unit_has_a_slope_of_its_own_in_each_member_which_is_reset_with_it() -
 def entries(tensor: Tensor) -> list[float]:
     """All entries in order of size: layouts of tokens differ."""
     return sorted(tensor.detach().flatten().tolist())
-
-
-def test_of_a_resnet_units_inside_blocks_change_and_the_stream_does_not() -> None:
-    plain = ResNet18(1, 3, 4)
-    net = copy.deepcopy(plain)
-    paths = install(net, "elu")
-    assert paths == [f"layer{i}.{j}.conv1" for i in range(1, 5) for j in range(2)]
-    assert not torch.equal(net.eval()(normal(2, 1, 8, 8)), plain.eval()(normal(2, 1, 8, 8)))
 
 
 # Coefficients that train.

@@ -115,26 +115,11 @@ def test_every_utility_law_transfer_and_optimizer_is_the_twins(net: str, all_tab
     options = [{"utility": utility} for utility in UTILITIES] + [{"init": "default"}]
     for each in [*options, {"bias_transfer": True}, *(ends if net == "mlp" else [])]:
         made = Trained(net)
-        total = compare(made, hooks_on(made.network, **each), 30, **each)
+        total = compare(made, hooks_on(made.network, **each), 22, **each)
         assert all(total.values()) is (each.get("replacement_rate") != 0.0), each
     for optimizer in ("adamw_fused", "sgd_momentum"):
         made = Trained(net, optimizer)
-        assert all(compare(made, hooks_on(made.network), 30).values()), optimizer
-
-
-def test_activations_in_bf16_give_the_books_of_their_float32_values(all_tables: None) -> None:
-    books = []
-    for widen in (False, True):
-        made = Trained("conv")
-        hooks = hooks_on(made.network, utility="adaptable_contribution")
-        for update in range(1, 60):
-            found = {n: h.bfloat16() for n, h in made.update().items()}
-            found = {n: h.float() for n, h in found.items()} if widen else found
-            hooks.step(updates=update, activations=found)
-        books.append({k: v.clone() for k, v in hooks.hooks[0].states["net"].items()})
-    assert books[0].keys() == books[1].keys()
-    for name, value in books[0].items():
-        torch.testing.assert_close(value, books[1][name], rtol=1e-5, atol=1e-7, msg=name)
+        assert all(compare(made, hooks_on(made.network), 22).values()), optimizer
 
 
 def test_rows_are_as_wide_as_the_activation_asks() -> None:

@@ -10,7 +10,7 @@ from torch.nn.utils import parametrize
 import rlplast
 from rlplast.core.rng import derive_seed
 from tests.methods.test_dropout import READERS
-from tests.methods.unit_nets import NETS, Trained, normal
+from tests.methods.unit_nets import NETS, Trained
 from tests.naive import dropping as naive
 
 P = 0.4
@@ -58,29 +58,3 @@ def test_weights_that_read_hidden_units_drop_what_the_twin_drops(net: str) -> No
     with torch.no_grad():
         assert torch.equal(trained.module(x), twin(x))
     assert torch.equal(trained.module.eval()(x), twin.eval()(x))
-
-
-def test_a_layer_that_is_named_drops_and_no_other_does() -> None:
-    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
-    assert rlplast.replace_layers(net, "dropconnect", p=P, layers=["0"]) == ["0"]
-    seed = derive_seed(derive_seed(0, "layers", "dropconnect", "model"), "0")
-    x, first, last = normal(6, 4), net.get_submodule("0"), net.get_submodule("2")
-    mask = naive.mask((8, 4), P, 0, seed)
-    hidden = torch.relu(x @ (first.weight * mask).T + first.bias)
-    torch.testing.assert_close(net(x), hidden @ last.weight.T + last.bias)
-
-
-def test_it_stands_beside_dropout() -> None:
-    module = NETS["mlp"].module()
-    rlplast.replace_layers(module, "dropout", p=0.5)
-    assert install(module) == ["2", "4"]
-    hooks, x, outputs = (
-        rlplast.Hooks([], rlplast.Network("net", module), "9 updates"),
-        normal(8, 5),
-        [],
-    )
-    for update in range(1, 3):
-        outputs.append(module(x))
-        hooks.step(updates=update)
-    assert not torch.equal(*outputs)
-    assert [int(t) for h in hooks.hooks for t in h.states["net"].values()] == [2, 2, 2, 2]

@@ -9,11 +9,10 @@ from torch import Tensor, nn
 import rlplast
 from rlplast.agents.sac_networks import Actor, TrunkSpec
 from rlplast.core.rng import derive_seed
+from rlplast.methods.scheduled_drop import ScheduledDrop
 from tests.agents.toy_env import advanced, dqn
 from tests.methods.unit_nets import NETS, Trained, normal
-from tests.models import recorded
 from tests.naive import dropping as naive
-from tests.supervised.small_models import build, images
 
 # Of each network: a layer that reads hidden units → the layer whose units it reads.
 READERS = {
@@ -85,17 +84,6 @@ def test_layers_that_are_named_drop_what_they_read_and_no_other_does() -> None:
         torch.testing.assert_close(trained.module(x), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_frozen_layer_drops_nothing_and_the_head_on_it_does() -> None:
-    module = build("mlp", freeze=["fc1", "fc2"])
-    assert rlplast.replace_layers(module, "dropout", p=0.4) == ["fc2", "head"]
-    x, seed = images("mlp"), derive_seed(derive_seed(0, "layers", "dropout", "model"), "fc2")
-    features = recorded(module, x)[1]["fc2"]
-    dropped = features * naive.mask(features.shape, 0.4, 0, seed)
-    head = module.get_submodule("head")
-    expected = nn.functional.linear(dropped, head.weight, head.bias)
-    torch.testing.assert_close(module(x), expected)
-
-
 def test_the_share_that_drops_is_p() -> None:
     net = nn.Sequential(nn.Linear(1, 500), nn.ReLU(), nn.Linear(500, 500, bias=False))
     rlplast.replace_layers(net, "dropout", p=0.3)
@@ -140,3 +128,19 @@ def test_a_dqn_drops_in_its_loss_and_not_when_it_acts_chooses_or_is_measured() -
         assert torch.equal(agent.td_loss(batch)[0], plain.td_loss(batch)[0])
     obs = batch.obs.numpy()
     assert (agent._act_greedily(obs) == plain._act_greedily(obs)).all()
+
+
+def test_the_rate_grows_linearly_from_zero_and_stays_at_p() -> None:
+    method = ScheduledDrop(p=0.4, updates=8)
+    found = [float(method.rate(torch.tensor(t))) for t in (0, 2, 4, 8, 100)]
+    torch.testing.assert_close(found, [0.0, 0.1, 0.2, 0.4, 0.4])
+
+
+def test_a_rate_next_to_one_gives_finite_outputs() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    rlplast.replace_layers(net, "scheduled_drop", p=0.99999999, updates=1)
+    network = rlplast.Network("net", net, torch.optim.SGD(net.parameters()))
+    for _ in range(3):
+        rlplast.tick(network)
+    assert net(torch.randn(64, 4)).isfinite().all()

@@ -13,7 +13,6 @@ import rlplast
 from rlplast.methods.redo import redo
 from rlplast.methods.regrama import inactive, regrama
 from tests.cases import about
-from tests.methods.nets import randomise
 from tests.methods.unit_nets import NETS, Trained, check_recycling, normal, prepared, probe, silent
 from tests.models import assert_same
 from tests.naive import regrama as naive
@@ -114,15 +113,3 @@ def test_a_layer_that_the_loss_does_not_reach_is_left() -> None:
     receipt = regrama(network, inputs=normal(5, 3), loss=loss, threshold=1e9)
     assert receipt.units == {"0": 4, "2": 0}
     assert torch.equal(before, net.get_parameter("2.weight"))
-
-
-def test_gradients_of_a_sparse_embedding_are_those_of_a_dense_one() -> None:
-    found, x = [], torch.tensor([[1, 2], [3, 1], [5, 9]])
-    for sparse in (False, True):
-        layers = [nn.Embedding(10, 4, sparse=sparse), nn.Flatten(), nn.Linear(8, 6)]
-        module = randomise(nn.Sequential(*layers, nn.ReLU(), nn.Linear(6, 2)), 1)
-        loss = lambda x, module=module: module(x).square().mean()  # noqa: E731
-        units = regrama(rlplast.Network("net", module), inputs=x, loss=loss, threshold=0.5).units
-        assert units is not None and sum(units.values()) > 0
-        found.append({"units": torch.tensor(list(units.values()))} | module.state_dict())
-    assert_same(*found)

@@ -41,15 +41,6 @@ def test_a_bias_gets_the_factor_once_per_layer_so_far() -> None:
         assert torch.equal(value, before[name] * 0.5**power), name
 
 
-def test_a_norm_layer_starts_anew() -> None:
-    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.ReLU(), nn.Linear(4, 2))
-    before = snapshot(randomise(model, 2))
-    rlplast.apply("scale_weights", model, factor=0.5)
-    powers = {"0.bias": 1, "1.bias": 1, "3.bias": 2}
-    for name, value in snapshot(model).items():
-        assert torch.equal(value, before[name] * 0.5 ** powers.get(name, 1)), name
-
-
 def test_without_proportion_weights_alone_are_scaled_and_classes_change() -> None:
     model = randomise(Mlp(), 3)
     x = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import torch
@@ -170,11 +170,11 @@ def _place(whole: Tensor, part: Tensor) -> tuple[int, ...] | None:
 class Trained:
     def __init__(
         self,
-        net: str,
+        net: str | Net,
         optimizer: str = "adam",
         install: Callable[[nn.Module], Any] | None = None,
     ) -> None:
-        self.net, self.name = NETS[net], net
+        self.net, self.name = (NETS[net], net) if isinstance(net, str) else (net, "")
         self.module = self.net.module()
         if install is not None:
             install(self.module)
@@ -204,7 +204,7 @@ class Trained:
         self.updates += 1
         return found
 
-    def train(self, updates: int) -> "Trained":
+    def train(self, updates: int) -> Self:
         for _ in range(updates):
             self.update()
         return self
