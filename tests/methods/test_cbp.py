@@ -15,7 +15,7 @@ from tests.methods.unit_nets import Layer, Trained, follow, table_row
 from tests.naive.cbp import UTILITIES, Cbp, bound
 
 CENTRED = ("zero_contribution", "adaptable_contribution", "feature_by_input")
-FAST: dict[str, Any] = {"replacement_rate": 0.02, "maturity": 10, "decay": 0.9}
+FAST: dict[str, Any] = {"replacement_rate": 0.05, "maturity": 5, "decay": 0.9}
 
 
 def table_uniform(seed: Tensor, what: int, tag: int, number: Tensor, units: Any = None) -> Tensor:
@@ -97,17 +97,16 @@ def test_updates_of_training_replace_what_the_twin_replaces(
 ) -> None:
     made = Trained(net)
     hooks = hooks_on(made.network, accumulate=accumulate)
-    total = compare(made, hooks, 60, accumulate=accumulate)
+    total = compare(made, hooks, 25, accumulate=accumulate)
     assert all(total.values()), total
     [receipt] = hooks.flush()
-    assert (receipt.units, receipt.firings) == (total, 60)
+    assert (receipt.units, receipt.firings) == (total, 25)
 
 
 @pytest.mark.parametrize("net", ["mlp", slow("conv_batchnorm")])
 def test_every_utility_law_transfer_and_optimizer_is_the_twins(net: str, all_tables: None) -> None:
     ends: list[dict[str, Any]] = [
         {"decay": 0.0},
-        {"decay": 0.99},
         {"maturity": 0, "replacement_rate": 1.0},
         {"maturity": 3, "replacement_rate": 0.7, "accumulate": False},
         {"maturity": 0, "replacement_rate": 0.0},
@@ -115,11 +114,11 @@ def test_every_utility_law_transfer_and_optimizer_is_the_twins(net: str, all_tab
     options = [{"utility": utility} for utility in UTILITIES] + [{"init": "default"}]
     for each in [*options, {"bias_transfer": True}, *(ends if net == "mlp" else [])]:
         made = Trained(net)
-        total = compare(made, hooks_on(made.network, **each), 22, **each)
+        total = compare(made, hooks_on(made.network, **each), 14, **each)
         assert all(total.values()) is (each.get("replacement_rate") != 0.0), each
     for optimizer in ("adamw_fused", "sgd_momentum"):
         made = Trained(net, optimizer)
-        assert all(compare(made, hooks_on(made.network), 22).values()), optimizer
+        assert all(compare(made, hooks_on(made.network), 14).values()), optimizer
 
 
 def test_rows_are_as_wide_as_the_activation_asks() -> None:

@@ -214,7 +214,7 @@ def test_stacked_layer_is_two_separate_ones() -> None:
     optimizers = [torch.optim.Adam(m.parameters(), lr=0.05) for m in modules]
     networks = [rlplast.Network("net", m) for m in modules]
     x, y = data("stacked")
-    for _ in range(45):
+    for _ in range(30):
         for i, (module, optimizer) in enumerate(zip(modules, optimizers, strict=True)):
             optimizer.zero_grad()
             target = y if i == 0 else y[i - 1]
@@ -225,7 +225,7 @@ def test_stacked_layer_is_two_separate_ones() -> None:
             for index, member in enumerate(members):
                 other = member.state_dict()[name]
                 torch.testing.assert_close(tensor[index], other, rtol=1e-4, atol=1e-5, msg=name)
-    assert int(layers_of(pair)["fc2"].revivals.min()) >= 3
+    assert int(layers_of(pair)["fc2"].revivals.min()) >= 2
     assert not torch.equal(*layers_of(pair)["fc2"].life_max)
 
 

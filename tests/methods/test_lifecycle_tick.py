@@ -34,7 +34,7 @@ from tests.naive.lifecycle import (
 # Algorithm 1 line by line in NumPy, over whole trainings.
 
 INPUTS = 4
-DURATIONS: dict[str, Any] = {"life": [40, 90], "recovery": [20, 60]}
+DURATIONS: dict[str, Any] = {"life": [20, 45], "recovery": [15, 40]}
 
 
 TWINS: dict[str, tuple[Any, Any]] = {
@@ -124,10 +124,10 @@ def follow(optimizer: str, updates: int, warmup: int, memory: str, **params: Any
 
 @pytest.mark.parametrize("optimizer", ["adamw", slow("sgd_momentum"), slow("adam")])
 def test_whole_trainings_agree_with_the_twin(optimizer: str) -> None:
-    twin = follow(optimizer, 350, warmup=20, memory="restore")
+    twin = follow(optimizer, 180, warmup=20, memory="restore")
     assert min(int(layer.revivals.min()) for layer in twin.hidden) >= 2
     # The twin's own rows do drift asleep; only revival brings them back.
-    assert max(layer.largest_drift for layer in twin.hidden) > 0.05
+    assert max(layer.largest_drift for layer in twin.hidden) > 0.02
 
 
 @pytest.mark.parametrize(("memory", "warmup"), [("restore", 12), ("he", 20), ("xavier", 0)])
