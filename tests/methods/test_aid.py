@@ -37,7 +37,7 @@ def test_in_training_entries_are_cut_as_the_twin_cuts_them_and_elsewhere_it_is_t
     net: str,
 ) -> None:
     trained = Trained(net, install=install)
-    hooks = rlplast.Hooks([], trained.network, "99 updates")
+    hooks = trained.ticking()
     for updates in range(3):
         plain = NETS[net].module()
         plain.load_state_dict(trained.state())

@@ -1,10 +1,11 @@
-"""Dropout, constant and scheduled, against a slow twin and the plain network."""
+"""Dropout, constant and scheduled, and of weights, against a slow twin and the plain network."""
 
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 import rlplast
 from rlplast.agents.sac_networks import Actor, TrunkSpec
@@ -22,18 +23,17 @@ READERS = {
     "residual": {"one.fc2": "one.fc1", "two.fc2": "two.fc1"},
     "stacked": {"fc2": "fc1", "head": "fc2"},
 }
-METHODS: dict[str, dict[str, Any]] = {"dropout": {"p": 0.4}, "scheduled_drop": {"p": 0.4}}
-METHODS["scheduled_drop"]["updates"] = 4
+METHODS: dict[str, dict[str, Any]] = {
+    "dropout": {"p": 0.4},
+    "scheduled_drop": {"p": 0.4, "updates": 4},
+    "dropconnect": {"p": 0.4},
+}
 every_method = pytest.mark.parametrize("method", METHODS)
 
 
 def made(net: str, method: str, **params: Any) -> Trained:
     params = METHODS[method] | params
     return Trained(net, install=lambda m: rlplast.replace_layers(m, method, **params))
-
-
-def hooks_of(trained: Trained) -> rlplast.Hooks:
-    return rlplast.Hooks([], trained.network, "1000 updates")
 
 
 def plain(trained: Trained) -> nn.Module:
@@ -43,24 +43,38 @@ def plain(trained: Trained) -> nn.Module:
 
 
 def rate(method: str, t: int) -> float:
-    return 0.4 if method == "dropout" else 0.4 * min(1.0, t / 4)
+    return 0.4 * min(1.0, t / 4) if method == "scheduled_drop" else 0.4
+
+
+class Masked(nn.Module):
+    def __init__(self, mask: Tensor) -> None:
+        super().__init__()
+        self.mask = mask
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight * self.mask
 
 
 @every_method
 @pytest.mark.parametrize("net", NETS)
 def test_layers_that_read_hidden_units_drop_what_the_twin_drops(net: str, method: str) -> None:
     trained = made(net, method)
-    hooks = hooks_of(trained)
+    hooks = trained.ticking()
     seed = derive_seed(0, "layers", method, "model")
-    for updates in range(7):
+    for updates in range(6):
         twin = plain(trained)
         for path, units in READERS[net].items():
             p, own = rate(method, updates), derive_seed(seed, units)
+            layer: Any = twin.get_submodule(path)
+            if method == "dropconnect":
+                mask = naive.mask(layer.weight.shape, p, updates, own)
+                parametrize.register_parametrization(layer, "weight", Masked(mask))
+                continue
 
             def drop(layer: nn.Module, args: Any, p: float = p, own: int = own) -> Tensor:
                 return args[0] * naive.mask(args[0].shape, p, updates, own)  # noqa: B023
 
-            twin.get_submodule(path).register_forward_pre_hook(drop)
+            layer.register_forward_pre_hook(drop)
         x, _ = trained.batch()
         with torch.no_grad():  # here nothing drops
             assert torch.equal(trained.module(x), plain(trained)(x))

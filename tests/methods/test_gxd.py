@@ -91,12 +91,3 @@ def test_members_of_a_stack_have_costs_of_their_own() -> None:
     silent = redo(Trained("stacked").train(3).network, inputs=x, threshold=0).units
     first = [receipt.units[f"[{member}].fc1"] - silent[f"[{member}].fc1"] for member in range(2)]
     assert first == [0, 1]
-
-
-def test_a_layer_that_the_loss_does_not_reach_is_left() -> None:
-    net = nn.ModuleList([nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(3, 4), nn.Linear(4, 2)])
-    found = [rlplast.UnitSpec("0", ("1",)), rlplast.UnitSpec("2", ("3",))]
-    network = rlplast.Network("net", net, units=found)
-    loss = lambda x: net[1](torch.relu(net[0](x))).square().mean()  # noqa: E731
-    receipt = redo(network, inputs=normal(5, 3), loss=loss, threshold=1e9, score="gxd")
-    assert receipt.units == {"0": 4, "2": 0}

@@ -41,10 +41,6 @@ def made(net: str, optimizer: str = "adam", **params: Any) -> Trained:
     return Trained(net, optimizer, install=lambda module: install(module, **params))
 
 
-def hooks_of(trained: Trained) -> rlplast.Hooks:
-    return rlplast.Hooks([], trained.network, "1000 updates")
-
-
 @torch.no_grad()
 def push(module: nn.Module, seed: int = 0) -> None:
     """Move every parameter, as large updates would."""
@@ -81,7 +77,7 @@ def test_every_update_projects_as_the_twin_does(net: str, rule: str) -> None:
     start = trained.state()
     initial = naive.norms([start[n] for n in names])
     joint = [naive.scale_offset_norm(*pair) for pair in pairs_of(trained.module)]
-    hooks = hooks_of(trained)
+    hooks = trained.ticking()
     for update in range(1, 6):
         trained.update()
         if update == 3:
@@ -134,7 +130,7 @@ def test_with_a_norm_right_after_each_weight_the_projection_changes_no_output(
 def test_every_nth_update_projects() -> None:
     for by_hand in (False, True):
         trained = made("mlp", "sgd_momentum", every=3)
-        hooks, changed = hooks_of(trained), []
+        hooks, changed = trained.ticking(), []
         for update in range(1, 8):
             trained.update()
             before = trained.state()

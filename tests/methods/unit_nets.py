@@ -204,6 +204,19 @@ class Trained:
         self.updates += 1
         return found
 
+    def gradients(self, x: Tensor) -> dict[str, Tensor]:
+        """By name of a Block, those of the size of the outputs in evaluation mode."""
+        module = copy.deepcopy(self.module).eval()
+        module.zero_grad(set_to_none=True)
+        module(x).square().mean().backward()
+        grads = {name: p.grad for name, p in module.named_parameters()}
+        blocks = self.network.trainable()
+        return {b.name: b.like(grads[f"{b.path}.{b.spec.tensor}"]) for b in blocks}
+
+    def ticking(self) -> rlplast.Hooks:
+        """Return what ticks the layers that are installed."""
+        return rlplast.Hooks([], self.network, "1000 updates")
+
     def train(self, updates: int) -> Self:
         for _ in range(updates):
             self.update()
