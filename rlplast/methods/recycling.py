@@ -48,8 +48,8 @@ def unit_state(network: Network, blocks: Sequence[Block], **dtypes: torch.dtype)
     groups, device = network.units_in(blocks), blocks[0].view.device
     state = {f"count/{g.name}": torch.zeros((), dtype=torch.int64, device=device) for g in groups}
     for name, dtype in dtypes.items():
-        zeros = {f"{name}/{g.name}": torch.zeros(g.size, dtype=dtype) for g in groups}
-        state |= {key: tensor.to(device) for key, tensor in zeros.items()}
+        for group in groups:
+            state[f"{name}/{group.name}"] = torch.zeros(group.size, dtype=dtype, device=device)
     return state
 
 
