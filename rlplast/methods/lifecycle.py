@@ -12,7 +12,7 @@ from rlplast.core.method.method import Context, Edit, Method, Network, State, me
 from rlplast.core.network.blocks import blocks_of
 from rlplast.core.network.stacked import StackedLinear
 from rlplast.core.network.unit_search import find_units
-from rlplast.core.network.units import Part
+from rlplast.core.network.units import Part, UnitGroup
 from rlplast.core.rng import derive_seed
 from rlplast.core.validation import Names, Pair, Updates
 from rlplast.methods.lifecycle_modules import (
@@ -33,7 +33,6 @@ SWAPS: dict[type[nn.Module], type[LifecycleUnits]] = {
     StackedLinear: StackedLifecycleLinear,
     nn.MultiheadAttention: LifecycleMultiheadAttention,
 }
-Ticks = Updates
 
 
 @method("lifecycle", key="layers", source="Lifecycle paper (Yang), Sec. 3.2 and Algorithm 1")
@@ -63,8 +62,8 @@ class Lifecycle(Method):
 
     reads = ("moments",)
 
-    life: Pair[Ticks] = (1000, 5000)
-    recovery: Pair[Ticks] = (100, 500)
+    life: Pair[Updates] = (1000, 5000)
+    recovery: Pair[Updates] = (100, 500)
     warmup: Annotated[int, Field(ge=0, le=1_000_000_000)] = 100
     memory: Literal["restore", "he", "xavier"] = "restore"
     redraw: bool = False
@@ -100,19 +99,15 @@ class Lifecycle(Method):
         return edits
 
     def _hidden(self, model: nn.Module) -> list[str]:
-        if not any(_is_unit_layer(module) for module in model.modules()):
-            raise NothingToEdit("lifecycle finds no linear, conv or attention layer")
         units = find_units(model, blocks_of(model))
-        # A head is rows of three projections: of linear layers, which have no mask for it, or of
-        # torch's attention, which gets one.
-        heads = {g.weight.block.path for g in units.groups if g.point is None}
-        layers = {p: model.get_submodule(p) for p in (g.weight.block.path for g in units.groups)}
-        paths = [
-            path
-            for path, layer in layers.items()
-            if _is_unit_layer(layer)
-            and (path not in heads or isinstance(layer, nn.MultiheadAttention))
-        ]
+
+        def has_mask(group: UnitGroup) -> bool:
+            layer = model.get_submodule(group.weight.block.path)
+            # A head is rows of three projections: linear layers have no mask for it.
+            of_attention = isinstance(layer, nn.MultiheadAttention)
+            return _is_unit_layer(layer) and (group.point is not None or of_attention)
+
+        paths = list(dict.fromkeys(g.weight.block.path for g in units.groups if has_mask(g)))
         if not paths:
             reasons = "; ".join(f"{name}: {why}" for name, why in units.refused.items())
             raise NothingToEdit(

@@ -21,7 +21,7 @@ from tests.naive import activation as naive
 
 KINDS = (*naive.KINDS, "rational")
 # Of networks whose nonlinearities are modules, the layers.
-REPLACED = {"mlp": ["0", "2"], "conv": ["0", "4", "8"], "conv_batchnorm": ["0", "4", "8"]}
+REPLACED = {"mlp": ["0", "2"], "conv_batchnorm": ["0", "4", "8"]}
 
 
 def install(module: nn.Module, kind: str, **params: Any) -> list[str]:
@@ -46,7 +46,7 @@ def test_entries_are_the_twins() -> None:
         rational = module if kind == "rational" else None
         expected = naive.entrywise(function_of(kind, rational, alpha), x)
         torch.testing.assert_close(module(x), expected, msg=kind)
-        assert torch.autograd.gradcheck(module, (x + 0.01).requires_grad_()), kind
+        assert torch.autograd.gradcheck(module, (x[::5] + 0.01).requires_grad_()), kind
     low = copy.deepcopy(module).bfloat16()  # of the last one's, computed in float32
     expected = copy.deepcopy(low).float()(x.bfloat16().float())
     assert torch.equal(low(x.bfloat16()), expected.bfloat16())
