@@ -373,7 +373,7 @@ def main() -> None:
         for name, caption, spec in pictures(results, own, args.epochs):
             slug = unused(slug_of(f"{task} {name}"), specs)
             specs[slug], captions[slug] = spec, caption
-    for name, files in draw(specs, VERSION, CONFIG | {"background": "white"}, print).items():
+    for name, files in draw(specs, VERSION, CONFIG | {"background": "white"}).items():
         (args.out / f"{name}.svg").write_text(files.svg)
         (args.out / f"{name}.png").write_bytes(files.png)
         print(f"![{captions[name]}]({name}.png)")

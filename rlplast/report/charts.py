@@ -365,7 +365,7 @@ def _point(row: Mapping[str, Any], name: str, seeds: Sequence[float] = ()) -> Da
 
 
 class Arms:
-    """How charts show arms: the channels of their colour, dashes and shape."""
+    """How charts show arms: the channels of their colour and dashes."""
 
     def __init__(self, looks: Sequence[Look]) -> None:
         def scale(values: list[Any]) -> alt.Scale:
@@ -376,7 +376,6 @@ class Arms:
         self.alone = alt.Color("arm:N", scale=colours, legend=None)
         dashes = scale([list(look.dash) for look in looks])
         self.dash = alt.StrokeDash("arm:N", scale=dashes, legend=legend)
-        self.shape = alt.Shape("arm:N", scale=scale([look.shape for look in looks]), legend=None)
         self.pale = round(0.14 * min(1.0, 8 / max(1, len(looks))), 3)  # of many: lines are seen
 
 
@@ -420,7 +419,7 @@ def lines(
         marks = _named("firings", SHOWN, "x", "what")
         dots = marks.mark_point(filled=True, size=36, clip=True, y=place)
         bars = marks.transform_filter("isValid(datum.bar)").mark_line(clip=True, y=place)
-        layers += [bars.encode(**shared), dots.encode(**shared, shape=arms.shape)]
+        layers += [bars.encode(**shared), dots.encode(**shared)]
     chart = _layered(layers, x, across).properties(width=660, height=300 + strip)
     if data.get("bands"):  # so that a picture alone says what its bands are
         words = [f"{own['arm']}, dotted: published by {own['words']}" for own in data["bands"]]
@@ -492,7 +491,7 @@ def points(
     layers = [
         encoded(seeds, "seeds", 0.5, ["arm:N", _tip("seeds", "one seed")]),
         encoded(rules, "low", 1, tips, x2="high:Q"),
-        encoded(base.mark_point(filled=True, size=55), "value", 1, tips, shape=arms.shape),
+        encoded(base.mark_point(filled=True, size=55), "value", 1, tips),
     ]
     if reference is not None:
         line = alt.Chart(alt.InlineData([{"x": reference}]))
@@ -543,9 +542,8 @@ def _curve_layers(
         area.mark_area(clip=True).encode(**pale | {"y": _field(y, "bottom"), "y2": "top:Q"}),
         flat.mark_line(clip=True, strokeWidth=1.8).encode(**solid, strokeDash=arms.dash),
         single.mark_point(clip=True, filled=True, size=40).encode(**solid),  # no line is seen
-        hovered.encode(**own, shape=arms.shape, tooltip=tips, opacity=hidden).add_params(
-            seen, near
-        ),  # both on one: in two layers Vega makes each twice
+        # both on one: in two layers Vega makes each twice
+        hovered.encode(**own, tooltip=tips, opacity=hidden).add_params(seen, near),
     ]
 
 
@@ -576,8 +574,7 @@ def _layered(layers: Sequence[alt.Chart], x: alt.X, across: Sequence[Datum]) -> 
         lines = alt.Chart(alt.InlineData(list(across)))
         rule = lines.mark_rule(clip=True, strokeDash=[4, 3], color=INK, opacity=0.7)
         rules = [rule.encode(x=x)]
-    # so that the legend has lines with their dashes, not points
-    return alt.layer(*layers, *rules).resolve_legend(shape="independent")
+    return alt.layer(*layers, *rules)
 
 
 def _steps(ticks: int) -> alt.Axis:

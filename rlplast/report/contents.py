@@ -19,8 +19,7 @@ import jinja2
 import pandas as pd
 
 from rlplast.core.errors import ConfigError, RlplastError
-from rlplast.report import charts, sequences, tables
-from rlplast.report import drawing as pictures
+from rlplast.report import charts, drawing, sequences, tables
 from rlplast.report.arms import Look
 from rlplast.report.charts import Chart
 from rlplast.report.frame import read, table_of_runs
@@ -102,7 +101,7 @@ def report(
         *folders: of studies, of runs, or with such folders somewhere in them.
         out: the folder to write, in which pictures, ``summary.csv``, ``runs.csv`` and
             ``curves.csv`` lie beside the page; default: ``report`` in the first one.
-        warn: called with a line for a chart that could not be drawn as a picture.
+        warn: called with a line that says why charts could not be drawn as pictures.
         live: whether the page is written again and again; then it is also while no run is done,
             and no pictures are drawn, and those of before deleted, until all runs have ended.
 
@@ -124,7 +123,8 @@ def write_report(
 ) -> Path:
     """Write a report's files, each whole at any moment, and return its page.
 
-    A chart that cannot be drawn is on the page all the same, without a picture; `warn` gets a line.
+    If charts cannot be drawn, they are on the page all the same, without pictures; `warn` gets a
+    line.
 
     Raises:
         RlplastError: if a file cannot be written.
@@ -132,7 +132,11 @@ def write_report(
     contents = sections(report)
     specs = {chart.name: chart.spec for section in contents for chart in section.charts}
     paper = charts.CONFIG | {"background": "white"}
-    found = pictures.draw(specs if drawn else {}, charts.VERSION, paper, warn)
+    found: dict[str, drawing.Picture] = {}
+    try:
+        found = drawing.draw(specs if drawn else {}, charts.VERSION, paper)
+    except RlplastError as error:
+        warn(f"pictures are not drawn: {error}")
     files: dict[str, bytes | None] = {f"{name}.{end}": None for name in specs for end in ENDS}
     for name, own in found.items():
         files |= {f"{name}.svg": _encoded(own.svg), f"{name}.png": own.png}

@@ -88,7 +88,7 @@ const draw = async (figure, before = {}) => {
   const name = nameOf(figure);
   // the boxes above are the legend
   const spec = JSON.parse(JSON.stringify(moved(charts[name])), (key, value) => {
-    if (key === "legend" && !value?.shape) return null; // the key of `resolve` stays
+    if (key === "legend") return null;
     const own = value?.name === "layer" ? before.layer : value?.select && before[value.name];
     return own && Object.keys(own).length ? { ...value, value: own } : value;
   });

@@ -36,13 +36,11 @@ __all__ = [
     "ALL_TASKS",
     "Summary",
     "compare",
-    "drop",
     "drop_and_recovery",
     "final",
     "firings",
     "improvement",
     "measure",
-    "recovery",
     "summarise",
     "task_length",
 ]
@@ -210,32 +208,16 @@ def final(runs: pd.DataFrame) -> pd.DataFrame:
     Args:
         runs: columns ``task``, ``arm``, ``seed``, ``final``, as `rlplast.runs` returns. Where they
             have a ``status``, runs that are not done are left out. Several runs of a seed, such as
-            continuations, count as one, their mean. All functions of this kind take runs so.
+            continuations, count as one, their mean. `compare` and `improvement` take them so too.
 
     Returns:
         Columns: ``task``, ``arm``, and those of an estimate.
     """
-    return _by_arm(_seeds(runs, "final"), "final")
-
-
-def drop(firings: pd.DataFrame) -> pd.DataFrame:
-    """Return how much a firing costs each task and arm: a mean per run, then over seeds.
-
-    Args:
-        firings: what the function of that name returns.
-    """
-    return _by_arm(_seeds(firings, "drop"), "drop")
-
-
-def recovery(firings: pd.DataFrame) -> pd.DataFrame:
-    """Return how long the score of each task and arm takes to come back after a firing.
-
-    Returns:
-        Columns: ``task``, ``arm``, ``median`` (over all firings; NaN where half of them or more
-        were not followed by a recovery), ``recovered`` and ``intervened`` (firings).
-    """
-    rows = [(*key, *_recovery(own)) for key, own in firings.groupby(["task", "arm"], sort=False)]
-    return pd.DataFrame(rows, columns=["task", "arm", "median", "recovered", "intervened"])
+    rows = [
+        (*key, *astuple(stratified_interval(_strata(own, "final"))))
+        for key, own in _seeds(runs).groupby(["task", "arm"], sort=False)
+    ]
+    return pd.DataFrame(rows, columns=["task", "arm", *_PARTS])
 
 
 def improvement(runs: pd.DataFrame, baseline: str) -> pd.DataFrame:
@@ -281,28 +263,20 @@ def compare(runs: pd.DataFrame, baseline: str) -> pd.DataFrame:
 _PARTS = ("value", "low", "high", "count")
 
 
-def _seeds(runs: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Return task, arm, seed and a number of what is done, a row per seed."""
+def _seeds(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return task, arm, seed and final score of what is done, a row per seed."""
     done = runs[runs.status == "done"] if "status" in runs else runs
     keys = ["task", "arm", "seed"]
-    return done.dropna(subset=column).groupby(keys, sort=False, as_index=False)[column].mean()
+    return done.dropna(subset="final").groupby(keys, sort=False, as_index=False).final.mean()
 
 
 def _pairs(runs: pd.DataFrame, baseline: str) -> Iterator[tuple[Any, ...]]:
     """Yield task, arm, its final scores and the baseline's, a row per seed."""
-    seeds = _seeds(runs, "final")
+    seeds = _seeds(runs)
     for (task, arm), own in seeds.groupby(["task", "arm"], sort=False):
         theirs = seeds[(seeds.task == task) & (seeds.arm == baseline)]
         if arm != baseline and len(theirs):
             yield task, arm, own, theirs
-
-
-def _by_arm(table: pd.DataFrame, column: str) -> pd.DataFrame:
-    rows = [
-        (*key, *astuple(stratified_interval(_strata(own, column))))
-        for key, own in table.groupby(["task", "arm"], sort=False)
-    ]
-    return pd.DataFrame(rows, columns=["task", "arm", *_PARTS])
 
 
 def _strata(runs: pd.DataFrame, column: str) -> list[np.ndarray]:

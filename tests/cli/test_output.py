@@ -15,6 +15,7 @@ from rich.cells import cell_len
 from rlplast.cli import output
 from rlplast.cli.live import Rows
 from rlplast.cli.main import COMMANDS
+from rlplast.core.errors import RlplastError
 from tests.cli.commands import Outcome, command, printed, save, trained_pair
 from tests.cli.runs import SMALL, small_config
 from tests.cli.studies import TINY
@@ -91,7 +92,10 @@ def test_runs_are_shown_and_compared(run: Path, tmp_path: Path):
 def test_a_study_is_shown_and_reported(
     study: Path, run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    monkeypatch.setattr("rlplast.report.drawing.draw", lambda specs, *rest: rest[-1](EVIL) or {})
+    def fail(*_: object) -> None:
+        raise RlplastError(EVIL)
+
+    monkeypatch.setattr("rlplast.report.drawing.draw", fail)
     for variables in SCREENS:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
@@ -99,7 +103,7 @@ def test_a_study_is_shown_and_reported(
     harmless("show", study, "--json")
     done = harmless("report", study, run, "--out", tmp_path / EVIL)
     assert done.code == 0
-    assert f"rlplast: {SHOWN}" in done.err
+    assert f"rlplast: pictures are not drawn: {SHOWN}" in done.err
     assert flat(done).count(SHOWN) >= 4
 
 
