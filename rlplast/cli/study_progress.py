@@ -45,7 +45,7 @@ class StudyProgress(Rows):
         done += sum(self._weights[key] * self._cell(cells[key]) for key in progress.running)
         total = sum(weight for key, weight in self._weights.items() if key not in failed)
         share = min(1.0, done / total) if total > 0 else 1.0
-        self.move(self._whole, share, 1.0, "", uneven=True)
+        self.move(self._whole, share, 1.0, "")
         self.details = [
             f"{len(progress.done)} of {len(cells)} done",
             *([f"{len(failed)} failed"] if failed else []),

@@ -5,7 +5,6 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
@@ -19,7 +18,6 @@ __all__ = [
     "count",
     "counted",
     "figure",
-    "middle",
     "rate",
     "receipt_table",
     "show",
@@ -133,22 +131,6 @@ def rate(per_second: float, unit: str) -> str:
         if value >= 1 or letter == "h":
             break
     return f"{f'{value:.2g}' if value < 10 else count(value)} {unit}/{letter}"
-
-
-def middle(name: str, columns: int) -> str:
-    """Return a name in at most so many columns (at least 3), its middle left out if need be.
-
-    Examples:
-        >>> middle("seed-1/shrink_perturb", 12), middle("fire", 12)
-        ('seed-1…rturb', 'fire')
-    """
-    if cell_len(name) <= columns:
-        return name
-    front, back = columns // 2, (columns - 1) // 2
-    ending = name[-back:] if back else ""
-    while cell_len(ending) > back:  # letters of two columns
-        ending = ending[1:]
-    return set_cell_size(name, front).rstrip() + "…" + ending
 
 
 def receipt_table(receipts: Sequence[dict[str, Any]], unit: str, width: int) -> Table:

@@ -12,8 +12,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import hypothesis
-import hypothesis.strategies as st
 import pytest
 from rich.cells import cell_len
 
@@ -21,7 +19,6 @@ from rlplast.cli import live
 from rlplast.cli.live import Rows
 from rlplast.cli.main import main
 from rlplast.cli.progress import RunProgress, progress
-from rlplast.cli.tables import middle
 from rlplast.core.clock import Clock, Time
 from rlplast.run import api
 from tests.cli.runs import small_config
@@ -111,8 +108,7 @@ def test_rows_fit_the_terminal_and_say_what_a_run_does_and_what_comes(
         if name == "phases" and columns == 160:
             assert parts[:2] == ["phase 1/10", "next: fire at phase 3"]
         if name == "long method" and columns == 80:
-            assert "…" in second and " at 123,456,789 env_steps" in second
-            assert "return 400" in second
+            assert second.rstrip().endswith("…")
         if name == "markup" and columns == 160:
             assert "next: [bold]x[/nope] at 1 updates" in second
     assert halfway().plain() == (
@@ -147,14 +143,6 @@ def test_rows_follow_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch):
         watched.refresh()
     found = list(map(cell_len, rows(bytes(written))))
     assert max(found) > 60 and max(found[-2:]) <= 60
-
-
-@hypothesis.settings(max_examples=30)
-@hypothesis.given(st.text(), st.integers(3, 40))
-def test_a_shortened_name_fits_and_keeps_both_ends(name: str, columns: int):
-    short = middle(name, columns)
-    assert cell_len(short) <= columns
-    assert short == name or (cell_len(name) > columns and "…" in short)
 
 
 def moved(counts: Iterable[tuple[float, float]], total: float, now: float) -> list[str]:

@@ -41,7 +41,7 @@ def drawn(names: list[str], columns: int, patch: pytest.MonkeyPatch) -> list[str
     return rows(written)
 
 
-def test_lines_fit_the_terminal_and_long_names_keep_both_ends(monkeypatch: pytest.MonkeyPatch):
+def test_lines_fit_the_terminal_and_long_names_are_cut(monkeypatch: pytest.MonkeyPatch):
     lists = (["seed-1/none"], [LONG, "seed-1/fire"], ["強" * 70], [LONG] * 15)
     for names, columns in itertools.product(lists, (60, 80, 160)):
         found = drawn(names, columns, monkeypatch)
@@ -56,8 +56,7 @@ def test_lines_fit_the_terminal_and_long_names_keep_both_ends(monkeypatch: pytes
         assert cells[-1].split() == ["seed-1/first", cells[-1].split()[1], "starting"]
         if columns == 80 and names[0] == LONG:
             name = cells[0].split()[0]
-            assert name.startswith("minatar_space") and "…" in name
-            assert name.endswith("name_of_an_arm")
+            assert name.startswith("minatar_space") and name.endswith("…")
 
 
 @pytest.mark.parametrize("lines", [2, 10])
@@ -133,20 +132,6 @@ def test_cells_are_as_far_as_their_metrics_say(cells: dict[str, Cell], tmp_path:
     done = {cell.key for cell in cells.values()} - {fire.key}
     watched.observe(Progress(progress.cells, done, set(), [Failure(fire, "why", None)]))
     assert figures(watched) == [["100%", "4 of 5 done", "1 failed", "0 running", "0 waiting"]]
-
-
-def test_the_time_left_of_a_study_is_a_range_where_its_rate_changed():
-    seconds = [0.0]
-    watched = StudyProgress(Path(), lambda: seconds[0])
-    for second, share in ((0, 0.1), (600, 0.2), (660, 0.3)):
-        seconds[0] = second
-        watched.move(watched.tasks[0].id, share, 1.0, "", uneven=True)
-    # 0.7 are left: of late 0.1 took a minute, on average 5.5.
-    assert watched.plain().split(", ")[1].startswith("7 to 38 min left")
-    seconds[0] = 720
-    watched.move(watched.tasks[0].id, 0.9, 1.0, "", uneven=True)
-    # 0.1 is left: 0.7 of late took two minutes, and 0.8 in all twelve.
-    assert watched.plain().split(", ")[1].startswith("17 to 90 s left")
 
 
 def test_a_study_names_its_events_on_a_terminal_and_elsewhere(
