@@ -373,9 +373,9 @@ def summarise(results: Results) -> Summary:
         notes.append(f"no run of the baseline {baseline} has a score: nothing is compared with it")
         baseline = None
     diverged: dict[tuple[str, str], set[int]] = {}
-    lost = zip(silent.task, silent.arm, silent.seed, strict=True)
-    for task, arm, seed in (*results.lost, *lost):
-        diverged.setdefault((task, arm), set()).add(int(seed))
+    lost = [own for own in results.runs.index if results.infos[own].get("diverged")]
+    for run in results.runs.loc[sorted({*lost, *silent.index})].itertuples():
+        diverged.setdefault((run.task, run.arm), set()).add(int(run.seed))
     fired = firings(results)
     fired = fired[~fired.run.isin(silent.index)]
     means = fired.groupby("run")[["drop", "area"]].mean().rename(columns={"area": "lost_area"})

@@ -163,11 +163,6 @@ def _ruling(
     found: dict[Verdict, list[Row]] = {}
     for row in rows.to_dict("records"):
         found.setdefault(verdict(row, sense, theirs), []).append(row)
-    if found.keys() == {"too few seeds"}:
-        yield Claim(
-            f"Too few seeds to judge against {baseline}", "at least 5 are needed", None, about
-        )
-        return
     differ = [(own, row) for own in _CLAIMS for row in found.get(own, ())]
     tested = len(differ) + len(found.get("unclear", ())) + len(found.get("withheld", ()))
     what = "run" if rows.task.iloc[0] == ALL_TASKS else "seed"
@@ -179,14 +174,8 @@ def _ruling(
         words = _CLAIMS[own].format(arm=row["arm"], baseline=baseline, gain=_gain(row, own))
         yield Claim(words, _p_of(row) + shared, row["arm"], about)
         shared = ""
-    if "unclear" in found and "withheld" not in found and not differ:
-        least = _p_of(min(found["unclear"], key=lambda row: row["p_holm"]))
-        words = f"No arm clearly differs from {baseline}"
-        yield Claim(words, f"smallest {least}{shared}", None, about)
     for own, words in _REST.items():
-        names = [row["arm"] for row in found.get(own, ())]
-        if own == "withheld":
-            names = [f"{row['arm']} ({_side(row)}, {_p_of(row)})" for row in found.get(own, ())]
+        names = [_with_numbers(row, own) for row in found.get(own, ())]
         if names:
             yield Claim(words.format(baseline=baseline, arms=_named(names)), about=about)
 
@@ -198,9 +187,14 @@ def _named(names: Iterable[str]) -> str:
     return ", ".join(names[:NAMED]) + more
 
 
-def _side(row: Row) -> str:
-    own: Verdict = "better" if row["gain"] > 0 else "worse"
-    return f"{own} by {_gain(row, own)}"
+def _with_numbers(row: Row, own: Verdict) -> str:
+    """Return an arm with what was measured of it, where it was tested."""
+    if own == "unclear":
+        return f"{row['arm']} ({_p_of(row)})"
+    if own == "withheld":
+        side: Verdict = "better" if row["gain"] > 0 else "worse"
+        return f"{row['arm']} ({side} by {_gain(row, side)}, {_p_of(row)})"
+    return row["arm"]
 
 
 def _gain(row: Row, own: Verdict) -> str:

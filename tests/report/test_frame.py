@@ -231,7 +231,6 @@ def test_cells_that_are_not_done_are_named(tmp_path: Path):
         "asterix/seed-4/fire: failed at attempt 1",
         "asterix/seed-6/fire: failed at attempt 1 (killed)",
     )
-    assert found.lost == (("asterix", "fire", 4),)
     assert [note.startswith("this is a smoke") for note in found.notes] == [True]
     assert found.left == ("running", "interrupted", "absent")
     assert found.going.seed.tolist() == [1, 2]
@@ -315,7 +314,6 @@ def test_runs_that_have_not_ended_are_found_without_a_study(tmp_path: Path):
     assert read([tmp_path]).going.seed.tolist() == [2, 2]  # which will count is not known yet
     shutil.rmtree(tmp_path / "again")
     assert found.missing == (f"{tmp_path / 'b'}: running, or killed", f"{tmp_path / 'c'}: failed")
-    assert found.lost == (("atari/Asterix", "none", 3),)
     assert set(frame(tmp_path).status) == {"done", "running", "failed"}
 
 
