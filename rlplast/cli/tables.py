@@ -1,7 +1,6 @@
 """Tables, numbers and names for people."""
 
 import os
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -23,7 +22,6 @@ __all__ = [
     "show",
     "show_rows",
     "size",
-    "wrapped",
 ]
 
 _WIDE = 100  # columns
@@ -31,24 +29,12 @@ _NAMES = 13  # columns of a row's name
 _UNWRAPPED = 10_000  # columns; a table only takes what it needs
 
 
-def show(table: Table, width: int = _UNWRAPPED) -> None:
-    """Print a table: fitted to a terminal, with whole lines, up to `width`, into a file or pipe."""
+def show(table: Table) -> None:
+    """Print a table: fitted to a terminal, with whole lines into a file or pipe."""
     console = new_console()
     if not console.is_terminal:
-        console = new_console(width=width)
+        console = new_console(width=_UNWRAPPED)
     console.print(table)
-
-
-def wrapped(text: str) -> str:
-    """Return a sentence in lines that fit the terminal; a file or pipe gets it in one."""
-    console = new_console()
-    return textwrap.fill(
-        text,
-        console.width if console.is_terminal else _UNWRAPPED,
-        subsequent_indent="  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def columns(piped: int) -> int:

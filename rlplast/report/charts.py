@@ -65,7 +65,7 @@ POINTS = 3000  # of all curves of a chart together, so that a page is quick
 PANEL_POINTS = 40  # of a curve of a small chart
 SEED_POINTS = 24_000  # of all seeds' curves of a page, so that it is small
 AXES = ("env_steps", "updates", "seconds")  # over which curves may be drawn
-MARKS = 40  # firings of an arm that have a mark each; more are a bar
+MARKS = 40  # firings of an arm that have a mark, the first and the last among them
 ROW, STRIP = 7, 84  # pixels between the marks of firings of two arms, and of all at most
 
 
@@ -83,14 +83,14 @@ class Chart(NamedTuple):
 
 def curves(report: Report, task: str) -> Chart:
     """Return the chart of the score over a task's runs."""
-    results, key, (label, step) = report.results, report.score(task), report.axis(task)
+    results, key, label = report.results, report.score(task), report.axis(task)
     most = max(12, SEED_POINTS // max(1, len(results.done) + len(results.going)))
     drawn: list[Datum] = []
     seeds: list[Datum] = []
 
     def single(look: Look, run: int) -> Datum:
         xs, ys = results.curve(run, key)
-        line = _line(look, xs / step, ys, most=most)
+        line = _line(look, xs, ys, most=most)
         return line | {"seed": int(results.runs.seed[run])}
 
     for look, runs in report.ordered(results.of(task)):
@@ -100,12 +100,12 @@ def curves(report: Report, task: str) -> Chart:
         band = curve_band(ys, report.bounds(task, key))
         axes = _axes(report, list(runs.index), xs)
         few = max(20, POINTS // len(report.looks))
-        drawn.append(_line(look, xs / step, *band, most=few, **axes))
+        drawn.append(_line(look, xs, *band, most=few, **axes))
         seeds += [single(look, run) for run in runs.index] if len(runs) > 1 else []
     going = [
         single(look, run) for look, runs in report.ordered(report.going(task)) for run in runs.index
     ]
-    fired, theirs = _fired(report, task, step), bands(report, task)
+    fired, theirs = _fired(report, task), bands(report, task)
     branches = report.branches(task)
     caption = (
         f"Interquartile mean over seeds at each point of {key} (straight lines between a run's "
@@ -114,19 +114,18 @@ def curves(report: Report, task: str) -> Chart:
     caption += " Thin dotted lines: runs that have not ended." * bool(going)
     caption += " Dashed line: where arms left a shared prefix." * bool(branches)
     caption += (
-        " Marks below: where scheduled hooks fired, in any seed; a bar is from the first of many "
-        "firings to the last."
+        f" Marks below: where scheduled hooks fired, in any seed; {MARKS} of those that fire more "
+        "often."
     ) * bool(fired)
     published = [
-        _line(report.look(arm), xs / step, mean, low, high) | {"words": words}
+        _line(report.look(arm), xs, mean, low, high) | {"words": words}
         for arm, words, xs, mean, low, high in theirs
     ]
     if theirs:
         whose = "; ".join(f"{arm}: {words}" for arm, words, *_ in theirs)
         caption += f" Thin bands with dotted edges: published mean ± 2 standard errors ({whose})."
     data = {"curves": drawn, "seeds": seeds, "running": going, "firings": fired}
-    across = [{"x": x / step} for x in branches]
-    spec = lines(report.looks, data | {"bands": published}, (label, better(key)), across)
+    spec = lines(report.looks, data | {"bands": published}, (label, better(key)), branches)
     axes = [name for name in AXES if drawn and all(name in row for row in drawn)]
     spec["usermeta"] = {"x": label, "axes": axes}
     return Chart(f"curve-{report.slugs[task]}", "Learning curves", caption, spec)
@@ -199,7 +198,7 @@ def metrics(report: Report) -> Iterator[Chart]:
     """Yield a chart of all plasticity metrics for each task and network, with its layers."""
     used: list[str] = []
     for task in report.tasks:
-        label, step = report.axis(task)
+        label = report.axis(task)
         for network, names in metrics_of(report, task).items():
             found: dict[str, list[Datum]] = {}
             for metric, layers in names.items():
@@ -210,15 +209,14 @@ def metrics(report: Report) -> Iterator[Chart]:
                         xs, ys = align([report.results.curve(run, key) for run in runs.index])
                         if len(xs):
                             mean = np.nanmean(ys, axis=0)
-                            line = _line(look, xs / step, mean, most=PANEL_POINTS)
+                            line = _line(look, xs, mean, most=PANEL_POINTS)
                             rows.append(line | {"layer": layer})
             name = unused(f"metrics-{report.slugs[task]}-{slug_of(network)}", used)
             used.append(name)
             caption = "Mean over seeds; each panel has its own y axis."
             if any(len(layers) > 1 for layers in names.values()):
                 caption += " Choose a layer below the panels."
-            across = [{"x": x / step} for x in report.branches(task)]
-            spec = panels(report.looks, found, label, across)
+            spec = panels(report.looks, found, label, report.branches(task))
             yield Chart(name, f"{task}, {network}", caption, spec)
 
 
@@ -271,8 +269,7 @@ def each_task(report: Report, task: str, names: Sequence[str]) -> Chart:
         "where the task is trained. Lines between evaluations are straight."
     )
     shaded = sequences.trained(results, report.any_of(task))
-    across = [{"x": x} for x in report.branches(task)]
-    spec = panels(report.looks, found, report.unit(task).replace("_", " "), across, shaded)
+    spec = panels(report.looks, found, report.axis(task), report.branches(task), shaded)
     return Chart(f"sequence-{report.slugs[task]}-tasks", f"{task}, each task", caption, spec)
 
 
@@ -302,13 +299,18 @@ def _line(
     **axes: np.ndarray,
 ) -> Datum:
     """Return a curve as a row of data, with at most so many points, both ends kept."""
-    kept = np.arange(len(xs))
-    if len(xs) > most:
-        kept = np.unique(np.linspace(0, len(xs) - 1, max(2, most)).round().astype(int))
+    kept = _kept(len(xs), most)
     row = {"arm": look.name, "x": rounded(xs[kept]), "y": rounded(ys[kept])}
     if low is not None and high is not None:
         row |= {"low": rounded(low[kept]), "high": rounded(high[kept])}
     return row | {name: rounded(values[kept]) for name, values in axes.items()}
+
+
+def _kept(count: int, most: int) -> np.ndarray:
+    """Return which of so many points are drawn: at most `most`, both ends among them."""
+    if count <= most:
+        return np.arange(count)
+    return np.unique(np.linspace(0, count - 1, max(2, most)).round().astype(int))
 
 
 def _axes(report: Report, runs: Sequence[int], xs: np.ndarray) -> dict[str, np.ndarray]:
@@ -324,24 +326,21 @@ def _axes(report: Report, runs: Sequence[int], xs: np.ndarray) -> dict[str, np.n
     return found
 
 
-def _fired(report: Report, task: str, step: int) -> list[Datum]:
+def _fired(report: Report, task: str) -> list[Datum]:
     """Return where the scheduled hooks of each arm fired, and what."""
     results, found = report.results, []
     for look, runs in report.ordered(results.of(task)):
         causes: dict[float, dict[str, None]] = {}
         for run in runs.index:
-            for row in results.receipts[run]:
-                if row.get("norm_after") is not None:
-                    words = f"{row.get('method')} on {row.get('network')}"
-                    causes.setdefault(row["clock"][runs.unit[run]], {})[words] = None
+            for row in results.scheduled(run):
+                words = f"{row.get('method')} on {row.get('network')}"
+                causes.setdefault(row["clock"][runs.unit[run]], {})[words] = None
         if not causes:
             continue
-        xs, what = np.array(sorted(causes), float), [", ".join(causes[x]) for x in sorted(causes)]
-        many = len(xs) > MARKS
-        if many:
-            what, xs = [f"{', '.join(dict.fromkeys(what))}: {len(xs)} times"] * 2, xs[[0, -1]]
-        row = {"arm": look.name, "row": len(found), "x": rounded(xs / step), "what": what}
-        found.append(row | ({"bar": True} if many else {}))
+        xs = [sorted(causes)[place] for place in _kept(len(causes), MARKS)]
+        what = [", ".join(causes[x]) for x in xs]
+        x = rounded(xs)
+        found.append({"arm": look.name, "row": len(found), "x": x, "what": what})
     return found
 
 
@@ -383,7 +382,7 @@ def lines(
     looks: Sequence[Look],
     data: Mapping[str, list[Datum]],
     labels: tuple[str, str],
-    across: Sequence[Datum] = (),
+    across: Sequence[float] = (),
     steps: bool = True,
 ) -> Spec:
     """Return a chart of a curve per arm.
@@ -417,9 +416,7 @@ def lines(
         tips = ["arm:N", alt.Tooltip("what:N", title="fired"), _tip("x", labels[0])]
         shared = {"x": x, "color": arms.colour, "opacity": _faint(1, 0.15), "tooltip": tips}
         marks = _named("firings", SHOWN, "x", "what")
-        dots = marks.mark_point(filled=True, size=36, clip=True, y=place)
-        bars = marks.transform_filter("isValid(datum.bar)").mark_line(clip=True, y=place)
-        layers += [bars.encode(**shared), dots.encode(**shared)]
+        layers.append(marks.mark_point(filled=True, size=36, clip=True, y=place).encode(**shared))
     chart = _layered(layers, x, across).properties(width=660, height=300 + strip)
     if data.get("bands"):  # so that a picture alone says what its bands are
         words = [f"{own['arm']}, dotted: published by {own['words']}" for own in data["bands"]]
@@ -432,7 +429,7 @@ def panels(
     looks: Sequence[Look],
     found: Mapping[str, list[Datum]],
     label: str,
-    across: Sequence[Datum] = (),
+    across: Sequence[float] = (),
     shaded: Mapping[str, Sequence[tuple[float, float]]] | None = None,
 ) -> Spec:
     """Return small charts of curves, each with its own y axis, all over one x axis called `label`.
@@ -567,11 +564,11 @@ def _field(channel: alt.Y, name: str) -> alt.Y:
     return other
 
 
-def _layered(layers: Sequence[alt.Chart], x: alt.X, across: Sequence[Datum]) -> alt.LayerChart:
+def _layered(layers: Sequence[alt.Chart], x: alt.X, across: Sequence[float]) -> alt.LayerChart:
     """Return layers as one chart, with dashed lines where arms left a shared prefix."""
     rules = []
     if across:
-        lines = alt.Chart(alt.InlineData(list(across)))
+        lines = alt.Chart(alt.InlineData([{"x": x} for x in across]))
         rule = lines.mark_rule(clip=True, strokeDash=[4, 3], color=INK, opacity=0.7)
         rules = [rule.encode(x=x)]
     return alt.layer(*layers, *rules)

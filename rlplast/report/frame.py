@@ -125,6 +125,10 @@ class Results:
         known = ~np.isnan(ys)
         return xs[known].astype(float), ys[known]
 
+    def scheduled(self, run: int) -> list[dict[str, Any]]:
+        """Return the receipts of scheduled firings; others sum up what a hook did in updates."""
+        return [row for row in self.receipts[run] if row.get("norm_after") is not None]
+
     def of(self, task: str, arm: str | None = None) -> pd.DataFrame:
         """Return the finished runs of a task, or an arm's of them."""
         own = self.done[self.done.task == task]

@@ -42,7 +42,6 @@ __all__ = [
     "improvement",
     "measure",
     "summarise",
-    "task_length",
 ]
 
 ALL_TASKS = "all tasks"
@@ -85,11 +84,8 @@ def measure(results: Results) -> Results:
 
 def _first_firing(results: Results, run: int) -> float:
     unit, branch = results.runs.unit[run], results.runs.branch[run]
-    for row in results.receipts[run]:
-        x = row["clock"][unit]
-        if row.get("norm_after") is not None and not x < branch:
-            return float(x)
-    return math.nan
+    xs = (row["clock"][unit] for row in results.scheduled(run))
+    return next((float(x) for x in xs if not x < branch), math.nan)
 
 
 def _measured(results: Results, run: int, start: float) -> tuple[float, ...]:
@@ -100,13 +96,13 @@ def _measured(results: Results, run: int, start: float) -> tuple[float, ...]:
     values = results.named(about.score, run).value
     diverged = len(values) and math.isnan(values.iloc[-1])
     final = float(ends.mean()) if len(ends) and not diverged else math.nan
-    early = ys[10 * xs <= about.total] if task_length(results.configs[run]) else ys[:0]
+    early = ys[10 * xs <= about.total] if _task_length(results.configs[run]) else ys[:0]
     change = final - float(early.mean()) if len(early) else math.nan
     after = area_under_curve(xs, ys, None if math.isnan(start) else start)
     return final, change, area_under_curve(xs, ys), after
 
 
-def task_length(config: Row) -> int | None:
+def _task_length(config: Row) -> int | None:
     """Return the epochs of each task, where a run's phases are tasks of one length; else None."""
     stream = config.get("stream") or {}
     epochs = stream.get("epochs")
@@ -138,8 +134,8 @@ def firings(results: Results, run: int | None = None) -> pd.DataFrame:
         fired: dict[int, list[tuple[Row, str]]] = {}  # by the index of the first score after it
         moments = [
             (row["clock"], str(row["method"]))
-            for row in results.receipts[number]
-            if row.get("norm_after") is not None and not row["clock"][about.unit] < about.branch
+            for row in results.scheduled(number)
+            if not row["clock"][about.unit] < about.branch
         ]
         if not moments and not math.isnan(about.branch):
             moments = [(results.infos[number]["branched_from"]["clock"], "")]

@@ -17,7 +17,7 @@ from rlplast.cli.live import Rows
 from rlplast.cli.main import COMMANDS
 from rlplast.core.errors import RlplastError
 from tests.cli.commands import Outcome, command, printed, save, trained_pair
-from tests.cli.runs import SMALL, small_config
+from tests.cli.runs import SMALL
 from tests.cli.studies import TINY
 from tests.cli.terminals import rows, terminal
 from tests.report.runs import metric_rows, receipt_row, write_run, write_study
@@ -117,17 +117,6 @@ def test_a_study_is_planned_and_run(tmp_path: Path):
     config.write_text(yaml.safe_dump({"base": TINY, "arms": {EVIL: {EVIL: 1}}}))
     done = harmless("study", config, "--out", tmp_path / "out")
     assert done.code == 2 and "n[b]" in done.err
-
-
-def test_a_run_is_trained_in_such_a_folder_and_used(tmp_path: Path):
-    folder = tmp_path / EVIL
-    config = small_config(tmp_path, total="80 env_steps", hooks=[{"method": "fire", "at": "50%"}])
-    done = harmless("train", config, "--out", folder)
-    assert done.code == 0 and f"run: {tmp_path}/{SHOWN}" in done.out
-    assert harmless("train", config, "--out", folder).code == 2
-    assert SHOWN in harmless("resume", folder).err
-    assert harmless("evaluate", folder, "--episodes", 1).code == 0
-    assert SHOWN in harmless("evaluate", folder, "--checkpoint", EVIL).err
 
 
 def test_a_file_of_weights_is_edited_and_measured(tmp_path: Path):

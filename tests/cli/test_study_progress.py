@@ -43,7 +43,7 @@ def drawn(names: list[str], columns: int, patch: pytest.MonkeyPatch) -> list[str
 
 def test_lines_fit_the_terminal_and_long_names_are_cut(monkeypatch: pytest.MonkeyPatch):
     lists = (["seed-1/none"], [LONG, "seed-1/fire"], ["強" * 70], [LONG] * 15)
-    for names, columns in itertools.product(lists, (60, 80, 160)):
+    for names, columns in itertools.product(lists, (60, 80)):
         found = drawn(names, columns, monkeypatch)
         assert all(cell_len(line) <= columns for line in found), (names, columns)
         whole, words, *cells = found[-len(names) - 3 :]
@@ -57,17 +57,6 @@ def test_lines_fit_the_terminal_and_long_names_are_cut(monkeypatch: pytest.Monke
         if columns == 80 and names[0] == LONG:
             name = cells[0].split()[0]
             assert name.startswith("minatar_space") and name.endswith("…")
-
-
-@pytest.mark.parametrize("lines", [2, 10])
-def test_cells_that_have_no_row_are_left_out(lines: int, monkeypatch: pytest.MonkeyPatch):
-    with terminal(monkeypatch, 80, lines):
-        watched = StudyProgress(Path())
-        for number in range(40):
-            watched.add_task(f"seed-{number}/fire", total=None)
-        watched.live._live_render.set_renderable(watched.live.get_renderable())
-        shown = watched.console.render_lines(watched.live._live_render, watched.console.options)
-    assert len(shown) == lines
 
 
 def test_a_plain_line_names_the_running_cells():

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.report import contents
 from rlplast.report.frame import read
 from rlplast.report.view import report_of
@@ -124,16 +123,6 @@ def test_a_live_page_has_curves_at_once_and_pictures_when_all_runs_have_ended(
     for run in others:
         end(run, "failed")
     assert list(contents.report(study, live=True).page.parent.glob("*.svg"))
-
-
-def test_a_place_that_cannot_be_written_is_said(tmp_path: Path, quick: None):
-    study = write_study(tmp_path, ("none",), (1,))
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="file"):
-        contents.report(study, out=tmp_path / "file")
-    (tmp_path / "out" / "runs.csv").mkdir(parents=True)
-    with pytest.raises(RlplastError, match="could not be written"):
-        contents.report(study, out=tmp_path / "out")
 
 
 def assert_harmless(found: Page) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.report.two_runs import compare, first_difference
 from rlplast.run import api
 from tests.report.runs import metric_rows, receipt_row, write_run
@@ -107,12 +106,3 @@ def test_receipts_part_at_their_own_clock(tmp_path: Path):
     found = compare(one, other)["receipts"]["first"]
     assert (found["key"], found["values"]) == ("method", ["fire", "swr"])
     assert found["clock"] == {"updates": 1500, "env_steps": 3000}
-
-
-def test_what_is_no_run_or_damaged_is_refused(run: Path, tmp_path: Path):
-    with pytest.raises(ConfigError, match="is no run's folder"):
-        compare(run, tmp_path)
-    other = Path(shutil.copytree(run, tmp_path / "other"))
-    (other / "receipts.jsonl").write_text('{"clock": 3}\n')
-    with pytest.raises(DamagedFile, match=r"receipts\.jsonl"):
-        compare(run, other)

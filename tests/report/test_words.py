@@ -175,8 +175,9 @@ def test_the_card_names_what_went_wrong_and_what_is_left(tmp_path: Path):
     assert found.facts["Left"] == "0 running, 1 to start"
 
 
-def test_many_tasks_leave_the_card_small(tmp_path: Path):
-    tasks = [f"task{number}" for number in range(made.LINES + 2)]
+def test_many_tasks_leave_the_card_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(made, "LINES", 2)
+    tasks = [f"task{number}" for number in range(made.LINES + 1)]
     found = card_of(tmp_path, UP, 5, tasks=tasks)
     assert [line.about for line in found.lines] == tasks[: made.LINES]
     assert [own.split(":")[0] for own in found.folded["More arms and tasks"]] == tasks[made.LINES :]
