@@ -14,12 +14,10 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from rlplast.core.mean_interval import wilson
 from rlplast.report import sequences
 from rlplast.report.arms import Look, unused
 from rlplast.report.estimators import align, curve_band
 from rlplast.report.published import bands
-from rlplast.report.scores import reference_id, scale_of
 from rlplast.report.statistics import ALL_TASKS
 from rlplast.report.view import Report, slug_of
 from rlplast.report.words import better, intervals
@@ -29,7 +27,6 @@ __all__ = [
     "CONFIG",
     "VERSION",
     "Chart",
-    "chances",
     "curves",
     "each_task",
     "lines",
@@ -37,7 +34,6 @@ __all__ = [
     "metrics_of",
     "panels",
     "points",
-    "profiles",
     "ranking",
     "tasks_in_turn",
 ]
@@ -148,50 +144,6 @@ def ranking(report: Report, task: str) -> Chart | None:
     caption += f" Dashed line: {report.summary.baseline}." * (reference is not None)
     spec = points(report.looks, numbers, f"final score: {label}", reference)
     return Chart(f"score-{report.slugs[task]}", "Final score", caption, spec)
-
-
-def chances(report: Report) -> Chart | None:
-    """Return the chart of how likely each arm beats the baseline over all tasks."""
-    rows = report.summary.of(ALL_TASKS)
-    rows = rows[rows.improvement.notna()].sort_values("improvement", ascending=False)
-    if rows.empty:
-        return None
-    numbers = [_point(row, "improvement") for row in rows.to_dict("records")]
-    label = f"P(improvement) over {report.summary.baseline}"
-    spec = points(report.looks, numbers, label, 0.5, share=True)
-    caption = (
-        "How likely a run of the arm ends better than one of the baseline: share of all pairs of "
-        f"seeds, ties half. Lines: {intervals(rows, 'improvement')}."
-    )
-    return Chart("improvement-all", "Probability of improvement", caption, spec)
-
-
-def profiles(report: Report) -> Iterator[Chart]:
-    """Yield performance profiles (Agarwal et al. 2021): the share of runs above each score."""
-    for task in report.groups:
-        label = report.groups[task].scale.iloc[0] if task == ALL_TASKS else report.score(task)
-        runs = _normalised(report) if task == ALL_TASKS else report.results.of(task)
-        runs = runs.dropna(subset="final")
-        if len(report.looks) < 2 or not label or runs.groupby("arm").size().max() < 5:
-            continue
-        xs = np.linspace(runs.final.min(), runs.final.max(), 61)
-        higher = task == ALL_TASKS or higher_is_better(label)
-        drawn, few = [], len(report.looks) <= 8  # bands of more hide one another
-        for look, own in report.ordered(runs):
-            finals = own.final.to_numpy()[:, None]
-            share = (finals >= xs if higher else finals <= xs).mean(axis=0)
-            band = np.array([wilson(float(own), len(finals)) for own in share]).T if few else ()
-            drawn.append(_line(look, xs, share, *band))
-        caption = (
-            f"Share of runs that end at a score or {'above' if higher else 'below'}, over seeds"
-            f"{' and tasks' * (task == ALL_TASKS)}."
-            + " Band: 95% intervals (Wilson's, point by point)."
-            * few
-        )
-        labels = (f"final score: {label}", "share of runs")
-        spec = lines(report.looks, {"curves": drawn}, labels, steps=False)
-        name = f"profile-{report.slugs[task]}"
-        yield Chart(name, task if len(report.groups) > 1 else "Final scores", caption, spec)
 
 
 def metrics(report: Report) -> Iterator[Chart]:
@@ -344,14 +296,6 @@ def _fired(report: Report, task: str) -> list[Datum]:
     return found
 
 
-def _normalised(report: Report) -> pd.DataFrame:
-    """Return the runs of all tasks with their final scores on the scale that tasks share."""
-    done, configs = report.results.done, report.results.configs
-    scales = [scale_of(reference_id(configs[run]), done.score[run]) for run in done.index]
-    finals = [scale.of(own) for scale, own in zip(scales, done.final, strict=True)]
-    return done.assign(final=finals)
-
-
 def _point(row: Mapping[str, Any], name: str, seeds: Sequence[float] = ()) -> Datum:
     """Return an estimate of an arm as a row of data."""
     ends = [row[f"{name}{end}"] for end in ("", "_low", "_high")]
@@ -383,7 +327,6 @@ def lines(
     data: Mapping[str, list[Datum]],
     labels: tuple[str, str],
     across: Sequence[float] = (),
-    steps: bool = True,
 ) -> Spec:
     """Return a chart of a curve per arm.
 
@@ -393,12 +336,11 @@ def lines(
             behind everything; ``firings``, marks below.
         labels: of the axes x and y.
         across: where a dashed line is drawn.
-        steps: whether x are whole steps, else measured values.
     """
     arms, fired = Arms(looks), data.get("firings") or []
     row = min(ROW, STRIP / max(1, len(fired)))
     strip = 4 + round(row * len(fired)) if fired else 0
-    x = alt.X("x:Q", title=labels[0], axis=_steps(7) if steps else _values(tickCount=7))
+    x = alt.X("x:Q", title=labels[0], axis=_steps(7))
     scale = alt.Scale(zero=False, nice=True, range=[alt.expr(f"height - {strip}"), 0])
     y = alt.Y("y:Q", title=labels[1], scale=scale, axis=_values())
     layers = _band_layers(arms, x, y) if data.get("bands") else []
@@ -464,17 +406,14 @@ def points(
     rows: list[Datum],
     label: str,
     reference: float | None = None,
-    share: bool = False,
 ) -> Spec:
     """Return a chart with a row per arm: a point with its interval, and dots for seeds.
 
-    A line across all arms is drawn at `reference`; with `share` the axis is from 0 to 1.
+    A line across all arms is drawn at `reference`.
     """
     arms, names = Arms(looks), [row["arm"] for row in rows]
     y = alt.Y("arm:N", title=None, sort=names, axis=alt.Axis(ticks=False, domain=False))
     scale = alt.Scale(zero=False, padding=8)  # no point covers a label
-    if share:
-        scale = alt.Scale(nice=False, domain=[0, 1], padding=6)
 
     def encoded(mark: alt.Chart, field: str, full: float, tips: list[Any], **more: Any) -> Any:
         x = alt.X(f"{field}:Q", title=label, scale=scale, axis=alt.Axis(tickCount=4))
@@ -581,12 +520,12 @@ def _steps(ticks: int) -> alt.Axis:
     return alt.Axis(tickCount=ticks, tickMinStep=1, labelExpr=label)
 
 
-def _values(**options: Any) -> alt.Axis:
+def _values() -> alt.Axis:
     """Return an axis of measured values: 0.25, 30k, 1.5M, 5.6e+11."""
     # Vega's own labels of a constant are wrong: it gives a domain without length no digits
     size = "abs(datum.value)"
     kind = f"{size} < 1e4 ? '.4~g' : {size} < 1e9 ? '~s' : '.3~e'"
-    return alt.Axis(labelExpr=f"format(datum.value, {kind})", **options)
+    return alt.Axis(labelExpr=f"format(datum.value, {kind})")
 
 
 def _named(name: str, shown: str, *flat: str) -> alt.Chart:

@@ -205,14 +205,13 @@ def sections(report: Report) -> list[Section]:
         ("continuations", "Continuations", tables.recovered(report)),
         ("published", "Published curves", tables.published(report)),
         ("sequence", "Sequence of tasks", _sequences(report)),
-        ("profiles", "Performance profiles", charts.profiles(report)),
         ("ends", "At the end of a run", tables.ends(report)),
         ("firing", "Right after the first firing", tables.after_firing(report)),
         ("drops", "Drop and recovery", tables.drops(report)),
         ("metrics", "Plasticity metrics", charts.metrics(report)),
         ("receipts", "Receipts", tables.receipts(report)),
         ("costs", "Cost", tables.costs(report)),
-        ("configs", "Configs", [*tables.configs(report), tables.runs(report), *texts]),
+        ("configs", "Configs", [*tables.configs(report), *texts]),
         ("versions", "Versions", [*([words] if mixed else []), *([about] if about.rows else [])]),
     ]
     opened = {"curves", "numbers", "continuations", "published", "sequence"}
@@ -226,9 +225,9 @@ def _pairs(report: Report) -> Iterator[Pair]:
     for task in tasks:
         if task == ALL_TASKS and len(report.looks) == 1:
             continue
-        pair = [charts.ranking(report, task)]
-        pair.append(charts.chances(report) if task == ALL_TASKS else charts.curves(report, task))
-        found = [chart for chart in pair if chart is not None]
+        ranking = charts.ranking(report, task)
+        found = [ranking] if ranking is not None else []
+        found += [charts.curves(report, task)] if task != ALL_TASKS else []
         if found:
             yield Pair(task if len(tasks) > 1 else "", found)
 
