@@ -25,10 +25,10 @@ import numpy as np
 import pandas as pd
 
 from rlplast.report.arms import looks, unused
-from rlplast.report.charts import CONFIG, INK, VERSION
 from rlplast.report.drawing import draw
 from rlplast.report.frame import Results, read
 from rlplast.report.numbers import number
+from rlplast.report.vega import CONFIG, INK, VERSION
 from rlplast.report.view import slug_of
 from rlplast.training.best import higher_is_better
 

@@ -19,7 +19,7 @@ import jinja2
 import pandas as pd
 
 from rlplast.core.errors import ConfigError, RlplastError
-from rlplast.report import charts, drawing, sequences, tables
+from rlplast.report import charts, drawing, sequences, tables, vega
 from rlplast.report.arms import Look
 from rlplast.report.charts import Chart
 from rlplast.report.frame import read, table_of_runs
@@ -131,10 +131,10 @@ def write_report(
     """
     contents = sections(report)
     specs = {chart.name: chart.spec for section in contents for chart in section.charts}
-    paper = charts.CONFIG | {"background": "white"}
+    paper = vega.CONFIG | {"background": "white"}
     found: dict[str, drawing.Picture] = {}
     try:
-        found = drawing.draw(specs if drawn else {}, charts.VERSION, paper)
+        found = drawing.draw(specs if drawn else {}, vega.VERSION, paper)
     except RlplastError as error:
         warn(f"pictures are not drawn: {error}")
     files: dict[str, bytes | None] = {f"{name}.{end}": None for name in specs for end in ENDS}
@@ -279,7 +279,7 @@ def page(
         sections=shown,
         footer=footer,
         stills={name: _still(svg) for name, svg in (svgs or {}).items()},
-        data={"config": charts.CONFIG, "charts": specs, "arms": [look.name for look in looks]},
+        data={"config": vega.CONFIG, "charts": specs, "arms": [look.name for look in looks]},
         seeds=any(spec["datasets"].get("seeds") for spec in specs.values()),
         axes=list(dict.fromkeys(axes)),
         vega=_vega() if specs else "",
@@ -297,5 +297,5 @@ def _vega() -> str:
     """Return Vega, Vega-Lite and Vega-Embed as one script, compressed to less than half."""
     import vl_convert
 
-    script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", charts.VERSION)
+    script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vega.VERSION)
     return base64.b64encode(gzip.compress(script.encode(), mtime=0)).decode()

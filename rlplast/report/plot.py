@@ -39,7 +39,7 @@ def plot_run(folder: Path, out: Path) -> Path:
         RlplastError: if it cannot be drawn or written. An older picture is then gone.
         DamagedFile: if a file is cut or altered.
     """
-    from rlplast.report.charts import CONFIG, VERSION  # slow to import; most commands draw nothing
+    from rlplast.report.vega import CONFIG, VERSION  # slow to import; most commands draw nothing
 
     rows, receipts = (read_lines(folder / f"{name}.jsonl") for name in ("metrics", "receipts"))
     try:

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from rlplast.report.arms import looks
-from rlplast.report.charts import WHOLE
 from rlplast.report.serve import _Handler
+from rlplast.report.vega import WHOLE
 from tests.report.browser import Browser, chromium
 from tests.report.pages import written
 from tests.report.runs import write_study

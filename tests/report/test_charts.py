@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import vl_convert
 
-from rlplast.report import charts
+from rlplast.report import charts, vega
 from rlplast.report.arms import looks
 from rlplast.report.contents import sections
 from rlplast.report.frame import Results, read
@@ -50,7 +50,7 @@ def compiled(report: Report, errors: pytest.CaptureFixture[str]) -> dict[str, st
     found = {}
     for chart in (own for section in sections(report) for own in section.charts):
         spec = json.loads(json.dumps(chart.spec, allow_nan=False))
-        known = {"vl_version": charts.VERSION, "config": charts.CONFIG, "show_warnings": True}
+        known = {"vl_version": vega.VERSION, "config": vega.CONFIG, "show_warnings": True}
         text = found[chart.name] = vl_convert.vegalite_to_svg(spec, **known)
         assert (chart.name, errors.readouterr().err) == (chart.name, "")
         rows = [row for own in chart.spec["datasets"].values() for row in own if "arm" in row]
@@ -91,7 +91,7 @@ def test_whatever_arms_are_called_and_however_few_runs_there_are(
 
 def test_files_name_each_of_many_arms_repeat_byte_for_byte_and_load_nothing():
     rows = [{"arm": arm, "x": [0, 1], "y": [n, 2]} for n, arm in enumerate(MANY)]
-    spec = charts.lines(looks(MANY, None), {"curves": rows}, ("x", "y"))
+    spec = vega.lines(looks(MANY, None), {"curves": rows}, ("x", "y"))
     text = svg(spec)
     assert set(MANY) <= {own.text for own in ET.fromstring(text).iter()}
     assert text == svg(spec)
@@ -199,13 +199,13 @@ def test_metrics_are_of_layers_too_but_not_of_networks_of_one_tensor(tmp_path: P
     ]
     (layer,) = (own["bind"] for own in chart.spec["params"] if own["name"] == "layer")
     assert layer["options"] == ["", "a", "b", "fc"]
-    assert layer["labels"] == [charts.WHOLE, "a", "b", "fc"]
+    assert layer["labels"] == [vega.WHOLE, "a", "b", "fc"]
 
 
 # --- axes ---
 
 
-def ticks(spec: charts.Spec) -> list[str]:
+def ticks(spec: vega.Spec) -> list[str]:
     """What the x axis says, but for its title."""
     (axis,) = re.findall(r"aria-label=\"X-axis.*?role-axis-title", svg(spec), re.DOTALL)
     return re.findall(r">([^<>]+)</text>", axis)
@@ -221,8 +221,8 @@ LOOKS = looks(("a",), None)
 @pytest.mark.parametrize("last", [0, 4])
 def test_axes_of_steps_have_whole_numbers(last: int):
     own = curve(*(k + 0.25 for k in range(last + 1)))
-    spec = charts.lines(LOOKS, {"curves": [own]}, ("steps", "y"))
-    for found in (ticks(spec), ticks(charts.panels(LOOKS, {"m": [own]}, "steps"))):
+    spec = vega.lines(LOOKS, {"curves": [own]}, ("steps", "y"))
+    for found in (ticks(spec), ticks(vega.panels(LOOKS, {"m": [own]}, "steps"))):
         assert found and all(label.isdigit() for label in found), found
 
 
@@ -235,14 +235,14 @@ def test_axes_of_steps_have_whole_numbers(last: int):
     ],
 )
 def test_axes_of_values_are_short(ys: list[float], expected: set[str]):
-    text = svg(charts.panels(LOOKS, {"m": [curve(*ys)]}, "x"))
+    text = svg(vega.panels(LOOKS, {"m": [curve(*ys)]}, "x"))
     assert expected <= set(re.findall(r">([^<>]+)</text>", text))
 
 
 def test_intervals_are_drawn_where_there_are_any_and_cut_where_no_seed_has_been():
     wide = curve(1, 2, 3) | {"low": [-90, -90, None], "high": [90, 90, None]}
     for data in ({"curves": [curve(1, 2, 3)]}, {"curves": [wide], "seeds": [curve(0, 2, 4)]}):
-        text = svg(charts.lines(LOOKS, data, ("x", "y")))
+        text = svg(vega.lines(LOOKS, data, ("x", "y")))
         areas = re.findall(r'<path aria-label[^>]*area mark[^>]*d="(M[^"]+)"', text)
         assert len(areas) == ("seeds" in data)
     heights = [float(y) for y in re.findall(r"[ML][\d.-]+,([\d.-]+)", areas[0])]

@@ -10,8 +10,8 @@ import pytest
 
 from rlplast.core.errors import RlplastError
 from rlplast.report import drawing
-from rlplast.report.charts import CONFIG, VERSION
 from rlplast.report.plot import draw_run
+from rlplast.report.vega import CONFIG, VERSION
 from tests.report.pages import written
 from tests.report.runs import metric_rows, write_study
 
