@@ -4,8 +4,6 @@ import contextlib
 import io
 import itertools
 import re
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -274,19 +272,3 @@ def test_command_draws_on_a_terminal_and_goes_on_after_it(
     assert len(ends) >= 2 and all("100%" in row for row in ends)
     assert any(row.startswith("resuming") for row in rows(written))
     assert max(map(cell_len, rows(written))) <= 80
-
-
-def test_a_slow_import_is_said():
-    code = (
-        "import sys, time\n"
-        "import rlplast.__main__ as program\n"
-        "class Slow:\n"
-        "    def find_spec(self, name, *others):\n"
-        "        time.sleep(0.2 * (name == 'numpy'))\n"
-        "sys.meta_path.insert(0, Slow())\n"
-        "program._LATE = 0.01\n"
-        "sys.argv = ['rlplast', '--version']\n"
-        "program.main()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, b"starting: packages are being imported\n")

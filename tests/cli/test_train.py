@@ -273,21 +273,3 @@ def test_program_trains_in_worker_processes_without_a_warning(tmp_path: Path):
     progress = ("starting, ", "training: ", "saving: ", "done in ")  # of a slow one
     lines = [line for line in done.stderr.splitlines() if not line.startswith(progress)]
     assert (done.returncode, lines) == (0, [])
-
-
-def test_an_interrupt_while_the_program_is_imported_ends_it_in_one_line():
-    code = (
-        "import os, signal, sys\n"
-        "class Package:\n"
-        "    def find_spec(self, name, *others):\n"
-        "        if name == 'numpy':\n"
-        "            try: os.kill(os.getpid(), signal.SIGINT)\n"
-        "            except KeyboardInterrupt: raise ImportError('hidden')\n"
-        "sys.meta_path.insert(0, Package())\n"
-        "from rlplast.__main__ import main\n"
-        "sys.exit(main())\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "measure"], cwd=ROOT, capture_output=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (130, b"rlplast: interrupted before it began\n")
