@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from rlplast.core.mean_interval import wilson
 from rlplast.report import sequences
 from rlplast.report.arms import Look, unused
 from rlplast.report.estimators import align, curve_band
 from rlplast.report.published import bands
+from rlplast.report.scores import reference_id, scale_of
 from rlplast.report.statistics import ALL_TASKS
 from rlplast.report.vega import Datum, Spec, lines, panels, points
 from rlplast.report.view import Report, slug_of
@@ -23,6 +25,7 @@ __all__ = [
     "each_task",
     "metrics",
     "metrics_of",
+    "profiles",
     "ranking",
     "tasks_in_turn",
 ]
@@ -113,6 +116,34 @@ def ranking(report: Report, task: str) -> Chart | None:
     caption += f" Dashed line: {report.summary.baseline}." * (reference is not None)
     spec = points(report.looks, numbers, f"final score: {label}", reference)
     return Chart(f"score-{report.slugs[task]}", "Final score", caption, spec)
+
+
+def profiles(report: Report) -> Iterator[Chart]:
+    """Yield performance profiles (Agarwal et al. 2021): the share of runs above each score."""
+    for task in report.groups:
+        label = report.groups[task].scale.iloc[0] if task == ALL_TASKS else report.score(task)
+        runs = _normalised(report) if task == ALL_TASKS else report.results.of(task)
+        runs = runs.dropna(subset="final")
+        if len(report.looks) < 2 or not label or runs.groupby("arm").size().max() < 5:
+            continue
+        xs = np.linspace(runs.final.min(), runs.final.max(), 61)
+        higher = task == ALL_TASKS or higher_is_better(label)
+        drawn, few = [], len(report.looks) <= 8  # bands of more hide one another
+        for look, own in report.ordered(runs):
+            finals = own.final.to_numpy()[:, None]
+            share = (finals >= xs if higher else finals <= xs).mean(axis=0)
+            band = np.array([wilson(float(own), len(finals)) for own in share]).T if few else ()
+            drawn.append(_line(look, xs, share, *band))
+        caption = (
+            f"Share of runs that end at a score or {'above' if higher else 'below'}, over seeds"
+            f"{' and tasks' * (task == ALL_TASKS)}."
+            + " Band: 95% intervals (Wilson's, point by point)."
+            * few
+        )
+        labels = (f"final score: {label}", "share of runs")
+        spec = lines(report.looks, {"curves": drawn}, labels, steps=False)
+        name = f"profile-{report.slugs[task]}"
+        yield Chart(name, task if len(report.groups) > 1 else "Final scores", caption, spec)
 
 
 def metrics(report: Report) -> Iterator[Chart]:
@@ -263,6 +294,14 @@ def _fired(report: Report, task: str) -> list[Datum]:
         x = rounded(xs)
         found.append({"arm": look.name, "row": len(found), "x": x, "what": what})
     return found
+
+
+def _normalised(report: Report) -> pd.DataFrame:
+    """Return the runs of all tasks with their final scores on the scale that tasks share."""
+    done, configs = report.results.done, report.results.configs
+    scales = [scale_of(reference_id(configs[run]), done.score[run]) for run in done.index]
+    finals = [scale.of(own) for scale, own in zip(scales, done.final, strict=True)]
+    return done.assign(final=finals)
 
 
 def _point(row: Mapping[str, Any], seeds: Sequence[float]) -> Datum:

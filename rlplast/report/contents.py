@@ -205,13 +205,14 @@ def sections(report: Report) -> list[Section]:
         ("continuations", "Continuations", tables.recovered(report)),
         ("published", "Published curves", tables.published(report)),
         ("sequence", "Sequence of tasks", _sequences(report)),
+        ("profiles", "Performance profiles", charts.profiles(report)),
         ("ends", "At the end of a run", tables.ends(report)),
         ("firing", "Right after the first firing", tables.after_firing(report)),
         ("drops", "Drop and recovery", tables.drops(report)),
         ("metrics", "Plasticity metrics", charts.metrics(report)),
         ("receipts", "Receipts", tables.receipts(report)),
         ("costs", "Cost", tables.costs(report)),
-        ("configs", "Configs", [*tables.configs(report), *texts]),
+        ("configs", "Configs", [*tables.configs(report), tables.runs(report), *texts]),
         ("versions", "Versions", [*([words] if mixed else []), *([about] if about.rows else [])]),
     ]
     opened = {"curves", "numbers", "continuations", "published", "sequence"}

@@ -318,6 +318,20 @@ def configs(report: Report) -> Iterator[Table | str]:
         yield "The configs of all arms are equal."
 
 
+def runs(report: Report) -> Table:
+    """Return a row per run: its numbers, and where it ran."""
+    done = report.results.done
+    data = done[["arm", "task", "seed", "final", "area", "updates", "seconds", "cpu_seconds"]]
+    data = data.rename(columns={"final": "final score", "cpu_seconds": "CPU seconds"})
+    hosts = [str(report.results.infos[run].get("host") or "") for run in done.index]
+    best = ["" if own != own else f"{own:,.0f}" for own in done.best_at]
+    caption = (
+        "Area: mean height of the curve. Best at: where the evaluation was whose checkpoint the "
+        "run kept, if it did. runs.csv has these and the keys of configs that differ."
+    )
+    return table(data.assign(**{"best at": best}, host=hosts), report.looks, "Runs", caption)
+
+
 def texts(report: Report) -> Iterator[tuple[str, str, int]]:
     """Yield of each arm and task: a title, the config of its first seed, the index of the arm."""
     for look, own in report.ordered(report.results.done):

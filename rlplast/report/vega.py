@@ -57,6 +57,7 @@ def lines(
     data: Mapping[str, list[Datum]],
     labels: tuple[str, str],
     across: Sequence[float] = (),
+    steps: bool = True,
 ) -> Spec:
     """Return a chart of a curve per arm.
 
@@ -66,11 +67,12 @@ def lines(
             behind everything; ``firings``, marks below.
         labels: of the axes x and y.
         across: where a dashed line is drawn.
+        steps: whether x are whole steps, else measured values.
     """
     arms, fired = Arms(looks), data.get("firings") or []
     row = min(ROW, STRIP / max(1, len(fired)))
     strip = 4 + round(row * len(fired)) if fired else 0
-    x = alt.X("x:Q", title=labels[0], axis=_steps(7))
+    x = alt.X("x:Q", title=labels[0], axis=_steps(7) if steps else _values(tickCount=7))
     scale = alt.Scale(zero=False, nice=True, range=[alt.expr(f"height - {strip}"), 0])
     y = alt.Y("y:Q", title=labels[1], scale=scale, axis=_values())
     layers = _band_layers(arms, x, y) if data.get("bands") else []
@@ -250,12 +252,12 @@ def _steps(ticks: int) -> alt.Axis:
     return alt.Axis(tickCount=ticks, tickMinStep=1, labelExpr=label)
 
 
-def _values() -> alt.Axis:
+def _values(**options: Any) -> alt.Axis:
     """Return an axis of measured values: 0.25, 30k, 1.5M, 5.6e+11."""
     # Vega's own labels of a constant are wrong: it gives a domain without length no digits
     size = "abs(datum.value)"
     kind = f"{size} < 1e4 ? '.4~g' : {size} < 1e9 ? '~s' : '.3~e'"
-    return alt.Axis(labelExpr=f"format(datum.value, {kind})")
+    return alt.Axis(labelExpr=f"format(datum.value, {kind})", **options)
 
 
 def _named(name: str, shown: str, *flat: str) -> alt.Chart:

@@ -121,7 +121,7 @@ def test_page_draws_every_chart_without_complaint_and_asks_for_nothing_else(
         "[...document.querySelectorAll('figure.chart svg')]"
         ".map((own) => own.getBoundingClientRect()).map((box) => [box.width, box.height])"
     )
-    assert len(boxes) == opened.value(CHARTS) == 3
+    assert len(boxes) == opened.value(CHARTS) == 4
     assert all(width > 200 and height > 50 for width, height in boxes)
     assert opened.value("document.title") == "demo"
     assert opened.complaints == []
@@ -224,8 +224,8 @@ def test_sections_unfold_by_their_links_and_on_paper(browser: Browser, address: 
     browser.open(address)
     closed = "document.querySelectorAll('.section:not([open])').length"
     assert browser.value(closed) > 3
-    browser.click("nav a[href='#metrics']")
-    browser.wait_for(f"views.has('{METRICS}')")
+    browser.click("nav a[href='#profiles']")
+    browser.wait_for("views.has('profile-asterix')")
     browser.value("dispatchEvent(new Event('beforeprint'))")
     assert browser.value(closed) == 0
     browser.ask("Emulation.setEmulatedMedia", media="print")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import vl_convert
+from scipy.stats import binomtest
 
 from rlplast.report import charts, vega
 from rlplast.report.arms import looks
@@ -63,7 +64,7 @@ def compiled(report: Report, errors: pytest.CaptureFixture[str]) -> dict[str, st
 
 def test_every_chart_of_a_report_is_drawn(plain: Report, capfd: pytest.CaptureFixture[str]):
     assert list(compiled(plain, capfd)) == [
-        *("score-asterix", "curve-asterix", "metrics-asterix-q"),
+        *("score-asterix", "curve-asterix", "profile-asterix", "metrics-asterix-q"),
     ]
 
 
@@ -167,7 +168,7 @@ def test_each_scheduled_firing_has_a_mark_unless_there_are_many(plain: Report):
 
 
 @pytest.mark.parametrize("key", ["eval/return_mean", "eval/loss"])
-def test_final_scores_are_those_of_the_runs(key: str, tmp_path: Path):
+def test_final_scores_and_profiles_are_those_of_the_runs(key: str, tmp_path: Path):
     report = report_of(read([write_study(tmp_path, ARMS, SEEDS, key=key)]))
     higher, finals = key != "eval/loss", {arm: [final(arm, s) for s in SEEDS] for arm in ARMS}
     chart = charts.ranking(report, TASK)
@@ -179,6 +180,23 @@ def test_final_scores_are_those_of_the_runs(key: str, tmp_path: Path):
         own = finals[row["arm"]]
         assert row["seeds"] == pytest.approx(own, rel=1e-4)
         assert row["value"] == pytest.approx(sum(sorted(own)[1:-1]) / 3, rel=1e-4)
+    (profile,) = charts.profiles(report)
+    for row in profile.spec["datasets"]["curves"]:
+        shares = list(zip(row["x"], row["y"], row["low"], row["high"], strict=True))
+        for x, *found in shares[1:-1]:  # at the ends are runs, and x are rounded
+            own = finals[row["arm"]]
+            won = sum((score >= x) if higher else (score <= x) for score in own)
+            wilson = binomtest(won, len(own)).proportion_ci(method="wilson")
+            assert found == pytest.approx([won / len(own), wilson.low, wilson.high], abs=1e-4)
+
+
+def test_a_profile_of_one_of_several_tasks_is_in_its_raw_scores(tmp_path: Path):
+    report = report_of(read([write_study(tmp_path, ARMS, SEEDS, tasks=("asterix", "breakout"))]))
+    finals = report.results.done.groupby("task").final
+    for chart in list(charts.profiles(report))[-2:]:
+        xs = chart.spec["datasets"]["curves"][0]["x"]
+        own = finals.get_group(chart.title)
+        assert [xs[0], xs[-1]] == pytest.approx([own.min(), own.max()], rel=1e-4)
 
 
 def test_metrics_are_of_layers_too_but_not_of_networks_of_one_tensor(tmp_path: Path):
