@@ -29,7 +29,6 @@ from rlplast.supervised.place import (
     Position,
     check_total,
     end_of_run,
-    fewest_images,
     position,
     updates_before,
 )
@@ -78,7 +77,7 @@ class Supervised(Trainable):
             # The order that they read; pictures in another one would be copied for every layer.
             self.model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         self.build({"model": (self.model,)})
-        if fewest_images(self.stream, config.batch_size, config.micro_batch) == 1:
+        if 1 in (config.batch_size, config.micro_batch):
             keys = f"batch_size = {config.batch_size}, micro_batch = {config.micro_batch}"
             check_single(keys, self.model, torch.zeros(1, *self.data.input_shape, device=device))
         self.order: tuple[tuple[int, int], Tensor] | None = None  # of the epoch now

@@ -141,6 +141,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"data": {"name": "digits"}}, "'flipped_bits' with data.name = 'digits'"),
     ({"label_smoothing": 0.1}, "label_smoothing = 0.1: data.name = 'bit_flipping'"),
     ({"augment": ["crop"]}, "augment = ['crop']: data.name = 'bit_flipping'"),
+    ({"data": {"name": "bit_flipping", "validation": 0.1}}, "data.validation = 0.1"),
+    ({"data": {"name": "bit_flipping", "folder": "x"}}, "data.folder = 'x'"),
     ({"checkpoint": {"best": "accuracy"}}, "checkpoint.best = 'accuracy'"),
     ({"stream": LABELS}, "'random_labels' with data.name = 'bit_flipping'"),
     ({"stream": {"name": "class_incremental"}}, "'class_incremental' with data.name = 'bit_flip"),
