@@ -41,7 +41,7 @@ def check(callback: Any) -> None:
     assert {r.clock.updates for r in single if r.method == "fire"} == {0}
 
 
-@pytest.mark.parametrize("name", ["SAC", "TD3", "PPO", slow("DQN")])
+@pytest.mark.parametrize("name", ["TD3", "PPO", slow("SAC"), slow("DQN")])
 def test_in_sb3(name: str, monkeypatch: pytest.MonkeyPatch):
     model = sb3_model(name, policy_kwargs=RELU)
     networks = find_networks(model)
@@ -59,7 +59,7 @@ def test_in_sb3(name: str, monkeypatch: pytest.MonkeyPatch):
 
 
 # Scheduled ones read the last of an update's batches, the others all of them.
-@pytest.mark.parametrize("host", ["hf", "lightning"])
+@pytest.mark.parametrize("host", ["hf", slow("lightning")])
 def test_in_trainers(host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     module = net()
     seen = Batches(module)
