@@ -23,7 +23,7 @@ from rlplast.supervised.augment import augment
 from rlplast.supervised.config import SupervisedConfig
 from rlplast.supervised.data import Dataset, load_data, normaliser
 from rlplast.supervised.formats import Images
-from rlplast.supervised.models import build_model, nonlinearities
+from rlplast.supervised.models import build_model
 from rlplast.supervised.objective import REGRESSION, classification
 from rlplast.supervised.place import (
     Position,
@@ -281,8 +281,6 @@ class Supervised(Trainable):
 
     def _activations_on(self, network: str, batch: Images) -> Activations:
         """Return activations, (images, units, …) with one value per pixel or token."""
-        if not self.networks[network].units().points():
-            return nonlinearities(self.model, self.normalise(batch.pixels()))
         found, images = super()._activations_on(network, batch), len(batch.y)
         return {
             name: value if len(value) == images else value.unflatten(0, (images, -1)).mT

@@ -15,7 +15,7 @@ import rlplast
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.blocks import Block
 from rlplast.core.rng import torch_stream
-from rlplast.supervised.models import MODELS, ModelConfig, build_model, nonlinearities
+from rlplast.supervised.models import MODELS, ModelConfig, build_model
 from tests.methods.nets import randomise
 from tests.models import recorded
 from tests.refused import check_refused
@@ -92,22 +92,6 @@ def test_taps_of_a_chain_are_what_a_hand_written_forward_finds() -> None:
     for key, value in expected.items():
         torch.testing.assert_close(taps[key], value)
     torch.testing.assert_close(logits, expected["fc1"] @ fc[1].weight.T + fc[1].bias)
-
-
-def test_tokens_of_foreign_models_are_moved_behind_the_units() -> None:
-    class Tokens(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fc, self.act, self.head = nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 2)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.head(self.act(self.fc(x)).mean(1))
-
-    module, x = Tokens(), torch.ones(3, 7, 4)
-    for training in (True, False):
-        taps = nonlinearities(module.train(training), x)
-        assert torch.equal(taps["act"], F.gelu(module.fc(x)).transpose(1, 2))
-        assert module.act.training is training and not module.act._forward_hooks
 
 
 # --- Laws -------------------------------------------------------------------------------------
