@@ -53,18 +53,12 @@ MNIST: list[tuple[tuple[str, bytes], str]] = [
         (TRAIN_IMAGES, IMAGES[:-1]),
         f"{len(IMAGES) - 1} bytes; its header, shape [20, 28, 28], needs",
     ),
-    ((TRAIN_IMAGES, IMAGES + b"\0"), f"{TRAIN_IMAGES} has {len(IMAGES) + 1} bytes"),
-    ((f"{TRAIN_IMAGES}.gz", gzip.compress(IMAGES[:-1])), f"gz has {len(IMAGES) - 1} bytes"),
     ((f"{TRAIN_IMAGES}.gz", gzip.compress(IMAGES)[:-20]), f"{TRAIN_IMAGES}.gz cannot be read"),
     ((TRAIN_LABELS, b""), NO_LABELS),
-    ((TRAIN_LABELS, LABELS[:7]), NO_LABELS),
-    ((TRAIN_LABELS, IMAGES), NO_LABELS),
     ((TRAIN_LABELS, b"\0\0\x0d\x01" + LABELS[4:]), NO_LABELS),  # floats
-    ((TRAIN_LABELS, gzip.compress(LABELS)), NO_LABELS),
     ((TRAIN_LABELS, idx(np.zeros(19, np.uint8))), "20 images and 19 labels"),
     ((TRAIN_LABELS, idx(np.full(20, 10, np.uint8))), "image 0 has label 10"),
     ((TRAIN_IMAGES, idx(np.zeros((20, 0, 28), np.uint8))), "no side of 0"),
-    ((TRAIN_IMAGES, idx(np.zeros((20, 14, 28), np.uint8))), "(1, 14, 28)"),
     (("t10k-images-idx3-ubyte", idx(np.zeros((10, 28, 14), np.uint8))), "(1, 28, 14)"),
 ]
 
