@@ -98,8 +98,7 @@ def check_match(
             f"seed={state['seed']}"
         )
     for key, now in fingerprint(networks).items():
-        then = state["weights"].get(key)
-        known = then if isinstance(then, Mapping) else {}
+        known = state["weights"].get(key, {})
         both = now.keys() & known.keys()  # not what was frozen then, or is now
         differing = [n for n, crc in now.items() if not both or known.get(n, crc) != crc]
         if differing:

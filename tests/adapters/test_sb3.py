@@ -14,7 +14,7 @@ from torch import Tensor
 from rlplast.adapters.driver import Driver
 from rlplast.adapters.sb3 import HookCallback
 from rlplast.adapters.sb3_networks import find_networks
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import ConfigError, RlplastError
 from tests.adapters.hosts import (
     IDLE,
     NEVER,
@@ -225,7 +225,7 @@ def test_what_cannot_work_is_refused_before_training():
         ([half] * 2, {}, "two HookCallbacks"),
     ):
         callbacks: list[Any] = [HookCallback([hook]) for hook in hooks]
-        with pytest.raises(ConfigError, match=words):
+        with pytest.raises(RlplastError, match=words):
             sb3_model("DQN", **options).learn(8, callback=callbacks)
     callback = HookCallback([half | {"optimizer": "keep"}])
     sb3_model("DQN", **adagrad).learn(20, callback=callback)

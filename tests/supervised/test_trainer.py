@@ -79,7 +79,7 @@ def test_draws_are_new_for_each_update_and_reading_and_those_of_noise_for_each_s
 def test_micro_batches_add_up_to_the_batch():
     penalties = [{"method": "l2", "params": {"coef": 0.1}}]
     plain = PLAIN | {"penalties": penalties, "optimizer": {"name": "sgd", "lr": 0.05}}
-    whole, parts = trainable(**plain), trainable(**plain, micro_batch=30)
+    whole, parts = trainable(**plain), trainable(**plain, micro_batch=7)
     steps(whole, 6)
     steps(parts, 6)
     expected, found = (t.networks["model"].module.state_dict() for t in (whole, parts))
