@@ -19,7 +19,6 @@ from rlplast.adapters.trained import find_networks as find_parts
 from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.network.network import Network
 from rlplast.core.network.record import Recorder
-from rlplast.core.network.units import UnitSpec
 from tests.adapters.hosts import (
     CBP,
     IDLE,
@@ -311,26 +310,3 @@ def test_batch_that_was_not_seen_or_cannot_be_kept_is_refused(tmp_path: Path):
     callback = hook_callback("hf", [SLOPE], networks=None)
     with pytest.raises(ConfigError, match="returns no loss on its last batch"):
         hf_trainer(tmp_path, Silent(net()), [callback]).train()
-
-
-def test_layers_that_are_not_called_as_modules_are_named():
-    class Direct(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = net()
-
-        def unit_specs(self) -> list[UnitSpec]:
-            return [UnitSpec("net.0", ("net.2",))]
-
-        def forward(self, x: Tensor) -> Tensor:
-            first, second, last = self.net[0], self.net[2], self.net[4]
-            hidden = nn.functional.linear(x, first.weight, first.bias).relu()
-            return last(second(hidden).relu())
-
-    module = Direct()
-    optimizer = torch.optim.Adam(module.parameters())
-    driver = begun([NEVER], module, optimizer)
-    module(torch.ones(2, 64)).sum().backward()
-    with pytest.raises(ConfigError, match="'model' was updated and none of its layers was seen"):
-        optimizer.step()
-    driver.detach()

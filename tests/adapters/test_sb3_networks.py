@@ -13,7 +13,6 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.network.network import Network
 from tests.adapters.hosts import RELU, PixelControl, Pixels, WideControl, sb3_model
-from tests.models import observed
 
 TARGET = ["target"]
 NETWORKS = {
@@ -201,23 +200,6 @@ def test_swr_works_where_there_is_one_order_of_homogeneous_layers():
     for name, refusal in (("PPO", r"tanh, after policy\..*approximate"), ("CrossQ", "actor")):
         with pytest.raises(ConfigError, match=refusal):
             Hooks([SWR], find_networks(sb3_model(name)), "9 updates")
-
-
-def test_crossq_is_read_after_relu_and_fresh_norms_begin_as_the_librarys():
-    model = sb3_model("CrossQ", policy_kwargs=TWO)
-    networks, x, actions = find_networks(model), torch.randn(5, 64), torch.rand(5, 3)
-    found, net = observed(networks["critic"], x, actions), model.critic.qf1.eval()
-    with torch.no_grad():
-        inputs = torch.cat([x, actions], 1)
-        assert torch.equal(found["qf1.1"], net[:3](inputs))
-        assert torch.equal(found["qf1.4"], net[:6](inputs))
-    norms = [[p.block.name for p in g.norms] for g in networks["actor"].units().groups]
-    tensors = ("scale", "bias", "ra_mean", "ra_var")
-    assert norms == [[f"latent_pi.{n}.{tensor}" for tensor in tensors] for n in (3, 6)]
-    critic = networks["critic"]
-    norms = [b.name for b in critic.blocks if b.kind == "norm"]
-    assert len(norms) == 24
-    assert all(torch.equal(fresh(critic)[name], critic.initial[name]) for name in norms)
 
 
 def test_reset_unit_of_crossq_begins_anew_in_its_renormalisation():

@@ -200,26 +200,18 @@ def test_fires_vision_transformer_is_drawn_by_torchs_laws_and_its_tokens_are_nor
         assert bias is None or 0 < float(bias.abs().max()) <= bound, key
 
 
-@pytest.mark.parametrize(
-    ("name", "theirs"),
-    [("vit_tiny", "vit_tiny_patch16_224"), ("efficientnetv2_s", "tf_efficientnetv2_s")],
-)
-def test_laws_agree_with_what_timm_draws(name: str, theirs: str) -> None:
-    options = {"img_size": 32, "patch_size": 4} if name == "vit_tiny" else {}
+def test_laws_agree_with_what_timm_draws() -> None:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        other = library("timm").create_model(theirs, num_classes=10, **options).state_dict()
-    module = network(build_model(ModelConfig(name), (3, 32, 32), 10)).module
-    ours = module.state_dict()
+        other = library("timm").create_model("tf_efficientnetv2_s", num_classes=10).state_dict()
+    ours = network(
+        build_model(ModelConfig("efficientnetv2_s"), (3, 32, 32), 10)
+    ).module.state_dict()
     assert [(k, v.shape) for k, v in ours.items()] == [(k, v.shape) for k, v in other.items()]
     for key, value in ours.items():
         if value.numel() > 2000:
             assert float(value.std()) == pytest.approx(float(other[key].std()), rel=0.1), key
-            error = float(other[key].std() * (2 / value.numel()) ** 0.5)  # of the difference
-            assert float(value.mean()) == pytest.approx(float(other[key].mean()), abs=5 * error), (
-                key
-            )
-        elif not key.endswith(("weight", "cls_token")) and "patch" not in key:
+        elif not key.endswith("weight"):
             torch.testing.assert_close(value, other[key])
 
 
