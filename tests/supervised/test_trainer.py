@@ -17,7 +17,6 @@ from rlplast.run import api
 from rlplast.run.build import build
 from rlplast.supervised.streams import Phase
 from rlplast.supervised.trainer import position
-from tests.marks import optimizers
 from tests.refused import check_refused
 from tests.runs import Killed, at_step, final, kill
 from tests.supervised.published import write_mnist
@@ -213,15 +212,6 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, through):
     # Inside an epoch; at its end; at a phase's end; at the start of the next; later.
     killed(small_supervised(), tmp_path / "run", 2, 4, 6, 1, 9)
     assert final(tmp_path / "run") == final(through.path)
-
-
-@pytest.mark.parametrize("name", optimizers([]))
-def test_every_optimizer_goes_on_as_if_it_had_not_been_stopped(name, tmp_path):
-    optimizer = {"name": name, "lr": 3e-3, "warmup": 0.2, "clip_norm": 1.0, "renew": True}
-    config = small_supervised(optimizer=optimizer)
-    api.train(config, tmp_path / "through")
-    killed(config, tmp_path / "run", 8, 12)  # also after optimizer and model began anew
-    assert final(tmp_path / "run") == final(tmp_path / "through")
 
 
 def test_a_saved_run_predicts_and_is_evaluated_on_its_phase(through):
