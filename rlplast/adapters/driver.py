@@ -29,7 +29,6 @@ from rlplast.adapters.state import (
     fingerprint,
     hooks_text,
     read_list,
-    restore_initial,
 )
 from rlplast.adapters.trained import check_policies, check_shared
 from rlplast.core.clock import Clock, Time
@@ -44,7 +43,7 @@ from rlplast.core.rng import check_seed
 from rlplast.training.distributed import check_in_step
 from rlplast.training.run_folder import clock_fields
 
-__all__ = ["Driver", "HookList"]
+__all__ = ["Driver"]
 
 # What ends an update: returns optimizers, and whether a step of theirs that is just done ends one.
 Steps = Callable[[], Mapping[Optimizer, Callable[[], bool]]]
@@ -171,7 +170,9 @@ class Driver:
         self.networks, self.units = dict(networks), ("updates", *units, "phase")
         if state:
             check_match(state, self.networks, self._lists(), self.seed, again)
-            restore_initial(self.networks, state["initial"])
+            for name, network in self.networks.items():
+                for block in network.blocks:
+                    network.initial[block.name].copy_(state["initial"][name][block.name])
         hooks = self._parse(state.get("total") or self.total or total, horizon, source)
         reads = check_readings(hooks, source, self.probe, self.loss, max(shards, _processes()))
         if hooks.penalties is not None:

@@ -21,7 +21,6 @@ __all__ = [
     "fingerprint",
     "hooks_text",
     "read_list",
-    "restore_initial",
 ]
 
 HookList = Sequence[Mapping[str, Any]] | str | Path
@@ -131,10 +130,3 @@ def cut_lines(path: Path, length: int | None, what: str = "receipts") -> None:
         )
     if size > length:
         os.truncate(path, length)
-
-
-def restore_initial(networks: Mapping[str, Network], saved: Mapping[str, Any]) -> None:
-    """Put back θ0 of the same weights, which `check_match` has compared."""
-    for name, network in networks.items():
-        for block in network.blocks:
-            network.initial[block.name].copy_(saved[name][block.name])
