@@ -23,15 +23,12 @@ from rlplast.adapters.penalising import add_gradients, check_terms
 from rlplast.adapters.reading import Recording, TrainerSource, check_readings
 from rlplast.adapters.state import (
     HookList,
-    check_form,
     check_match,
     check_start,
     cut_lines,
     fingerprint,
     hooks_text,
     read_list,
-    restore,
-    restore_initial,
 )
 from rlplast.adapters.trained import check_policies, check_shared
 from rlplast.core.clock import Clock, Time
@@ -46,7 +43,7 @@ from rlplast.core.rng import check_seed
 from rlplast.training.distributed import check_in_step
 from rlplast.training.run_folder import clock_fields
 
-__all__ = ["Driver", "HookList"]
+__all__ = ["Driver"]
 
 # What ends an update: returns optimizers, and whether a step of theirs that is just done ends one.
 Steps = Callable[[], Mapping[Optimizer, Callable[[], bool]]]
@@ -172,8 +169,10 @@ class Driver:
         check_shared(networks)
         self.networks, self.units = dict(networks), ("updates", *units, "phase")
         if state:
-            restore_initial(self.networks, state["initial"])
             check_match(state, self.networks, self._lists(), self.seed, again)
+            for name, network in self.networks.items():
+                for block in network.blocks:
+                    network.initial[block.name].copy_(state["initial"][name][block.name])
         hooks = self._parse(state.get("total") or self.total or total, horizon, source)
         reads = check_readings(hooks, source, self.probe, self.loss, max(shards, _processes()))
         if hooks.penalties is not None:
@@ -184,7 +183,7 @@ class Driver:
             reads |= self.measuring.reads and self.probe is None
         check_conditions(hooks, self.measuring)
         if state:
-            restore(hooks, state["hooks"])
+            hooks.load_state_dict(state["hooks"])
         if self.path is not None and _writes():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             cut_lines(self.path, state.get("length"))
@@ -438,7 +437,6 @@ class Driver:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned, when the trainer begins."""
-        check_form(state)
         self.detach()
         self.loaded, self._hooks, self.receipts = state or None, None, []
 

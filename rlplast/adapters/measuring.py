@@ -136,8 +136,8 @@ def _lacking(
         return "reads a batch, of which this trainer gives none: pass probe="
     if name in OF_LOSS and not loss:
         return "reads gradients: pass probe= and loss=, a function of a batch of the probe"
-    has_outputs = getattr(hooks.source, "has_outputs", lambda network: True)
-    without = [n for n in networks if not has_outputs(n)]
+    having = getattr(hooks.source, "with_outputs", networks)  # of a user's probe all
+    without = [n for n in networks if n not in having]
     if name in OF_OUTPUTS and without:
         return (
             f"reads outputs, of which network {without[0]!r} has none that are known: leave it out "

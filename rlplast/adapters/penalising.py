@@ -34,7 +34,7 @@ def check_terms(penalties: Penalties, source: TrainerSource | None, probe: bool)
                 "to itself: give it a fixed strength (leave out `beta`)"
             )
     for term, name in ((t, n.name) for t in reads if not probe for n in t.known):
-        if source is None or not source.has_outputs(name):
+        if source is None or name not in source.with_outputs:
             raise ConfigError(
                 f"HookCallback: {term.label} compares outputs of network {name!r} on a batch, of "
                 "which this trainer gives none: name another network (of PPO and A2C actor or "

@@ -1,6 +1,6 @@
 """What hooks read in somebody else's trainer: activations of its updates, and probe batches."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, Protocol
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map, tree_map_only
 
-from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Activations, Source
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.method import implements
@@ -89,18 +89,16 @@ class Recording:
 
 
 class TrainerSource(Source, Protocol):
-    """Where scheduled hooks read, if the user gives no probe."""
+    """Where scheduled hooks read, if the user gives no probe.
+
+    `with_loss` and `with_outputs` are the networks of which these are known.
+    """
+
+    with_loss: Collection[str]
+    with_outputs: Collection[str]
 
     def start(self) -> Sequence[Any]:
         """Begin to keep batches for hooks; return handles that end it."""
-        ...
-
-    def has_loss(self, network: str) -> bool:
-        """Return whether `loss` of a network can work."""
-        ...
-
-    def has_outputs(self, network: str) -> bool:
-        """Return whether `outputs` of a network can be read on batches of `batches`."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -118,8 +116,11 @@ class LastBatch(Reader):
     `with_loss` names those whose module returns its loss when it is given labels.
     """
 
-    def __init__(self, networks: Mapping[str, Network], with_loss: Sequence[str] = ()) -> None:
-        self.networks, self.with_loss = networks, with_loss
+    with_outputs: Collection[str] = ()  # only the last batch is known
+
+    def __init__(self, networks: Mapping[str, Network], with_loss: Collection[str] = ()) -> None:
+        self.networks = networks
+        self.with_loss: Collection[str] = with_loss
         self.kept: dict[str, dict[str, Any]] = {}
 
     def start(self) -> Sequence[Any]:
@@ -130,14 +131,6 @@ class LastBatch(Reader):
             )
             for name, n in self.networks.items()
         ]
-
-    def has_loss(self, network: str) -> bool:
-        """Return whether the module of a network returns its loss."""
-        return network in self.with_loss
-
-    def has_outputs(self, network: str) -> bool:
-        """Return False: only the last batch is known."""
-        return False
 
     def sample(self, size: int, number: int) -> Mapping[str, Any]:
         """Return the last batch, whatever its size."""
@@ -186,12 +179,8 @@ class LastBatch(Reader):
         return {"last_batch": dict(self.kept)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put back the last batch; DamagedFile if it is of another form."""
-        kept = state.get("last_batch", {})
-        parts = {"args", "kwargs", "autocast"}
-        if not isinstance(kept, Mapping) or any(set(call) != parts for call in kept.values()):
-            raise DamagedFile("the hooks' state is damaged: its last batch is of another form")
-        self.kept.update(kept)
+        """Put back the last batch."""
+        self.kept.update(state.get("last_batch", {}))
 
 
 def _keep(
@@ -234,10 +223,10 @@ def check_readings(
         if hook.schedule.every_update:
             _check_inside(hook, hooks, shards)
         elif reads := _read_at_firings(hook):
-            known = source is not None
-            of_source = source is not None and all(source.has_loss(n.name) for n in hook.networks)
+            losses = () if source is None else source.with_loss
+            of_source = all(network.name in losses for network in hook.networks)
             has_loss = of_source if probe is None else loss is not None
-            _check_scheduled(hook, reads, probe is not None, has_loss, known, shards)
+            _check_scheduled(hook, reads, probe is not None, has_loss, source is not None, shards)
             needed = needed or probe is None
     return needed
 

@@ -34,5 +34,5 @@ def diagnose_sb3(model: Any, observations: Any, **options: Any) -> dict[str, Net
     return {
         name: diagnose_network(source, network, calls, initial=False, **options)
         for name, network in networks.items()
-        if source.has_outputs(name)
+        if name in source.with_outputs
     }

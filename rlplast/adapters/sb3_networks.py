@@ -40,22 +40,16 @@ def find_networks(model: Any, named: Collection[str] = ()) -> dict[str, Network]
         ConfigError: if its layout is not known, it is sharded, networks share layers, or a policy
             is named beside its parts.
     """
-    _refuse_jax(model)
     policy = model.policy
     networks = _networks_of(model, policy, named)
-    for name, network in networks.items():
-        attribute = next((a for a, _ in _Q_NETWORKS if hasattr(policy, a)), name)
-        whole = network.module is policy or not hasattr(policy, attribute)
-        now = partial(_place, model, policy, network.module, None if whole else attribute)
-        network.place = Place(now)
+    for network in networks.values():
+        network.place = Place(partial(_place, model, policy, network.module))
     return networks
 
 
-def _place(model: Any, policy: Any, module: nn.Module, attribute: str | None) -> nn.Module:
-    """Return what an algorithm trains now in a network's place."""
-    if model.policy is not policy:
-        return model.policy
-    return module if attribute is None else getattr(policy, attribute)
+def _place(model: Any, policy: Any, module: nn.Module) -> nn.Module:
+    """Return a network's module, unless the algorithm trains another policy by now."""
+    return module if model.policy is policy else model.policy
 
 
 def _networks_of(model: Any, policy: Any, named: Collection[str]) -> dict[str, Network]:
@@ -70,8 +64,9 @@ def _networks_of(model: Any, policy: Any, named: Collection[str]) -> dict[str, N
         if hasattr(policy, "mlp_extractor") and hasattr(policy, "optimizer"):
             return _on_policy(policy, named)
     raise ConfigError(
-        f"{type(model).__name__} is not supported: its networks and optimizers are not known; "
-        "allowed are DQN, QRDQN, SAC, TQC, CrossQ, TD3, DDPG, PPO, A2C and what derives from them"
+        f"{type(model).__name__} ({type(model).__module__}) is not supported: its networks and "
+        "optimizers are not known; allowed are DQN, QRDQN, SAC, TQC, CrossQ, TD3, DDPG, PPO, A2C "
+        "of stable_baselines3 and sb3_contrib, and what derives from them"
     )
 
 
@@ -82,17 +77,6 @@ def optimizers_of(model: Any) -> list[Optimizer]:
     optimizers = [getattr(holder, "optimizer", None) for holder in holders]
     optimizers.append(getattr(model, "ent_coef_optimizer", None))
     return [raw_optimizer(optimizer) for optimizer in optimizers if optimizer is not None]
-
-
-def _refuse_jax(model: Any) -> None:
-    for kind in type(model).__mro__:
-        if kind.__module__.partition(".")[0] == "sbx":
-            raise ConfigError(
-                f"{type(model).__name__} is of SBX, which is Stable-Baselines3 in JAX: its weights "
-                "are not in torch, where hooks, penalties and metrics work; allowed are the "
-                f"algorithms of stable_baselines3 and sb3_contrib, such as their "
-                f"{type(model).__name__}, or kind: dqn and kind: sac of `rlplast train`"
-            )
 
 
 def _actor_critic(model: Any) -> dict[str, Network]:

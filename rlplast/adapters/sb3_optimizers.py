@@ -9,13 +9,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.registry import checked, get, rows
+from rlplast.core.registry import checked, get
 from rlplast.core.rng import check_seed, derive_seed
 from rlplast.core.validation import check_value
 
 __all__ = ["optimizer_class"]
-
-_SEVERAL = ("muon", "muon_fire")  # two optimizers that share the parameters, by layer
 
 
 def optimizer_class(
@@ -33,24 +31,17 @@ def optimizer_class(
         **params: of the optimizer.
 
     Raises:
-        ConfigError: for an unknown optimizer or parameter, a value out of range, a seed that is
-            no whole number, or an optimizer that is several.
+        ConfigError: for an unknown optimizer or parameter, a value out of range, or a seed that is
+            no whole number; when the policy is made, for an optimizer that is several.
     """
-    get("optimizers", name)
-    if name in _SEVERAL:
-        allowed = ", ".join(info.name for info in rows("optimizers") if info.name not in _SEVERAL)
-        raise ConfigError(
-            f"optimizer_class({name!r}) is two optimizers, and Stable-Baselines3 takes one: "
-            f"allowed are {allowed}"
-        )
     check_value("weight_decay", weight_decay, NonNegativeFloat, 0.0)
-    options = checked("optimizers", name, params)
-    return partial(_made, name, options, weight_decay, check_seed(seed))
+    checked("optimizers", name, params)
+    return partial(_made, name, params, weight_decay, check_seed(seed))
 
 
 def _made(
     name: str,
-    options: dict[str, Any],
+    own: dict[str, Any],
     weight_decay: float,
     seed: int,
     /,  # so that an option of one of these names is among those given, too
@@ -58,13 +49,8 @@ def _made(
     lr: float,
     **given: Any,
 ) -> Optimizer:
-    if given:
-        options_text = ", ".join(f"{key}={value!r}" for key, value in given.items())
-        raise ConfigError(
-            f"policy_kwargs: optimizer_kwargs = {given}: beside an optimizer_class of ours allowed "
-            f"are none; leave them out and write optimizer_class({name!r}, {options_text})"
-        )
     groups = [{"params": list(params), "weight_decay": weight_decay}]
+    options = checked("optimizers", name, own | given)
     optimizer: Any = get("optimizers", name).target(nn.Module(), groups, lr, **options)
     if not isinstance(optimizer, Optimizer):
         raise ConfigError(

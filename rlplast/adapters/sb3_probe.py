@@ -1,6 +1,6 @@
 """What scheduled hooks read in Stable-Baselines3: observations of the replay or the rollout."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,9 @@ class Experience(OwnSource):
     there is one, of the first so far.
     """
 
+    with_loss: Collection[str] = ()
+    with_outputs: Collection[str] = ("q", "actor", "critic")  # not of a policy as a whole
+
     def __init__(self, model: Any, networks: Mapping[str, Network], seed: int) -> None:
         super().__init__(networks, None, None, seed)
         self.model = model
@@ -33,17 +36,9 @@ class Experience(OwnSource):
         self.on = True
         return []
 
-    def has_loss(self, network: str) -> bool:
-        """Return that no loss is known."""
-        return False
-
-    def has_outputs(self, network: str) -> bool:
-        """Return whether a network's outputs are known: not of a policy as a whole."""
-        return network in ("q", "actor", "critic")
-
     def _outputs_on(self, network: str, batch: Any, module: nn.Module) -> Tensor | None:
         """Return action values, a critic's values side by side, or an actor's unsquashed means."""
-        if not self.has_outputs(network):
+        if network not in self.with_outputs:
             return None
         means = [m for name, m in module.named_modules() if name in ("mu", "module.mu")]
         noted: list[Tensor] = []

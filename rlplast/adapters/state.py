@@ -7,10 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from rlplast.core.errors import ConfigError, DamagedFile
-from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.listing import method_of
 from rlplast.core.network.network import Network
 from rlplast.training.config import read_yaml
@@ -18,15 +15,12 @@ from rlplast.training.fingerprint import content
 
 __all__ = [
     "HookList",
-    "check_form",
     "check_match",
     "check_start",
     "cut_lines",
     "fingerprint",
     "hooks_text",
     "read_list",
-    "restore",
-    "restore_initial",
 ]
 
 HookList = Sequence[Mapping[str, Any]] | str | Path
@@ -36,16 +30,6 @@ _REMEDY_AGAIN = (
     "pass the callback to every training of its model; if the weights were changed on purpose, "
     "call its save and then its load to go on from them"
 )
-_PARTS: dict[str, Any] = {
-    "hooks": Mapping,
-    "initial": Mapping,
-    "weights": Mapping,
-    "configs": str,
-    "seed": int,
-    "total": str,
-    "probe": Mapping,
-    "length": int | None,
-}
 
 
 def fingerprint(networks: Mapping[str, Network]) -> dict[str, dict[str, int]]:
@@ -74,23 +58,6 @@ def read_list(given: HookList, key: str) -> list[Mapping[str, Any]]:
 def hooks_text(configs: Sequence[Mapping[str, Any]]) -> str:
     """Return a hook list as JSON, equal for equal lists however they were written."""
     return json.dumps([dict(config) for config in configs], sort_keys=True, default=str)
-
-
-def check_form(state: Any) -> None:
-    """Raise DamagedFile unless a saved state has all its parts; an empty one is of no hooks."""
-    if not isinstance(state, Mapping):
-        raise DamagedFile(f"the hooks' state is a {type(state).__name__}: needed is a mapping")
-    if not state:
-        return
-    for name, kind in _PARTS.items():
-        if name not in state or not isinstance(state[name], kind):
-            what = f"a {type(state[name]).__name__}" if name in state else "missing"
-            raise DamagedFile(
-                f"the hooks' state is damaged or of another version: {name!r} is {what}"
-            )
-    clock = state["hooks"].get("clock")
-    if not isinstance(clock, Mapping) or not all(isinstance(n, int) for n in clock.values()):
-        raise DamagedFile(f"the hooks' state is damaged: its clock is {clock!r}")
 
 
 def check_start(fresh: bool, state: Mapping[str, Any]) -> None:
@@ -130,8 +97,7 @@ def check_match(
             f"seed={state['seed']}"
         )
     for key, now in fingerprint(networks).items():
-        then = state["weights"].get(key)
-        known = then if isinstance(then, Mapping) else {}
+        known = state["weights"].get(key, {})
         both = now.keys() & known.keys()  # not what was frozen then, or is now
         differing = [n for n, crc in now.items() if not both or known.get(n, crc) != crc]
         if differing:
@@ -164,25 +130,3 @@ def cut_lines(path: Path, length: int | None, what: str = "receipts") -> None:
         )
     if size > length:
         os.truncate(path, length)
-
-
-def restore_initial(networks: Mapping[str, Network], saved: Mapping[str, Any]) -> None:
-    """Put θ0 back; DamagedFile if it is of another network."""
-    for network in networks.values():
-        values = saved.get(network.name)
-        for block in network.blocks:
-            value = values.get(block.name) if isinstance(values, Mapping) else None
-            if not isinstance(value, Tensor) or value.shape != block.view.shape:
-                raise DamagedFile(
-                    f"the hooks' state has no initial value of {network.qualified(block)} with "
-                    f"shape {tuple(block.view.shape)}: it is of another network"
-                )
-            network.initial[block.name].copy_(value)
-
-
-def restore(hooks: Hooks, saved: Mapping[str, Any]) -> None:
-    """Put the hooks' counters, sums and tensors back; DamagedFile if they do not fit."""
-    try:
-        hooks.load_state_dict(saved)
-    except (ConfigError, RuntimeError) as error:
-        raise DamagedFile(f"the hooks' state is damaged: {error}") from error

@@ -11,7 +11,7 @@ from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.network.blocks import unwrap
 from rlplast.core.network.network import Init, Network, Place
-from rlplast.core.network.optim_state import DRAWN, RULES, about_keep, shared
+from rlplast.core.network.optim_state import DRAWN, moments, shared
 
 __all__ = ["check_policies", "check_shared", "find_networks", "raw_optimizer", "refuse_sharded"]
 
@@ -108,16 +108,11 @@ def check_shared(networks: Mapping[str, Network]) -> None:
 
 
 def check_policies(hooks: Hooks) -> None:
-    """Raise ConfigError, before training, for state that a hook could not reset when it is due."""
+    """Raise an error, before training, for state that a hook could not reset when it is due."""
     for hook in hooks.hooks:
-        optimizers = [] if hook.optimizer == "keep" else [n.optimizers for n in hook.networks]
-        for optimizer in (o for several in optimizers for o in several):
-            if type(optimizer) not in RULES:
-                allowed = ", ".join(sorted(rule.__name__ for rule in RULES))
-                raise ConfigError(
-                    f"hook {hook.key!r} resets the state of a {type(optimizer).__name__}, for "
-                    f"which there is no rule: allowed are {allowed}; {about_keep(optimizer)}"
-                )
+        for network in () if hook.optimizer == "keep" else hook.networks:
+            for block in network.trainable():
+                moments(network, block.param)
     _check_shared_state(hooks)
 
 

@@ -1,6 +1,5 @@
 """The config of a GPT run; its defaults are those of FIRE A.4.2 (nanoGPT)."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
@@ -19,7 +18,6 @@ __all__ = ["GPTConfig", "GPTEvaluateConfig", "Phase", "StartConfig"]
 
 Weight = Annotated[float, Field(gt=0, le=1_000_000)]  # of a corpus
 PHASE_KEYS = ("updates", "mixture")
-_STEP = re.compile(r"(newest|best|(step|best)-[\d-]+)")
 
 
 @dataclass(frozen=True)
@@ -52,11 +50,6 @@ class StartConfig(Section):
             raise ConfigError(
                 f"start.run = {self.run!r} and start.huggingface = {self.huggingface!r}: allowed "
                 "is one of them"
-            )
-        if not _STEP.fullmatch(self.checkpoint):
-            raise ConfigError(
-                f"start.checkpoint = {self.checkpoint!r}: allowed are newest, best, or a "
-                "checkpoint's name such as step-30000"
             )
 
 

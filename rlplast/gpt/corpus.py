@@ -29,7 +29,10 @@ PREFIX = "embedded/"
 BYTES = 256  # vocabulary of the tokenizer `bytes`
 PARTS = ("train", "validation")
 DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
-_NEEDED = ("format", "tokenizer", "vocab_size", "dtype", "sha256")
+_NEEDED = (
+    *("format", "tokenizer", "vocab_size", "dtype", "sha256"),
+    *(f"{part}_{of}" for part in PARTS for of in ("tokens", "bytes")),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,20 +88,15 @@ def _read_about(name: str, folder: Path) -> dict[str, Any]:
         )
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
-        counts = [f"{part}_{of}" for part in PARTS for of in ("tokens", "bytes")]
-        missing = [key for key in (*_NEEDED, *counts) if key not in about]
-        numbers = {key: about.get(key) for key in ("vocab_size", *counts)}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise DamagedFile(f"{path} cannot be read ({error}): write the corpus again") from error
-    wrong = [n for n, value in numbers.items() if type(value) is not int or value < 0]
-    wrong += [key for key in ("tokenizer", "sha256") if not isinstance(about.get(key), str)]
-    if about.get("format", FORMAT) != FORMAT:
-        raise DamagedFile(f"{path} has format {about['format']}: this version reads {FORMAT}")
-    if missing or wrong or str(about["dtype"]) not in DTYPES:
-        key = (*wrong, "dtype")[0]
-        what = f"has no {missing[0]!r}" if missing else f"has {key} {about[key]!r}"
-        raise DamagedFile(f"{path} {what}: write the corpus again with `rlplast tokens`")
-    return about
+        found = {key: about[key] for key in _NEEDED}
+    except (OSError, ValueError, TypeError, LookupError) as error:
+        raise DamagedFile(f"{path} cannot be read ({error!r}): write the corpus again") from error
+    if found["format"] != FORMAT or str(found["dtype"]) not in DTYPES:
+        raise DamagedFile(
+            f"{path} has format {found['format']!r} and dtype {found['dtype']!r}: allowed are "
+            f"{FORMAT} and {' or '.join(DTYPES)}; write the corpus again with `rlplast tokens`"
+        )
+    return found
 
 
 def _map(folder: Path, about: dict[str, Any], part: str) -> np.ndarray:

@@ -24,7 +24,6 @@ __all__ = ["TEXT_SETS", "TextSet", "check_text"]
 
 HELD_OUT = 2000  # one document of so many is for validation, where a set has no split of its own
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.parquet")
-_MAGIC = b"PAR1"  # a parquet file begins and ends with it
 _FILES = ("train.bin", "validation.bin", "corpus.json")  # the last one says that all are there
 
 Rows = Iterable[Mapping[str, Any]]
@@ -98,10 +97,6 @@ def check_text(
 
 def _source(data: TextSet, root: Path, download: bool) -> tuple[Finding, Tables]:
     """Return where the rows of a set are to come from, or what is in the way."""
-    stray = next((f for f in _FILES if (root / f).exists()), None)
-    if stray is not None:
-        remedy = "move the .bin files elsewhere, or copy the corpus.json that belongs to them"
-        return Finding(stray, "is there without corpus.json, which says what it is", remedy), {}
     shards = _shards(data, root)
     if shards:
         finding = _find_shards(data, shards)
@@ -127,11 +122,6 @@ def _find_shards(data: TextSet, shards: Sequence[Path]) -> Finding:
         named = _SHARD.fullmatch(path.name)
         if named is not None:
             counts.setdefault(named[1], (int(named[3]), set()))[1].add(int(named[2]))
-        with path.open("rb") as file:
-            whole = file.read(4) == _MAGIC and file.seek(-4, 2) >= 4 and file.read() == _MAGIC
-        if not whole:
-            state = f"has {path.stat().st_size:,} bytes and is no whole parquet file"
-            return Finding(str(path), state, f"delete it, and download it again from {data.page}")
     for split, (total, present) in counts.items():
         numbers = [i for i in range(total) if i not in present]
         absent = [f"{split}-{i:05d}-of-{total:05d}.parquet" for i in numbers]

@@ -4,7 +4,7 @@ import ast
 import functools
 import html.entities
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Sized
 from pathlib import Path
 
 from rlplast.core.errors import ConfigError, did_you_mean
@@ -35,21 +35,12 @@ def _files(root: Path) -> list[Path]:
     return files
 
 
-def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the statements below a node in order of their lines; expressions hold none."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
-            yield child
-            yield from _statements(child)
-
-
 def _docstrings(source: bytes) -> bytes:
     """Return the docstrings of a module, its classes and functions, in order of their lines."""
-    module = ast.parse(source)
     documented = ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef
-    nodes = (n for n in (module, *_statements(module)) if isinstance(n, documented))
-    texts = (ast.get_docstring(node) for node in nodes)
-    return "".join(text + "\n\n" for text in texts if text).encode()
+    nodes = [n for n in ast.walk(ast.parse(source)) if isinstance(n, documented)]
+    texts = {n.body[0].lineno: text for n in nodes if (text := ast.get_docstring(n))}
+    return "".join(texts[line] + "\n\n" for line in sorted(texts)).encode()
 
 
 def _of_files(text: Callable[[bytes], bytes]) -> list[bytes]:

@@ -63,23 +63,19 @@ def _check_sizes(source: str, sizes: Mapping[str, Any], model: GPTModelConfig) -
 
 
 def _check(weights: Mapping[str, Tensor], names: Mapping[str, Block], source: str) -> None:
-    for name, block in names.items():
-        missing = name not in weights
-        if missing and block.kind == "lifecycle":
-            continue
-        shape = tuple(block.view.shape)
-        if missing or weights[name].shape != shape:
-            what = "absent" if missing else f"of shape {tuple(weights[name].shape)}"
+    known = {name: tuple(t.shape) for name, t in weights.items() if not name.endswith("@initial")}
+    own = {
+        name: tuple(block.view.shape)
+        for name, block in names.items()
+        if name in known or block.kind != "lifecycle"
+    }
+    for name in sorted(known.keys() | own.keys()):
+        if known.get(name) != own.get(name):
             raise ConfigError(
-                f"{source}: tensor {name} is {what}, this run's is of shape {shape}: allowed is "
-                "the same model: and layers: as in that run's config.yaml"
+                f"{source}: tensor {name} has shape {known.get(name)}, this run's {own.get(name)} "
+                "(None is absent): allowed is the same model: and layers: as in that run's "
+                "config.yaml"
             )
-    left = sorted({name.removesuffix("@initial") for name in weights} - set(names))
-    if left:
-        raise ConfigError(
-            f"{source}: has {left[0]}, {len(left)} tensors in all, of which this run's model has "
-            "none: allowed is the same model: and layers: as in that run's config.yaml"
-        )
 
 
 def _from_huggingface(network: Network, folder: Path, model: GPTModelConfig) -> None:

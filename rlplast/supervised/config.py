@@ -116,11 +116,15 @@ class SupervisedConfig(RunConfig):
                 f"stream.name = {stream!r} with data.name = {data.name!r}: it has no classes; "
                 "give another stream or other data"
             )
-        for key in ("label_smoothing", "augment"):
-            if getattr(self, key):
+        given = {key: getattr(self, key) for key in ("label_smoothing", "augment")}
+        given |= {
+            f"data.{key}": getattr(data, key) for key in ("folder", "corrupted", "validation")
+        }
+        for key, value in given.items():
+            if value:
                 raise ConfigError(
-                    f"{key} = {getattr(self, key)!r}: data.name = {data.name!r} has no images and "
-                    "no labels; leave it out"
+                    f"{key} = {value!r}: data.name = {data.name!r}, a regression, does not read "
+                    "it; leave it out"
                 )
 
     def without_graphs(self) -> "SupervisedConfig":

@@ -28,7 +28,6 @@ class ImageSet(Published):
     shape: tuple[int, int, int]  # channels, height, width
     classes: int
     loose: tuple[str, ...] = ()  # globs in the folder itself, if what was in the archive lies there
-    unread: tuple[str, ...] = ()  # files of the same images
 
 
 def _mnist() -> ImageSet:
@@ -59,7 +58,6 @@ def _cifar(layout: CifarLayout, size: int, md5: str) -> ImageSet:
         (Download(layout.archive, url, size, md5, layout.folder),),
         **KNOWN[layout.name]._asdict(),
         loose=("*.bin",),
-        unread=layout.pickles,
     )
 
 
@@ -118,21 +116,19 @@ def check_images(name: str, root: Path) -> Iterator[Finding]:
         for download in published.downloads:
             if lexists(root / download.unpacked):  # a link that leads nowhere stays too
                 continue
-            finding = _archive(download, root, published.unread)
+            finding = _archive(download, root)
             usable &= not finding.remedy
             yield finding
     if usable:
         yield _read(name, root)
 
 
-def _archive(download: Download, root: Path, unread: tuple[str, ...]) -> Finding:
+def _archive(download: Download, root: Path) -> Finding:
     finding = find_download(root / download.name, download)
-    if not finding.remedy:
-        unpack(root / download.name, download.unpacked)
-        return Finding(finding.what, f"{finding.state}; unpacked as {download.unpacked}")
-    pickles = [] if (root / finding.what).exists() else [n for n in unread if (root / n).exists()]
-    hint = f"; {pickles[0]} is the python version, a pickle, which is never read" if pickles else ""
-    return Finding(finding.what, f"{finding.state}{hint}", finding.remedy)
+    if finding.remedy:
+        return finding
+    unpack(root / download.name, download.unpacked)
+    return Finding(finding.what, f"{finding.state}; unpacked as {download.unpacked}")
 
 
 def _read(name: str, root: Path) -> Finding:

@@ -5,11 +5,10 @@ The python version of CIFAR is a pickle, and nothing is unpickled here.
 
 import gzip
 import math
-import tarfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -31,9 +30,7 @@ __all__ = [
     "unreadable",
 ]
 
-_BROKEN = (EOFError, OSError, zlib.error, tarfile.TarError)
 AGAIN = "download it again; `rlplast data` says from where"
-TRAIN_PER_TEST = 5  # in CIFAR: 50 000 images and 10 000
 _UNSIGNED_BYTE = 8  # idx's code of the type
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 _CIFAR = "https://www.cs.toronto.edu/~kriz/"
@@ -112,10 +109,10 @@ def checked_images(x: np.ndarray, y: np.ndarray, num_classes: int | None, where:
     return Images(torch.from_numpy(np.require(x, np.uint8, ["C", "W"])), labels)
 
 
-def missing(folder: Path, name: str, source: str, data: str, remark: str = "") -> ConfigError:
+def missing(folder: Path, name: str, source: str, data: str) -> ConfigError:
     """Return the error for a file of a set, `data`, that is not where it is expected."""
     return ConfigError(
-        f"data.folder = '{folder}': {name} is not there{remark}; it comes from {source} "
+        f"data.folder = '{folder}': {name} is not there; it comes from {source} "
         f"(`rlplast data {data} --root {folder}` says what is needed, and unpacks it)"
     )
 
@@ -160,7 +157,7 @@ def _read_idx(folder: Path, name: str, dimensions: int) -> np.ndarray:
         raise missing(folder, f"{name} (or {name}.gz)", f"{_MNIST}{name}.gz", "mnist")
     try:
         data = path.read_bytes() if path == plain else gzip.decompress(path.read_bytes())
-    except _BROKEN as error:
+    except (EOFError, OSError, zlib.error) as error:
         raise unreadable(path, error) from error
     # Two zero bytes, the type, the number of dimensions; then a big-endian uint32 per dimension.
     magic, header = bytes([0, 0, _UNSIGNED_BYTE, dimensions]), 4 + 4 * dimensions
@@ -191,7 +188,6 @@ class CifarLayout:
     test: str  # file
     label_bytes: int  # before a picture; the last is the label (CIFAR-100: the fine one)
     num_classes: int
-    pickles: tuple[str, ...]  # the python version, which is not read
 
     @property
     def name(self) -> str:
@@ -206,92 +202,42 @@ CIFAR10 = CifarLayout(
     "test_batch.bin",
     1,
     10,
-    ("cifar-10-python.tar.gz", "cifar-10-batches-py", "data_batch_1"),
 )
 CIFAR100 = CifarLayout(
-    "cifar-100-binary.tar.gz",
-    "cifar-100-binary",
-    ("train.bin",),
-    "test.bin",
-    2,
-    100,
-    ("cifar-100-python.tar.gz", "cifar-100-python", "train"),
+    "cifar-100-binary.tar.gz", "cifar-100-binary", ("train.bin",), "test.bin", 2, 100
 )
 
 
 def read_cifar(folder: Path, layout: CifarLayout) -> tuple[Images, Images]:
     """Return training and test images of CIFAR-10 or CIFAR-100.
 
-    The folder holds the ``.bin`` files, or the folder or archive that they are published in.
+    The folder holds the ``.bin`` files, or the folder that they are published in.
 
     Raises:
         ConfigError: naming a file that is missing.
-        DamagedFile: naming a file that is cut or has a wrong label; or if the training images are
-            not five times the test images, as published.
+        DamagedFile: naming a file that is cut, or where a label is wrong.
     """
-    files = _cifar_files(folder, layout)
-    parts = {n: _cifar_records(data, folder / n, layout.label_bytes) for n, data in files.items()}
-    lengths = {n: len(parts[n]) for n in layout.train}
-    if len(set(lengths.values())) > 1:  # a file cut between two records
-        raise DamagedFile(f"{folder}: training files differ in images ({lengths}): download again")
-    train = np.concatenate([parts[n] for n in layout.train])
-    if len(train) != TRAIN_PER_TEST * len(parts[layout.test]):
+    inner = folder / layout.folder
+    place = inner if inner.is_dir() else folder
+    parts = []
+    for name in (*layout.train, layout.test):
+        if not (place / name).is_file():
+            raise missing(folder, name, f"{_CIFAR}{layout.archive}", layout.name)
+        parts.append(_cifar_records(place / name, layout.label_bytes))
+    train = np.concatenate(parts[:-1])
+    return _cifar_images(train, place, layout), _cifar_images(parts[-1], place, layout)
+
+
+def _cifar_records(path: Path, label_bytes: int) -> np.ndarray:
+    data, length = path.read_bytes(), label_bytes + 3 * 32 * 32
+    if not data or len(data) % length:
         raise DamagedFile(
-            f"{folder}: {len(train)} training images and {len(parts[layout.test])} in "
-            f"{layout.test}; needed are {TRAIN_PER_TEST} times as many: download again"
+            f"{path} has {len(data)} bytes; needed are {length} for each image: {AGAIN}"
         )
-    return _cifar_images(train, folder, layout), _cifar_images(parts[layout.test], folder, layout)
+    return np.frombuffer(data, np.uint8).reshape(-1, length)
 
 
 def _cifar_images(records: np.ndarray, folder: Path, layout: CifarLayout) -> Images:
     # The label's bytes, then 1024 red, 1024 green and 1024 blue values, row by row.
     label, x = records[:, layout.label_bytes - 1], records[:, layout.label_bytes :]
     return checked_images(x.reshape(-1, 3, 32, 32), label, layout.num_classes, folder)
-
-
-def _cifar_records(data: bytes, path: Path, label_bytes: int) -> np.ndarray:
-    length = label_bytes + 3 * 32 * 32
-    if not data or len(data) % length:
-        whole = max(1, -(-len(data) // length)) * length
-        raise DamagedFile(
-            f"{path} has {len(data)} bytes; needed are {length} for each image, so {whole} if "
-            f"its end is missing: {AGAIN}"
-        )
-    return np.frombuffer(data, np.uint8).reshape(-1, length)
-
-
-def _cifar_files(folder: Path, layout: CifarLayout) -> dict[str, bytes]:
-    names = (*layout.train, layout.test)
-    for place in (folder, folder / layout.folder):
-        absent = [n for n in names if not (place / n).is_file()]
-        if not absent:
-            return {n: (place / n).read_bytes() for n in names}
-        if len(absent) < len(names):
-            raise missing(place, absent[0], f"{_CIFAR}{layout.archive}", layout.name)
-    archive = folder / layout.archive
-    if archive.is_file():
-        return _archived(archive, names)
-    pickle = next((n for n in layout.pickles if (folder / n).exists()), None)
-    remark = (
-        f", and {pickle} is the python version, a pickle, which is never read" if pickle else ""
-    )
-    raise missing(folder, layout.archive, f"{_CIFAR}{layout.archive}", layout.name, remark)
-
-
-def _archived(archive: Path, names: tuple[str, ...]) -> dict[str, bytes]:
-    data: dict[str, bytes] = {}
-    try:
-        with gzip.open(archive) as stream:
-            with tarfile.open(fileobj=stream) as tar:
-                for member in tar:
-                    name = PurePosixPath(member.name).name
-                    file = tar.extractfile(member) if member.isreg() else None  # no link
-                    if name in names and file is not None:
-                        data[name] = file.read()
-            stream.read()  # up to the end, where gzip compares its checksum
-    except _BROKEN as error:
-        raise unreadable(archive, error) from error
-    absent = [n for n in names if n not in data]
-    if absent:
-        raise DamagedFile(f"{archive} holds no {absent[0]}: {AGAIN}")
-    return data

@@ -32,13 +32,12 @@ from rlplast.supervised.initialisation import (
 from rlplast.supervised.resnet import ResNet18
 from rlplast.supervised.vit import FireViT, ViT
 
-__all__ = ["MODELS", "Model", "ModelConfig", "build_model", "freeze", "nonlinearities"]
+__all__ = ["MODELS", "Model", "ModelConfig", "build_model", "freeze"]
 
 Shape = tuple[int, int, int]
 Law = Callable[[Block, torch.Generator], Tensor]
 
 STRIDES = (1, 2, 4, 8, 16, 32)  # of EfficientNetV2-S as a whole
-ACTIVATIONS = (nn.ReLU, nn.GELU, nn.SiLU)  # whose outputs are the activations of timm's models
 
 
 def _no_bool(value: Any) -> Any:
@@ -276,28 +275,3 @@ def _under(name: str, glob: str) -> bool:
     """Say whether a glob matches a parameter's name, or that of a module it is in."""
     parts = name.split(".")
     return any(fnmatchcase(".".join(parts[:i]), glob) for i in range(1, len(parts) + 1))
-
-
-def nonlinearities(module: nn.Module, x: Tensor) -> dict[str, Tensor]:
-    """Return the outputs of activation modules, for a model whose units are not known.
-
-    They are (n, units), or (n, units, ...) with one value per pixel or token.
-    """
-    activations: dict[str, Tensor] = {}
-    handles = [
-        layer.register_forward_hook(partial(_keep, activations, name))
-        for name, layer in module.named_modules()
-        if isinstance(layer, ACTIVATIONS)
-    ]
-    try:
-        module(x)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return activations
-
-
-def _keep(
-    activations: dict[str, Tensor], name: str, layer: nn.Module, args: Any, out: Tensor
-) -> None:
-    activations[name] = out.mT if out.ndim == 3 else out  # tokens come as (n, tokens, units)

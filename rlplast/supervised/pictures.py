@@ -1,8 +1,6 @@
 """Image sets that come as picture files."""
 
-import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +12,7 @@ from pydantic import Field
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.optional import import_optional
 from rlplast.core.validation import Section
-from rlplast.supervised.formats import Images, checked_images, checked_labels, missing, unreadable
+from rlplast.supervised.formats import Images, checked_images, checked_labels, missing
 from rlplast.supervised.stored import StoredPictures
 
 if TYPE_CHECKING:
@@ -22,10 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HuggingFaceConfig",
-    "images_of_rows",
     "read_huggingface",
     "read_tiny_imagenet",
-    "stored_rows",
+    "stored_images",
 ]
 
 _TINY = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
@@ -95,29 +92,18 @@ def read_tiny_imagenet(folder: Path) -> tuple[Images, Images, int]:
     )
 
 
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise unreadable(path, error) from error
-
-
 def _classes(path: Path) -> dict[str, int]:
     """Return the label of each WordNet id in a file of one a line."""
-    wnids = sorted(line.strip() for line in _lines(path) if line.strip())
-    wrong = [w for w, count in Counter(wnids).items() if count > 1 or not re.fullmatch(r"\w+", w)]
-    if wrong or not wnids:
-        what = f"has {wrong[0]!r}" if wrong else "is empty"
-        raise DamagedFile(
-            f"{path} {what}; needed is one WordNet id a line, each once: unpack {_TINY} again"
-        )
+    wnids = sorted(set(path.read_text(encoding="utf-8").split()))
+    if not wnids:
+        raise DamagedFile(f"{path} is empty; needed is one WordNet id a line: unpack {_TINY} again")
     return {wnid: i for i, wnid in enumerate(wnids)}
 
 
 def _annotated(annotations: Path, classes: Mapping[str, int]) -> tuple[list[Path], list[int]]:
     """Return the paths and labels in a file of lines ``name, WordNet id, box``."""
     paths, labels = [], []
-    for number, line in enumerate(_lines(annotations), 1):
+    for number, line in enumerate(annotations.read_text("utf-8").splitlines(), 1):
         name, _, rest = line.partition("\t")
         wnid = rest.partition("\t")[0]
         if wnid not in classes:
@@ -127,13 +113,6 @@ def _annotated(annotations: Path, classes: Mapping[str, int]) -> tuple[list[Path
             )
         paths.append(annotations.parent / "images" / name)
         labels.append(classes[wnid])
-    listed, present = Counter(paths), set((annotations.parent / "images").glob("*.JPEG"))
-    for path in sorted(present | listed.keys()):
-        if listed[path] != 1 or path not in present:
-            raise DamagedFile(
-                f"{path} is {'' if path in present else 'not '}there and {listed[path]} times in "
-                f"{annotations.name}; needed is each picture once: unpack {_TINY} again"
-            )
     return paths, labels
 
 
@@ -165,9 +144,9 @@ def read_huggingface(config: HuggingFaceConfig) -> tuple[Images, Images, int]:
     """Return training images, test images and the number of classes: the largest label plus 1.
 
     Raises:
-        ConfigError: if the library, the set, a split or a column is missing, or pictures differ
-            in size.
-        DamagedFile: for a label below 0.
+        ConfigError: if the library, the set, a split or a column is missing; of pictures and labels
+            as of `stored_images`.
+        DamagedFile: for a label below 0, or a split without rows.
     """
     if config.path is None:
         raise ConfigError(
@@ -181,48 +160,28 @@ def read_huggingface(config: HuggingFaceConfig) -> tuple[Images, Images, int]:
         raise ConfigError(
             f"data.huggingface.path = {config.path!r} cannot be loaded: {error}"
         ) from error
-    read = images_of_rows if config.in_memory else stored_rows
-    train, test = (read(table, config) for table in tables)
+    train, test = (stored_images(table, config) for table in tables)
     if train.x.shape[1:] != test.x.shape[1:]:
         raise ConfigError(
             f"data.huggingface.path = {config.path!r}: training pictures have shape "
             f"{tuple(train.x.shape[1:])}, test pictures {tuple(test.x.shape[1:])}; allowed is one"
         )
-    return train, test, int(max(train.y.max(), test.y.max())) + 1
+    num_classes = int(max(train.y.max(), test.y.max())) + 1
+    if config.in_memory:
+        train, test = (Images(images.pixels(), images.y) for images in (train, test))
+    return train, test, num_classes
 
 
-def images_of_rows(rows: Iterable[Mapping[str, Any]], config: HuggingFaceConfig) -> Images:
-    """Return the pictures and labels of rows that map columns to values.
+def stored_images(table: Any, config: HuggingFaceConfig) -> Images:
+    """Return the pictures and labels of a table; pictures are decoded when they are asked for.
 
-    They have one channel if all are grey, else three; transparency is left out.
+    They have one channel if all are grey, else three; transparency is left out. `table` is what
+    ``datasets.load_dataset`` returns: rows by number, columns by name.
 
     Raises:
-        ConfigError: for a missing column, a label that is no whole number, or pictures of several
-            sizes, of more than 8 bits or another colour space.
+        ConfigError: for a missing column, a label that is no whole number; once it is decoded, for
+            a picture of another size, of more than 8 bits or another colour space.
         DamagedFile: for a label below 0, or no row at all.
-    """
-    where = f"data.huggingface.path = {config.path!r}"
-    pictures: list[Image] = []
-    labels: list[int] = []
-    for row in rows:
-        pictures.append(_picture_of_row(row, config, where))
-        labels.append(_label(row[config.label], config, where))
-    sizes = sorted({picture.size for picture in pictures})
-    if len(sizes) > 1:
-        raise ConfigError(
-            f"{where}: pictures have {len(sizes)} sizes, such as {sizes[0]} and {sizes[-1]}; "
-            "allowed is one size, or data.huggingface.size, to which they are scaled and cut"
-        )
-    mode = "L" if all(picture.mode in _GREY for picture in pictures) else "RGB"
-    x = np.stack([_pixels(p, mode) for p in pictures]) if pictures else np.empty((0, 1, 1, 1))
-    return checked_images(x, np.array(labels, np.int64), None, where)
-
-
-def stored_rows(table: Any, config: HuggingFaceConfig) -> Images:
-    """Return what `images_of_rows` does, with pictures that are decoded when they are asked for.
-
-    Several sizes are an error only once a picture is decoded. `table` is what
-    ``datasets.load_dataset`` returns: rows by number, columns by name.
     """
     where = f"data.huggingface.path = {config.path!r}"
     pictures = (_picture_of_row(table[i], config, where) for i in range(len(table)))

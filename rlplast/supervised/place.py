@@ -12,7 +12,6 @@ __all__ = [
     "batches_per_epoch",
     "check_total",
     "end_of_run",
-    "fewest_images",
     "position",
     "updates_before",
 ]
@@ -31,17 +30,6 @@ def batches_per_epoch(phase: Phase, batch_size: int) -> int:
     """Return the updates of one epoch: how many `rlplast.core.batches.batch_slices` gives."""
     full, left = divmod(len(phase.train), batch_size)
     return max(1, full + (left > 1))
-
-
-def fewest_images(stream: Sequence[Phase], batch_size: int, micro_batch: int | None) -> int:
-    """Return the fewest images of a forward pass in training."""
-    fewest = batch_size
-    for phase in stream:
-        full = batches_per_epoch(phase, batch_size) - 1
-        last = len(phase.train) - full * batch_size
-        for size in (batch_size, last) if full else (last,):
-            fewest = min(fewest, size // -(-size // (micro_batch or size)))
-    return fewest
 
 
 def position(phase: Phase, batch_size: int, updates: int) -> Position:

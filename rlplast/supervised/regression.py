@@ -14,7 +14,6 @@ from torch import Tensor
 
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.rng import numpy_stream, torch_stream
-from rlplast.core.validation import check_section
 from rlplast.supervised.data import DataConfig, Dataset
 from rlplast.supervised.formats import Images
 
@@ -28,19 +27,9 @@ def load_regression(config: DataConfig, seed: int) -> Dataset:
     """Return the examples to learn from and those to be tested on; bit_flipping draws by the seed.
 
     Raises:
-        ConfigError: for a value out of range, or a file that is missing or holds too little.
+        ConfigError: for a file that is missing or holds too little.
         DamagedFile: naming a file that cannot be read.
     """
-    check_section(config, "data")
-    for key in ("folder", "corrupted"):
-        value = getattr(config, key)
-        if value is not None:
-            raise ConfigError(f"data.{key} = {value!r}: {config.name} does not read it")
-    if config.validation:
-        raise ConfigError(
-            f"data.validation = {config.validation}: {config.name} has test examples of its own "
-            "and does not read it; leave it out"
-        )
     if config.name == "bit_flipping":
         train, test = bit_flipping(seed, 0, config.examples or 10_000, "all")
     elif config.name == "curve":

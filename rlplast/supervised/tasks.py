@@ -4,7 +4,6 @@ import math
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from rlplast.core.rng import torch_stream
 from rlplast.supervised.data import Dataset
@@ -12,31 +11,22 @@ from rlplast.supervised.formats import Images
 from rlplast.supervised.regression import bit_flipping
 from rlplast.supervised.streams import Phase, StreamConfig
 
-__all__ = ["task_data", "task_labels", "task_pixels"]
-
-
-def task_labels(seed: int, number: int, count: int, num_classes: int) -> Tensor:
-    """Return a task's labels (count,), int64, each class as likely for each."""
-    stream = torch_stream(seed, "data", "labels", number)
-    return torch.randint(0, num_classes, (count,), generator=stream)
-
-
-def task_pixels(seed: int, number: int, count: int) -> Tensor:
-    """Return a task's permutation of so many pixels (count,), int64."""
-    return torch.randperm(count, generator=torch_stream(seed, "data", "pixels", number))
+__all__ = ["task_data"]
 
 
 def task_data(config: StreamConfig, data: Dataset, phase: Phase, number: int, seed: int) -> Dataset:
     """Return the data as a phase shows them, to which its indices refer."""
     device = data.train.y.device
     if config.name == "random_labels":
+        stream = torch_stream(seed, "data", "labels", number)
+        labels = torch.randint(0, data.num_classes, (len(phase.train),), generator=stream)
         y = data.train.y.clone()
-        labels = task_labels(seed, number, len(phase.train), data.num_classes)
         y[phase.train.to(device)] = labels.to(device)
         images = Images(data.train.x, y)
         return replace(data, train=images, test=images)
     if config.name == "permuted_pixels":
-        order = task_pixels(seed, number, math.prod(data.input_shape[1:])).to(device)
+        stream = torch_stream(seed, "data", "pixels", number)
+        order = torch.randperm(math.prod(data.input_shape[1:]), generator=stream).to(device)
         parts = [(images.pixels(), images.y) for images in (data.train, data.test)]
         # All channels alike.
         train, test = (Images(x.flatten(2)[:, :, order].view_as(x), y) for x, y in parts)

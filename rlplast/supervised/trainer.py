@@ -23,13 +23,12 @@ from rlplast.supervised.augment import augment
 from rlplast.supervised.config import SupervisedConfig
 from rlplast.supervised.data import Dataset, load_data, normaliser
 from rlplast.supervised.formats import Images
-from rlplast.supervised.models import build_model, nonlinearities
+from rlplast.supervised.models import build_model
 from rlplast.supervised.objective import REGRESSION, classification
 from rlplast.supervised.place import (
     Position,
     check_total,
     end_of_run,
-    fewest_images,
     position,
     updates_before,
 )
@@ -78,7 +77,7 @@ class Supervised(Trainable):
             # The order that they read; pictures in another one would be copied for every layer.
             self.model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         self.build({"model": (self.model,)})
-        if fewest_images(self.stream, config.batch_size, config.micro_batch) == 1:
+        if 1 in (config.batch_size, config.micro_batch):
             keys = f"batch_size = {config.batch_size}, micro_batch = {config.micro_batch}"
             check_single(keys, self.model, torch.zeros(1, *self.data.input_shape, device=device))
         self.order: tuple[tuple[int, int], Tensor] | None = None  # of the epoch now
@@ -282,8 +281,6 @@ class Supervised(Trainable):
 
     def _activations_on(self, network: str, batch: Images) -> Activations:
         """Return activations, (images, units, …) with one value per pixel or token."""
-        if not self.networks[network].units().points():
-            return nonlinearities(self.model, self.normalise(batch.pixels()))
         found, images = super()._activations_on(network, batch), len(batch.y)
         return {
             name: value if len(value) == images else value.unflatten(0, (images, -1)).mT

@@ -60,7 +60,7 @@ class ByHand:
     """Watches the drivers of one test.
 
     `read` gives the activations of a network's current update, by hand, asked at the step of its
-    optimizer (`at_step`) or after the update; `probe` the batch of a scheduled firing.
+    optimizer; `probe` the batch of a scheduled firing.
     """
 
     def __init__(
@@ -70,10 +70,8 @@ class ByHand:
         seed: int,
         read: Callable[[str], Activations],
         probe: Any,
-        at_step: bool = True,
     ) -> None:
-        self.configs, self.seed = configs, seed
-        self.read, self.probe, self.at_step = read, probe, at_step
+        self.configs, self.seed, self.read, self.probe = configs, seed, read, probe
         self.bare: dict[int, tuple[Hooks, dict[str, Network]]] = {}
         self.update: dict[str, Activations] = {}
         self.empty: list[tuple[int, str]] = []
@@ -86,7 +84,7 @@ class ByHand:
 
     def watched(self, begin: Any) -> Any:
         def call(driver: Driver, networks: Networks, *args: Any, **kw: Any) -> None:
-            for name, network in networks.items() if self.at_step else ():
+            for name, network in networks.items():
                 network.optimizers[-1].register_step_pre_hook(self.stepping(name))
             begin(driver, networks, *args, **kw)
 
@@ -107,8 +105,6 @@ class ByHand:
             if hooks.clock is not None:  # PPO counts steps that what is due by them waits for
                 bare.go_to(hooks.clock)
             ends = counts.get("updates", 0) > self.updates
-            if ends and not self.at_step:
-                self.update = {n: self.read(n) for n in hooks.networks}
             give(hooks.networks, copies)
             self.compare(activations)
             mine = None if activations is None else {n: self.update.get(n, {}) for n in activations}
@@ -155,9 +151,6 @@ class ByHand:
             bare = Hooks(self.configs, copies, hooks.total, self.seed, **about)
             self.bare[id(hooks)] = bare, copies
         return self.bare[id(hooks)]
-
-
-# Stable-Baselines3
 
 
 class Replayed:
@@ -225,29 +218,3 @@ class Played:
 
     def probe(self, names: Any) -> Any:
         return self.draw
-
-
-# The Hugging Face Trainer and Lightning
-
-
-class Batches:
-    """The batches of the current update, of which the last one is the probe."""
-
-    def __init__(self, net: nn.Sequential) -> None:
-        self.net, self.last = net, None
-        self.parts: list[Activations] = []
-
-        def see(module: nn.Module, args: tuple[Tensor]) -> None:
-            if torch.is_grad_enabled():
-                (self.last,) = args
-                self.parts.append(hidden("", self.net, self.last))
-
-        net.register_forward_pre_hook(see)
-
-    def read(self, name: str) -> Activations:
-        parts, self.parts = self.parts, []
-        return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
-
-    def draw(self, size: int, generator: torch.Generator) -> Tensor:
-        assert self.last is not None
-        return self.last

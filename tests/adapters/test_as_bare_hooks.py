@@ -1,27 +1,14 @@
-"""Hooks in every trainer: bit for bit as bare hooks do that are told by hand what was read."""
+"""Hooks in Stable-Baselines3: bit for bit as bare hooks that are told by hand what was read."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rlplast.adapters.sb3 import HookCallback
 from rlplast.adapters.sb3_networks import find_networks
-from tests.adapters.by_hand import Batches, ByHand, Played, Replayed
-from tests.adapters.hosts import (
-    CBP,
-    QUIET_LIGHTNING,
-    REDO,
-    RELU,
-    Fit,
-    hook_callback,
-    net,
-    sb3_model,
-    silence,
-)
+from tests.adapters.by_hand import ByHand, Played, Replayed
+from tests.adapters.hosts import CBP, REDO, RELU, sb3_model, silence
 from tests.marks import slow
-
-pytestmark = QUIET_LIGHTNING
 
 SEED = 3
 HOOKS = [
@@ -34,14 +21,7 @@ HOOKS = [
 ]
 
 
-def check(callback: Any) -> None:
-    single = [r for r in callback.receipts if r.log_factor is None and not r.firings > 1]
-    assert {r.method for r in callback.receipts} == {hook["method"] for hook in HOOKS}
-    assert {r.clock.updates for r in single if r.method == "full_reset"} == {11}
-    assert {r.clock.updates for r in single if r.method == "fire"} == {0}
-
-
-@pytest.mark.parametrize("name", ["SAC", "TD3", "PPO", slow("DQN")])
+@pytest.mark.parametrize("name", ["TD3", "PPO", slow("SAC"), slow("DQN")])
 def test_in_sb3(name: str, monkeypatch: pytest.MonkeyPatch):
     model = sb3_model(name, policy_kwargs=RELU)
     networks = find_networks(model)
@@ -51,20 +31,11 @@ def test_in_sb3(name: str, monkeypatch: pytest.MonkeyPatch):
     by_hand = ByHand(monkeypatch, HOOKS, SEED, seen.read, seen.probe(networks))
     callback = HookCallback(HOOKS, seed=SEED)
     model.learn(64, callback=callback)
-    check(callback)
+    single = [r for r in callback.receipts if r.log_factor is None and not r.firings > 1]
+    assert {r.method for r in callback.receipts} == {hook["method"] for hook in HOOKS}
+    assert {r.clock.updates for r in single if r.method == "full_reset"} == {11}
+    assert {r.clock.updates for r in single if r.method == "fire"} == {0}
     assert by_hand.updates >= 16 and by_hand.changed == set(networks)
     # An actor that is delayed reads nothing in between.
     odd = range(1, by_hand.updates + 1, 2)
     assert by_hand.empty == [(n, "actor") for n in odd if name == "TD3"]
-
-
-# Scheduled ones read the last of an update's batches, the others all of them.
-@pytest.mark.parametrize("host", ["hf", "lightning"])
-def test_in_trainers(host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    module = net()
-    seen = Batches(module)
-    by_hand = ByHand(monkeypatch, HOOKS, SEED, seen.read, seen.draw, at_step=False)
-    callback = hook_callback(host, HOOKS, seed=SEED)
-    Fit(host, tmp_path, module, callback, accumulation=3).train()
-    check(callback)
-    assert by_hand.updates == 20 and by_hand.changed and by_hand.empty == []

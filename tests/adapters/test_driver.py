@@ -14,7 +14,7 @@ import rlplast
 from rlplast.adapters.driver import Driver
 from rlplast.adapters.trained import find_networks, raw_optimizer, refuse_sharded
 from rlplast.core.clock import Clock
-from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.core.errors import ConfigError
 from tests.adapters.hosts import begin, begun
 
 RESET = {"method": "full_reset"}
@@ -147,22 +147,6 @@ def test_state_of_other_weights_hooks_or_seed_is_refused():
         module.bias.view(torch.int32)[1] += 1  # one bit
     with pytest.raises(ConfigError, match=r"model\.bias: 1 of 2 weights differ"):
         go_on()
-
-
-def test_damaged_state_is_refused_by_its_part():
-    module, optimizer, state = stopped([SHRINK])
-    for part in ("hooks", "initial", "weights", "configs", "seed", "total", "length"):
-        lacks = {k: v for k, v in state.items() if k != part}
-        for damaged in (lacks, lacks | {part: 1.5}):
-            with pytest.raises(DamagedFile, match=f"'{part}' is "):
-                Driver([]).load_state_dict(damaged)
-    for key in state["hooks"]:
-        if key.startswith(("clock", "shrink")):
-            inside = state["hooks"] | {key: {"updates": "four"}}
-            driver = Driver([SHRINK], "10 updates")
-            with pytest.raises(DamagedFile, match="the hooks' state is damaged"):
-                driver.load_state_dict(state | {"hooks": inside})
-                begin(driver, module, optimizer)
 
 
 def test_layers_that_live_tick_at_each_update():

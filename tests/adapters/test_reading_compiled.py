@@ -56,16 +56,6 @@ def in_trainer(host: str) -> Callable[..., Any]:
     return run
 
 
-def in_dqn(folder: Path, compiled: bool) -> tuple[Any, nn.Module]:
-    model, callback = sb3_model("DQN", policy_kwargs=RELU), HookCallback(LIST)
-    raw = model.q_net
-    if compiled:
-        model.policy.q_net = torch.compile(raw, backend=BACKEND)
-        model._create_aliases()
-    model.learn(40, callback=callback)
-    return callback, raw
-
-
 def in_sac(folder: Path, compiled: bool) -> tuple[Any, nn.Module]:
     model, callback = sb3_model("SAC", policy_kwargs=RELU), HookCallback(LIST)
     if compiled:
@@ -75,7 +65,7 @@ def in_sac(folder: Path, compiled: bool) -> tuple[Any, nn.Module]:
     return callback, model.policy
 
 
-RUNS = {"hf": in_trainer("hf"), "lightning": in_trainer("lightning"), "dqn": in_dqn, "sac": in_sac}
+RUNS = {"hf": in_trainer("hf"), "lightning": in_trainer("lightning"), "sac": in_sac}
 
 
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)

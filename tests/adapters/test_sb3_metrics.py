@@ -47,14 +47,13 @@ def test_values_are_those_of_the_weights_now(tmp_path: Path):
     assert all(key.startswith("metric/") for key in list(rows[0])[3:])
 
 
-@pytest.mark.parametrize(("name", "network"), [("PPO", "policy"), ("SAC", "critic")])
-def test_values_are_in_the_log_of_the_library(name: str, network: str, tmp_path: Path):
-    model = monitored(name)
+def test_values_are_in_the_log_of_the_library(tmp_path: Path):
+    model = monitored("PPO")
     model.set_logger(configure(str(tmp_path), ["stdout", "csv", "json"]))  # prints tables too
     callback = HookCallback([], metrics={"every": "16 env_steps"})
     model.learn(64, callback=callback, log_interval=1)
     model.logger.close()
-    logged, key = lines(tmp_path / "progress.json"), f"metric/weight_norm/{network}"
+    logged, key = lines(tmp_path / "progress.json"), "metric/weight_norm/policy"
     values = [r[key] for r in logged if key in r]
     assert values and set(values) <= {line[key] for line in callback.metrics}
     assert any(k.startswith(f"{key}/") for r in logged for k in r)
@@ -103,8 +102,8 @@ def test_metrics_of_outputs_and_of_gradients():
     assert callback.metrics[-1]["metric/gradient_norm/q"] > 0
     assert callback.metrics[-1]["metric/churn/q"] > 0
     both = ["actor", "critic"]
-    for name in ("SAC", "TD3", "TQC"):
-        found = measured(name, 40, every="10 env_steps", names=["churn_size"], networks=both)
+    for name in ("SAC", "TD3"):
+        found = measured(name, 24, every="8 env_steps", names=["churn_size"], networks=both)
         assert all(found.metrics[-1][f"metric/churn_size/{part}"] > 0 for part in both), name
 
 
@@ -118,7 +117,6 @@ def test_metrics_of_outputs_and_of_gradients():
             (10, 30, 50),
         ),
         ("PPO", {"metric": "rollout/ep_len_mean", "above": 7.0}, "36", (16, 32)),
-        ("DQN", {"metric": "rollout/ep_len_mean", "above": 7.0}, "36", (9, 17, 25, 33)),
     ],
 )
 def test_hook_waits_for_a_metric_or_what_the_library_logs(
@@ -135,12 +133,10 @@ def test_hook_waits_for_a_metric_or_what_the_library_logs(
 
 
 def test_key_that_is_never_logged_is_named():
-    for name, key, interval in (("DQN", "train/losses", 1), ("PPO", "train/loss", None)):
-        callback = HookCallback([RESET | {"when": {"metric": key, "above": 0.0}}])
-        words = "did you" if interval else "nothing was"
-        with pytest.warns(UserWarning, match=f"'{key}', .*{words}"):
-            monitored(name).learn(64, callback=callback, log_interval=interval)
-        assert callback.receipts == []
+    callback = HookCallback([RESET | {"when": {"metric": "train/losses", "above": 0.0}}])
+    with pytest.warns(UserWarning, match="'train/losses', .*did you"):
+        monitored("DQN").learn(40, callback=callback, log_interval=1)
+    assert callback.receipts == []
 
 
 def test_condition_and_metrics_go_on_after_a_stop(tmp_path: Path):

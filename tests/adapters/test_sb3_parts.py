@@ -156,9 +156,6 @@ def test_extractor_with_weights_has_to_be_of_one_part():
     model = sb3_model("PPO", Pixels(), "CnnPolicy", policy_kwargs=layers)
     networks = find_networks(model, ["actor"])
     assert len(units(networks["actor"])) == len(units(networks["critic"])) == 5
-    callback = HookCallback([{"method": "redo", "at": "50%", "networks": ["critic"]}])
-    model.learn(32, callback=callback)
-    assert len(callback.receipts) == 1
 
 
 def test_names_of_parts_that_are_none_are_refused():

@@ -21,7 +21,6 @@ from tests.adapters.hosts import (
     killer,
     same,
 )
-from tests.marks import slow
 
 pytestmark = [*QUIET_LIGHTNING, pytest.mark.parametrize("host", ["hf", "lightning"])]
 
@@ -46,12 +45,9 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
 
 
-@pytest.mark.parametrize("accumulation", [1, 4])
-def test_update_is_one_optimizer_step_of_several_batches(
-    host: str, accumulation: int, tmp_path: Path
-):
+def test_update_is_one_optimizer_step_of_several_batches(host: str, tmp_path: Path):
     callback = hook_callback(host, [RESET | {"every": "3 updates"}, SWR])
-    Fit(host, tmp_path, small(), callback, max_steps=10, accumulation=accumulation).train()
+    Fit(host, tmp_path, small(), callback, max_steps=10, accumulation=2).train()
     assert callback.driver.clock.updates == 10
     assert [r.clock.updates for r in callback.receipts if r.firings == 1] == [3, 6, 9]
     summaries = [(r.clock.updates, r.firings) for r in callback.receipts if r.firings > 1]
@@ -60,10 +56,10 @@ def test_update_is_one_optimizer_step_of_several_batches(
 
 def test_epochs_count_when_the_next_one_begins(host: str, tmp_path: Path):
     callback = hook_callback(host, [RESET | {"every": "1 epochs"}])
-    Fit(host, tmp_path, small(), callback, epochs=3).train()
+    Fit(host, tmp_path, small(), callback, epochs=2).train()
     clocks = [(r.clock.epochs, r.clock.updates) for r in callback.receipts]
-    assert clocks == [(1, 8), (2, 16)]  # 64 rows in batches of 8; nothing fires at the end
-    assert callback.driver.clock.updates == 24
+    assert clocks == [(1, 8)]  # 64 rows in batches of 8; nothing fires at the end
+    assert callback.driver.clock.updates == 16
 
 
 def test_what_cannot_be_trained_is_refused(host: str, tmp_path: Path):
@@ -83,8 +79,7 @@ def test_what_cannot_be_trained_is_refused(host: str, tmp_path: Path):
 READ = [CBP, REDO | {"every": "1 epochs"}]
 
 
-@pytest.mark.parametrize("killed", [11, slow(17)])
-def test_interrupted_and_resumed_equals_uninterrupted(host: str, killed: int, tmp_path: Path):
+def test_interrupted_and_resumed_equals_uninterrupted(host: str, tmp_path: Path):
     hooks = HOOKS + READ
 
     def fit(name: str, *others: Any) -> tuple[Fit, Any]:
@@ -96,9 +91,9 @@ def test_interrupted_and_resumed_equals_uninterrupted(host: str, killed: int, tm
     whole, one = fit("whole")
     whole.train()
     with pytest.raises(Killed):
-        fit("parts", killer(host, killed))[0].train()
+        fit("parts", killer(host, 11))[0].train()
     parts, two = fit("parts")
-    parts.train(resume=8 if killed < 16 else 16)
+    parts.train(resume=8)
     assert same(whole.state(), parts.state()) and same(books(one.driver), books(two.driver))
     mine, other = (lines(tmp_path / name / "receipts.jsonl") for name in ("whole", "parts"))
     assert mine == other

@@ -202,9 +202,6 @@ def test_bad_usage_is_named(tmp_path: Path):
     assert "--download: mnist is not fetched" in output
     outcome = command("data", "mnist", "--root", __file__)
     assert (outcome.code, "is a file: allowed is" in outcome.err) == (2, True)
-    (tmp_path / "cifar-10-python.tar.gz").write_bytes(b"")
-    output = not_ready(command("data", "cifar10", "--root", tmp_path))
-    assert "cifar-10-python.tar.gz is the python version, a pickle" in output
     none = tmp_path / "none"  # a folder that is not there yet is an empty one
     outcome = command("data", "mnist", "--root", none)
     assert "and 3 more, above" in not_ready(outcome)

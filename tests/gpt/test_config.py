@@ -93,7 +93,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"optimizer": {"stepped": "epoch"}}, "no epochs"),
     ({"evaluate": {"every": "3 epochs"}}, "this run counts updates, tokens, phase"),
     ({"start": {"run": "a", "huggingface": "b"}}, "start.run = 'a' and start.huggingface"),
-    ({"start": {"checkpoint": "last"}}, "start.checkpoint = 'last'"),
     ({"checkpoint": {"best": "los"}}, "'loss'"),
     ({"checkpoint": {"best": "code/loss"}, "evaluate": {"every": None}}, "evaluate.every"),
 ]

@@ -118,7 +118,7 @@ def test_a_python_without_its_source_or_reference_and_another_name_are_refused(
     check_refused(lambda source: open_corpus("mine", source), rows)
 
 
-def test_the_standard_library_of_this_python_is_a_corpus(monkeypatch: pytest.MonkeyPatch):
+def test_the_standard_library_of_this_python_is_a_corpus():
     corpus = open_corpus("code", "embedded/stdlib")
     check_corpus(corpus, 1024, 256)
     assert (corpus.vocab_size, corpus.tokenizer, corpus.train.dtype) == (256, "bytes", np.uint16)
@@ -128,10 +128,3 @@ def test_the_standard_library_of_this_python_is_a_corpus(monkeypatch: pytest.Mon
     documents = [np.count_nonzero(part == 0) for part in (corpus.train, corpus.validation)]
     assert 0.09 < documents[1] / sum(documents) < 0.11
     assert corpus.bytes_per_token == 1 - documents[1] / corpus.validation.size
-    monkeypatch.setattr(embedded, "LIMIT", 300_000)
-    checksums = set()
-    for _ in range(2):
-        embedded.embedded_text.cache_clear()
-        checksums.add(open_corpus("other", "embedded/stdlib").sha256)
-    embedded.embedded_text.cache_clear()
-    assert len(checksums) == 1 and corpus.sha256 not in checksums

@@ -21,6 +21,7 @@ ALL: dict[str, Any] = {
         {"method": "spectral", "from": "phase 1", "until": "16 updates"},
     ],
     "checkpoint": {"every": "4 updates", "keep": 2, "best": "low/loss"},
+    "metrics": {"every": "50%", "names": ["weight_norm", "srank"]},
 }
 
 

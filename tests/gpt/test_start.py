@@ -54,13 +54,6 @@ def tensors(path: Path) -> dict[str, torch.Tensor]:
     return checkpoint.load(path)[0]
 
 
-def best_name(first: Path) -> str:
-    by_loss = {value: at for at, value in rows(first, "eval/high/loss")}
-    at = by_loss[min(by_loss)]
-    assert 0 < at < 12
-    return f"step-{at}" if at == 6 else f"best-{at}"
-
-
 def test_weights_and_initial_weights_are_those_of_the_checkpoint(
     corpora: dict[str, str], first: Path, tmp_path: Path
 ) -> None:
@@ -124,11 +117,9 @@ def test_models_runs_and_checkpoints_that_do_not_fit_are_refused(
     corpora: dict[str, str], first: Path, tmp_path: Path
 ) -> None:
     models = [
-        ({"width": 8}, "gpt.wte.weight is of shape (256, 16)"),
-        ({"context": 4}, "gpt.wpe.weight is of shape (8, 16)"),
-        ({"layers": 3}, "gpt.h.2.ln_1.weight is absent"),
-        ({"layers": 1}, "has gpt.h.1.attn.c_attn.k.weight, 8 tensors in all"),
-        ({"bias": True}, "gpt.h.0.ln_1.bias is absent"),
+        ({"context": 4}, "gpt.wpe.weight has shape (8, 16), this run's (4, 16)"),
+        ({"layers": 3}, "gpt.h.2.attn.c_attn.k.weight has shape None, this run's (16, 16)"),
+        ({"layers": 1}, "gpt.h.1.attn.c_attn.k.weight has shape (16, 16), this run's None"),
     ]
     newest = partial(second, corpora, first, "newest")
     check_refused(lambda own: GPTTrainer(newest(model=MODEL | own), CPU), models)

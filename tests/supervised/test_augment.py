@@ -51,9 +51,9 @@ def changes(image: Tensor, out: Tensor, *names: str) -> list[tuple[int, int, boo
     return [known[o.numpy().tobytes()] for o in out]
 
 
-@pytest.mark.parametrize("names", [["crop"], ["flip"], ["crop", "flip"], []])
-@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 7, 10)])
-def test_every_image_is_one_of_the_allowed_changes(shape: tuple[int, ...], names: list[str]):
+@pytest.mark.parametrize("names", [["crop"], ["flip"], ["crop", "flip"]])
+def test_every_image_is_one_of_the_allowed_changes(names: list[str]):
+    shape = (3, 7, 10)
     for dtype in (torch.uint8, torch.float32):
         x = images(1, *shape).expand(40, *shape).to(dtype)
         out = augmented(x, *names)
@@ -63,10 +63,10 @@ def test_every_image_is_one_of_the_allowed_changes(shape: tuple[int, ...], names
 
 def test_changes_are_uniform_and_independent_and_switching_one_off_leaves_the_other():
     image = images(1, 1, 8, 8)[0]
-    x = image.expand(16_200, 1, 8, 8)
+    x = image.expand(8_100, 1, 8, 8)
     both = changes(image, augmented(x, *BOTH), *BOTH)
     counts = Counter(both)
-    chi_squared = sum((n - 100) ** 2 / 100 for n in counts.values())
+    chi_squared = sum((n - 50) ** 2 / 50 for n in counts.values())
     assert len(counts) == 162
     assert chi_squared < 161 + 5 * (2 * 161) ** 0.5
     alone = [changes(image, augmented(x[:50], name), name) for name in BOTH]
@@ -75,10 +75,10 @@ def test_changes_are_uniform_and_independent_and_switching_one_off_leaves_the_ot
 
 
 def test_all_channels_of_an_image_move_together_and_images_stay_apart():
-    x = images(6, 1, 9, 9).expand(6, 3, 9, 9)
+    x = images(3, 1, 7, 7).expand(3, 3, 7, 7)
     out = augmented(x, *BOTH)
     assert out[:, 0].equal(out[:, 1]) and out[:, 0].equal(out[:, 2])
-    for i in range(6):  # no pixel of another image
+    for i in range(3):  # no pixel of another image
         changes(x[i, :1], out[i : i + 1, :1], *BOTH)
 
 

@@ -1,6 +1,5 @@
 """CIFAR-10-C: which images are which severity, and every kind of damage."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -43,20 +42,14 @@ def test_severities_are_fifths_of_each_file(tmp_path: Path):
                 np.testing.assert_array_equal(images.x[i, channel], array[at, :, :, channel])
 
 
-def test_the_fifteen_of_the_benchmark_count_those_for_tuning_do_not_and_others_are_refused(
-    tmp_path: Path,
-):
+def test_the_fifteen_of_the_benchmark_count_and_nothing_else(tmp_path: Path):
     fifteen = (
         "gaussian_noise shot_noise impulse_noise defocus_blur glass_blur motion_blur zoom_blur "
         "snow frost fog brightness contrast elastic_transform pixelate jpeg_compression"
     ).split()
-    tuning = ("gaussian_blur", "saturate", "spatter", "speckle_noise")
-    write_corrupted(tmp_path / "C", (*fifteen, *tuning), count=1)
+    write_corrupted(tmp_path / "C", (*fifteen, "gaussian_blur", "fog_copy"), count=1)
     assert {key.split("/")[0] for key in load(tmp_path / "C").corrupted} == set(fifteen)
-    others = ("Fog", "gaussian-noise", "fog_copy")
-    for name in others:
-        write_corrupted(tmp_path / name, ("snow", name))
-    rows = [(tmp_path / name, f"{name}.npy is no corruption") for name in others]
+    rows = []
     for gone in ("labels", "fog"):
         write_corrupted(tmp_path / gone, ("fog",))
         (tmp_path / gone / f"{gone}.npy").unlink()
@@ -79,29 +72,11 @@ ARRAYS: list[tuple[str, np.ndarray, str]] = [
     ("labels", np.zeros((20, 1), np.int64), "shape (20, 1)"),
     ("labels", np.full(20, 10), "image 0 has label 10"),
     ("labels", np.full(20, -1), "image 0 has label -1"),
-    ("labels", np.arange(20) % 10, "5 parts"),
-    ("labels", np.array([0, 1, 2, 3] * 4 + [0, 1, 2, 4]), "5 parts"),
-]
-
-
-def replace(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
-    return lambda whole: whole.replace(old, new, 1)
-
-
-DAMAGES: list[Callable[[bytes], bytes]] = [
-    *(lambda whole, kept=kept: whole[:kept] for kept in (0, 20, 129, -1)),
-    replace(b"}", b" "),  # tokenize.TokenError
-    replace(b"{", b"}"),
-    replace(b"'descr'", b"'depth'"),
-    replace(b"'|u1'", b"[[]] "),
-    replace(b"'|u1'", b"[()] "),
-    replace(b"'shape': (20", b"'shape': (-9"),
-    replace(b"'shape': (20", b"'shape': ('a"),
 ]
 
 
 @pytest.mark.parametrize("file", ["fog", "labels"])
-def test_file_that_does_not_fit_or_is_cut_or_has_a_damaged_header_is_refused(fog: Path, file: str):
+def test_file_that_does_not_fit_or_is_cut_or_holds_pickles_is_refused(fog: Path, file: str):
     path = fog / f"{file}.npy"
     whole = path.read_bytes()
 
@@ -112,18 +87,8 @@ def test_file_that_does_not_fit_or_is_cut_or_has_a_damaged_header_is_refused(fog
             path.write_bytes(content)
         load(fog)
 
-    rows = [(array, f"{words}") for name, array, words in ARRAYS if name == file]
-    for damage in DAMAGES:
-        damaged = damage(whole)
-        assert damaged != whole
-        rows.append((damaged, f"{file}.npy cannot be read, {len(damaged)} bytes"))
+    rows = [(array, words) for name, array, words in ARRAYS if name == file]
+    rows.append((np.array([{}] * 20), f"{file}.npy cannot be read"))
+    for kept in (0, 20, 129, len(whole) - 1):
+        rows.append((whole[:kept], f"{file}.npy cannot be read, {kept} bytes"))
     check_refused(load_with, rows, DamagedFile)
-
-
-def test_pickled_objects_and_broken_links_are_refused(tmp_path: Path, fog: Path):
-    (fog / "snow.npy").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(DamagedFile, match=r"snow.npy cannot be read, 0 bytes"):
-        load(fog)
-    np.save(fog / "labels.npy", np.array([{}] * 20), allow_pickle=True)
-    with pytest.raises(DamagedFile, match=r"labels.npy cannot be read"):
-        load(fog)

@@ -1,9 +1,6 @@
 """Published binary formats: every value against a slow reader, and every kind of damage."""
 
 import gzip
-import io
-import pickle
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +13,6 @@ from tests.supervised.published import (
     ARCHIVES,
     FOLDERS,
     SHAPES,
-    cifar_archive,
     cifar_files,
     idx,
     write_cifar,
@@ -57,18 +53,12 @@ MNIST: list[tuple[tuple[str, bytes], str]] = [
         (TRAIN_IMAGES, IMAGES[:-1]),
         f"{len(IMAGES) - 1} bytes; its header, shape [20, 28, 28], needs",
     ),
-    ((TRAIN_IMAGES, IMAGES + b"\0"), f"{TRAIN_IMAGES} has {len(IMAGES) + 1} bytes"),
-    ((f"{TRAIN_IMAGES}.gz", gzip.compress(IMAGES[:-1])), f"gz has {len(IMAGES) - 1} bytes"),
     ((f"{TRAIN_IMAGES}.gz", gzip.compress(IMAGES)[:-20]), f"{TRAIN_IMAGES}.gz cannot be read"),
     ((TRAIN_LABELS, b""), NO_LABELS),
-    ((TRAIN_LABELS, LABELS[:7]), NO_LABELS),
-    ((TRAIN_LABELS, IMAGES), NO_LABELS),
     ((TRAIN_LABELS, b"\0\0\x0d\x01" + LABELS[4:]), NO_LABELS),  # floats
-    ((TRAIN_LABELS, gzip.compress(LABELS)), NO_LABELS),
     ((TRAIN_LABELS, idx(np.zeros(19, np.uint8))), "20 images and 19 labels"),
     ((TRAIN_LABELS, idx(np.full(20, 10, np.uint8))), "image 0 has label 10"),
     ((TRAIN_IMAGES, idx(np.zeros((20, 0, 28), np.uint8))), "no side of 0"),
-    ((TRAIN_IMAGES, idx(np.zeros((20, 14, 28), np.uint8))), "(1, 14, 28)"),
     (("t10k-images-idx3-ubyte", idx(np.zeros((10, 28, 14), np.uint8))), "(1, 28, 14)"),
 ]
 
@@ -105,14 +95,11 @@ def slow_records(data: bytes, label_bytes: int) -> tuple[list[np.ndarray], list[
     return xs, ys
 
 
-@pytest.mark.parametrize("layout", ["files", "folder", "archive"])
+@pytest.mark.parametrize("inner", [False, True])
 @pytest.mark.parametrize("name", CIFARS)
-def test_cifar_is_read_as_documented(tmp_path: Path, name: str, layout: str):
+def test_cifar_is_read_as_documented(tmp_path: Path, name: str, inner: bool):
     label_bytes, classes, files = SHAPES[name]
-    if layout == "archive":
-        cifar_archive(tmp_path, name, each=3)
-    else:
-        write_cifar(tmp_path / (FOLDERS[name] if layout == "folder" else ""), name, each=3)
+    write_cifar(tmp_path / (FOLDERS[name] if inner else ""), name, each=3)
     data = load(name, tmp_path)
     raw = cifar_files(name, each=3)
     for images, parts in ((data.train, files[:-1]), (data.test, files[-1:])):
@@ -120,82 +107,26 @@ def test_cifar_is_read_as_documented(tmp_path: Path, name: str, layout: str):
         np.testing.assert_array_equal(images.x.numpy(), np.stack(xs))
         assert images.y.tolist() == ys
     assert (data.num_classes, data.input_shape) == (classes, (3, 32, 32))
-    if layout == "archive":  # nothing was extracted beside it
-        assert [p.name for p in tmp_path.iterdir()] == [ARCHIVES[name]]
 
 
 @pytest.mark.parametrize("name", CIFARS)
 def test_cifar_files_that_are_cut_or_altered_or_absent_are_named(tmp_path: Path, name: str):
     label_bytes, classes, files = SHAPES[name]
-    first, last, record = files[0], files[-1], label_bytes + 3072
-    raw = cifar_files(name, each=3)
+    last, record, raw = files[-1], label_bytes + 3072, cifar_files(name, each=3)
 
     def load_with(changed: tuple[str, bytes]) -> None:
         write_cifar(tmp_path, name, each=3)
         (tmp_path / changed[0]).write_bytes(changed[1])
         load(name, tmp_path)
 
-    lone = name == "cifar100"  # of several training files, one of another length is named
     label = bytearray(raw[last])
     label[record + label_bytes - 1] = classes
     rows = [
-        ((first, b"\0" * size), f"{first} has {size} bytes; needed are {record} for each image")
+        ((last, b"\0" * size), f"{last} has {size} bytes; needed are {record} for each image")
         for size in (0, 1, 5000)
     ]
-    rows += [
-        ((first, raw[first][:-record]), "14 training images" if lone else f"'{first}': 2"),
-        ((first, raw[first] + raw[first][:record]), "16 training" if lone else f"'{first}': 4"),
-        ((last, raw[last][:-record]), "15 training images and 2 in test"),
-        ((last, raw[last] + raw[last][:record]), "15 training images and 4 in test"),
-        ((last, bytes(label)), f"image 1 has label {classes}; allowed"),
-    ]
+    rows.append(((last, bytes(label)), f"image 1 has label {classes}; allowed"))
     check_refused(load_with, rows, DamagedFile)
     (tmp_path / last).unlink()
     with pytest.raises(ConfigError, match=f"{last} is not there; .*https://.*{ARCHIVES[name]}"):
         load(name, tmp_path)
-
-
-class Bomb:
-    """What runs code as soon as somebody unpickles it."""
-
-    def __init__(self, trace: Path) -> None:
-        self.trace = trace
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return Path.touch, (self.trace,)
-
-
-@pytest.mark.parametrize("name", CIFARS)
-def test_python_version_of_cifar_is_refused_unread(tmp_path: Path, name: str):
-    file = "data_batch_1" if name == "cifar10" else "train"
-    (tmp_path / file).write_bytes(pickle.dumps(Bomb(tmp_path / "trace")))
-    with pytest.raises(ConfigError, match=rf"binary.tar.gz is not there, and {file} is the python"):
-        load(name, tmp_path)
-    assert not (tmp_path / "trace").exists()
-
-
-def test_archive_that_is_cut_or_altered_is_refused(tmp_path: Path):
-    path = cifar_archive(tmp_path, "cifar100", each=3)
-    data = path.read_bytes()
-    half = len(data) // 2
-    altered = data[:half] + bytes([data[half] ^ 1]) + data[half + 1 :]
-    for damaged in (b"", data[:5], data[: half // 2], data[: -half // 8], data[:-1], altered):
-        path.write_bytes(damaged)
-        with pytest.raises(DamagedFile, match=f"{path.name} cannot be read, {len(damaged)} bytes"):
-            load("cifar100", tmp_path)
-
-
-@pytest.mark.parametrize("kind", [None, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
-def test_archive_with_a_link_in_place_of_a_file_or_nothing_is_refused(
-    tmp_path: Path, kind: bytes | None
-):
-    path = cifar_archive(tmp_path, "cifar100", each=3, leave_out="test.bin")
-    for target in ("nowhere", "test.bin", "train.bin") if kind else ():
-        raw = io.BytesIO(gzip.decompress(path.read_bytes()))
-        with tarfile.open(fileobj=raw, mode="a") as tar:
-            link = tarfile.TarInfo("cifar-100-binary/test.bin")
-            link.type, link.linkname = kind, f"cifar-100-binary/{target}"
-            tar.addfile(link)
-        path.write_bytes(gzip.compress(raw.getvalue()))
-    with pytest.raises(DamagedFile, match=rf"{path.name} holds no test.bin"):
-        load("cifar100", tmp_path)

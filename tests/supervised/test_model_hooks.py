@@ -20,7 +20,7 @@ def test_swr_keeps_every_decision_of_a_deep_net_with_batch_norm() -> None:
     module = randomise(build("vgg16", batch_norm=True), 1, std=0.3).double().eval()
     for norm in (m for m in module.modules() if isinstance(m, nn.BatchNorm2d)):
         norm.eps = 0  # which SWR leaves as it is
-    made, x = rlplast.Network("model", module), images("vgg16", 64, torch.float64)
+    made, x = rlplast.Network("model", module), images("vgg16", 32, torch.float64)
     made.initialise(torch_stream(1, "init", "model"))
     generator = torch.Generator().manual_seed(2)
     for p in module.parameters():  # each grows by a factor of its own

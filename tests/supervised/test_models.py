@@ -15,7 +15,7 @@ import rlplast
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.blocks import Block
 from rlplast.core.rng import torch_stream
-from rlplast.supervised.models import MODELS, ModelConfig, build_model, nonlinearities
+from rlplast.supervised.models import MODELS, ModelConfig, build_model
 from tests.methods.nets import randomise
 from tests.models import recorded
 from tests.refused import check_refused
@@ -92,22 +92,6 @@ def test_taps_of_a_chain_are_what_a_hand_written_forward_finds() -> None:
     for key, value in expected.items():
         torch.testing.assert_close(taps[key], value)
     torch.testing.assert_close(logits, expected["fc1"] @ fc[1].weight.T + fc[1].bias)
-
-
-def test_tokens_of_foreign_models_are_moved_behind_the_units() -> None:
-    class Tokens(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fc, self.act, self.head = nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 2)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.head(self.act(self.fc(x)).mean(1))
-
-    module, x = Tokens(), torch.ones(3, 7, 4)
-    for training in (True, False):
-        taps = nonlinearities(module.train(training), x)
-        assert torch.equal(taps["act"], F.gelu(module.fc(x)).transpose(1, 2))
-        assert module.act.training is training and not module.act._forward_hooks
 
 
 # --- Laws -------------------------------------------------------------------------------------
@@ -216,26 +200,18 @@ def test_fires_vision_transformer_is_drawn_by_torchs_laws_and_its_tokens_are_nor
         assert bias is None or 0 < float(bias.abs().max()) <= bound, key
 
 
-@pytest.mark.parametrize(
-    ("name", "theirs"),
-    [("vit_tiny", "vit_tiny_patch16_224"), ("efficientnetv2_s", "tf_efficientnetv2_s")],
-)
-def test_laws_agree_with_what_timm_draws(name: str, theirs: str) -> None:
-    options = {"img_size": 32, "patch_size": 4} if name == "vit_tiny" else {}
+def test_laws_agree_with_what_timm_draws() -> None:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        other = library("timm").create_model(theirs, num_classes=10, **options).state_dict()
-    module = network(build_model(ModelConfig(name), (3, 32, 32), 10)).module
-    ours = module.state_dict()
+        other = library("timm").create_model("tf_efficientnetv2_s", num_classes=10).state_dict()
+    ours = network(
+        build_model(ModelConfig("efficientnetv2_s"), (3, 32, 32), 10)
+    ).module.state_dict()
     assert [(k, v.shape) for k, v in ours.items()] == [(k, v.shape) for k, v in other.items()]
     for key, value in ours.items():
         if value.numel() > 2000:
             assert float(value.std()) == pytest.approx(float(other[key].std()), rel=0.1), key
-            error = float(other[key].std() * (2 / value.numel()) ** 0.5)  # of the difference
-            assert float(value.mean()) == pytest.approx(float(other[key].mean()), abs=5 * error), (
-                key
-            )
-        elif not key.endswith(("weight", "cls_token")) and "patch" not in key:
+        elif not key.endswith("weight"):
             torch.testing.assert_close(value, other[key])
 
 
@@ -264,10 +240,8 @@ def test_what_timm_has_besides_torchs_layers_is_drawn_as_timm_does(name: str) ->
         ("cnn", {}, (1, 28, 28), 10, 416 + 6416 + 40_100 + 1010),
         ("cnn_bn", {}, (1, 28, 28), 10, 400 + 32 + 6400 + 32 + 40_100 + 1010),
         ("lenet5", {}, (1, 28, 28), 10, 61_706),  # LeCun et al. 1998, with full connections
-        ("lenet5", {}, (1, 32, 32), 10, 61_706),
         ("alexnet", {}, (3, 32, 32), 10, 2_469_696 + 2570),  # torchvision's convs, and one layer
         ("vgg16", {}, (3, 224, 224), 1000, 138_357_544),  # torchvision's
-        ("vgg16", {"batch_norm": True}, (3, 224, 224), 1000, 138_365_992),  # torchvision's
         # torchvision's has a 7×7 stem.
         ("resnet18", {}, (3, 32, 32), 1000, 11_689_512 - 64 * 3 * (49 - 9)),
         ("resnet18", {"hidden": [512]}, (3, 32, 32), 10, 11_173_962 + 512 * 513),
@@ -298,9 +272,7 @@ def test_full_size_models_have_the_published_numbers_of_parameters(
     ("stride", "sides"),  # after the stem, and after the first block of each of 6 stages
     [
         (None, [16, 16, 8, 4, 2, 2, 1]),
-        (32, [16, 16, 8, 4, 2, 2, 1]),
         (8, [32, 32, 32, 16, 8, 8, 4]),
-        (1, [32, 32, 32, 32, 32, 32, 32]),
     ],
 )
 def test_efficientnet_leaves_out_its_first_strides(stride: int | None, sides: list[int]) -> None:
@@ -319,7 +291,7 @@ def test_efficientnet_leaves_out_its_first_strides(stride: int | None, sides: li
 @torch.no_grad()
 def test_timms_models_are_built_for_the_size_of_the_images() -> None:
     library("timm")
-    for name in ("swin_tiny_patch4_window7_224", "vit_tiny_patch16_224", "resnet18"):
+    for name in ("swin_tiny_patch4_window7_224", "resnet18"):
         for side in (32, 48):
             module = build_model(ModelConfig("timm", timm=name), (3, side, side), 10).eval()
             assert module(torch.zeros(1, 3, side, side)).shape == (1, 10), name

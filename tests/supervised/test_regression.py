@@ -115,8 +115,6 @@ def test_tables_that_are_damaged_or_too_small_and_keys_that_do_not_fit_are_named
         ({"name": "table", "file": "x.xlsx"}, "data.file = 'x.xlsx'"),
         ({"name": "table", "file": "none.csv"}, "data.file = 'none.csv'"),
         ({"name": "curve", "examples": 1}, "data.examples = 1"),
-        ({"name": "curve", "validation": 0.1}, "data.validation = 0.1"),
-        ({"name": "curve", "folder": "x"}, "data.folder = 'x'"),
     ]
     read = lambda keys: load_regression(DataConfig(**keys), 0)  # noqa: E731
     check_refused(read, tables, DamagedFile)
