@@ -1,8 +1,9 @@
 """List what a config can name: methods, metrics, optimizers, environments, kinds, configs.
 
-Without a FAMILY it says only what each does, and counts environments. With one, such as `methods`,
-`metrics` or `envs`, it adds parameters and source, and says ``from`` which installed package, or
-module given with `--import`, an entry comes, if not from rlplast.
+Without a WHAT it says only what each does, and counts environments. With a family, such as
+`methods`, `metrics` or `envs`, it adds parameters and source, and says ``from`` which installed
+package, or module given with `--import`, an entry comes, if not from rlplast. With a name, such as
+`fire`, it adds what the parameters mean.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from rlplast import plugins
 from rlplast.cli.output import say, show_json
 from rlplast.cli.tables import columns, counted
 from rlplast.core import registry
-from rlplast.core.errors import ConfigError, check_choice
+from rlplast.core.errors import ConfigError, check_choice, did_you_mean
 from rlplast.run.imports import imported
 from rlplast.run.shipped import config_folder, shipped_configs
 
@@ -40,7 +41,7 @@ FAMILIES = (*registry.FAMILIES, "hooks", "methods")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "family", nargs="?", metavar="FAMILY", help=f"{' | '.join(FAMILIES)}; default: all"
+        "what", nargs="?", metavar="WHAT", help=f"{' | '.join(FAMILIES)}, or a name; default: all"
     )
     parser.add_argument("--json", action="store_true", help="print a JSON array instead of a table")
 
@@ -155,21 +156,41 @@ def _described(params: dict[str, dict[str, Any]]) -> list[str]:
     ]
 
 
+def _meaning(row: Row) -> str:
+    """Return the docstring of what is registered under a name."""
+    if row["family"] in _OUTSIDE_REGISTRY:
+        return ""
+    text = inspect.getdoc(registry.get(row["family"], row["name"]).target) or ""
+    return "\n" + textwrap.indent(text.replace("``", "`"), "    ")
+
+
 def run(args: argparse.Namespace) -> int:
     more = imported() or plugins.packages()  # which may have registered rows
-    rows = list_rows(args.family, None if more else json.loads(REGISTERED.read_text()))
+    known = None if more else json.loads(REGISTERED.read_text())
+    one = None if args.what in (None, *FAMILIES) else args.what
+    what = None if one else args.what
+    rows = list_rows(what, known)
+    if one:
+        rows = [row for row in rows if row["name"] == one]
+        if not rows:
+            near = did_you_mean(one, (*FAMILIES, *(row["name"] for row in list_rows(None, known))))
+            raise ConfigError(f"{one!r} is no family, and no name of one: {near}")
     if args.json:
         show_json(rows)
         return 0
-    if args.family is None:
+    if one:
+        _show_entries(rows)
+        say("".join(map(_meaning, rows)))
+        return 0
+    if what is None:
         rows = _envs_counted(rows)
-    shown = {None: _show_lines, "envs": _show_envs}.get(args.family, _show_entries)
-    for family in _families(args.family):
+    shown = {None: _show_lines, "envs": _show_envs}.get(what, _show_entries)
+    for family in _families(what):
         own = [row for row in rows if row["family"] == family]
         say(f"\n{family}" if own else f"\n{family}: none")
         if own:
             shown(own)
-    if args.family == "methods":
+    if what == "methods":
         say("\nWhich one? docs/how-to/choose-a-method.md says what to begin with, and why.")
     return 0
 

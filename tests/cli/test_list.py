@@ -44,6 +44,16 @@ def test_rows_are_what_the_registry_says_with_the_fields_of_the_contract():
     assert not any(row["family"] == "hooks" for row in found)
 
 
+def test_a_name_shows_one_entry_with_what_its_parameters_mean():
+    assert [(row["family"], row["name"]) for row in rows("redo")] == [("interventions", "redo")]
+    for name in ("redo", "l2_init", "srank", "muon", "gym/CartPole-v1", "dqn", "dqn/demo"):
+        shown = command("list", name).out
+        assert shown.startswith(f"\n{name}\n")
+        assert ("Attributes:" in shown) == (name in ("redo", "l2_init"))
+    unknown = command("list", "redoo")
+    assert unknown.code == 2 and "did you mean 'redo'?" in unknown.err
+
+
 def test_a_list_imports_no_torch_and_replaces_letters_that_the_output_does_not_have():
     for words in (["list"], ["list", "envs", "--json"]):
         assert without_torch(*words)
