@@ -5,7 +5,15 @@ with Gymnasium), `dmc/`, `humanoid_bench/`, `toy/`, or as a registered family's 
 imports its own package only when one of its environments is built.
 """
 
-from rlplast.envs.base import Env, EnvFailed, EnvSpec, MissingPackage, NotFinite, UnknownEnv
+from rlplast.envs.base import (
+    Env,
+    EnvFailed,
+    EnvSpec,
+    MissingPackage,
+    NotFinite,
+    Simulator,
+    UnknownEnv,
+)
 from rlplast.envs.frame_stack import FrameStack
 from rlplast.envs.joined import TaskVector, join_specs
 from rlplast.envs.levels import LEVELS, Level
@@ -28,6 +36,7 @@ __all__ = [
     "MissingPackage",
     "NotFinite",
     "Shift",
+    "Simulator",
     "TaskVector",
     "UnknownEnv",
     "VectorEnv",

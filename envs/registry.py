@@ -23,7 +23,7 @@ from rlplast.envs import (
     nine_rooms,
     toy,
 )
-from rlplast.envs.base import Env, EnvSpec, UnknownEnv
+from rlplast.envs.base import Env, EnvSpec, Simulator, UnknownEnv
 from rlplast.envs.levels import LEVELS, Level, find_level
 from rlplast.envs.options import Family, resolve_options
 from rlplast.envs.vector import VectorEnv
@@ -72,47 +72,34 @@ def _place(function: Any) -> tuple[str, str]:
     return function.__module__, getattr(function, "__qualname__", repr(function))
 
 
-def _family(env_id: str) -> Family | None:
-    if env_id in _FAMILY_OF or custom.registration(env_id) is None:
-        return _FAMILY_OF.get(env_id)
-    return custom.FAMILY
-
-
 def is_ours(env_id: str) -> bool:
     """Say whether an environment comes with rlplast, and not from a user or a plug-in."""
     return env_id in _FAMILY_OF and env_id not in _FROM
 
 
 def _resolve(env_id: str, given: dict[str, Any]) -> tuple[Family, dict[str, Any]]:
-    family = _family(env_id)
+    family = _FAMILY_OF.get(env_id) or custom.family(env_id)
     if family is None and plugins.load(plugins.ENVS):
-        family = _family(env_id)
+        family = _FAMILY_OF.get(env_id) or custom.family(env_id)
     if family is None:
         raise UnknownEnv(f"env id '{env_id}' is unknown: {_hint(env_id)}")
     return family, resolve_options(env_id, given, family.options(env_id))
 
 
 def _hint(env_id: str) -> str:
-    prefix = custom.PREFIX
-    if env_id.startswith(prefix) and (newest := custom.other_version(env_id)):
-        return f"did you mean '{newest}'?"
-    # Any two short names of Gymnasium's with a version are alike, so these need a nearer match.
-    cutoff = 0.8 if env_id.startswith(prefix) else 0.6
-    near = difflib.get_close_matches(env_id, [*_FAMILY_OF, *custom.own_ids()], 1, cutoff)
-    hints = [f"did you mean '{near[0]}'?"] if near else []
-    if not near and not env_id.startswith(prefix):
-        families = sorted({known.split("/")[0] + "/" for known in _FAMILY_OF})
-        hints.append(f"ids start with {', '.join(families)};")
-    if not near or env_id.startswith(prefix):
-        hints.append(
-            f"{'Else an' if near else 'an'} environment of your own is {prefix}<its id in "
-            "Gymnasium's registry>, once the module that registers it is imported"
-        )
-    return " ".join(hints)
+    own = "an environment of your own is gym/<its id in Gymnasium's registry>, once the module "
+    own += "that registers it is imported"
+    if env_id.startswith(custom.PREFIX):
+        near = custom.nearest(env_id)
+        return f"did you mean '{near}'? Else {own}" if near else own
+    if near := difflib.get_close_matches(env_id, _FAMILY_OF, 1):
+        return f"did you mean '{near[0]}'?"
+    families = sorted({known.split("/")[0] + "/" for known in _FAMILY_OF})
+    return f"ids start with {', '.join(families)}; {own}"
 
 
 def spec(env_id: str, **options: Any) -> EnvSpec:
-    """Describe an environment; one of the user's own is built for it and closed again.
+    """Describe an environment; one of Gymnasium's registry is built for it and closed again.
 
     Raises as `make` does.
     """
@@ -129,7 +116,7 @@ def make(env_id: str, rng: np.random.Generator, **options: Any) -> Env:
         MissingPackage: when the family's package is not installed.
     """
     family, resolved = _resolve(env_id, options)
-    return family.make(env_id, rng, resolved)
+    return _maker(family, env_id, resolved)(rng)
 
 
 def make_vector(
@@ -164,35 +151,30 @@ def find_resume(env_id: str, workers: int = 0, timeout: float = TIMEOUT, **optio
     `workers` in a worker process; others are exact. The rest is as for `make_vector`.
     """
     family, resolved = _resolve(env_id, options)
-    if family is not custom.FAMILY:
+    if env_id in _FAMILY_OF:
         return Level(LEVELS[0])
     return find_level(_maker(family, env_id, resolved, workers), workers > 0, timeout)
 
 
 def _maker(
-    family: Family, env_id: str, options: dict[str, Any], workers: int
+    family: Family, env_id: str, options: dict[str, Any], workers: int = 0
 ) -> Callable[[np.random.Generator], Env]:
     """Return what builds an environment from a generator, in workers too if there are any."""
-    record = custom.record_of(env_id) if family is custom.FAMILY else None
+    make_env = partial(_build, family.spec, family.make, env_id, options)
     if workers:
-        remedy = "register it with an entry point 'module:Class'"
-        if record is None:
-            remedy = "let its family's make be a function of a module"
-        check_portable(env_id, (record, family.make), remedy)
-    return partial(_make_here, record, family.make, env_id, options)
+        check_portable(env_id, make_env)
+    return make_env
 
 
-def _make_here(
-    record: Any | None,
-    build: Callable[[str, np.random.Generator, dict[str, Any]], Env],
+def _build(
+    describe: Callable[[str, dict[str, Any]], EnvSpec],
+    make: Callable[[str, np.random.Generator, dict[str, Any]], Simulator | Env],
     env_id: str,
     options: dict[str, Any],
     rng: np.random.Generator,
 ) -> Env:
-    """Build an environment, perhaps in a worker where the user's module was not imported."""
-    if record is not None:
-        custom.register_again(record)
-    return build(env_id, rng, options)
+    made = make(env_id, rng, options)
+    return made if isinstance(made, Env) else Env(describe(env_id, options), made, rng)
 
 
 def list_envs() -> list[dict[str, Any]]:
@@ -206,13 +188,13 @@ def list_envs() -> list[dict[str, Any]]:
     if plugins.load(plugins.ENVS):
         for env_id in custom.own_ids():
             if owner := plugins.owner(custom.module_of(env_id)):
-                known[env_id] = (custom.FAMILY, owner)
+                known[env_id] = (custom.family(env_id), owner)
     known |= {env_id: (f, _FROM.get(env_id, "rlplast")) for env_id, f in _FAMILY_OF.items()}
     return [
         {
             "name": env_id,
             "family": "envs",
-            "summary": family.summary(env_id),
+            "summary": family.ids[env_id],
             "params": {
                 name: {"default": option.default, "range": option.range}
                 for name, option in family.options(env_id).items()

@@ -161,7 +161,7 @@ FAST = ("journey_escape", "lost_luggage", "turmoil")
 def test_every_game_has_the_actions_of_the_tables_and_continues_bit_for_bit(rom: str) -> None:
     env_id, options = "atari/" + rom.title().replace("_", ""), {"max_episode_steps": 50}
     env = assert_continues_after_restore(env_id, 30, 60, 1, False, **options)
-    ale = env._simulator._ale  # type: ignore[attr-defined]
+    ale = env.simulator._ale  # type: ignore[attr-defined]
     assert envs.spec(env_id).num_actions == len(ale.getMinimalActionSet())
     full = envs.spec(env_id, full_action_space=True)
     assert full.num_actions == len(ale.getLegalActionSet())

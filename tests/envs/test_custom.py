@@ -1,5 +1,3 @@
-import dataclasses
-import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -102,19 +100,6 @@ def test_workers_build_what_only_the_parent_registered() -> None:
             single.reset()
     assert_same_states(vector.state_dict()["envs"][1], single.state_dict())
     vector.close()
-
-
-def test_a_module_that_registers_its_environment_may_be_imported_after_the_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = "rlplast_registers_itself"
-    (tmp_path / f"{module}.py").write_text(OWN_MODULE.format(id="RlplastSelf-v0", module=module))
-    monkeypatch.syspath_prepend(tmp_path)
-    importlib.import_module(module)
-    record = gymnasium.registry.pop("RlplastSelf-v0")
-    monkeypatch.delitem(sys.modules, module)  # as in a worker
-    custom.register_again(dataclasses.replace(record, max_episode_steps=7))
-    assert envs.make("gym/RlplastSelf-v0", generator(0)).spec.max_episode_steps == 7
 
 
 def test_entry_points_without_a_name_draw_nothing_and_run_in_no_worker() -> None:
@@ -284,9 +269,9 @@ def test_a_module_may_be_named_in_the_id(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_own_ids_are_suggested_but_not_listed() -> None:
     for given, there in (
-        ("gym/Taxi-v3", r"'gym/Taxi-v4'\?$"),
-        ("gym/gymnasium:Taxi-v9", r"'gym/gymnasium:Taxi-v4'\?$"),
-        (WALK.replace("v0", "v7"), rf"'{WALK}'\?$"),
+        ("gym/Taxi-v3", r"'gym/Taxi-v4'\?"),
+        ("gym/gymnasium:Taxi-v9", r"'gym/gymnasium:Taxi-v4'\?"),
+        (WALK.replace("v0", "v7"), rf"'{WALK}'\?"),
         ("gym/NobodysName-v0", "environment of your own is gym/<"),
     ):
         with pytest.raises(envs.UnknownEnv, match=there):

@@ -42,7 +42,7 @@ def make(env_id: str, seed: int, **options: Any) -> envs.Env:
 
 
 def inside(env: envs.Env) -> dmc.DmcTask:
-    return env._simulator._task  # type: ignore[attr-defined]
+    return env.simulator.task  # type: ignore[attr-defined]
 
 
 def load_twin(env_id: str, random: Any) -> Any:

@@ -185,14 +185,14 @@ def test_ids_and_families_that_do_not_work_are_refused(site: Path) -> None:
         envs.spec("toy/wlk")
     envs.spec("toy/walk")
     family = sys.modules["toy_plugin.envs"].FAMILY
-    here = dataclasses.replace(family, ids=("toy/here",), make=lambda *args: family.make(*args))
+    here = dataclasses.replace(family, ids={"toy/here": ""}, make=lambda *args: family.make(*args))
     envs.register(here)
     rngs = [np.random.default_rng(0)]
     assert envs.make_vector("toy/here", rngs).reset().shape == (1, 2)
     with pytest.raises(ValueError, match="'toy/here' cannot run in"):  # not sent to workers
         envs.make_vector("toy/here", rngs, workers=1)
     with pytest.raises(ValueError, match="'walk' has no family"):
-        envs.register(dataclasses.replace(family, ids=("walk",)))
+        envs.register(dataclasses.replace(family, ids={"walk": ""}))
 
 
 def test_environments_of_plugins_need_no_torch(site: Path) -> None:

@@ -4,14 +4,11 @@ import gymnasium
 import numpy as np
 
 from rlplast import envs
-from rlplast.envs.base import EpisodicEnv
 from rlplast.envs.options import count
 
 
-class Walk:
+class Walk(envs.Simulator):
     """Starts near 0, goes up or down; pays its place."""
-
-    step_frames = 1
 
     def __init__(self, rng):
         self.rng, self.place = rng, 0.0
@@ -27,32 +24,26 @@ class Walk:
     def _obs(self):
         return np.array([self.place, 1], np.float32)
 
-    def render(self):
-        return np.zeros((4, 4, 3), np.uint8)
-
     def state_dict(self):
         return {"place": self.place}
 
     def load_state_dict(self, state):
         self.place = state["place"]
 
-    def close(self):
-        pass
-
 
 def spec(env_id, options):
-    return envs.EnvSpec(env_id, (2,), "float32", 1, 2, 1, options["max_episode_steps"])
+    limit = options["max_episode_steps"]
+    return envs.EnvSpec(env_id, (2,), num_actions=2, max_episode_steps=limit)
 
 
 def make(env_id, rng, options):
-    return EpisodicEnv(spec(env_id, options), Walk(rng), rng)
+    return Walk(rng)
 
 
 FAMILY = envs.Family(
-    ids=("toy/walk",),
-    options=lambda env_id: {"max_episode_steps": count(15)},
-    summary=lambda env_id: "A walk on a line",
+    ids={"toy/walk": "a walk on a line"},
     source="an example",
+    options=lambda env_id: {"max_episode_steps": count(15)},
     spec=spec,
     make=make,
 )
