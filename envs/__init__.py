@@ -17,7 +17,6 @@ from rlplast.envs.base import (
 from rlplast.envs.frame_stack import FrameStack
 from rlplast.envs.joined import TaskVector, join_specs
 from rlplast.envs.levels import LEVELS, Level
-from rlplast.envs.options import Family
 from rlplast.envs.registry import find_resume, is_ours, list_envs, make, make_vector, register, spec
 from rlplast.envs.shifts import NO_SHIFT, SHIFTS, Shift, draw_shift
 from rlplast.envs.vector import VectorEnv, VectorStep
@@ -30,7 +29,6 @@ __all__ = [
     "Env",
     "EnvFailed",
     "EnvSpec",
-    "Family",
     "FrameStack",
     "Level",
     "MissingPackage",

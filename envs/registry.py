@@ -4,8 +4,9 @@ Installed packages may bring more, by entry points of the group ``rlplast.envs``
 when an id is asked for that is not known without them, and for the list.
 """
 
+import dataclasses
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,7 +26,7 @@ from rlplast.envs import (
 )
 from rlplast.envs.base import Env, EnvSpec, Simulator, UnknownEnv
 from rlplast.envs.levels import LEVELS, Level, find_level
-from rlplast.envs.options import Family, resolve_options
+from rlplast.envs.options import Family, Option, count, resolve_options
 from rlplast.envs.vector import VectorEnv
 from rlplast.envs.workers import TIMEOUT, check_portable
 
@@ -45,31 +46,59 @@ _FAMILY_OF: dict[str, Family] = {
     )
     for env_id in family.ids
 }
-_FROM: dict[str, str] = {}  # where an id comes from, if not from here
+# Of an id that is not from here: where from, and the name of what makes it.
+_FROM: dict[str, tuple[str, tuple[str, str]]] = {}
 
 
-def register(family: Family) -> None:
-    """Add environments, in a module that `--import` or an entry point names.
+def register(
+    spec: EnvSpec,
+    make: Callable[..., Simulator],
+    *,
+    summary: str,
+    source: str,
+    options: Mapping[str, Option] | None = None,
+) -> None:
+    """Add an environment, in a module that `--import` or an entry point names.
 
-    Its `make` runs in worker processes, so it must be a function of a module.
+    It has the option ``max_episode_steps`` too, by default that of its description.
+
+    Args:
+        spec: its description; the id is family/name.
+        make: builds the simulator from a generator, with `options` as keywords. It runs in worker
+            processes, so it must be a class or a function of a module.
+        summary: a line about it.
+        source: the paper or package that it comes from.
+        options: what a config may choose, by name.
 
     Raises:
         ValueError: for an id that is taken, or one without a slash.
     """
-    where = _place(family.make)
-    for env_id in family.ids:
-        if _place(_FAMILY_OF.get(env_id, family).make) != where:  # else a module imported twice
-            raise ValueError(
-                f"env id '{env_id}' is taken, by {_FROM.get(env_id, 'rlplast')}: choose another"
-            )
-        if "/" not in env_id:
-            raise ValueError(f"env id '{env_id}' has no family: allowed is 'family/name'")
-    _FAMILY_OF.update(dict.fromkeys(family.ids, family))
-    _FROM.update(dict.fromkeys(family.ids, plugins.origin(where[0])))
+    env_id, place = spec.id, (make.__module__, getattr(make, "__qualname__", repr(make)))
+    origin, taken_by = _FROM.get(env_id, ("rlplast", None))
+    if env_id in _FAMILY_OF and taken_by != place:  # else a module imported twice
+        raise ValueError(f"env id '{env_id}' is taken, by {origin}: choose another")
+    if "/" not in env_id:
+        raise ValueError(f"env id '{env_id}' has no family: allowed is 'family/name'")
+    limit = count(spec.max_episode_steps, none_means="no limit")
+    all_options = {"max_episode_steps": limit, **(options or {})}
+    _FAMILY_OF[env_id] = Family(
+        ids={env_id: summary},
+        source=source,
+        options=lambda env_id: all_options,
+        spec=partial(_spec_of_others, spec),
+        make=partial(_make_of_others, make),
+    )
+    _FROM[env_id] = plugins.origin(make.__module__), place
 
 
-def _place(function: Any) -> tuple[str, str]:
-    return function.__module__, getattr(function, "__qualname__", repr(function))
+def _spec_of_others(spec: EnvSpec, env_id: str, options: dict[str, Any]) -> EnvSpec:
+    return dataclasses.replace(spec, max_episode_steps=options["max_episode_steps"])
+
+
+def _make_of_others(
+    make: Callable[..., Simulator], env_id: str, rng: np.random.Generator, options: dict[str, Any]
+) -> Simulator:
+    return make(rng, **{k: v for k, v in options.items() if k != "max_episode_steps"})
 
 
 def is_ours(env_id: str) -> bool:
@@ -137,7 +166,7 @@ def make_vector(
         options: as for `make`, and so are errors.
 
     Raises:
-        ValueError: for a bad worker count or list of generators too.
+        ValueError: for a bad worker count too.
     """
     family, resolved = _resolve(env_id, options)
     make_env = _maker(family, env_id, resolved, workers)
@@ -189,7 +218,8 @@ def list_envs() -> list[dict[str, Any]]:
         for env_id in custom.own_ids():
             if owner := plugins.owner(custom.module_of(env_id)):
                 known[env_id] = (custom.family(env_id), owner)
-    known |= {env_id: (f, _FROM.get(env_id, "rlplast")) for env_id, f in _FAMILY_OF.items()}
+    for env_id, family in _FAMILY_OF.items():
+        known[env_id] = (family, _FROM.get(env_id, ("rlplast",))[0])
     return [
         {
             "name": env_id,

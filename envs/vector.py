@@ -225,13 +225,8 @@ class VectorEnv:
         take `timeout` seconds to answer.
 
         Raises:
-            ValueError: for no generators, one used twice, or a bad number of workers.
+            ValueError: for a bad number of workers.
         """
-        if not rngs or len({id(rng.bit_generator) for rng in rngs}) < len(rngs):
-            raise ValueError(
-                f"rngs holds {len(rngs)} generators, none or one twice: "
-                "each environment needs one of its own"
-            )
         if not 0 <= workers <= len(rngs):
             raise ValueError(f"workers is {workers}: allowed are 0 to num_envs = {len(rngs)}")
         self.spec = spec

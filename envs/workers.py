@@ -47,7 +47,7 @@ def check_portable(env_id: str, make: Callable[..., Any]) -> None:
     except (AttributeError, TypeError, pickle.PicklingError) as error:
         raise ValueError(
             f"env '{env_id}' cannot run in worker processes ({error}): register it with an entry "
-            "point 'module:Class', or let its family's make be a function of a module"
+            "point 'module:Class', or by a function or class of a module"
         ) from error
 
 

@@ -72,11 +72,9 @@ def test_an_action_goes_into_its_range_or_is_refused() -> None:
     refused: dict[str, list[tuple[Any, str]]] = {
         "gym/Hopper-v5": [
             (np.zeros(2, np.float32), r"allowed are floats of shape \(3,\)"),
-            (np.zeros((1, 3), np.float32), r"of shape \(1, 3\)"),
             (np.zeros(3, int), r"int64 of shape \(3,\)"),
             (1, r"int64 of shape \(\)"),
             (np.array([0, np.nan, 0]), r"nan at \[1\]"),
-            (np.array([0, 0, np.inf]), r"inf at \[2\]"),
             (np.array([-1.00001, 0, 0]), r"-1.00001 at \[0\]"),
         ],
         "gym/CartPole-v1": [

@@ -109,8 +109,6 @@ BAD_ACTIONS: list[tuple[str, Any, str]] = [
     ("CartPole-v1", np.array([0, 2]), "allowed are 0 to 1"),
     ("CartPole-v1", np.array([-1, 0]), "allowed are 0 to 1"),
     ("Pendulum-v1", np.zeros((3, 1)), r"allowed are floats of shape \(2, 1\)"),
-    ("Pendulum-v1", np.zeros(2), r"shape \(2,\)"),
-    ("Pendulum-v1", np.zeros((2, 1), int), "int64"),
     ("Pendulum-v1", np.array([[0.0], [1.01]]), r"1.01 at \[1, 0\]"),
     ("Pendulum-v1", np.array([[np.nan], [0.0]]), r"nan at \[0, 0\]"),
 ]
@@ -210,17 +208,12 @@ def test_the_last_observation_of_an_episode_outlives_the_next_ones_first() -> No
 
 
 def test_what_does_not_go_together_is_refused() -> None:
-    vector, shared = envs.make_vector("gym/CartPole-v1", generators(2)), generator(0)
+    vector = envs.make_vector("gym/CartPole-v1", generators(2))
     with pytest.raises(RuntimeError, match=r"call reset\(\) or load_state_dict\(\) first"):
         vector.step(np.array([0, 0]))
-    for rngs, workers, message in (
-        ([], 0, "one of its own"),
-        ([shared, shared], 0, "one of its own"),
-        (generators(2), -1, "workers is -1"),
-        (generators(2), 3, "workers is 3"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            envs.make_vector("gym/CartPole-v1", rngs, workers=workers)
+    for workers in (-1, 3):
+        with pytest.raises(ValueError, match=f"workers is {workers}"):
+            envs.make_vector("gym/CartPole-v1", generators(2), workers=workers)
     vector.reset()
     with pytest.raises(ValueError, match="2 environments cannot fill 3"):
         envs.make_vector("gym/CartPole-v1", generators(3)).load_state_dict(vector.state_dict())

@@ -10,15 +10,15 @@ from rlplast.envs.options import count
 class Walk(envs.Simulator):
     """Starts near 0, goes up or down; pays its place."""
 
-    def __init__(self, rng):
-        self.rng, self.place = rng, 0.0
+    def __init__(self, rng, up=1):
+        self.rng, self.up, self.place = rng, up, 0.0
 
     def reset(self):
         self.place = float(self.rng.normal())
         return self._obs()
 
     def step(self, action):
-        self.place += action - 0.5 + float(self.rng.normal()) / 10
+        self.place += self.up * action - 0.5 + float(self.rng.normal()) / 10
         return self._obs(), self.place, abs(self.place) > 5, False
 
     def _obs(self):
@@ -31,23 +31,8 @@ class Walk(envs.Simulator):
         self.place = state["place"]
 
 
-def spec(env_id, options):
-    limit = options["max_episode_steps"]
-    return envs.EnvSpec(env_id, (2,), num_actions=2, max_episode_steps=limit)
-
-
-def make(env_id, rng, options):
-    return Walk(rng)
-
-
-FAMILY = envs.Family(
-    ids={"toy/walk": "a walk on a line"},
-    source="an example",
-    options=lambda env_id: {"max_episode_steps": count(15)},
-    spec=spec,
-    make=make,
-)
-envs.register(FAMILY)
+SPEC = envs.EnvSpec("toy/walk", obs_shape=(2,), num_actions=2, max_episode_steps=15)
+envs.register(SPEC, Walk, summary="a walk on a line", source="an example", options={"up": count(1)})
 
 
 class GymWalk(gymnasium.Env):
