@@ -1,8 +1,8 @@
 """Environments with exact state, made by id.
 
 Ids start with `atari/`, `minatar/`, `gym/` (classic control, MuJoCo, and what the user registered
-with Gymnasium), `dmc/`, `humanoid_bench/`, `toy/`, or as a registered family's do. Each family
-imports its own package only when one of its environments is built.
+with Gymnasium), `dmc/`, `humanoid_bench/`, `toy/`, or as a registered family's do. Most
+families import their package only when one of their environments is built.
 """
 
 from rlplast.envs.base import (

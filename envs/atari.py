@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from rlplast.envs.base import EnvSpec, Simulator, State, require
+from rlplast.envs.base import EnvSpec, Simulator, State
 from rlplast.envs.options import Family, count, probability, switch
 from rlplast.envs.resize import area_resize, box_taps, grey
 
@@ -85,13 +85,15 @@ class _Game(Simulator):
         sticky_steps: bool = False,
         grey_last: bool = False,
     ) -> None:
-        ale_py = require("ale_py", "ale-py")
-        roms = require("ale_py.roms", "ale-py")
+        import ale_py  # here, as it is large
+        from ale_py import roms
+
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner
         ale = ale_py.ALEInterface()
         ale.setInt("random_seed", int(rng.integers(2**31 - 1)))
         ale.setFloat("repeat_action_probability", 0.0)
-        ale.loadROM(roms.get_rom_path(rom))
+        path: Any = roms.get_rom_path(rom)
+        ale.loadROM(path)
         self._ale = ale
         self._make_state = ale_py.ALEState
         self._ale_actions = {int(action.value): action for action in ale.getLegalActionSet()}

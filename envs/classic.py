@@ -8,9 +8,10 @@ constant of CartPole, MountainCar and Pendulum (the other two have it as a bare 
 from dataclasses import dataclass
 from typing import Any
 
+import gymnasium
 import numpy as np
 
-from rlplast.envs.base import EnvSpec, MissingPackage, Simulator, State, plain, require
+from rlplast.envs.base import EnvSpec, MissingPackage, Simulator, State, plain
 from rlplast.envs.control import ControlSimulator, ControlTask, control_options, control_spec
 from rlplast.envs.options import Family, Option, count, factor
 
@@ -41,9 +42,8 @@ class GymTask(ControlTask):
     """One task without wrappers; its attributes `state_names` are its state."""
 
     def __init__(self, name: str, rng: np.random.Generator, state_names: tuple[str, ...]) -> None:
-        gymnasium = require("gymnasium", "gymnasium")
         made = gymnasium.make(name, render_mode="rgb_array", disable_env_checker=True)
-        self._task = made.unwrapped
+        self._task: Any = made.unwrapped
         # The task draws from our generator itself, so there is no second stream to seed or save.
         self._task.np_random = rng
         self._state_names = state_names
@@ -72,7 +72,7 @@ class GymTask(ControlTask):
         """
         try:
             return self._task.render()
-        except require("gymnasium.error", "gymnasium").DependencyNotInstalled as error:
+        except gymnasium.error.DependencyNotInstalled as error:
             raise MissingPackage(
                 "pictures of gym tasks need pygame: pip install 'rlplast[classic]'"
             ) from error

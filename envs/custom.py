@@ -26,7 +26,9 @@ from functools import partial
 from types import FunctionType
 from typing import Any
 
+import gymnasium
 import numpy as np
+from gymnasium.envs.registration import load_env_creator
 
 from rlplast.envs.base import (
     CannotContinue,
@@ -37,7 +39,6 @@ from rlplast.envs.base import (
     UnknownEnv,
     load_rng_state,
     plain,
-    require,
     rng_state,
     said,
 )
@@ -82,7 +83,7 @@ def registration(env_id: str) -> Any | None:
     module, colon, name = env_id.removeprefix(PREFIX).rpartition(":")
     if colon:
         _import(env_id, module)
-    return _registry().get(name)
+    return gymnasium.registry.get(name)
 
 
 def _import(env_id: str, module: str) -> None:
@@ -107,7 +108,7 @@ def nearest(env_id: str) -> str | None:
     """Return the id in Gymnasium's registry that is most like one that is not, if any is."""
     module, colon, name = env_id.removeprefix(PREFIX).rpartition(":")
     # Any two short names with a version are alike, so these need a nearer match than usual.
-    near = difflib.get_close_matches(name, _registry(), 1, 0.8)
+    near = difflib.get_close_matches(name, gymnasium.registry, 1, 0.8)
     return f"{PREFIX}{module}{colon}{near[0]}" if near else None
 
 
@@ -115,21 +116,17 @@ def own_ids() -> list[str]:
     """Return the registered ids that Gymnasium does not bring along itself."""
     return [
         PREFIX + name
-        for name, record in _registry().items()
+        for name, record in gymnasium.registry.items()
         if not str(record.entry_point).startswith("gymnasium.")
     ]
 
 
 def module_of(env_id: str) -> str:
     """Return the module that a registered environment is defined in."""
-    entry_point = _registry()[env_id.removeprefix(PREFIX)].entry_point
+    entry_point = gymnasium.registry[env_id.removeprefix(PREFIX)].entry_point
     if isinstance(entry_point, str):
         return entry_point.partition(":")[0]
     return getattr(entry_point, "__module__", "")
-
-
-def _registry() -> dict[str, Any]:
-    return require("gymnasium", "gymnasium").registry
 
 
 class _CustomTask(ControlTask):
@@ -165,12 +162,7 @@ class _CustomTask(ControlTask):
         # Some ignore the seed of a reset, and draw from the generator that they have.
         with suppress(AttributeError):  # of one that shows its own, read only
             self._env.unwrapped.np_random = np.random.default_rng(seed)
-        try:
-            result = self._env.reset(seed=seed)
-        except TypeError as error:
-            if "unexpected keyword argument 'seed'" not in str(error):
-                raise
-            raise EnvFailed(f"env '{self._id}': {error}; {_NEW_GYM}") from error
+        result = self._env.reset(seed=seed)
         if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
             raise EnvFailed(
                 f"reset() of env '{self._id}' returned {reprlib.repr(result)}: allowed are "
@@ -297,17 +289,16 @@ def _is_number(value: Any) -> bool:
 
 def _made(env_id: str, record: Any) -> tuple[Any, bool]:
     """Return an environment as Gymnasium makes it, and whether it draws pictures."""
-    make = require("gymnasium", "gymnasium").make
     try:
         if not _draws(record):
-            return make(record), False
+            return gymnasium.make(record), False
         compiler_first()
         try:
-            return make(record, render_mode="rgb_array"), True
+            return gymnasium.make(record, render_mode="rgb_array"), True
         except TypeError as error:
             if "render_mode" not in str(error):  # which its constructor does not take
                 raise
-            return make(record), False
+            return gymnasium.make(record), False
     except (ImportError, KeyboardInterrupt):
         raise  # it names what is missing; a person's
     except BaseException as error:
@@ -320,8 +311,7 @@ def _made(env_id: str, record: Any) -> tuple[Any, bool]:
 def _draws(record: Any) -> bool:
     entry_point = record.entry_point
     if isinstance(entry_point, str):
-        registrations = require("gymnasium.envs.registration", "gymnasium")
-        entry_point = registrations.load_env_creator(entry_point)
+        entry_point = load_env_creator(entry_point)
     modes = getattr(entry_point, "metadata", {}).get("render_modes")
     return "rgb_array" in (modes or ())
 

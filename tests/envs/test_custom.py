@@ -164,9 +164,6 @@ def test_what_an_environment_must_not_return_or_raise_is_named(
         with monkeypatch.context() as patch:
             changed(patch, "step", with_(**allowed))
             vector.step(zeros)
-    monkeypatch.setattr(own_envs.Walk, "reset", lambda self: self.place)
-    with pytest.raises(envs.EnvFailed, match=r"old Gym, let reset\("):
-        vector.reset()
 
 
 def test_arrays_that_it_is_lent_and_lends_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
