@@ -135,9 +135,10 @@ SHORT = {"max_episode_steps": 100}
 @pytest.mark.parametrize(
     ("game", "before", "after", "options"),
     [
-        ("Asterix", 77, 120, {"sticky": 0.6, "max_episode_steps": 50} | FIRE),
+        ("Asterix", 47, 80, {"sticky": 0.6, "max_episode_steps": 50} | FIRE),
         slow("Asterix", 211, 500, {}),
-        ("Breakout", 137, 300, {}),
+        ("Breakout", 60, 150, SHORT),
+        slow("Breakout", 137, 300, {}),
         slow("Breakout", 137, 300, SHORT | {"frame_skip": 1}),
         slow("YarsRevenge", 137, 300, SHORT),
         slow("Qbert", 137, 300, SHORT),

@@ -115,11 +115,12 @@ def tasks(seed: int, **env: object) -> Tasks:
 
 
 def test_every_task_has_a_goal_of_its_own_which_the_seed_decides():
-    seeds = [tasks(1).of(k)[1]["goal_seed"] for k in range(20)]
+    made, again, other = tasks(1), tasks(1), tasks(2)
+    seeds = [made.of(k)[1]["goal_seed"] for k in range(20)]
     assert len(set(seeds)) == 20  # task 0 draws one too
-    assert seeds == [tasks(1).of(k)[1]["goal_seed"] for k in range(20)]
-    assert not set(seeds) & {tasks(2).of(k)[1]["goal_seed"] for k in range(20)}
-    env = tasks(1).make(7, [generator(0)])
+    assert seeds == [again.of(k)[1]["goal_seed"] for k in range(20)]
+    assert not set(seeds) & {other.of(k)[1]["goal_seed"] for k in range(20)}
+    env = made.make(7, [generator(0)])
     env.reset()
     cell, goal = (7, 7), goals(seeds[7], 1)[0]
     assert env.step(np.array([0])).reward[0] == pytest.approx(-0.01 * ways(goal)[cell])

@@ -199,6 +199,7 @@ def test_what_adds_up_over_weights_has_a_total_of_the_network() -> None:
     assert "metric/stable_rank/net" not in found  # ranks have none
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_a_run_logs_every_number_of_a_sketch_a_density_a_spectrum_and_each_layer(
     tmp_path: Path,
 ) -> None:
