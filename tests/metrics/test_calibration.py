@@ -70,7 +70,14 @@ def test_accuracy_is_the_share_of_right_predictions_and_no_number_of_what_is_non
         assert math.isnan(float(accuracy(logits, labels))) is math.isnan(bad)
 
 
-def test_bins_of_certain_predictions() -> None:
+def test_bins_of_a_hand_example_and_of_certain_predictions() -> None:
+    # (0.4, 0.6] holds 0.6 (right), (0.6, 0.8] holds 0.7 (wrong) and 0.8 (right), (0.8, 1]
+    # holds 1.0 (right).
+    first = torch.tensor([0.6, 0.7, 0.8, 1.0], dtype=torch.float64)
+    scores = torch.stack([first, 1 - first], 1)
+    expected = (abs(1 - 0.6) + abs((0 + 1) - (0.7 + 0.8)) + 0) / 4
+    found = float(ece(scores, torch.tensor([0, 1, 0, 0]), bins=5, probabilities=True))
+    assert found == pytest.approx(expected, abs=1e-12)
     # Confidence 1 is in the last bin; 0 cannot be a largest probability, but is no crash.
     scores = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
     assert float(ece(scores, torch.tensor([0, 1]), probabilities=True)) == 0.0
