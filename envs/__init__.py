@@ -1,15 +1,22 @@
 """Environments with exact state, made by id.
 
 Ids start with `atari/`, `minatar/`, `gym/` (classic control, MuJoCo, and what the user registered
-with Gymnasium), `dmc/`, `humanoid_bench/`, `toy/`, or as a registered family's do. Each family
-imports its own package only when one of its environments is built.
+with Gymnasium), `dmc/`, `humanoid_bench/`, `toy/`, or as a registered family's do. Most
+families import their package only when one of their environments is built.
 """
 
-from rlplast.envs.base import Env, EnvFailed, EnvSpec, MissingPackage, NotFinite, UnknownEnv
+from rlplast.envs.base import (
+    Env,
+    EnvFailed,
+    EnvSpec,
+    MissingPackage,
+    NotFinite,
+    Simulator,
+    UnknownEnv,
+)
 from rlplast.envs.frame_stack import FrameStack
 from rlplast.envs.joined import TaskVector, join_specs
 from rlplast.envs.levels import LEVELS, Level
-from rlplast.envs.options import Family
 from rlplast.envs.registry import find_resume, is_ours, list_envs, make, make_vector, register, spec
 from rlplast.envs.shifts import NO_SHIFT, SHIFTS, Shift, draw_shift
 from rlplast.envs.vector import VectorEnv, VectorStep
@@ -22,12 +29,12 @@ __all__ = [
     "Env",
     "EnvFailed",
     "EnvSpec",
-    "Family",
     "FrameStack",
     "Level",
     "MissingPackage",
     "NotFinite",
     "Shift",
+    "Simulator",
     "TaskVector",
     "UnknownEnv",
     "VectorEnv",

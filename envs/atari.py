@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from rlplast.envs.base import EnvSpec, EpisodicEnv, State, require
+from rlplast.envs.base import EnvSpec, Simulator, State
 from rlplast.envs.options import Family, count, probability, switch
 from rlplast.envs.resize import area_resize, box_taps, grey
 
-__all__ = ["FAMILY", "MINIMAL_ACTIONS", "AtariSimulator"]
+__all__ = ["FAMILY", "MINIMAL_ACTIONS"]
 
 _SIZE = 84
 _NOOP = 0
@@ -69,7 +69,7 @@ _LEGAL_ACTIONS = {"lost_luggage": 9, "skiing": 9}
 _ROMS = {"atari/" + rom.title().replace("_", ""): rom for rom in MINIMAL_ACTIONS}
 
 
-class AtariSimulator:
+class _Game(Simulator):
     """One game, `frame_skip` frames a step, observed as (84, 84) uint8.
 
     `rom` is its name in ale-py; ALE's own seed is drawn from `rng`.
@@ -85,13 +85,15 @@ class AtariSimulator:
         sticky_steps: bool = False,
         grey_last: bool = False,
     ) -> None:
-        ale_py = require("ale_py", "ale-py")
-        roms = require("ale_py.roms", "ale-py")
+        import ale_py  # here, as it is large
+        from ale_py import roms
+
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner
         ale = ale_py.ALEInterface()
         ale.setInt("random_seed", int(rng.integers(2**31 - 1)))
         ale.setFloat("repeat_action_probability", 0.0)
-        ale.loadROM(roms.get_rom_path(rom))
+        path: Any = roms.get_rom_path(rom)
+        ale.loadROM(path)
         self._ale = ale
         self._make_state = ale_py.ALEState
         self._ale_actions = {int(action.value): action for action in ale.getLegalActionSet()}
@@ -107,10 +109,8 @@ class AtariSimulator:
         channels = (3,) if grey_last else ()
         self._frames = np.zeros((2, height, width, *channels), dtype=np.uint8)  # the last two
         self._executed = _NOOP  # the value of the last frame's action
-        self.step_frames = 0
 
     def reset(self) -> np.ndarray:
-        """Start a game and return its first observation."""
         self._ale.reset_game()
         self._executed = _NOOP
         self._look()
@@ -151,7 +151,6 @@ class AtariSimulator:
         return grey(np.stack([area_resize(newest[..., c], *self._taps) for c in range(3)], axis=-1))
 
     def render(self) -> np.ndarray:
-        """Return the screen in colour, (height, width, 3)."""
         return self._ale.getScreenRGB()
 
     def state_dict(self) -> State:
@@ -164,7 +163,6 @@ class AtariSimulator:
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Restore ALE and what it leaves out of its state."""
         ale_state = self._make_state(state["ale"].tobytes())
         self._executed = state["executed_action"]
         # ALE's state also leaves out the console's switches, which the first frame after a reset
@@ -174,9 +172,6 @@ class AtariSimulator:
             self._ale.act(self._ale_actions[self._executed])
         self._ale.restoreState(ale_state)
         self._frames[...] = state["frames"]
-
-    def close(self) -> None:
-        """Do nothing: ALE frees itself."""
 
 
 _OPTIONS = {
@@ -210,22 +205,18 @@ def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
 _OF_SPEC = ("max_episode_steps", "repeat_first")  # no business of the simulator's
 
 
-def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
-    spec = _spec(env_id, options)
+def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> Simulator:
     game_options = {name: value for name, value in options.items() if name not in _OF_SPEC}
-    return EpisodicEnv(spec, AtariSimulator(_ROMS[env_id], rng, **game_options), rng)
-
-
-def _summary(env_id: str) -> str:
-    rom = _ROMS[env_id]
-    return f"Atari 2600 {rom.replace('_', ' ')}: 84x84 grey, {MINIMAL_ACTIONS[rom]} actions"
+    return _Game(_ROMS[env_id], rng, **game_options)
 
 
 FAMILY = Family(
-    ids=tuple(_ROMS),
-    options=lambda env_id: _OPTIONS,
-    summary=_summary,
+    ids={
+        env_id: f"Atari 2600 {rom.replace('_', ' ')}: 84x84 grey, {MINIMAL_ACTIONS[rom]} actions"
+        for env_id, rom in _ROMS.items()
+    },
     source="Bellemare et al. 2013, arXiv:1207.4708; Machado et al. 2018, arXiv:1709.06009",
+    options=lambda env_id: _OPTIONS,
     spec=_spec,
     make=_make,
 )

@@ -5,9 +5,10 @@ bools or None, so that it can be written without pickle (arrays to one file, the
 """
 
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,7 +17,6 @@ __all__ = [
     "Env",
     "EnvFailed",
     "EnvSpec",
-    "EpisodicEnv",
     "MissingPackage",
     "NotFinite",
     "Simulator",
@@ -86,11 +86,11 @@ class EnvSpec:
 
     id: str
     obs_shape: tuple[int, ...]
-    obs_dtype: str
-    frame_stack: int
-    num_actions: int | None
-    frames_per_step: int
-    max_episode_steps: int | None
+    obs_dtype: str = "float32"
+    frame_stack: int = 1
+    num_actions: int | None = None
+    frames_per_step: int = 1
+    max_episode_steps: int | None = None
     action_dim: int | None = None
     success_return: float | None = None
     obs_scale: float = 1.0
@@ -127,92 +127,93 @@ def stacked_shape(frame_stack: int, obs_shape: tuple[int, ...]) -> tuple[int, ..
     return (frame_stack, *obs_shape)
 
 
-class _World(Protocol):
-    """What `Env` and `Simulator` have in common."""
+class Simulator:
+    """Dynamics and pictures of an environment, which `Env` makes whole; derive yours from it.
 
-    @property
-    def step_frames(self) -> int:
-        """Simulator frames that the last `step` used; an episode's end cuts a skip short."""
-        ...
+    All its randomness comes from the generator it was built with.
+
+    Attributes:
+        step_frames: simulator frames that the last `step` used; an end cuts a skip short.
+        steps: steps of the running episode, which `Env` counts.
+        success: what the last step said of success; None if nothing.
+    """
+
+    step_frames: int = 1
+    steps: int = 0
+    success: float | None = None
 
     def reset(self) -> np.ndarray:
         """Start an episode and return its first observation."""
-        ...
-
-    def render(self) -> np.ndarray:
-        """Return the picture as uint8 (height, width, 3) without changing the state."""
-        ...
-
-    def load_state_dict(self, state: State) -> None:
-        """Continue exactly where `state` was taken."""
-
-    def close(self) -> None:
-        """Free what the simulator holds."""
-
-
-class Env(_World, Protocol):
-    """One environment. All its randomness comes from the generator it was built with."""
-
-    spec: EnvSpec
-
-    def step(self, action: int | np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
-        """Return the next observation, the unclipped reward, terminated and truncated.
-
-        The two flags are never both true: what terminates at the limit has terminated.
-        """
-        ...
-
-    def state_dict(self) -> State:
-        """Return all that decides the future, as a copy.
-
-        It may say ``running: False``: then a resume begins a new episode; ``untold`` says why.
-        """
-        ...
-
-
-class Simulator(_World, Protocol):
-    """Dynamics and pictures of an environment, without episode counting."""
+        raise NotImplementedError
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool]:
-        """Take an int, or float32 (action_dim,) in [−1, 1]; return as `Env.step` does."""
-        ...
+        """Return the next observation, the unclipped reward, terminated and truncated.
+
+        `action` is an int, or float32 (action_dim,) in [−1, 1]. The step limit is not its own.
+        """
+        raise NotImplementedError
 
     def state_dict(self) -> State:
-        """Return all that decides the future, as a copy, but for the generator.
+        """Return all that decides the future, as a copy, but for the generator and `steps`.
 
         Raises:
             CannotContinue: if the state cannot be read; then a resume begins a new episode.
         """
-        ...
+        raise NotImplementedError
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue exactly where `state` was taken."""
+        raise NotImplementedError
+
+    def render(self) -> np.ndarray:
+        """Return the picture as uint8 (height, width, 3) without changing the state."""
+        raise EnvFailed(f"{type(self).__name__} has no pictures")
+
+    def close(self) -> None:
+        """Free what it holds."""
+
+    def read(self, obs: Any) -> np.ndarray:
+        """Return what the agent sees of an observation in the environment's own form."""
+        return np.asarray(obs)
+
+    def native(self, action: Any) -> Any:
+        """Return an action of `step` in the environment's own form."""
+        return action
+
+    def learned(self) -> list[State]:
+        """Return the running statistics of its wrappers, as a copy."""
+        return []
+
+    def take_over(self, learned: Sequence[State], freeze: bool) -> None:
+        """Go on with running statistics that another one `learned`; `freeze` them there."""
 
 
-class EpisodicEnv:
-    """An `Env` made of a simulator, a step limit and the generator both of them share.
+class Env:
+    """One environment: a simulator, a step limit and the generator both of them share.
 
     The step limit truncates: its last observation still bootstraps (Pardo et al. 2018,
     arXiv:1712.00378).
     """
 
     def __init__(self, spec: EnvSpec, simulator: Simulator, rng: np.random.Generator) -> None:
-        self.spec = spec
-        self._simulator, self._rng = simulator, rng
-        self.border: Any = None  # a `Border`, of an environment of somebody else's
-        self._steps = 0
+        self.spec, self.simulator, self._rng = spec, simulator, rng
         self._running = False
 
     @property
     def step_frames(self) -> int:
         """Simulator frames that the last `step` used."""
-        return self._simulator.step_frames
+        return self.simulator.step_frames
 
     def reset(self) -> np.ndarray:
         """Start an episode and return its first observation."""
-        self._steps = 0
+        self.simulator.steps = 0
         self._running = True
-        return self._simulator.reset()
+        return self.simulator.reset()
 
     def step(self, action: int | np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
         """Return the next observation, the unclipped reward, terminated and truncated.
+
+        The two flags are never both true: what terminates at the limit has terminated.
 
         Raises:
             RuntimeError: when no episode is running.
@@ -220,14 +221,14 @@ class EpisodicEnv:
         """
         if not self._running:
             raise RuntimeError(f"env '{self.spec.id}' has no episode running: call reset() first")
-        checked = self._checked(action)
+        checked, simulator = self._checked(action), self.simulator
         try:
-            obs_next, reward, terminated, truncated = self._simulator.step(checked)
+            obs_next, reward, terminated, truncated = simulator.step(checked)
         except NotFinite as error:
-            raise NotFinite(f"episode step {self._steps + 1}: {error}") from error
-        self._steps += 1
+            raise NotFinite(f"episode step {simulator.steps + 1}: {error}") from error
+        simulator.steps += 1
         limit = self.spec.max_episode_steps
-        truncated = truncated or (limit is not None and self._steps >= limit)
+        truncated = truncated or (limit is not None and simulator.steps >= limit)
         truncated = truncated and not terminated
         self._running = not (terminated or truncated)
         return obs_next, reward, terminated, truncated
@@ -245,18 +246,22 @@ class EpisodicEnv:
 
     def render(self) -> np.ndarray:
         """Return the picture as uint8 (height, width, 3)."""
-        return self._simulator.render()
+        return self.simulator.render()
 
-    def state_dict(self) -> State:
-        """Return everything that decides the future, as a copy."""
+    def state_dict(self, level: str = "exact") -> State:
+        """Return all that decides the future, as a copy.
+
+        Where a trial said how it goes on, `level`, of `LEVELS`, is what it said. With ``running:
+        False`` a resume begins a new episode; ``untold`` says why, if it was to go on.
+        """
         simulator, untold = None, ""
         try:
-            simulator = self._simulator.state_dict()
+            simulator = self.simulator.state_dict()
         except CannotContinue as error:
             untold = str(error)
         return {
             "id": self.spec.id,
-            "steps": self._steps,
+            "steps": self.simulator.steps,
             "running": self._running and simulator is not None,
             "rng": rng_state(self._rng),
             "simulator": simulator,
@@ -273,14 +278,14 @@ class EpisodicEnv:
         if state["id"] != self.spec.id:
             raise ValueError(f"a state of env '{state['id']}' cannot continue '{self.spec.id}'")
         if state["simulator"] is not None:
-            self._simulator.load_state_dict(state["simulator"])
+            self.simulator.load_state_dict(state["simulator"])
         load_rng_state(self._rng, state["rng"])
-        self._steps = state["steps"]
+        self.simulator.steps = state["steps"]
         self._running = state["running"]
 
     def close(self) -> None:
         """Free what the simulator holds."""
-        self._simulator.close()
+        self.simulator.close()
 
 
 def checked_actions(spec: EnvSpec, actions: Any, batch: tuple[int, ...] = ()) -> np.ndarray:

@@ -8,11 +8,11 @@ constant of CartPole, MountainCar and Pendulum (the other two have it as a bare 
 from dataclasses import dataclass
 from typing import Any
 
+import gymnasium
 import numpy as np
 
-from rlplast.envs.base import EnvSpec, EpisodicEnv, MissingPackage, State, plain, require
-from rlplast.envs.border import Border
-from rlplast.envs.control import PlainTask, control_options, control_spec, task_env
+from rlplast.envs.base import EnvSpec, MissingPackage, Simulator, State, plain
+from rlplast.envs.control import ControlSimulator, ControlTask, control_options, control_spec
 from rlplast.envs.options import Family, Option, count, factor
 
 __all__ = ["FAMILY", "GymTask"]
@@ -38,13 +38,12 @@ _TASKS = {
 }
 
 
-class GymTask(PlainTask):
-    """One task without wrappers, one frame a step; its attributes `state_names` are its state."""
+class GymTask(ControlTask):
+    """One task without wrappers; its attributes `state_names` are its state."""
 
     def __init__(self, name: str, rng: np.random.Generator, state_names: tuple[str, ...]) -> None:
-        gymnasium = require("gymnasium", "gymnasium")
         made = gymnasium.make(name, render_mode="rgb_array", disable_env_checker=True)
-        self._task = made.unwrapped
+        self._task: Any = made.unwrapped
         # The task draws from our generator itself, so there is no second stream to seed or save.
         self._task.np_random = rng
         self._state_names = state_names
@@ -61,7 +60,7 @@ class GymTask(PlainTask):
         return obs
 
     def step(self, action: int | np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
-        """Run one step of the task; the step limit is not the task's."""
+        """Run one step of the task."""
         obs_next, reward, terminated, _, _ = self._task.step(action)
         return obs_next, float(reward), bool(terminated), False
 
@@ -73,7 +72,7 @@ class GymTask(PlainTask):
         """
         try:
             return self._task.render()
-        except require("gymnasium.error", "gymnasium").DependencyNotInstalled as error:
+        except gymnasium.error.DependencyNotInstalled as error:
             raise MissingPackage(
                 "pictures of gym tasks need pygame: pip install 'rlplast[classic]'"
             ) from error
@@ -111,32 +110,27 @@ def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
     if task.num_actions is None:
         return control_spec(env_id, task.obs_size, 1, task.max_episode_steps, options)
     limit = options["max_episode_steps"]
-    return EnvSpec(env_id, (task.obs_size,), "float32", 1, task.num_actions, 1, limit)
+    return EnvSpec(env_id, (task.obs_size,), num_actions=task.num_actions, max_episode_steps=limit)
 
 
-def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
+def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> Simulator:
     task = _TASKS[env_id]
     simulator = GymTask(env_id.removeprefix("gym/"), rng, task.state_names)
     if task.gravity is not None:
         simulator.multiply(task.gravity, options["gravity"])
     if task.num_actions is None:
-        return task_env(_spec(env_id, options), simulator, rng, options, task.max_episode_steps)
-    env = EpisodicEnv(_spec(env_id, options), simulator, rng)
-    env.border = Border(lambda obs: np.array(obs, np.float32), simulator.native)
-    return env
-
-
-def _summary(env_id: str) -> str:
-    task = _TASKS[env_id]
-    actions = "1 continuous action" if task.num_actions is None else f"{task.num_actions} actions"
-    return f"Gymnasium {env_id.removeprefix('gym/')}: {task.obs_size} numbers, {actions}"
+        return ControlSimulator(simulator, options, task.max_episode_steps)
+    return simulator
 
 
 FAMILY = Family(
-    ids=tuple(_TASKS),
-    options=_options,
-    summary=_summary,
+    ids={
+        env_id: f"Gymnasium {env_id.removeprefix('gym/')}: {task.obs_size} numbers, "
+        + (f"{task.num_actions} actions" if task.num_actions else "1 continuous action")
+        for env_id, task in _TASKS.items()
+    },
     source="Towers et al. 2024, arXiv:2407.17032",
+    options=_options,
     spec=_spec,
     make=_make,
 )

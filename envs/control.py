@@ -1,114 +1,93 @@
 """What all continuous-control families share: action repeat, rescaling and termination."""
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from rlplast.envs.base import EnvSpec, EpisodicEnv, Simulator
-from rlplast.envs.border import Border
+from rlplast.envs.base import EnvSpec, Simulator
 from rlplast.envs.options import Option, count, factor, switch
 
-__all__ = [
-    "ControlSimulator",
-    "ControlTask",
-    "PlainTask",
-    "control_env",
-    "control_options",
-    "control_spec",
-    "step_limit",
-    "task_env",
-]
+__all__ = ["ControlSimulator", "ControlTask", "control_options", "control_spec"]
 
 
-class ControlTask(Simulator, Protocol):
+class ControlTask(Simulator):
     """A simulator of one control step at a time, whose actions have bounds of their own.
 
     Its observations are of any float dtype. With `terminate` off it is stepped on after its end.
-    """
-
-    @property
-    def bounds(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Finite lowest and highest actions, both (action_dim,), in the dtype `step` wants.
-
-        None for a task whose actions are integers.
-        """
-        ...
-
-    def read(self, obs: Any) -> np.ndarray:
-        """Return an observation of the environment that the task is made of, as `step` does."""
-        ...
-
-    def native(self, action: Any) -> Any:
-        """Return an action that `step` takes as that environment takes it."""
-        ...
-
-
-class PlainTask:
-    """A task that shows and takes what its environment does; one frame a step."""
-
-    step_frames = 1
-
-    def read(self, obs: Any) -> np.ndarray:
-        """Return an observation: agents see it as it is."""
-        return np.asarray(obs)
-
-    def native(self, action: Any) -> Any:
-        """Return an action: the environment takes it as it is."""
-        return action
-
-
-class ControlSimulator:
-    """A task whose actions are in [−1, 1] and repeated; rewards of a step are summed.
 
     Attributes:
-        most_frames: control steps that the next step has, if nothing ends it.
+        bounds: finite lowest and highest actions, both (action_dim,), in the dtype `step` wants;
+            None for a task whose actions are integers.
     """
 
-    def __init__(
-        self, task: ControlTask, action_repeat: int, terminate: bool, obs_dtype: str = "float32"
-    ) -> None:
-        """Wrap `task`; unless `terminate`, its terminations are ignored."""
-        self._task, self.most_frames, self._terminate = task, action_repeat, terminate
-        self._obs_dtype = obs_dtype
-        self.step_frames = 0
+    bounds: tuple[np.ndarray, np.ndarray] | None
+
+
+class ControlSimulator(Simulator):
+    """A task whose actions are in [−1, 1] and repeated; rewards of a step are summed."""
+
+    obs_dtype = "float32"
+
+    def __init__(self, task: ControlTask, options: dict[str, Any], task_limit: int | None) -> None:
+        """Wrap a task under resolved `control_options`.
+
+        `task_limit` is the task's own, in control steps: within a repeat too it ends the episode,
+        unless ``max_episode_steps`` is given. Unless ``terminate``, terminations are ignored.
+        """
+        self.task = task
+        self._repeat, self._terminate = options["action_repeat"], options["terminate"]
+        self._limit = task_limit if options["max_episode_steps"] is None else None
         if task.bounds is not None:
             low, high = (np.asarray(bound, dtype=np.float64) for bound in task.bounds)
             self._middle, self._half = (high + low) / 2, (high - low) / 2
             self._dtype = task.bounds[0].dtype  # both bounds have it
         self.render, self.close = task.render, task.close
         self.state_dict, self.load_state_dict = task.state_dict, task.load_state_dict
+        self.learned, self.take_over = task.learned, task.take_over
 
     def reset(self) -> np.ndarray:
         """Start an episode and return its first observation."""
-        return self.observed(self._task.reset())
+        return self.observed(self.task.reset())
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool]:
         """Repeat an action; returns the last observation, the summed reward and the two ends."""
-        action = self.rescaled(action)
+        most = self._repeat
+        if self._limit is not None:
+            most = min(most, self._limit - self.steps * self._repeat)
+        action = self._rescaled(action)
         obs_next, total, terminated, truncated = self._control_step(action)
-        self.step_frames = 1
-        while not (terminated or truncated) and self.step_frames < self.most_frames:
+        frames = 1
+        while not (terminated or truncated) and frames < most:
             obs_next, reward, terminated, truncated = self._control_step(action)
             total += reward
-            self.step_frames += 1
+            frames += 1
+        self.step_frames, self.success = frames, self.task.success
         return self.observed(obs_next), total, terminated, truncated
 
-    def rescaled(self, action: Any) -> Any:
+    def _rescaled(self, action: Any) -> Any:
         """Return an action within the task's own bounds; an integer stays as it is."""
-        if self._task.bounds is None:
+        if self.task.bounds is None:
             return action
         # In float64 and from the middle, so that bounds of ±1 change no bit of the action.
-        low, high = self._task.bounds
+        low, high = self.task.bounds
         return (self._middle + self._half * action).astype(self._dtype).clip(low, high)
 
     def _control_step(self, action: Any) -> tuple[np.ndarray, float, bool, bool]:
-        obs_next, reward, terminated, truncated = self._task.step(action)
+        obs_next, reward, terminated, truncated = self.task.step(action)
         return obs_next, float(reward), self._terminate and bool(terminated), bool(truncated)
 
     def observed(self, obs: np.ndarray) -> np.ndarray:
         """Return a copy as agents see it; what does not fit becomes infinite, and is refused."""
         with np.errstate(over="ignore"):
-            return np.array(obs, dtype=self._obs_dtype)
+            return np.array(obs, dtype=self.obs_dtype)
+
+    def read(self, obs: Any) -> np.ndarray:
+        """Return what the agent sees of an observation in the environment's own form."""
+        return self.observed(self.task.read(obs))
+
+    def native(self, action: Any) -> Any:
+        """Return an action of `step` in the environment's own form."""
+        return self.task.native(self._rescaled(action))
 
 
 def control_options(task_limit: int | None, *constants: str) -> dict[str, Option]:
@@ -127,85 +106,21 @@ def control_options(task_limit: int | None, *constants: str) -> dict[str, Option
     }
 
 
-def step_limit(options: dict[str, Any], task_limit: int | None) -> int | None:
-    """Return an episode's limit in steps of the agent, under resolved `control_options`.
-
-    The last of them is shorter where the task's own limit is no multiple of a step.
-
-    Examples:
-        >>> step_limit({"max_episode_steps": None, "action_repeat": 3}, 1000)
-        334
-    """
-    chosen = options["max_episode_steps"]
-    if chosen is not None or task_limit is None:
-        return chosen
-    return -(-task_limit // options["action_repeat"])
-
-
 def control_spec(
     env_id: str,
     obs_size: int,
     action_dim: int | None,
     task_limit: int | None,
     options: dict[str, Any],
-    success_return: float | None = None,
-    num_actions: int | None = None,
+    **others: Any,
 ) -> EnvSpec:
-    """Describe a task observed as a vector, under resolved `control_options`."""
-    return EnvSpec(
-        id=env_id,
-        obs_shape=(obs_size,),
-        obs_dtype="float32",
-        frame_stack=1,
-        num_actions=num_actions,
-        frames_per_step=options["action_repeat"],
-        max_episode_steps=step_limit(options, task_limit),
-        action_dim=action_dim,
-        success_return=success_return,
-    )
+    """Describe a task observed as a vector, under resolved `control_options`.
 
-
-class _ControlEnv(EpisodicEnv):
-    """An episode that ends at the task's own limit of control steps, within a repeat too."""
-
-    def __init__(
-        self, spec: EnvSpec, simulator: ControlSimulator, rng: np.random.Generator, limit: int
-    ) -> None:
-        super().__init__(spec, simulator, rng)
-        self._control, self._limit = simulator, limit
-
-    def step(self, action: int | np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
-        repeat = self.spec.frames_per_step
-        self._control.most_frames = min(repeat, self._limit - self._steps * repeat)
-        return super().step(action)
-
-
-def control_env(
-    spec: EnvSpec,
-    simulator: ControlSimulator,
-    rng: np.random.Generator,
-    options: dict[str, Any],
-    task_limit: int | None,
-) -> EpisodicEnv:
-    """Build the environment around a simulator that draws from `rng`."""
-    if task_limit is None or options["max_episode_steps"] is not None:
-        return EpisodicEnv(spec, simulator, rng)
-    return _ControlEnv(spec, simulator, rng, task_limit)
-
-
-def task_env(
-    spec: EnvSpec,
-    task: ControlTask,
-    rng: np.random.Generator,
-    options: dict[str, Any],
-    task_limit: int | None,
-) -> EpisodicEnv:
-    """Build the environment around a task that draws from `rng`."""
-    repeat, terminate = options["action_repeat"], options["terminate"]
-    simulator = ControlSimulator(task, repeat, terminate, spec.obs_dtype)
-    env = control_env(spec, simulator, rng, options, task_limit)
-    env.border = Border(
-        lambda obs: simulator.observed(task.read(obs)),
-        lambda action: task.native(simulator.rescaled(action)),
-    )
-    return env
+    The last step is shorter where the task's own limit is no multiple of a step. `others` are
+    further attributes of `EnvSpec`.
+    """
+    limit, repeat = options["max_episode_steps"], options["action_repeat"]
+    if limit is None and task_limit is not None:
+        limit = -(-task_limit // repeat)
+    shape = {"obs_shape": (obs_size,), "action_dim": action_dim}
+    return EnvSpec(env_id, frames_per_step=repeat, max_episode_steps=limit, **shape | others)

@@ -16,15 +16,19 @@ Options: those of `rlplast.envs.control`, whether actions are continuous or not,
 """
 
 import dataclasses
-import importlib
+import difflib
 import pickle
 import reprlib
 import zlib
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
+from contextlib import closing, suppress
+from functools import partial
 from types import FunctionType
 from typing import Any
 
+import gymnasium
 import numpy as np
+from gymnasium.envs.registration import load_env_creator
 
 from rlplast.envs.base import (
     CannotContinue,
@@ -35,12 +39,10 @@ from rlplast.envs.base import (
     UnknownEnv,
     load_rng_state,
     plain,
-    require,
     rng_state,
     said,
 )
-from rlplast.envs.border import learners
-from rlplast.envs.control import control_options, control_spec, task_env
+from rlplast.envs.control import ControlSimulator, ControlTask, control_options, control_spec
 from rlplast.envs.gl import choose_gl, compiler_first
 from rlplast.envs.options import Family, Option, count
 from rlplast.envs.replayed import RecordedEnv
@@ -48,14 +50,11 @@ from rlplast.envs.spaces import acted, seen
 from rlplast.plugins import import_named
 
 __all__ = [
-    "FAMILY",
     "PREFIX",
-    "CustomTask",
+    "family",
     "module_of",
-    "other_version",
+    "nearest",
     "own_ids",
-    "record_of",
-    "register_again",
     "registration",
 ]
 
@@ -84,7 +83,7 @@ def registration(env_id: str) -> Any | None:
     module, colon, name = env_id.removeprefix(PREFIX).rpartition(":")
     if colon:
         _import(env_id, module)
-    return _registry().get(name)
+    return gymnasium.registry.get(name)
 
 
 def _import(env_id: str, module: str) -> None:
@@ -105,66 +104,38 @@ def _import(env_id: str, module: str) -> None:
         ) from error
 
 
-def other_version(env_id: str) -> str | None:
-    """Return the newest version of an id in Gymnasium's registry, which lacks the id itself."""
+def nearest(env_id: str) -> str | None:
+    """Return the id in Gymnasium's registry that is most like one that is not, if any is."""
     module, colon, name = env_id.removeprefix(PREFIX).rpartition(":")
-    base = name.rpartition("-v")[0]
-    versioned = (r for r in _registry().values() if r.version is not None)
-    versions = (r for r in versioned if r.id.rpartition("-v")[0] == base)
-    newest = max(versions, key=lambda record: record.version, default=None)
-    return newest and f"{PREFIX}{module}{colon}{newest.id}"
+    # Any two short names with a version are alike, so these need a nearer match than usual.
+    near = difflib.get_close_matches(name, gymnasium.registry, 1, 0.8)
+    return f"{PREFIX}{module}{colon}{near[0]}" if near else None
 
 
 def own_ids() -> list[str]:
     """Return the registered ids that Gymnasium does not bring along itself."""
     return [
         PREFIX + name
-        for name, record in _registry().items()
+        for name, record in gymnasium.registry.items()
         if not str(record.entry_point).startswith("gymnasium.")
     ]
 
 
 def module_of(env_id: str) -> str:
     """Return the module that a registered environment is defined in."""
-    entry_point = record_of(env_id).entry_point
+    entry_point = gymnasium.registry[env_id.removeprefix(PREFIX)].entry_point
     if isinstance(entry_point, str):
         return entry_point.partition(":")[0]
     return getattr(entry_point, "__module__", "")
 
 
-def register_again(record: Any) -> None:
-    """Put a record back into Gymnasium's registry, in a process that may lack it."""
-    if isinstance(record.entry_point, str):
-        # The module of the environment may register it itself, which has to come first: after
-        # the record, Gymnasium would warn that one replaces the other.
-        importlib.import_module(record.entry_point.partition(":")[0])
-    _registry()[record.id] = record
+class _CustomTask(ControlTask):
+    """The environment of Gymnasium's `record`, which draws from `rng`, under resolved options."""
 
-
-def record_of(env_id: str) -> Any:
-    """Return Gymnasium's record of an id that is registered."""
-    record = registration(env_id)
-    if record is None:
-        raise ValueError(f"env '{env_id}' is not in Gymnasium's registry any more")
-    return record
-
-
-def _registry() -> dict[str, Any]:
-    return require("gymnasium", "gymnasium").registry
-
-
-class CustomTask:
-    """One registered environment, which draws from `rng`, under resolved options; a `ControlTask`.
-
-    Raises:
-        ValueError: when it cannot be made, or its spaces rule it out.
-    """
-
-    step_frames = 1
-
-    def __init__(self, env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> None:
+    def __init__(
+        self, record: Any, env_id: str, rng: np.random.Generator, options: dict[str, Any]
+    ) -> None:
         self._id, self._rng = env_id, rng
-        record = record_of(env_id)
         limit = record.max_episode_steps
         if options["max_episode_steps"] is not None:
             limit = options["max_episode_steps"] * options["action_repeat"]
@@ -182,26 +153,16 @@ class CustomTask:
         self._acted = acted(env_id, self._env.action_space)
         self.num_actions, self.bounds = self._acted.count, self._acted.bounds
         layers = _layers(self._env)
-        self.learners, self.success = learners(layers), None
+        self._statistics = list(_statistics(layers))
         self._stateful = [layer for layer in layers if _has_state(layer)]
         self._others = [layer for layer in layers if not _has_state(layer)]
 
     def reset(self) -> np.ndarray:
-        """Start an episode, with a seed of its own, and return its first observation.
-
-        Raises:
-            EnvFailed: when it does not return an observation as its space says, and its info.
-        """
         seed = int(self._rng.integers(2**31))
         # Some ignore the seed of a reset, and draw from the generator that they have.
         with suppress(AttributeError):  # of one that shows its own, read only
             self._env.unwrapped.np_random = np.random.default_rng(seed)
-        try:
-            result = self._env.reset(seed=seed)
-        except TypeError as error:
-            if "unexpected keyword argument 'seed'" not in str(error):
-                raise
-            raise EnvFailed(f"env '{self._id}': {error}; {_NEW_GYM}") from error
+        result = self._env.reset(seed=seed)
         if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
             raise EnvFailed(
                 f"reset() of env '{self._id}' returned {reprlib.repr(result)}: allowed are "
@@ -210,11 +171,6 @@ class CustomTask:
         return self.read(result[0])
 
     def step(self, action: int | np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
-        """Run one step.
-
-        Raises:
-            EnvFailed: for anything but Gymnasium's five values, in the types of each.
-        """
         result = self._env.step(self.native(action))
         if not isinstance(result, tuple) or len(result) != 5:
             what = f"{len(result)} values" if isinstance(result, tuple) else reprlib.repr(result)
@@ -223,34 +179,22 @@ class CustomTask:
                 f"observation, reward, terminated, truncated, info; {_NEW_GYM}"
             )
         obs_next, reward, terminated, truncated, info = result
-        if not _is_number(reward):
-            raise EnvFailed(
-                f"env '{self._id}' returned {reward!r} as a reward: allowed is one number"
-            )
-        for name, flag in (("terminated", terminated), ("truncated", truncated)):
-            if not _is_number(flag) or flag not in (0, 1):
-                raise EnvFailed(
-                    f"env '{self._id}' returned {flag!r} as {name}: allowed are True and False"
-                )
         success = info.get("is_success") if isinstance(info, dict) else None
-        if success is not None and not _is_number(success):
-            raise EnvFailed(
-                f"env '{self._id}' returned {success!r} as info['is_success']: allowed is one "
-                "number, or True or False"
-            )
+        numbers = {"reward": reward, "info['is_success']": 0 if success is None else success}
+        flags = {"terminated": terminated, "truncated": truncated}
+        for name, value in (numbers | flags).items():
+            if not _is_number(value) or (name in flags and value not in (0, 1)):
+                allowed = "True and False" if name in flags else "one number, or True or False"
+                raise EnvFailed(
+                    f"env '{self._id}' returned {value!r} as {name}: allowed is {allowed}"
+                )
         self.success = None if success is None else float(success)
         return self.read(obs_next), float(reward), bool(terminated), bool(truncated)
 
     def native(self, action: int | np.ndarray) -> Any:
-        """Return an action of a step as the environment's own space has it; a copy."""
         return self._acted.native(action)
 
     def read(self, obs: Any) -> np.ndarray:
-        """Return an observation of the environment's own space as a step does.
-
-        Raises:
-            EnvFailed: when it is none.
-        """
         try:
             return self.seen.read(obs)
         except (KeyError, IndexError, TypeError, ValueError) as error:
@@ -261,7 +205,6 @@ class CustomTask:
             ) from error
 
     def render(self) -> np.ndarray:
-        """Return the picture as uint8 (height, width, 3)."""
         choose_gl()  # it may be MuJoCo's
         picture = self._env.render() if self._drawable else None
         if not isinstance(picture, np.ndarray):
@@ -278,13 +221,7 @@ class CustomTask:
         return picture
 
     def state_dict(self) -> State:
-        """Return the state of the environment and its wrappers.
-
-        For the trial it has checksums of the wrappers without a state too.
-
-        Raises:
-            CannotContinue: if it has no such methods, or they return what cannot be saved.
-        """
+        """Return the state of the environment and its wrappers; of those without one a checksum."""
         inside = self._env.unwrapped
         if inside in self._others:
             raise CannotContinue(
@@ -309,11 +246,7 @@ class CustomTask:
         return rng if isinstance(rng, np.random.Generator) else None
 
     def load_state_dict(self, state: State) -> None:
-        """Continue where `state` was taken.
-
-        Raises:
-            CannotContinue: if it does not fit; then this one may be anywhere: build another.
-        """
+        """Continue where `state` was taken; if it does not fit, this one may be anywhere."""
         if len(state["layers"]) != len(self._stateful):
             raise CannotContinue(f"the state of env '{self._id}' is of one with other wrappers")
         try:
@@ -329,8 +262,19 @@ class CustomTask:
                 f"the state of env '{self._id}' cannot be put back: {said(error)}"
             ) from error
 
+    def learned(self) -> list[State]:
+        statistics = [getattr(wrapper, name) for wrapper, name in self._statistics]
+        return [{part: plain(getattr(one, part)) for part in _PARTS} for one in statistics]
+
+    def take_over(self, learned: Sequence[State], freeze: bool) -> None:
+        for (wrapper, name), state in zip(self._statistics, learned, strict=True):
+            statistics = getattr(wrapper, name)
+            for part in _PARTS:
+                setattr(statistics, part, np.array(state[part])[()])
+            if freeze:
+                wrapper.update_running_mean = False
+
     def close(self) -> None:
-        """Close the environment."""
         self._env.close()
 
 
@@ -345,17 +289,16 @@ def _is_number(value: Any) -> bool:
 
 def _made(env_id: str, record: Any) -> tuple[Any, bool]:
     """Return an environment as Gymnasium makes it, and whether it draws pictures."""
-    make = require("gymnasium", "gymnasium").make
     try:
         if not _draws(record):
-            return make(record), False
+            return gymnasium.make(record), False
         compiler_first()
         try:
-            return make(record, render_mode="rgb_array"), True
+            return gymnasium.make(record, render_mode="rgb_array"), True
         except TypeError as error:
             if "render_mode" not in str(error):  # which its constructor does not take
                 raise
-            return make(record), False
+            return gymnasium.make(record), False
     except (ImportError, KeyboardInterrupt):
         raise  # it names what is missing; a person's
     except BaseException as error:
@@ -368,8 +311,7 @@ def _made(env_id: str, record: Any) -> tuple[Any, bool]:
 def _draws(record: Any) -> bool:
     entry_point = record.entry_point
     if isinstance(entry_point, str):
-        registrations = require("gymnasium.envs.registration", "gymnasium")
-        entry_point = registrations.load_env_creator(entry_point)
+        entry_point = load_env_creator(entry_point)
     modes = getattr(entry_point, "metadata", {}).get("render_modes")
     return "rgb_array" in (modes or ())
 
@@ -380,6 +322,17 @@ def _layers(env: Any) -> list[Any]:
     while layers[-1] is not layers[-1].unwrapped:
         layers.append(layers[-1].env)
     return layers
+
+
+_PARTS = ("mean", "var", "count")
+
+
+def _statistics(wrappers: Iterable[Any]) -> Iterable[tuple[Any, str]]:
+    """Yield wrappers with running statistics as Gymnasium's have them, and the names of these."""
+    for wrapper in wrappers:
+        for name in ("obs_rms", "return_rms"):
+            if name in vars(wrapper) and hasattr(type(wrapper), "update_running_mean"):
+                yield wrapper, name
 
 
 def _has_state(layer: Any) -> bool:
@@ -396,45 +349,42 @@ def _checksum(wrapper: Any) -> int | None:
         return None
 
 
-def _describe(env_id: str, task: CustomTask, options: dict[str, Any]) -> EnvSpec:
-    action_dim = None if task.bounds is None else len(task.bounds[0])
-    limit = record_of(env_id).max_episode_steps
-    size, number, stack = task.seen.shape[0], task.num_actions, options["frame_stack"]
-    if stack > 1 and len(task.seen.shape) < 2:
+def _spec(record: Any, env_id: str, options: dict[str, Any]) -> EnvSpec:
+    """Describe an environment, which is made for it and closed again."""
+    with closing(_make(record, env_id, np.random.default_rng(0), options)) as env:
+        return env.spec
+
+
+def _make(
+    record: Any, env_id: str, rng: np.random.Generator, options: dict[str, Any]
+) -> RecordedEnv:
+    task = _CustomTask(record, env_id, rng, options)
+    shape, stack = task.seen.shape, options["frame_stack"]
+    if stack > 1 and len(shape) < 2:
         raise ValueError(
             f"option 'frame_stack' of env '{env_id}' is {stack}: it stacks pictures, and this one "
-            f"gives shape {task.seen.shape}; allowed is 1"
+            f"gives shape {shape}; allowed is 1"
         )
-    return dataclasses.replace(
-        control_spec(env_id, size, action_dim, limit, options, num_actions=number),
-        obs_shape=task.seen.shape,
+    spec = control_spec(
+        env_id,
+        shape[0],
+        None if task.bounds is None else len(task.bounds[0]),
+        record.max_episode_steps,
+        options,
+        num_actions=task.num_actions,
+        obs_shape=shape,
         obs_dtype=task.seen.dtype,
         obs_scale=task.seen.scale,
         frame_stack=stack,
         repeat_first=stack > 1,
         tried=True,
     )
+    simulator = ControlSimulator(task, options, record.max_episode_steps)
+    simulator.obs_dtype = spec.obs_dtype
+    return RecordedEnv(spec, simulator, rng, options["longest_replay"])
 
 
-def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
-    task = CustomTask(env_id, np.random.default_rng(0), options)
-    try:
-        return _describe(env_id, task, options)
-    finally:
-        task.close()
-
-
-def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> RecordedEnv:
-    task = CustomTask(env_id, rng, options)
-    spec, limit = _describe(env_id, task, options), record_of(env_id).max_episode_steps
-    env = task_env(spec, task, rng, options, limit)
-    env.border = dataclasses.replace(
-        env.border, success=lambda: task.success, learners=task.learners
-    )
-    return RecordedEnv(env, rng, options["longest_replay"])
-
-
-def _options(env_id: str) -> dict[str, Option]:
+def _options(record: Any, env_id: str) -> dict[str, Option]:
     def mapping(value: Any) -> bool:
         return isinstance(value, dict) and all(isinstance(key, str) for key in value)
 
@@ -442,7 +392,7 @@ def _options(env_id: str) -> dict[str, Option]:
         listed = isinstance(value, list) and len(value) > 0
         return value is None or (listed and all(isinstance(key, str) for key in value))
 
-    return control_options(record_of(env_id).max_episode_steps) | {
+    return control_options(record.max_episode_steps) | {
         "kwargs": Option({}, "mapping of arguments", mapping),
         "keys": Option(None, "list of names, null: all", names),
         "frame_stack": count(1),
@@ -450,11 +400,16 @@ def _options(env_id: str) -> dict[str, Option]:
     }
 
 
-FAMILY = Family(
-    ids=(),
-    options=_options,
-    summary=lambda env_id: f"{env_id.removeprefix(PREFIX)} of Gymnasium's registry",
-    source="registered by the user",
-    spec=_spec,
-    make=_make,
-)
+def family(env_id: str) -> Family | None:
+    """Return the family of one environment of Gymnasium's registry; None if it is not there.
+
+    It has Gymnasium's record, since the registry of a worker process may lack it.
+    """
+    record = registration(env_id)
+    return record and Family(
+        ids={env_id: f"{env_id.removeprefix(PREFIX)} of Gymnasium's registry"},
+        source="registered by the user",
+        options=partial(_options, record),
+        spec=partial(_spec, record),
+        make=partial(_make, record),
+    )

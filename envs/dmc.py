@@ -19,15 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from rlplast.envs.base import EnvSpec, EpisodicEnv, NotFinite, State, plain, require
-from rlplast.envs.control import (
-    ControlSimulator,
-    PlainTask,
-    control_env,
-    control_options,
-    control_spec,
-    task_env,
-)
+from rlplast.envs.base import EnvSpec, NotFinite, Simulator, State, plain, require
+from rlplast.envs.control import ControlSimulator, ControlTask, control_options, control_spec
 from rlplast.envs.gl import cannot_draw, choose_gl, compiler_first
 from rlplast.envs.mjdata import MjDataState, multiply, quiet
 from rlplast.envs.options import Family, Option, count
@@ -94,8 +87,8 @@ _EDITED = {
 }
 
 
-class DmcTask(PlainTask):
-    """One task, one control step at a time; a `ControlTask`.
+class DmcTask(ControlTask):
+    """One task, one control step at a time.
 
     It steps the suite's task and physics itself: the suite's own environment would start a new
     episode when it is stepped on after a termination.
@@ -223,14 +216,19 @@ class DmcTask(PlainTask):
 class _Pictures(ControlSimulator):
     """A task observed in pictures, uint8 (3, size, size), drawn once per step of the agent."""
 
-    def __init__(self, task: DmcTask, action_repeat: int, terminate: bool, size: int) -> None:
-        super().__init__(task, action_repeat, terminate, "uint8")
-        self._drawn, self._size = task, size
+    task: DmcTask
+
+    def __init__(self, task: DmcTask, options: dict[str, Any]) -> None:
+        super().__init__(task, options, _TASK_LIMIT)
+        self._size = options["pixels"]
 
     def observed(self, obs: np.ndarray) -> np.ndarray:
-        camera = _CAMERAS.get(self._drawn.domain, 0)
-        picture = self._drawn.picture(self._size, self._size, camera)
+        camera = _CAMERAS.get(self.task.domain, 0)
+        picture = self.task.picture(self._size, self._size, camera)
         return np.ascontiguousarray(picture.transpose(2, 0, 1))
+
+    def read(self, obs: Any) -> np.ndarray:
+        return np.asarray(obs)
 
 
 def _import_suite() -> ModuleType:
@@ -284,28 +282,23 @@ def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
     return replace(spec, obs_shape=shape, frame_stack=stack, **pictures)
 
 
-def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
+def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> Simulator:
     domain, name = env_id.removeprefix("dmc/").split("-")
     task = DmcTask(domain, name, rng, options["gravity"], options["friction"])
-    spec = _spec(env_id, options)
     if options["pixels"] is None:
-        return task_env(spec, task, rng, options, _TASK_LIMIT)
-    repeat, terminate = options["action_repeat"], options["terminate"]
-    pictures = _Pictures(task, repeat, terminate, options["pixels"])
-    return control_env(spec, pictures, rng, options, _TASK_LIMIT)
-
-
-def _summary(env_id: str) -> str:
-    obs_size, action_dim = _SIZES[env_id]
-    domain, task = env_id.removeprefix("dmc/").replace("_", " ").split("-")
-    return f"dm_control {domain}, {task}: {obs_size} numbers, {action_dim} continuous actions"
+        return ControlSimulator(task, options, _TASK_LIMIT)
+    return _Pictures(task, options)
 
 
 FAMILY = Family(
-    ids=tuple(_SIZES),
-    options=_options,
-    summary=_summary,
+    ids={
+        env_id: "dm_control "
+        + env_id.removeprefix("dmc/").replace("_", " ").replace("-", ", ")
+        + f": {obs_size} numbers, {action_dim} continuous actions"
+        for env_id, (obs_size, action_dim) in _SIZES.items()
+    },
     source="Tassa et al. 2018, arXiv:1801.00690",
+    options=_options,
     spec=_spec,
     make=_make,
 )

@@ -34,13 +34,13 @@ from typing import Any
 import numpy as np
 from numpy.random.mtrand import get_bit_generator, set_bit_generator
 
-from rlplast.envs.base import EnvSpec, EpisodicEnv, MissingPackage, State, plain
-from rlplast.envs.control import PlainTask, control_options, control_spec, task_env
+from rlplast.envs.base import EnvSpec, MissingPackage, Simulator, State, plain
+from rlplast.envs.control import ControlSimulator, ControlTask, control_options, control_spec
 from rlplast.envs.gl import cannot_draw, choose_gl, draw
 from rlplast.envs.mjdata import MjDataState
 from rlplast.envs.options import Family
 
-__all__ = ["FAMILY", "HumanoidBenchTask"]
+__all__ = ["FAMILY"]
 
 _INSTALL = (
     "run `bash scripts/install_humanoid_bench.sh` in a checkout of this project and use the "
@@ -133,8 +133,8 @@ _EDITED = ("body_pos", "body_quat", "geom_rgba")
 _NOT_STATE = {"robot", "_env", "unwrapped"}
 
 
-class HumanoidBenchTask(PlainTask):
-    """One robot at one task, one control step (0.02 s) at a time; a `ControlTask`."""
+class _HumanoidBenchTask(ControlTask):
+    """One robot at one task, one control step (0.02 s) at a time."""
 
     def __init__(self, robot: str, task: str, rng: np.random.Generator) -> None:
         env_class = _package()
@@ -154,24 +154,21 @@ class HumanoidBenchTask(PlainTask):
         self.bounds = (self._env.action_space.low, self._env.action_space.high)
 
     def reset(self) -> np.ndarray:
-        """Start an episode and return its first observation."""
         self._module.update(self._heights)
         with _global_draws_from(self._rng):
             obs, _ = self._env.reset()
         return obs
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
-        """Run one control step, which draws nothing."""
+        # It draws nothing.
         self._module.update(self._heights)
         obs_next, reward, terminated, _, _ = self._env.step(action)
         return obs_next, float(reward), bool(terminated), False
 
     def render(self) -> np.ndarray:
-        """Return the picture of the task's camera, (256, 256, 3); see `draw`."""
         return draw(self._env.mujoco_renderer)
 
     def state_dict(self) -> State:
-        """Return the simulation's arrays, the edited ones of the model, and the task's fields."""
         model = self._env.model
         return {
             "physics": self._physics.read(),
@@ -182,7 +179,6 @@ class HumanoidBenchTask(PlainTask):
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Continue exactly where `state` was taken; see `MjDataState.write`."""
         self._physics.write(state["physics"])
         for name in _EDITED:
             getattr(self._env.model, name)[...] = state["model"][name]
@@ -196,7 +192,6 @@ class HumanoidBenchTask(PlainTask):
         return {name: v for name, v in vars(self._task).items() if name not in _NOT_STATE}
 
     def close(self) -> None:
-        """Free what drawing may have opened."""
         self._env.close()
 
 
@@ -256,15 +251,15 @@ def _sizes(env_id: str) -> tuple[int, int]:
 
 def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
     task = _TASKS[env_id][2]
+    bar = task.success_return
     return control_spec(
-        env_id, *_sizes(env_id), task.max_episode_steps, options, task.success_return
+        env_id, *_sizes(env_id), task.max_episode_steps, options, success_return=bar
     )
 
 
-def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
+def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> Simulator:
     robot, name, task = _TASKS[env_id]
-    made = HumanoidBenchTask(robot, name, rng)
-    return task_env(_spec(env_id, options), made, rng, options, task.max_episode_steps)
+    return ControlSimulator(_HumanoidBenchTask(robot, name, rng), options, task.max_episode_steps)
 
 
 def _summary(env_id: str) -> str:
@@ -275,10 +270,9 @@ def _summary(env_id: str) -> str:
 
 
 FAMILY = Family(
-    ids=tuple(_TASKS),
-    options=lambda env_id: control_options(_TASKS[env_id][2].max_episode_steps),
-    summary=_summary,
+    ids={env_id: _summary(env_id) for env_id in _TASKS},
     source="Sferrazza et al. 2024, arXiv:2403.10506",
+    options=lambda env_id: control_options(_TASKS[env_id][2].max_episode_steps),
     spec=_spec,
     make=_make,
 )

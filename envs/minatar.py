@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from rlplast.envs.base import EnvSpec, EpisodicEnv, State, plain, require
+from rlplast.envs.base import EnvSpec, Simulator, State, plain, require
 from rlplast.envs.options import Family, count, probability, switch
 
-__all__ = ["FAMILY", "MinAtarSimulator"]
+__all__ = ["FAMILY"]
 
+_PREFIX = "minatar/"
 _NUM_ACTIONS = 6
 
 # Game: its channels and the size of its minimal action set.
@@ -38,7 +39,7 @@ _COLOURS = np.frombuffer(  # of the background, then of each channel: red, green
 _CELL = 16  # pixels of a rendered cell
 
 
-class MinAtarSimulator:
+class _Game(Simulator):
     """One game, one frame a step, observed as (channels, 10, 10) uint8."""
 
     def __init__(
@@ -60,15 +61,12 @@ class MinAtarSimulator:
         self._wrapper.reset()  # its constructor drew the first episode from an unseeded stream
         minimal = self._wrapper.minimal_action_set()
         self._actions = list(range(_NUM_ACTIONS)) if full_action_space else minimal
-        self.step_frames = 1
 
     def reset(self) -> np.ndarray:
-        """Start an episode; as in MinAtar, the action that may be repeated is kept."""
-        self._wrapper.reset()
+        self._wrapper.reset()  # which keeps the action that may be repeated
         return self._observe()
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool]:
-        """Run one frame."""
         reward, terminated = self._wrapper.act(self._actions[action])
         return self._observe(), float(reward), bool(terminated), False
 
@@ -88,11 +86,6 @@ class MinAtarSimulator:
         return {"game": game, "last_action": int(self._wrapper.last_action)}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore the game.
-
-        Raises:
-            ValueError: when the attributes are not those of the installed MinAtar.
-        """
         installed, saved = set(self._game_state()), set(state["game"])
         if installed != saved:
             raise ValueError(
@@ -107,9 +100,6 @@ class MinAtarSimulator:
         attributes = vars(self._wrapper.env)
         return {name: value for name, value in attributes.items() if name not in _NOT_STATE}
 
-    def close(self) -> None:
-        """Do nothing: no display was opened."""
-
 
 _OPTIONS = {
     "sticky": probability(0.1),
@@ -119,40 +109,30 @@ _OPTIONS = {
 }
 
 
-def _game(env_id: str) -> str:
-    return env_id.removeprefix("minatar/")
-
-
 def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
-    channels, minimal_actions = _GAMES[_game(env_id)]
+    channels, minimal_actions = _GAMES[env_id.removeprefix(_PREFIX)]
     return EnvSpec(
         id=env_id,
         obs_shape=(channels, 10, 10),
         obs_dtype="uint8",
-        frame_stack=1,
         num_actions=_NUM_ACTIONS if options["full_action_space"] else minimal_actions,
-        frames_per_step=1,
         max_episode_steps=options["max_episode_steps"],
     )
 
 
-def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
-    spec = _spec(env_id, options)
+def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> Simulator:
     game_options = {name: value for name, value in options.items() if name != "max_episode_steps"}
-    return EpisodicEnv(spec, MinAtarSimulator(_game(env_id), rng, **game_options), rng)
-
-
-def _summary(env_id: str) -> str:
-    channels, minimal_actions = _GAMES[_game(env_id)]
-    name = _game(env_id).replace("_", " ")
-    return f"MinAtar {name}: {channels}x10x10 planes, {minimal_actions} actions"
+    return _Game(env_id.removeprefix(_PREFIX), rng, **game_options)
 
 
 FAMILY = Family(
-    ids=tuple(f"minatar/{game}" for game in _GAMES),
-    options=lambda env_id: _OPTIONS,
-    summary=_summary,
+    ids={
+        f"{_PREFIX}{game}": f"MinAtar {game.replace('_', ' ')}: {channels}x10x10 planes, "
+        f"{minimal_actions} actions"
+        for game, (channels, minimal_actions) in _GAMES.items()
+    },
     source="Young & Tian 2019, arXiv:1903.03176",
+    options=lambda env_id: _OPTIONS,
     spec=_spec,
     make=_make,
 )

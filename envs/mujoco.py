@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from rlplast.envs.base import EnvSpec, EpisodicEnv, State, require
+from rlplast.envs.base import EnvSpec, Simulator, State, require
 from rlplast.envs.classic import GymTask
-from rlplast.envs.control import control_options, control_spec, task_env
+from rlplast.envs.control import ControlSimulator, control_options, control_spec
 from rlplast.envs.gl import draw
 from rlplast.envs.mjdata import MjDataState, multiply, quiet
 from rlplast.envs.options import Family
 
-__all__ = ["FAMILY", "MujocoTask"]
+__all__ = ["FAMILY"]
 
 _INSTALL = "rlplast[mujoco]"
 
@@ -34,22 +34,22 @@ class _Task:
 
 
 _TASKS = {
-    "Ant-v5": _Task(105, 8),
-    "HalfCheetah-v5": _Task(17, 6),
-    "Hopper-v5": _Task(11, 3),
-    "Humanoid-v5": _Task(348, 17),
-    "HumanoidStandup-v5": _Task(348, 17),
-    "InvertedDoublePendulum-v5": _Task(9, 1),
-    "InvertedPendulum-v5": _Task(4, 1),
-    "Pusher-v5": _Task(23, 7, 100, ("goal_pos", "cylinder_pos", "init_qpos")),
-    "Reacher-v5": _Task(10, 2, 50, ("goal",)),
-    "Swimmer-v5": _Task(8, 2),
-    "Walker2d-v5": _Task(17, 6),
+    "gym/Ant-v5": _Task(105, 8),
+    "gym/HalfCheetah-v5": _Task(17, 6),
+    "gym/Hopper-v5": _Task(11, 3),
+    "gym/Humanoid-v5": _Task(348, 17),
+    "gym/HumanoidStandup-v5": _Task(348, 17),
+    "gym/InvertedDoublePendulum-v5": _Task(9, 1),
+    "gym/InvertedPendulum-v5": _Task(4, 1),
+    "gym/Pusher-v5": _Task(23, 7, 100, ("goal_pos", "cylinder_pos", "init_qpos")),
+    "gym/Reacher-v5": _Task(10, 2, 50, ("goal",)),
+    "gym/Swimmer-v5": _Task(8, 2),
+    "gym/Walker2d-v5": _Task(17, 6),
 }
 
 
-class MujocoTask(GymTask):
-    """One task, one control step at a time; two factors change its model."""
+class _MujocoTask(GymTask):
+    """One task; two factors change its model."""
 
     def __init__(
         self,
@@ -67,49 +67,36 @@ class MujocoTask(GymTask):
         self._physics = MjDataState(self._task.data)
 
     def render(self) -> np.ndarray:
-        """Return the picture, (480, 480, 3); see `draw`."""
         return draw(self._task.mujoco_renderer)
 
     def state_dict(self) -> State:
-        """Return the simulation's arrays and the task's own attributes."""
         return {"physics": self._physics.read(), "task": super().state_dict()}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue exactly where `state` was taken; see `MjDataState.write`."""
         self._physics.write(state["physics"])
         super().load_state_dict(state["task"])
 
 
-def _name(env_id: str) -> str:
-    return env_id.removeprefix("gym/")
-
-
 def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
-    task = _TASKS[_name(env_id)]
+    task = _TASKS[env_id]
     return control_spec(env_id, task.obs_size, task.action_dim, task.max_episode_steps, options)
 
 
-def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
-    name = _name(env_id)
+def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> Simulator:
+    name, task = env_id.removeprefix("gym/"), _TASKS[env_id]
     constants = options["gravity"], options["friction"]
-    task, limit = _TASKS[name], _TASKS[name].max_episode_steps
-    made = MujocoTask(name, rng, task.state_names, *constants)
-    return task_env(_spec(env_id, options), made, rng, options, limit)
-
-
-def _summary(env_id: str) -> str:
-    name, task = _name(env_id), _TASKS[_name(env_id)]
-    sizes = f"{task.obs_size} numbers, {task.action_dim} continuous actions"
-    return f"Gymnasium {name} (MuJoCo): {sizes}"
+    made = _MujocoTask(name, rng, task.state_names, *constants)
+    return ControlSimulator(made, options, task.max_episode_steps)
 
 
 FAMILY = Family(
-    ids=tuple(f"gym/{name}" for name in _TASKS),
-    options=lambda env_id: control_options(
-        _TASKS[_name(env_id)].max_episode_steps, "gravity", "friction"
-    ),
-    summary=_summary,
+    ids={
+        env_id: f"Gymnasium {env_id.removeprefix('gym/')} (MuJoCo): {task.obs_size} numbers, "
+        f"{task.action_dim} continuous actions"
+        for env_id, task in _TASKS.items()
+    },
     source="Todorov et al. 2012, doi:10.1109/IROS.2012.6386109",
+    options=lambda env_id: control_options(_TASKS[env_id].max_episode_steps, "gravity", "friction"),
     spec=_spec,
     make=_make,
 )

@@ -21,11 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from rlplast.envs.base import EnvSpec, EpisodicEnv, State
-from rlplast.envs.border import Border
+from rlplast.envs.base import EnvSpec, Simulator, State
 from rlplast.envs.options import Family, Option, count, whole
 
-__all__ = ["FAMILY", "NineRooms", "distances", "goals"]
+__all__ = ["FAMILY", "distances", "goals"]
 
 _ID = "toy/nine_rooms"
 _SIZE, _ROOM = 15, 5
@@ -84,15 +83,12 @@ def goals(seed: int, number: int) -> list[Cell]:
     return cells
 
 
-class NineRooms:
-    """The rooms, and the goal of now; one frame a step."""
-
-    step_frames = 1
+class _NineRooms(Simulator):
+    """The rooms, and the goal of now."""
 
     def __init__(self, goal_seed: int, goal_every: int | None) -> None:
         self._seed, self._every = goal_seed, goal_every
         self._place, self._steps = _START, 0  # steps of all episodes
-        self.succeeded = False
         self._find_goal()
 
     def _find_goal(self) -> None:
@@ -101,20 +97,19 @@ class NineRooms:
         self._distances = distances(self.goal)
 
     def reset(self) -> np.ndarray:
-        """Start an episode."""
-        self._place, self.succeeded = _START, False
+        self._place = _START
         return self._observe()
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool]:
-        """Move by one cell."""
-        self.succeeded = self._place == self.goal
-        reward = _REWARD * self.succeeded + _PER_STEP * float(self._distances[self._place])
+        reached = self._place == self.goal
+        self.success = float(reached)
+        reward = _REWARD * reached + _PER_STEP * float(self._distances[self._place])
         self._place = _next(self._place, action)
         self._steps += 1
         moves = self._every is not None and not self._steps % self._every
         if moves:
             self._find_goal()
-        return self._observe(), reward, self.succeeded, moves
+        return self._observe(), reward, reached, moves
 
     def _observe(self) -> np.ndarray:
         obs = np.zeros(_SIZE**2, np.float32)
@@ -136,17 +131,12 @@ class NineRooms:
         return picture
 
     def state_dict(self) -> State:
-        """Return the cell and how many steps were made."""
         return {"place": list(self._place), "steps": self._steps}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore what `state_dict` returned."""
         row, column = map(int, state["place"])
         self._place, self._steps = (row, column), int(state["steps"])
         self._find_goal()
-
-    def close(self) -> None:
-        """Do nothing: no display was opened."""
 
 
 _OPTIONS: dict[str, Option] = {
@@ -160,29 +150,20 @@ def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
     return EnvSpec(
         id=env_id,
         obs_shape=(_SIZE**2,),
-        obs_dtype="float32",
-        frame_stack=1,
         num_actions=len(_MOVES),
-        frames_per_step=1,
         max_episode_steps=options["max_episode_steps"],
         changes=options["goal_every"] is not None,
     )
 
 
-def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
-    rooms = NineRooms(options["goal_seed"], options["goal_every"])
-    env = EpisodicEnv(_spec(env_id, options), rooms, rng)
-    env.border = Border(
-        lambda obs: np.array(obs, np.float32), lambda action: action, lambda: float(rooms.succeeded)
-    )
-    return env
+def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> Simulator:
+    return _NineRooms(options["goal_seed"], options["goal_every"])
 
 
 FAMILY = Family(
-    ids=(_ID,),
-    options=lambda env_id: _OPTIONS,
-    summary=lambda env_id: "nine rooms with a hidden goal that may move: 4 actions",
+    ids={_ID: "nine rooms with a hidden goal that may move: 4 actions"},
     source="Chung et al. 2024, Parseval Regularization for Continual RL",
+    options=lambda env_id: _OPTIONS,
     spec=_spec,
     make=_make,
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rlplast.envs.base import Env, EnvSpec
+from rlplast.envs.base import Env, EnvSpec, Simulator
 
 __all__ = [
     "Family",
@@ -41,20 +41,19 @@ class Family:
     """All environments of one kind.
 
     Attributes:
-        ids: every id, available or not.
-        options: the options of an id.
-        summary: one line about an id.
+        ids: every id, available or not, with a line about it.
         source: the paper or package the environments come from.
+        options: the options of an id.
         spec: the description of an id under resolved options.
-        make: builds an id under resolved options, drawing from the generator.
+        make: builds the simulator of an id under resolved options, drawing from the generator; or
+            an `Env` of its own.
     """
 
-    ids: tuple[str, ...]
-    options: Callable[[str], dict[str, Option]]
-    summary: Callable[[str], str]
+    ids: Mapping[str, str]
     source: str
+    options: Callable[[str], dict[str, Option]]
     spec: Callable[[str, dict[str, Any]], EnvSpec]
-    make: Callable[[str, np.random.Generator, dict[str, Any]], Env]
+    make: Callable[[str, np.random.Generator, dict[str, Any]], Simulator | Env]
 
 
 def _is(value: Any, kind: Any) -> bool:

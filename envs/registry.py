@@ -4,8 +4,9 @@ Installed packages may bring more, by entry points of the group ``rlplast.envs``
 when an id is asked for that is not known without them, and for the list.
 """
 
+import dataclasses
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,9 +24,9 @@ from rlplast.envs import (
     nine_rooms,
     toy,
 )
-from rlplast.envs.base import Env, EnvSpec, UnknownEnv
+from rlplast.envs.base import Env, EnvSpec, Simulator, UnknownEnv
 from rlplast.envs.levels import LEVELS, Level, find_level
-from rlplast.envs.options import Family, resolve_options
+from rlplast.envs.options import Family, Option, count, resolve_options
 from rlplast.envs.vector import VectorEnv
 from rlplast.envs.workers import TIMEOUT, check_portable
 
@@ -45,37 +46,59 @@ _FAMILY_OF: dict[str, Family] = {
     )
     for env_id in family.ids
 }
-_FROM: dict[str, str] = {}  # where an id comes from, if not from here
+# Of an id that is not from here: where from, and the name of what makes it.
+_FROM: dict[str, tuple[str, tuple[str, str]]] = {}
 
 
-def register(family: Family) -> None:
-    """Add environments, in a module that `--import` or an entry point names.
+def register(
+    spec: EnvSpec,
+    make: Callable[..., Simulator],
+    *,
+    summary: str,
+    source: str,
+    options: Mapping[str, Option] | None = None,
+) -> None:
+    """Add an environment, in a module that `--import` or an entry point names.
 
-    Its `make` runs in worker processes, so it must be a function of a module.
+    It has the option ``max_episode_steps`` too, by default that of its description.
+
+    Args:
+        spec: its description; the id is family/name.
+        make: builds the simulator from a generator, with `options` as keywords. It runs in worker
+            processes, so it must be a class or a function of a module.
+        summary: a line about it.
+        source: the paper or package that it comes from.
+        options: what a config may choose, by name.
 
     Raises:
         ValueError: for an id that is taken, or one without a slash.
     """
-    where = _place(family.make)
-    for env_id in family.ids:
-        if _place(_FAMILY_OF.get(env_id, family).make) != where:  # else a module imported twice
-            raise ValueError(
-                f"env id '{env_id}' is taken, by {_FROM.get(env_id, 'rlplast')}: choose another"
-            )
-        if "/" not in env_id:
-            raise ValueError(f"env id '{env_id}' has no family: allowed is 'family/name'")
-    _FAMILY_OF.update(dict.fromkeys(family.ids, family))
-    _FROM.update(dict.fromkeys(family.ids, plugins.origin(where[0])))
+    env_id, place = spec.id, (make.__module__, getattr(make, "__qualname__", repr(make)))
+    origin, taken_by = _FROM.get(env_id, ("rlplast", None))
+    if env_id in _FAMILY_OF and taken_by != place:  # else a module imported twice
+        raise ValueError(f"env id '{env_id}' is taken, by {origin}: choose another")
+    if "/" not in env_id:
+        raise ValueError(f"env id '{env_id}' has no family: allowed is 'family/name'")
+    limit = count(spec.max_episode_steps, none_means="no limit")
+    all_options = {"max_episode_steps": limit, **(options or {})}
+    _FAMILY_OF[env_id] = Family(
+        ids={env_id: summary},
+        source=source,
+        options=lambda env_id: all_options,
+        spec=partial(_spec_of_others, spec),
+        make=partial(_make_of_others, make),
+    )
+    _FROM[env_id] = plugins.origin(make.__module__), place
 
 
-def _place(function: Any) -> tuple[str, str]:
-    return function.__module__, getattr(function, "__qualname__", repr(function))
+def _spec_of_others(spec: EnvSpec, env_id: str, options: dict[str, Any]) -> EnvSpec:
+    return dataclasses.replace(spec, max_episode_steps=options["max_episode_steps"])
 
 
-def _family(env_id: str) -> Family | None:
-    if env_id in _FAMILY_OF or custom.registration(env_id) is None:
-        return _FAMILY_OF.get(env_id)
-    return custom.FAMILY
+def _make_of_others(
+    make: Callable[..., Simulator], env_id: str, rng: np.random.Generator, options: dict[str, Any]
+) -> Simulator:
+    return make(rng, **{k: v for k, v in options.items() if k != "max_episode_steps"})
 
 
 def is_ours(env_id: str) -> bool:
@@ -84,35 +107,28 @@ def is_ours(env_id: str) -> bool:
 
 
 def _resolve(env_id: str, given: dict[str, Any]) -> tuple[Family, dict[str, Any]]:
-    family = _family(env_id)
+    family = _FAMILY_OF.get(env_id) or custom.family(env_id)
     if family is None and plugins.load(plugins.ENVS):
-        family = _family(env_id)
+        family = _FAMILY_OF.get(env_id) or custom.family(env_id)
     if family is None:
         raise UnknownEnv(f"env id '{env_id}' is unknown: {_hint(env_id)}")
     return family, resolve_options(env_id, given, family.options(env_id))
 
 
 def _hint(env_id: str) -> str:
-    prefix = custom.PREFIX
-    if env_id.startswith(prefix) and (newest := custom.other_version(env_id)):
-        return f"did you mean '{newest}'?"
-    # Any two short names of Gymnasium's with a version are alike, so these need a nearer match.
-    cutoff = 0.8 if env_id.startswith(prefix) else 0.6
-    near = difflib.get_close_matches(env_id, [*_FAMILY_OF, *custom.own_ids()], 1, cutoff)
-    hints = [f"did you mean '{near[0]}'?"] if near else []
-    if not near and not env_id.startswith(prefix):
-        families = sorted({known.split("/")[0] + "/" for known in _FAMILY_OF})
-        hints.append(f"ids start with {', '.join(families)};")
-    if not near or env_id.startswith(prefix):
-        hints.append(
-            f"{'Else an' if near else 'an'} environment of your own is {prefix}<its id in "
-            "Gymnasium's registry>, once the module that registers it is imported"
-        )
-    return " ".join(hints)
+    own = "an environment of your own is gym/<its id in Gymnasium's registry>, once the module "
+    own += "that registers it is imported"
+    if env_id.startswith(custom.PREFIX):
+        near = custom.nearest(env_id)
+        return f"did you mean '{near}'? Else {own}" if near else own
+    if near := difflib.get_close_matches(env_id, _FAMILY_OF, 1):
+        return f"did you mean '{near[0]}'?"
+    families = sorted({known.split("/")[0] + "/" for known in _FAMILY_OF})
+    return f"ids start with {', '.join(families)}; {own}"
 
 
 def spec(env_id: str, **options: Any) -> EnvSpec:
-    """Describe an environment; one of the user's own is built for it and closed again.
+    """Describe an environment; one of Gymnasium's registry is built for it and closed again.
 
     Raises as `make` does.
     """
@@ -129,7 +145,7 @@ def make(env_id: str, rng: np.random.Generator, **options: Any) -> Env:
         MissingPackage: when the family's package is not installed.
     """
     family, resolved = _resolve(env_id, options)
-    return family.make(env_id, rng, resolved)
+    return _maker(family, env_id, resolved)(rng)
 
 
 def make_vector(
@@ -150,7 +166,7 @@ def make_vector(
         options: as for `make`, and so are errors.
 
     Raises:
-        ValueError: for a bad worker count or list of generators too.
+        ValueError: for a bad worker count too.
     """
     family, resolved = _resolve(env_id, options)
     make_env = _maker(family, env_id, resolved, workers)
@@ -164,35 +180,30 @@ def find_resume(env_id: str, workers: int = 0, timeout: float = TIMEOUT, **optio
     `workers` in a worker process; others are exact. The rest is as for `make_vector`.
     """
     family, resolved = _resolve(env_id, options)
-    if family is not custom.FAMILY:
+    if env_id in _FAMILY_OF:
         return Level(LEVELS[0])
     return find_level(_maker(family, env_id, resolved, workers), workers > 0, timeout)
 
 
 def _maker(
-    family: Family, env_id: str, options: dict[str, Any], workers: int
+    family: Family, env_id: str, options: dict[str, Any], workers: int = 0
 ) -> Callable[[np.random.Generator], Env]:
     """Return what builds an environment from a generator, in workers too if there are any."""
-    record = custom.record_of(env_id) if family is custom.FAMILY else None
+    make_env = partial(_build, family.spec, family.make, env_id, options)
     if workers:
-        remedy = "register it with an entry point 'module:Class'"
-        if record is None:
-            remedy = "let its family's make be a function of a module"
-        check_portable(env_id, (record, family.make), remedy)
-    return partial(_make_here, record, family.make, env_id, options)
+        check_portable(env_id, make_env)
+    return make_env
 
 
-def _make_here(
-    record: Any | None,
-    build: Callable[[str, np.random.Generator, dict[str, Any]], Env],
+def _build(
+    describe: Callable[[str, dict[str, Any]], EnvSpec],
+    make: Callable[[str, np.random.Generator, dict[str, Any]], Simulator | Env],
     env_id: str,
     options: dict[str, Any],
     rng: np.random.Generator,
 ) -> Env:
-    """Build an environment, perhaps in a worker where the user's module was not imported."""
-    if record is not None:
-        custom.register_again(record)
-    return build(env_id, rng, options)
+    made = make(env_id, rng, options)
+    return made if isinstance(made, Env) else Env(describe(env_id, options), made, rng)
 
 
 def list_envs() -> list[dict[str, Any]]:
@@ -206,13 +217,14 @@ def list_envs() -> list[dict[str, Any]]:
     if plugins.load(plugins.ENVS):
         for env_id in custom.own_ids():
             if owner := plugins.owner(custom.module_of(env_id)):
-                known[env_id] = (custom.FAMILY, owner)
-    known |= {env_id: (f, _FROM.get(env_id, "rlplast")) for env_id, f in _FAMILY_OF.items()}
+                known[env_id] = (custom.family(env_id), owner)
+    for env_id, family in _FAMILY_OF.items():
+        known[env_id] = (family, _FROM.get(env_id, ("rlplast",))[0])
     return [
         {
             "name": env_id,
             "family": "envs",
-            "summary": family.summary(env_id),
+            "summary": family.ids[env_id],
             "params": {
                 name: {"default": option.default, "range": option.range}
                 for name, option in family.options(env_id).items()

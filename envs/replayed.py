@@ -6,34 +6,39 @@ from typing import Any
 
 import numpy as np
 
-from rlplast.envs.base import CannotContinue, EpisodicEnv, State, load_rng_state, rng_state, said
+from rlplast.envs.base import (
+    CannotContinue,
+    Env,
+    EnvSpec,
+    Simulator,
+    State,
+    load_rng_state,
+    rng_state,
+    said,
+)
 
 __all__ = ["RecordedEnv"]
 
 
-class RecordedEnv:
+class RecordedEnv(Env):
     """An `Env` that notes its open episode: its generator's state at the reset, and actions.
 
-    `rng` is what `env` draws from; `longest` is how many actions are kept.
+    `longest` is how many actions are kept.
     """
 
-    def __init__(self, env: EpisodicEnv, rng: np.random.Generator, longest: int) -> None:
-        self._env, self._rng, self._longest = env, rng, longest
-        self.spec, self.border = env.spec, env.border
-        self.render, self.close = env.render, env.close
+    def __init__(
+        self, spec: EnvSpec, simulator: Simulator, rng: np.random.Generator, longest: int
+    ) -> None:
+        super().__init__(spec, simulator, rng)
+        self._longest = longest
         self._start: State = {}
         self._actions: list[Any] = []
         self._checksum = 0  # of all that the episode has shown
 
-    @property
-    def step_frames(self) -> int:
-        """Simulator frames that the last `step` used."""
-        return self._env.step_frames
-
     def reset(self) -> np.ndarray:
         """Start an episode and return its first observation."""
         self._start, self._actions, self._checksum = rng_state(self._rng), [], 0
-        obs = self._env.reset()
+        obs = super().reset()
         self._note(obs)
         return obs
 
@@ -41,7 +46,7 @@ class RecordedEnv:
         """Return the next observation, the unclipped reward, terminated and truncated."""
         if len(self._actions) <= self._longest:  # one more says that they are too many
             self._actions.append(action if isinstance(action, int) else np.array(action))
-        result = self._env.step(action)
+        result = super().step(action)
         obs, reward, terminated, truncated = result
         self._note(obs, struct.pack("d??", reward, terminated, truncated))
         return result
@@ -52,7 +57,7 @@ class RecordedEnv:
     def state_dict(self, level: str = "exact") -> State:
         """Return the state of a `level` of `LEVELS`: its own, its open episode, or nothing."""
         if level == "exact":
-            return self._env.state_dict()
+            return super().state_dict()
         untold, episode = "", None
         if level == "replayed" and len(self._actions) > self._longest:
             untold = f"its episode has more than longest_replay = {self._longest} steps"
@@ -75,7 +80,7 @@ class RecordedEnv:
             CannotContinue: when its episode, played again, goes otherwise, or a state does not fit.
         """
         if "episode" not in state:
-            self._env.load_state_dict(state)
+            super().load_state_dict(state)
             return
         if state["id"] != self.spec.id:
             raise ValueError(f"a state of env '{state['id']}' cannot continue '{self.spec.id}'")

@@ -6,8 +6,8 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
-
-from rlplast.envs.base import require
+from gymnasium import spaces
+from gymnasium.spaces.utils import flatdim, flatten
 
 __all__ = ["MOST_ACTIONS", "Acted", "Seen", "acted", "seen"]
 
@@ -77,13 +77,11 @@ def seen(env_id: str, space: Any, keys: Sequence[str] | None = None) -> Seen:
     if len(chosen) == 1:
         space, pick = space[chosen[0]], itemgetter(chosen[0])
     elif keys is not None:
-        spaces = require("gymnasium.spaces", "gymnasium")
         space = spaces.Dict({key: space[key] for key in keys})
     _check_parts(env_id, space, "observations")
     if type(space).__name__ == "Box" and space.dtype == np.uint8 and len(space.shape) in (2, 3):
         return _picture(env_id, space, pick)
-    utils = require("gymnasium.spaces.utils", "gymnasium")
-    size = utils.flatdim(space)
+    size = flatdim(space)
     if not size:
         raise ValueError(f"observations of env '{env_id}' have no entries: {space}")
     if size > MOST_ENTRIES:
@@ -165,8 +163,8 @@ def _parts(space: Any, obs: Any) -> Iterator[np.ndarray]:
         one = kind == "Discrete"
         obs, shape = (np.reshape(obs, ()), ()) if one else (obs, space.shape)
         chosen = _whole(obs, shape, space.start, space.n if one else space.nvec)
-        flatten = require("gymnasium.spaces.utils", "gymnasium").flatten
-        yield flatten(space, chosen.astype(space.dtype)).astype(np.float32)
+        one_hot: Any = flatten(space, chosen.astype(space.dtype))
+        yield one_hot.astype(np.float32)
 
 
 def _whole(obs: Any, shape: tuple[int, ...], start: Any, count: Any) -> np.ndarray:

@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from rlplast.envs.base import EnvSpec, EpisodicEnv, State
+from rlplast.envs.base import EnvSpec, Simulator, State
 from rlplast.envs.options import Family, count, whole
 
-__all__ = ["FAMILY", "FrozenLake", "lakes"]
+__all__ = ["FAMILY", "lakes"]
 
 _ID = "toy/switching_frozen_lake"
 _MOVES = ((0, -1), (1, 0), (0, 1), (-1, 0))  # left, down, right, up: rows and columns
@@ -72,13 +72,11 @@ def _text(holes: np.ndarray) -> str:
     return "/".join("".join(row) for row in cells)
 
 
-class FrozenLake:
-    """One lake, then another; one frame a step; episodes end after `limit` steps at the latest."""
-
-    step_frames = 1
+class _FrozenLake(Simulator):
+    """One lake, then another; episodes end after `limit` steps at the latest."""
 
     def __init__(self, size: int, map_seed: int, switch_after: int | None, limit: int) -> None:
-        self._limit, self._steps = limit, 0
+        self._limit = limit
         self._lakes = [text.split("/") for text in lakes(size, map_seed)]
         self._size, self._switch_after = size, switch_after
         self._place, self._episodes = 0, 0  # where the agent is; episodes begun
@@ -90,21 +88,18 @@ class FrozenLake:
         return self._lakes[int(switched)]
 
     def reset(self) -> np.ndarray:
-        """Start an episode."""
-        self._place, self._steps = 0, 0
+        self._place = 0
         self._episodes += 1
         return self._observe()
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool]:
-        """Move by one cell."""
         row, column = divmod(self._place, self._size)
         down, right = _MOVES[action]
         row = min(max(row + down, 0), self._size - 1)
         column = min(max(column + right, 0), self._size - 1)
         self._place = row * self._size + column
-        self._steps += 1
         cell = self.lake[row][column]
-        over = cell in "GH" or self._steps >= self._limit
+        over = cell in "GH" or self.steps + 1 >= self._limit
         return self._observe(), float(cell == "G"), over, False
 
     def _observe(self) -> np.ndarray:
@@ -123,16 +118,10 @@ class FrozenLake:
         return picture
 
     def state_dict(self) -> State:
-        """Return the place, the steps of this episode, and how many episodes have begun."""
-        return {"place": self._place, "steps": self._steps, "episodes": self._episodes}
+        return {"place": self._place, "steps": self.steps, "episodes": self._episodes}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore what `state_dict` returned."""
-        self._place, self._steps = int(state["place"]), int(state["steps"])
-        self._episodes = int(state["episodes"])
-
-    def close(self) -> None:
-        """Do nothing: no display was opened."""
+        self._place, self._episodes = int(state["place"]), int(state["episodes"])
 
 
 _OPTIONS = {
@@ -148,10 +137,7 @@ def _spec(env_id: str, options: dict[str, Any]) -> EnvSpec:
     return EnvSpec(
         id=env_id,
         obs_shape=(cells,),
-        obs_dtype="float32",
-        frame_stack=1,
         num_actions=len(_MOVES),
-        frames_per_step=1,
         max_episode_steps=_limit(options),
         changes=options["switch_after"] is not None,
     )
@@ -161,18 +147,15 @@ def _limit(options: dict[str, Any]) -> int:
     return options["max_episode_steps"] or options["size"] ** 2 // 2
 
 
-def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> EpisodicEnv:
-    lake = FrozenLake(
-        options["size"], options["map_seed"], options["switch_after"], _limit(options)
-    )
-    return EpisodicEnv(_spec(env_id, options), lake, rng)
+def _make(env_id: str, rng: np.random.Generator, options: dict[str, Any]) -> Simulator:
+    limit = _limit(options)
+    return _FrozenLake(options["size"], options["map_seed"], options["switch_after"], limit)
 
 
 FAMILY = Family(
-    ids=(_ID,),
-    options=lambda env_id: _OPTIONS,
-    summary=lambda env_id: "a frozen lake that turns into its mirror image: 4 actions",
+    ids={_ID: "a frozen lake that turns into its mirror image: 4 actions"},
     source="ICLR blog post 2024, It's Time to Move On",
+    options=lambda env_id: _OPTIONS,
     spec=_spec,
     make=_make,
 )

@@ -28,7 +28,6 @@ from rlplast.envs.base import (
     rng_state,
     said,
 )
-from rlplast.envs.border import Border
 from rlplast.envs.workers import TIMEOUT, WorkerGroups
 
 __all__ = ["EnvGroup", "GroupStep", "VectorEnv", "VectorStep"]
@@ -110,9 +109,8 @@ class EnvGroup:
             obs, reward, terminated, truncated = self._call(position, "step", action)
             frames += env.step_frames
             if terminated or truncated:
-                border = _border(env)
-                if border and (success := border.success()) is not None:
-                    successes[position] = success
+                if env.simulator.success is not None:
+                    successes[position] = env.simulator.success
                 finals[position] = np.array(obs)  # its reset may write into the same array
                 obs = self._call(position, "reset")
             rows.append((obs, reward, terminated, truncated))
@@ -140,25 +138,22 @@ class EnvGroup:
                 f"{place}: {method}() raised {said(error)}; mend the environment"
             ) from error
 
-    def render(self, position: int) -> np.ndarray:
-        """Return the picture of one environment, uint8 (height, width, 3)."""
-        return np.array(self._call(position, "render"))  # it may draw into one array every time
+    def render(self) -> np.ndarray:
+        """Return the picture of the first environment, uint8 (height, width, 3)."""
+        return np.array(self._call(0, "render"))  # it may draw into one array every time
 
     def learned(self) -> list[list[State]]:
         """Return the running statistics of each environment's wrappers."""
-        borders = map(_border, self._envs)
-        return [border.learned() if border else [] for border in borders]
+        return [env.simulator.learned() for env in self._envs]
 
     def take_over(self, learned: Sequence[list[State]], freeze: bool) -> None:
         """Go on with running statistics that `learned` returned."""
         for env, statistics in zip(self._envs, learned, strict=True):
-            if border := _border(env):
-                border.take_over(statistics, freeze)
+            env.simulator.take_over(statistics, freeze)
 
     def get_states(self, level: str = "exact") -> list[State]:
         """Return every environment's state, as `VectorEnv.state_dict` does."""
-        tried = [(level,) if env.spec.tried else () for env in self._envs]
-        return [self._call(i, "state_dict", *arguments) for i, arguments in enumerate(tried)]
+        return [self._call(i, "state_dict", level) for i in range(len(self._envs))]
 
     def set_states(self, states: Sequence[State]) -> list[str | None]:
         """Restore every environment's state; return why an episode does not go on, else None.
@@ -198,11 +193,6 @@ def _let_through(error: BaseException) -> None:
         raise error
 
 
-def _border(env: Env) -> Border | None:
-    """Return what an environment of somebody else's is beside an `Env`."""
-    return getattr(env, "border", None)
-
-
 class _LocalGroup(EnvGroup):
     """The one group of this process, called as `WorkerGroups` are."""
 
@@ -235,13 +225,8 @@ class VectorEnv:
         take `timeout` seconds to answer.
 
         Raises:
-            ValueError: for no generators, one used twice, or a bad number of workers.
+            ValueError: for a bad number of workers.
         """
-        if not rngs or len({id(rng.bit_generator) for rng in rngs}) < len(rngs):
-            raise ValueError(
-                f"rngs holds {len(rngs)} generators, none or one twice: "
-                "each environment needs one of its own"
-            )
         if not 0 <= workers <= len(rngs):
             raise ValueError(f"workers is {workers}: allowed are 0 to num_envs = {len(rngs)}")
         self.spec = spec
@@ -363,22 +348,14 @@ class VectorEnv:
             )
         return chosen.tolist()
 
-    def render(self, index: int = 0) -> np.ndarray:
-        """Return the picture of one environment, uint8 (height, width, 3).
+    def render(self) -> np.ndarray:
+        """Return the picture of the first environment, uint8 (height, width, 3).
 
         Raises:
-            ValueError: when there is no such environment.
             MissingPackage: when the package that draws it is not installed.
         """
-        if not 0 <= index < self.num_envs:
-            raise ValueError(f"index is {index}: allowed are 0 to {self.num_envs - 1}")
-        inside = [part.start <= index < part.stop for part in self._slices]
         # Every worker is asked, since they answer together; all but one picture is dropped.
-        positions = [
-            (index - part.start if mine else 0,)
-            for part, mine in zip(self._slices, inside, strict=True)
-        ]
-        return self._groups.call("render", positions)[inside.index(True)]
+        return self._groups.call("render", [()] * len(self._slices))[0]
 
     def state_dict(self, level: str = "exact") -> State:
         """Return everything that decides the future, as a copy; it fits any number of workers.

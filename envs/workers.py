@@ -36,17 +36,18 @@ class WorkerDied(RuntimeError):
     """Raised when a worker process ended on its own, killed or crashed, or does not answer."""
 
 
-def check_portable(env_id: str, needed: Any, remedy: str) -> None:
-    """Check that what an environment is built from can be sent to a worker process.
+def check_portable(env_id: str, make: Callable[..., Any]) -> None:
+    """Check that what builds an environment can be sent to a worker process.
 
     Raises:
-        ValueError: saying the remedy, when some of it has no importable name.
+        ValueError: when some of it has no importable name.
     """
     try:
-        pickle.dumps(needed)
+        pickle.dumps(make)
     except (AttributeError, TypeError, pickle.PicklingError) as error:
         raise ValueError(
-            f"env '{env_id}' cannot run in worker processes ({error}): {remedy}"
+            f"env '{env_id}' cannot run in worker processes ({error}): register it with an entry "
+            "point 'module:Class', or by a function or class of a module"
         ) from error
 
 

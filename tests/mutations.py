@@ -131,7 +131,7 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("envs/vector.py", "envs/test_vector.py",
      'self._return[:] = state["episode_return"]', "pass"),
     ("envs/control.py", "envs/test_control.py",
-     "min(repeat, self._limit - self._steps * repeat)", "repeat"),
+     "min(most, self._limit - self.steps * self._repeat)", "most"),
     ("adapters/penalising.py", "adapters/test_sb3_penalties.py",
      "gradient if old is None else old.add_(gradient)", "gradient"),
     ("study/plan.py", "study/test_plan.py",

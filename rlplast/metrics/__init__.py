@@ -19,7 +19,6 @@ from rlplast.metrics.diagnosis import Fit, NetworkDiagnosis, Sign, diagnose_netw
 from rlplast.metrics.features import (
     active_fraction,
     dormant_ratio,
-    dormant_ratio_per_layer,
     effective_lr,
     feature_covariance_distance,
     feature_norm,
@@ -83,7 +82,6 @@ __all__ = [
     "dfi_scaled",
     "diagnose_network",
     "dormant_ratio",
-    "dormant_ratio_per_layer",
     "ece",
     "effective_lr",
     "effective_rank",

@@ -8,12 +8,10 @@ import math
 from collections.abc import Sequence
 
 import torch
-from pydantic import PositiveFloat
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.registry import register
-from rlplast.core.validation import check_value
 from rlplast.metrics.ranks import spectral_norm
 from rlplast.metrics.weights import weight_norm
 
@@ -62,13 +60,7 @@ def pairwise_balance(
 
 
 @register("metrics", "balancedness", source="Saul 2023; SWR paper, Appendix C")
-def balancedness(
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor | None],
-    *,
-    p: PositiveFloat = 2,
-    q: PositiveFloat = 2,
-) -> Tensor:
+def balancedness(weights: Sequence[Tensor], biases: Sequence[Tensor | None]) -> Tensor:
     """Squared norm of all parameters over the smallest norm that computes the same function.
 
     Take ReLU between the layers. Multiply the incoming weights and the bias of a hidden unit by
@@ -76,69 +68,52 @@ def balancedness(
     such a is found layer by layer. The best a of one unit is the fourth root of a ratio: the
     squared norm of its outgoing weights over that of its incoming weights and bias.
 
-    With other p and q it is the entry-wise norm ℓ_{p,q} to the power q: Σᵢ (Σⱼ |Wᵢⱼ|ᵖ)^(q/p), where
-    row i is what unit i reads, its bias included. With n = q + max(p, q), the a of a unit is the
-    n-th root of a ratio: what its outgoing weights add to d‖W‖^q/da, over what the others do.
-    No step makes the norm larger, whatever p and q. Saul's Algorithm 1 takes smaller steps, roots
-    of order 4·max(p, q), for all layers at once, and ends at the same norm.
-
     Returns:
-        In ``[1, inf)``; NaN if all parameters are 0. Its power −1/q is the share in (0, 1] that
-        Saul and SWR's code report.
+        In ``[1, inf)``; NaN if all parameters are 0. Its power −1/2 is the share in (0, 1] that
+        Saul and SWR's code report; that code leaves biases out.
 
     Raises:
-        ConfigError: if a layer does not read as many inputs as the one before it has outputs, or
-            for a p or q that is not positive.
+        ConfigError: if a layer does not read as many inputs as the one before it has outputs.
     """
-    for name, value in (("p", p), ("q", q)):
-        check_value(f"balancedness: {name}", value, PositiveFloat, 2.0)
     sizes = [None, *(len(w) for w in weights)]  # units before each layer
-    powers = [_by_unit(w, units, p) for w, units in zip(weights, sizes, strict=False)]
+    squares = [_by_unit(w, units) for w, units in zip(weights, sizes, strict=False)]
     offsets = [
-        torch.zeros(len(w), dtype=torch.float64, device=w.device) if b is None else _power(b, p)
+        torch.zeros(len(w), dtype=torch.float64, device=w.device) if b is None else _square(b)
         for w, b in zip(weights, biases, strict=True)
     ]
-    size = last = size_now = _size(powers, offsets, q / p)
+
+    def norm() -> float:
+        return sum(float(part.sum()) for part in (*squares, *offsets))
+
+    size = last = size_now = norm()
     for _ in range(_SWEEPS):
-        for i in range(len(powers) - 1):
-            row = powers[i].sum(1) + offsets[i]
-            after = powers[i + 1].sum(1) + offsets[i + 1]
-            read = row.pow(q / p)
-            slope = torch.where(after > 0, after.pow(q / p - 1), 0)  # of each row downstream
-            reads = (powers[i + 1] * slope[:, None]).sum(0)
+        for i in range(len(squares) - 1):
+            read, reads = squares[i].sum(1) + offsets[i], squares[i + 1].sum(0)
             alive = (read > 0) & (reads > 0)  # else the smallest size is reached at a = 0 or ∞
-            factor = torch.where(alive, (reads / read).pow(p / (q + max(p, q))), 0)  # aᵖ
-            powers[i], offsets[i] = powers[i] * factor[:, None], offsets[i] * factor
-            powers[i + 1] = powers[i + 1] * torch.where(alive, 1 / factor, 0)
-        size_now = _size(powers, offsets, q / p)
+            factor = torch.where(alive, (reads / read).sqrt(), 0)  # a²
+            squares[i], offsets[i] = squares[i] * factor[:, None], offsets[i] * factor
+            squares[i + 1] = squares[i + 1] * torch.where(alive, 1 / factor, 0)
+        size_now = norm()
         if last - size_now <= _STILL * size_now:
             break
         last = size_now
     return torch.tensor(size / size_now if size_now else math.nan, dtype=torch.float64)
 
 
-def _power(tensor: Tensor, p: float) -> Tensor:
-    return tensor.double().abs().pow(p)
+def _square(tensor: Tensor) -> Tensor:
+    return tensor.double().square()
 
 
-def _size(powers: Sequence[Tensor], offsets: Sequence[Tensor], exponent: float) -> float:
-    """Return ‖W‖^q of entries to the power p, for the exponent q/p."""
-    if exponent == 1:  # the sum of all, whatever their rows
-        return sum(float(s.sum()) for s in (*powers, *offsets))
-    rows = (s.sum(1) + b for s, b in zip(powers, offsets, strict=True))
-    return sum(float(row.pow(exponent).sum()) for row in rows)
-
-
-def _by_unit(weight: Tensor, units: int | None, p: float) -> Tensor:
-    """Return the p-th power of what a unit reads of one before it, for all pairs of both."""
-    powers = _power(weight, p)
-    powers = powers.flatten(2).sum(2) if weight.ndim > 2 else powers
-    read = powers.shape[1]
+def _by_unit(weight: Tensor, units: int | None) -> Tensor:
+    """Return the square of what a unit reads of one before it, for all pairs of both."""
+    squares = _square(weight)
+    squares = squares.flatten(2).sum(2) if weight.ndim > 2 else squares
+    read = squares.shape[1]
     if units is None or read == units:
-        return powers
+        return squares
     if weight.ndim > 2 or read % units:
         raise ConfigError(
             f"balancedness: a weight of shape {list(weight.shape)} after a layer of {units} units; "
             "allowed is a chain in forward order, without grouped convs"
         )
-    return powers.unflatten(1, (units, -1)).sum(2)
+    return squares.unflatten(1, (units, -1)).sum(2)

@@ -21,7 +21,6 @@ __all__ = [
     "active_fraction",
     "by_member",
     "dormant_ratio",
-    "dormant_ratio_per_layer",
     "effective_lr",
     "feature_covariance_distance",
     "feature_norm",
@@ -100,16 +99,6 @@ def dormant_ratio(
     layers = list(_checked(activations).values())
     counts = [_dormant_units(layer, threshold).sum() for layer in layers]
     return _share(counts, layers, sum(layer.shape[1] for layer in layers))
-
-
-def dormant_ratio_per_layer(
-    activations: Mapping[str, Tensor], *, threshold: float = 0.025
-) -> dict[str, Tensor]:
-    """Return each layer's share of dormant units, defined as in `dormant_ratio`."""
-    layers = _checked(activations)
-    return {
-        name: dormant_ratio({name: layer}, threshold=threshold) for name, layer in layers.items()
-    }
 
 
 @register("metrics", "active_fraction", source="share of positive activations after the ReLU")

@@ -22,10 +22,16 @@ from rlplast.core.network.order import forward_order, heads
 from rlplast.core.registry import get
 from rlplast.metrics.curvature import IN_A_RUN
 from rlplast.metrics.features import by_member, known_activations, last_features
-from rlplast.metrics.output_probe import OF_CHURN, OF_OUTPUTS, measure_outputs, weights_of
+from rlplast.metrics.output_probe import (
+    OF_CHURN,
+    OF_OUTPUTS,
+    Values,
+    measure_outputs,
+    weights_of,
+)
 from rlplast.metrics.paths import longest_path
 from rlplast.metrics.readiness import measure_readiness
-from rlplast.metrics.weights import SUMMED, sfe, weight_norm
+from rlplast.metrics.weights import NORMS, SUMMED, sfe, weight_norm
 from rlplast.training.trainable import Trainable
 
 __all__ = ["RunMetrics", "check_names", "measure_run", "where_measured"]
@@ -180,50 +186,38 @@ def measure_run(
 
 
 @torch.no_grad()
-def _weights(network: Network, names: list[str]) -> dict[str, Tensor | float]:
-    values: dict[str, Tensor | float] = {}
+def _weights(network: Network, names: list[str]) -> Values:
+    """Return metrics of Blocks that train, and of all of them where there is a total."""
+    values = Values()
     blocks = network.trainable()
     for name in names if blocks else ():  # a frozen network has no weights to follow
         metric = get("metrics", name).target
-        if name in ("weight_norm", "weight_difference"):
-            squares = []
-            for block in blocks:
-                reference = [] if name == "weight_norm" else [network.initial[block.name]]
-                value = metric(block.view, *reference)
-                values[f"{name}/{block.name}"] = value
-                squares.append(value.double().square())
-            values[name] = torch.stack(squares).sum().sqrt()
-        elif name in OF_ALL_WEIGHTS:
+        if name in OF_ALL_WEIGHTS:
             views = [block.view for block in blocks]
             sketch = metric(views, [network.initial[block.name] for block in blocks])
             values |= {f"{name}/{number}": value for number, value in enumerate(sketch)}
         elif name in (*OF_WEIGHTS, *OF_CHANGE):
-            values |= _of_matrices(network, name)
-    return values
-
-
-def _of_matrices(network: Network, name: str) -> dict[str, Tensor | float]:
-    """Return a metric of each weight matrix, and of all of them where they have a total."""
-    metric = get("metrics", name).target
-    blocks = [b for b in network.trainable() if b.role in MATRIX_ROLES]
-    starts = [network.initial[b.name] for b in blocks] if name in OF_CHANGE else []
-    rest = [[start] for start in starts] or [[]] * len(blocks)
-    if name == "dfi_scaled":
-        rest = [[b.groups] for b in blocks]
-    per_block = [metric(b.view, *others) for b, others in zip(blocks, rest, strict=True)]
-    values = {f"{name}/{b.name}": value for b, value in zip(blocks, per_block, strict=True)}
-    if per_block and name in SUMMED:
-        values[name] = torch.stack(per_block).sum()
-    elif per_block and name == "sfe_normalized":
-        moved = [sfe(b.view, start) for b, start in zip(blocks, starts, strict=True)]
-        sizes = [weight_norm(start).square() for start in starts]
-        values[name] = torch.stack(moved).sum() / torch.stack(sizes).sum()
+            own = blocks if name in NORMS else [b for b in blocks if b.role in MATRIX_ROLES]
+            beside = [[network.initial[b.name]] if name in OF_CHANGE else [] for b in own]
+            if name == "dfi_scaled":
+                beside = [[b.groups] for b in own]
+            each = [metric(b.view, *others) for b, others in zip(own, beside, strict=True)]
+            values |= {f"{name}/{b.name}": value for b, value in zip(own, each, strict=True)}
+            if each and name in NORMS:
+                values[name] = torch.stack([v.double().square() for v in each]).sum().sqrt()
+            elif each and name in SUMMED:
+                values[name] = torch.stack(each).sum()
+            elif each and name == "sfe_normalized":
+                starts = [network.initial[b.name] for b in own]
+                moved = [sfe(b.view, start) for b, start in zip(own, starts, strict=True)]
+                sizes = [weight_norm(start).square() for start in starts]
+                values[name] = torch.stack(moved).sum() / torch.stack(sizes).sum()
     return values
 
 
 @torch.no_grad()
-def _chains(network: Network, names: list[str]) -> dict[str, Tensor | float]:
-    values: dict[str, Tensor | float] = {}
+def _chains(network: Network, names: list[str]) -> Values:
+    values = Values()
     for name in names:
         for member, layers in _layers(network).items() if name in OF_CHAINS else ():
             metric = get("metrics", name).target
@@ -242,7 +236,7 @@ def _chains(network: Network, names: list[str]) -> dict[str, Tensor | float]:
 
 
 @torch.no_grad()
-def _longest_path(trainable: Trainable, network: Network, number: int) -> dict[str, Tensor | float]:
+def _longest_path(trainable: Trainable, network: Network, number: int) -> Values:
     """Return the bound of a network with norm layers or branches; nothing if it reads no sample."""
     one = trainable.sample(1, number)
     if one is None:
@@ -274,9 +268,9 @@ def _layers(network: Network) -> dict[tuple[str, ...], list[dict[str, Block]]]:
 
 
 @torch.no_grad()
-def _units(network: Network, names: list[str]) -> dict[str, Tensor | float]:
+def _units(network: Network, names: list[str]) -> Values:
     blocks = network.select(lambda b: b.kind == "lifecycle" and b.spec.tensor == "active")
-    values: dict[str, Tensor | float] = {}
+    values = Values()
     for name in names:
         if name in OF_UNITS and blocks:
             metric = get("metrics", name).target
@@ -286,8 +280,8 @@ def _units(network: Network, names: list[str]) -> dict[str, Tensor | float]:
 
 
 @torch.no_grad()
-def _features(activations: Activations, names: list[str]) -> dict[str, Tensor | float]:
-    values: dict[str, Tensor | float] = {}
+def _features(activations: Activations, names: list[str]) -> Values:
+    values = Values()
     for name in names:
         metric = get("metrics", name).target
         if name == "activation_histogram":
@@ -307,9 +301,9 @@ def _features(activations: Activations, names: list[str]) -> dict[str, Tensor | 
     return values
 
 
-def _curvature(network: Network, loss: Tensor, names: list[str]) -> dict[str, Tensor | float]:
+def _curvature(network: Network, loss: Tensor, names: list[str]) -> Values:
     parameters = [p for p in network.module.parameters() if p.requires_grad]
-    values: dict[str, Tensor | float] = {}
+    values = Values()
     for name in names:
         metric = get("metrics", name).target
         if name in ("hessian_spectrum", "hessian_density"):
@@ -321,12 +315,12 @@ def _curvature(network: Network, loss: Tensor, names: list[str]) -> dict[str, Te
     return values
 
 
-def _gradients(network: Network, loss: Tensor, names: list[str]) -> dict[str, Tensor | float]:
+def _gradients(network: Network, loss: Tensor, names: list[str]) -> Values:
     parameters = [p for p in network.module.parameters() if p.requires_grad]
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
     pairs = [(g, p) for g, p in zip(gradients, parameters, strict=True) if g is not None]
     pairs = [(g.to_dense() if g.is_sparse else g, p) for g, p in pairs]
-    values: dict[str, Tensor | float] = {}
+    values = Values()
     for name in names:
         if name == "gradient_norm":
             values[name] = get("metrics", name).target([g for g, _ in pairs])

@@ -18,6 +18,7 @@ from rlplast.core.registry import register
 from rlplast.metrics.ranks import at_least_float32, spectral_summary
 
 __all__ = [
+    "NORMS",
     "SUMMED",
     "Measurement",
     "dfi",
@@ -33,7 +34,7 @@ __all__ = [
 
 _FIRE = "FIRE: Frobenius-Isometry Reinitialization"
 SUMMED = ("sfe", "dfi", "dfi_scaled")  # whose total over tensors is a sum
-_NORMS = ("weight_norm", "weight_difference")
+NORMS = ("weight_norm", "weight_difference")  # whose total is a root of summed squares
 
 
 class Measurement(TypedDict):
@@ -268,7 +269,7 @@ def _total(
     for metric in metrics:
         if metric in SUMMED:
             total[metric] = _finite(math.fsum(values(metric)))
-        elif metric in _NORMS:
+        elif metric in NORMS:
             total[metric] = _finite(math.hypot(*values(metric)))
     if squares_before:
         total["sfe_normalized"] = _finite(math.fsum(values("sfe")) / squares_before)

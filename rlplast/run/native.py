@@ -16,12 +16,12 @@ class NativeEnv:
 
     def __init__(self, env_id: str, options: Mapping[str, Any]) -> None:
         self._env = envs.make(env_id, np.random.default_rng(0), **options)
-        self._border: Any = getattr(self._env, "border", None)
+        self._simulator = self._env.simulator
 
     @property
     def is_there(self) -> bool:
         """Whether a single observation of its own says what the agent sees."""
-        return self._border is not None and self._env.spec.frame_stack == 1
+        return self._env.spec.frame_stack == 1
 
     def act(self, act: Callable[[np.ndarray], np.ndarray], obs: Any) -> Any:
         """Return the action for an observation; of several an array of actions.
@@ -35,7 +35,7 @@ class NativeEnv:
             ConfigError: for what is no observation of it.
         """
         try:
-            return self._border.native(act(self._read(obs)[None])[0])
+            return self._simulator.native(act(self._read(obs)[None])[0])
         except (envs.EnvFailed, ValueError, TypeError, AttributeError) as error:
             if isinstance(error, ConfigError):
                 raise
@@ -48,17 +48,17 @@ class NativeEnv:
                 f"numbers, which the agent sees as {spec.obs_dtype} of shape {spec.obs_shape}, or "
                 "several in a batch"
             ) from error
-        return np.array([self._border.native(action) for action in act(seen)])
+        return np.array([self._simulator.native(action) for action in act(seen)])
 
     def close(self) -> None:
         """Close the environment."""
         self._env.close()
 
     def _read(self, obs: Any) -> np.ndarray:
-        seen, spec = self._border.read(obs), self._env.spec
+        seen, spec = self._simulator.read(obs), self._env.spec
         if seen.shape != spec.obs_shape or not np.isfinite(seen).all():
             raise ValueError("is none, or not finite")
-        return seen
+        return seen.astype(spec.obs_dtype)
 
 
 def _rows(obs: Any) -> list[Any]:

@@ -17,7 +17,7 @@ from rlplast.agents.ppo import PPO
 from rlplast.agents.ppo_config import PPOConfig
 from rlplast.agents.sac import SAC
 from rlplast.core.method.hooks import Hooks
-from rlplast.envs.base import EnvSpec, EpisodicEnv, rng_state
+from rlplast.envs.base import Env, EnvSpec, Simulator, rng_state
 from rlplast.envs.vector import VectorEnv
 from rlplast.metrics.probe import measure_run
 from rlplast.optimizers.config import OptimizerConfig
@@ -26,7 +26,7 @@ ROUND = 7  # steps in an episode
 SPEC = EnvSpec("toy/wheel", (3,), "float32", 1, 3, 2, ROUND)
 
 
-class Toy:
+class Toy(Simulator):
     """What both toys need of a simulator beside their dynamics."""
 
     step_frames = 2
@@ -43,9 +43,6 @@ class Toy:
     def load_state_dict(self, state: dict[str, Any]):
         self.place = state["place"].copy()
 
-    def close(self):
-        pass
-
 
 class Wheel(Toy):
     """Pays 5 for action 0, -30 for action 1 and 0.5 for action 2; action 1 may terminate it."""
@@ -61,8 +58,8 @@ class Wheel(Toy):
         return self.place.copy(), (5.0, -30.0, 0.5)[action], lost, False
 
 
-def make(rng: np.random.Generator, spec: EnvSpec, toy: type, terminates: bool) -> EpisodicEnv:
-    return EpisodicEnv(spec, toy(rng, terminates), rng)
+def make(rng: np.random.Generator, spec: EnvSpec, toy: type, terminates: bool) -> Env:
+    return Env(spec, toy(rng, terminates), rng)
 
 
 def use_toy(monkeypatch: pytest.MonkeyPatch, spec: EnvSpec, toy: type, terminates: bool = True):

@@ -12,7 +12,7 @@ from scipy import stats
 import rlplast
 from rlplast.agents.evaluation import Evaluation
 from rlplast.core.errors import ConfigError
-from rlplast.envs.base import EpisodicEnv
+from rlplast.envs.base import Env
 from tests.cli.commands import command
 from tests.cli.runs import files, jsonl, refused, trained
 
@@ -114,10 +114,10 @@ def test_what_draws_no_pictures_is_named(
         assert command(*words).err.rstrip().endswith("pip install 'rlplast[classic]'")
     for error in (ValueError("has no pictures"), ZeroDivisionError("no paint")):
 
-        def render(env: EpisodicEnv, error: Exception = error) -> None:
+        def render(env: Env, error: Exception = error) -> None:
             raise error
 
-        monkeypatch.setattr(EpisodicEnv, "render", render)
+        monkeypatch.setattr(Env, "render", render)
         outcome = command(*words)
         assert outcome.code != 0
         assert f"{error}" in outcome.err and "in an evaluation" in outcome.err

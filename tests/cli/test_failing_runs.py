@@ -88,7 +88,7 @@ def test_an_environment_that_hangs_is_ended_by_a_second_signal(
         ("halts", 0, "environment 0 of '{id}': step() raised GeneratorExit: the wheel came off;"),
         ("leaves", 1, "environment worker 0 (process "),
         ("unsaved", 0, "environment 0 of '{id}': state_dict() raised KeyError: 'wheel'"),
-        ("none", 0, "environment 0: env '{id}' returned None as a reward: allowed is one number"),
+        ("none", 0, "environment 0: env '{id}' returned None as reward: allowed is one number"),
     ],
 )
 @pytest.mark.usefixtures("untried")

@@ -1,9 +1,7 @@
 """Environments that keep what decides their future in one place or another."""
 
 import hashlib
-import os
 import random
-import signal
 import time
 from typing import Any, ClassVar
 
@@ -13,7 +11,7 @@ from gymnasium import spaces
 
 PREFIX = "rlplast-hiding/"
 MEMORY: dict[str, float] = {"count": 0}
-ENDS = ("exits", "leaves", "halts", "crashes", "hangs")
+ENDS = ("leaves", "halts", "hangs")
 
 
 class Plain(gymnasium.Env):
@@ -244,10 +242,6 @@ class Ends(Plain):
     def hidden(self) -> float:
         if self.count < 2:
             return 0.0
-        if self.how == "exits":
-            os._exit(0)
-        if self.how == "crashes":
-            os.kill(os.getpid(), signal.SIGSEGV)
         if self.how == "hangs":
             time.sleep(600)
         raise (SystemExit if self.how == "leaves" else Stop)("the wheel\ncame off")

@@ -6,10 +6,12 @@ import pytest
 
 from rlplast import envs
 from rlplast.envs.base import checked_actions
-from rlplast.envs.control import ControlSimulator, control_options, control_spec, step_limit
+from rlplast.envs.control import ControlSimulator, control_options, control_spec
 from rlplast.envs.options import resolve_options
 from tests.envs import own_envs
 from tests.envs.checks import assert_steps_equal_gymnasium, generator, through_files
+
+OPTIONS = {"action_repeat": 1, "terminate": True, "max_episode_steps": None}
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -17,7 +19,7 @@ def test_actions_are_rescaled_to_the_bounds_and_never_leave_them(dtype: Any) -> 
     low, high = np.array([-1, -3, 0.1, -0.4], dtype), np.array([1, 3, 0.7, 0.9], dtype)
     task = Mock(bounds=(low, high), native=lambda action: action)
     task.step.return_value = np.zeros(1), 0.0, False, False
-    simulator = ControlSimulator(task, action_repeat=1, terminate=True)
+    simulator = ControlSimulator(task, OPTIONS, None)
     given = generator(0).uniform(-1, 1, (53, 4)).astype(np.float32)
     given[:3] = [[-1] * 4, [1] * 4, [0] * 4]
     for action in given:
@@ -36,7 +38,7 @@ def test_observations_are_float32_copies() -> None:
     shared, task = np.zeros(1, np.float32), Mock(bounds=None)
     task.step.side_effect = lambda _: (np.add(shared, 1, out=shared), 0.0, False, False)
     task.reset.return_value = np.zeros(1)
-    simulator = ControlSimulator(task, action_repeat=1, terminate=True)
+    simulator = ControlSimulator(task, OPTIONS, None)
     first, second = (simulator.step(0)[0] for _ in range(2))
     assert (first.tolist(), second.tolist()) == ([1.0], [2.0])
     assert simulator.reset().dtype == first.dtype == np.float32
@@ -61,7 +63,6 @@ def test_limits_count_steps_of_the_agent() -> None:
         (None, {"max_episode_steps": 7}, 7),
     ):
         options = resolve_options("x/y", given, control_options(task_limit))
-        assert step_limit(options, task_limit) == limit
         spec = control_spec("x/y", 5, 2, task_limit, options, success_return=3.0)
         assert (spec.max_episode_steps, spec.frames_per_step) == (limit, options["action_repeat"])
         assert (spec.obs_shape, spec.action_dim, spec.success_return) == ((5,), 2, 3.0)
@@ -71,11 +72,9 @@ def test_an_action_goes_into_its_range_or_is_refused() -> None:
     refused: dict[str, list[tuple[Any, str]]] = {
         "gym/Hopper-v5": [
             (np.zeros(2, np.float32), r"allowed are floats of shape \(3,\)"),
-            (np.zeros((1, 3), np.float32), r"of shape \(1, 3\)"),
             (np.zeros(3, int), r"int64 of shape \(3,\)"),
             (1, r"int64 of shape \(\)"),
             (np.array([0, np.nan, 0]), r"nan at \[1\]"),
-            (np.array([0, 0, np.inf]), r"inf at \[2\]"),
             (np.array([-1.00001, 0, 0]), r"-1.00001 at \[0\]"),
         ],
         "gym/CartPole-v1": [

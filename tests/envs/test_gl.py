@@ -6,8 +6,6 @@ from importlib import util
 
 import pytest
 
-from rlplast.envs import gl
-
 pytestmark = [
     pytest.mark.skipif(ctypes.util.find_library("EGL") is None, reason="needs libEGL"),
     pytest.mark.skipif(util.find_spec("triton") is None, reason="needs Triton"),
@@ -22,14 +20,6 @@ env.render()
 import triton
 print("loaded")
 """
-
-
-def test_the_compiler_is_loaded_before_opengl_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded: list[str] = []
-    with monkeypatch.context() as patch:
-        patch.setattr(gl.importlib, "import_module", loaded.append)
-        gl.choose_gl()
-    assert loaded == ["triton"]
 
 
 @pytest.mark.slow

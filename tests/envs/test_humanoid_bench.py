@@ -52,7 +52,7 @@ def fresh_import() -> Any:
 
 def parts(env: envs.Env) -> Any:
     """The `HumanoidBenchTask` inside."""
-    return env._simulator._task  # type: ignore[attr-defined]
+    return env.simulator.task  # type: ignore[attr-defined]
 
 
 def test_an_environment_is_described_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:

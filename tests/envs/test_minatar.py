@@ -36,7 +36,7 @@ def test_restored_games_continue_bit_for_bit_from_every_step(game: str) -> None:
     assert_continues_after_restore(env_id, 173, 450, min_ends=2, max_episode_steps=200)
     env, other = envs.make(env_id, generator(0)), envs.make(env_id, generator(9))
     env.reset()
-    for action in random_actions(env_id, 60, seed=3):
+    for action in random_actions(env_id, 25, seed=3):
         if any(env.step(action)[2:]):
             env.reset()
         other.load_state_dict(through_files(env.state_dict()))

@@ -54,9 +54,7 @@ def test_a_bad_option_names_what_is_allowed() -> None:
 @pytest.mark.parametrize(
     ("package", "env_id", "install"),
     [
-        ("ale_py", "atari/Pong", "ale-py"),
         ("minatar", "minatar/asterix", "rlplast[minatar]"),
-        ("gymnasium", "gym/CartPole-v1", "gymnasium"),
         ("mujoco", "gym/Hopper-v5", "rlplast[mujoco]"),
         ("imageio", "gym/Hopper-v5", "rlplast[mujoco]"),
         ("dm_control", "dmc/humanoid-walk", "rlplast[dmc]"),

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -109,8 +109,6 @@ BAD_ACTIONS: list[tuple[str, Any, str]] = [
     ("CartPole-v1", np.array([0, 2]), "allowed are 0 to 1"),
     ("CartPole-v1", np.array([-1, 0]), "allowed are 0 to 1"),
     ("Pendulum-v1", np.zeros((3, 1)), r"allowed are floats of shape \(2, 1\)"),
-    ("Pendulum-v1", np.zeros(2), r"shape \(2,\)"),
-    ("Pendulum-v1", np.zeros((2, 1), int), "int64"),
     ("Pendulum-v1", np.array([[0.0], [1.01]]), r"1.01 at \[1, 0\]"),
     ("Pendulum-v1", np.array([[np.nan], [0.0]]), r"nan at \[0, 0\]"),
 ]
@@ -180,13 +178,10 @@ def test_what_is_not_finite_in_a_worker_stays_that() -> None:
         WorkerGroups(not_finite, [()])
 
 
-class OneArray:
+class OneArray(envs.Simulator):
     """Writes every observation into the same array."""
 
-    step_frames = 1
-
-    def __init__(self, rng: np.random.Generator) -> None:
-        self.spec = envs.EnvSpec("x/OneArray", (1,), "float32", 1, 2, 1, None)
+    def __init__(self) -> None:
         self.obs = np.zeros(1, np.float32)
 
     def reset(self) -> np.ndarray:
@@ -199,8 +194,8 @@ class OneArray:
 
 
 def test_the_last_observation_of_an_episode_outlives_the_next_ones_first() -> None:
-    rng, one_array = generator(0), cast("Any", OneArray)
-    spec = one_array(rng).spec
+    rng, spec = generator(0), envs.EnvSpec("x/OneArray", (1,), num_actions=2)
+    one_array = lambda rng: envs.Env(spec, OneArray(), rng)  # noqa: E731
     vector = envs.VectorEnv(spec, one_array, [rng])
     vector.reset()
     steps = [vector.step(np.array([0])) for _ in range(4)]
@@ -213,17 +208,12 @@ def test_the_last_observation_of_an_episode_outlives_the_next_ones_first() -> No
 
 
 def test_what_does_not_go_together_is_refused() -> None:
-    vector, shared = envs.make_vector("gym/CartPole-v1", generators(2)), generator(0)
+    vector = envs.make_vector("gym/CartPole-v1", generators(2))
     with pytest.raises(RuntimeError, match=r"call reset\(\) or load_state_dict\(\) first"):
         vector.step(np.array([0, 0]))
-    for rngs, workers, message in (
-        ([], 0, "one of its own"),
-        ([shared, shared], 0, "one of its own"),
-        (generators(2), -1, "workers is -1"),
-        (generators(2), 3, "workers is 3"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            envs.make_vector("gym/CartPole-v1", rngs, workers=workers)
+    for workers in (-1, 3):
+        with pytest.raises(ValueError, match=f"workers is {workers}"):
+            envs.make_vector("gym/CartPole-v1", generators(2), workers=workers)
     vector.reset()
     with pytest.raises(ValueError, match="2 environments cannot fill 3"):
         envs.make_vector("gym/CartPole-v1", generators(3)).load_state_dict(vector.state_dict())

@@ -11,7 +11,6 @@ from rlplast.core.errors import ConfigError
 from rlplast.metrics.features import (
     active_fraction,
     dormant_ratio,
-    dormant_ratio_per_layer,
     effective_lr,
     feature_covariance_distance,
     feature_norm,
@@ -55,10 +54,6 @@ def test_dormant_ratio_equals_the_definition_looped_over_units() -> None:
         dead = sum(d for d, _ in counts.values())
         assert dead > 0
         assert dormant_ratio(taps, threshold=threshold).item() == pytest.approx(dead / 21)
-        per_layer = dormant_ratio_per_layer(taps, threshold=threshold)
-        assert list(per_layer) == ["conv", "fc1", "fc2"]
-        for name, (d, n) in counts.items():
-            assert per_layer[name].item() == pytest.approx(d / n, rel=1e-15)
     edges: list[tuple[list[list[float]], float, float]] = [
         ([[0.25, 1.75]], 0.25, 0.5),  # which are the scores
         ([[0.25, 1.75]], 0.2499, 0),
@@ -143,7 +138,7 @@ def test_what_holds_for_all_metrics_of_taps() -> None:
         expected = metric({name: tap.double() for name, tap in half.items()}).item()
         assert metric(half).item() == pytest.approx(expected, rel=1e-5), metric
         assert math.isnan(metric(diverged).item()), metric
-    for metric in (*TAP_METRICS, dormant_ratio_per_layer):
+    for metric in TAP_METRICS:
         with pytest.raises(ConfigError, match="activations"):
             metric({})
         with pytest.raises(ConfigError, match=r"'fc' of shape \[3\]"):

@@ -17,7 +17,6 @@ from rlplast.gpt.model import GPT, GPTModelConfig
 from rlplast.methods.plasticity_injection import PlasticityInjection
 from rlplast.metrics.balance import lipschitz_bound
 from rlplast.metrics.paths import LongestPath, longest_path
-from rlplast.supervised.resnet import ResNet18
 from tests.methods.unit_nets import normal
 
 IMAGE = (1, 3, 8, 8)
@@ -116,20 +115,6 @@ def test_of_a_chain_it_is_the_bound_of_all_layers_bit_for_bit() -> None:
     weights = [net[i].weight.detach() for i in (0, 4, 6)]
     assert names(found) == ["0", "4", "6"]
     assert torch.equal(found.bound, lipschitz_bound(weights))
-
-
-def test_resnet_18_multiplies_the_larger_side_of_every_block() -> None:
-    net = drawn(ResNet18(3, 5, width=2, hidden=[6]), seed=1)
-    product, taken = norm(net.conv1.weight), 0
-    for layer in (net.layer1, net.layer2, net.layer3, net.layer4):
-        for block in layer:
-            inside = norm(block.conv1.weight) * norm(block.conv2.weight)
-            around = 1.0 if block.downsample is None else norm(block.downsample[0].weight)
-            product *= max(inside, around)
-            taken += around > inside
-    product *= norm(net.fc1.weight) * norm(net.head.weight)
-    assert taken and taken < 8  # both sides are tried
-    assert float(bound_of(net, normal(*IMAGE)).bound) == pytest.approx(product, rel=1e-5)
 
 
 def test_a_gpt_counts_its_tied_head_and_no_look_up() -> None:

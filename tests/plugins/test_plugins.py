@@ -97,9 +97,8 @@ BROKEN: Mapping[str, tuple[str, str, str]] = {
     ),
     "env": (
         plugins.ENVS,
-        "import dataclasses\nfrom rlplast.envs import register, minatar\n"
-        "def make(*args): pass\n"
-        "register(dataclasses.replace(minatar.FAMILY, make=make))\n",
+        "from rlplast import envs\ndef make(rng): pass\n"
+        "envs.register(envs.spec('minatar/breakout'), make, summary='', source='')\n",
         "is taken, by rlplast",
     ),
     "kind": (
@@ -184,15 +183,18 @@ def test_ids_and_families_that_do_not_work_are_refused(site: Path) -> None:
     with pytest.raises(envs.UnknownEnv, match="'toy/walk'"):
         envs.spec("toy/wlk")
     envs.spec("toy/walk")
-    family = sys.modules["toy_plugin.envs"].FAMILY
-    here = dataclasses.replace(family, ids=("toy/here",), make=lambda *args: family.make(*args))
-    envs.register(here)
+    toy = sys.modules["toy_plugin.envs"]
+    here, words = dataclasses.replace(toy.SPEC, id="toy/here"), {"summary": "", "source": ""}
+    envs.register(here, lambda rng: toy.Walk(rng), **words)
     rngs = [np.random.default_rng(0)]
     assert envs.make_vector("toy/here", rngs).reset().shape == (1, 2)
     with pytest.raises(ValueError, match="'toy/here' cannot run in"):  # not sent to workers
         envs.make_vector("toy/here", rngs, workers=1)
     with pytest.raises(ValueError, match="'walk' has no family"):
-        envs.register(dataclasses.replace(family, ids=("walk",)))
+        envs.register(dataclasses.replace(here, id="walk"), toy.Walk, **words)
+    envs.register(toy.SPEC, toy.Walk, **words)  # its module is imported twice
+    with pytest.raises(ValueError, match=r"'toy/walk' is taken, by toy-plugin"):
+        envs.register(toy.SPEC, toy.GymWalk, **words)
 
 
 def test_environments_of_plugins_need_no_torch(site: Path) -> None:

@@ -4,31 +4,25 @@ import gymnasium
 import numpy as np
 
 from rlplast import envs
-from rlplast.envs.base import EpisodicEnv
 from rlplast.envs.options import count
 
 
-class Walk:
+class Walk(envs.Simulator):
     """Starts near 0, goes up or down; pays its place."""
 
-    step_frames = 1
-
-    def __init__(self, rng):
-        self.rng, self.place = rng, 0.0
+    def __init__(self, rng, up=1):
+        self.rng, self.up, self.place = rng, up, 0.0
 
     def reset(self):
         self.place = float(self.rng.normal())
         return self._obs()
 
     def step(self, action):
-        self.place += action - 0.5 + float(self.rng.normal()) / 10
+        self.place += self.up * action - 0.5 + float(self.rng.normal()) / 10
         return self._obs(), self.place, abs(self.place) > 5, False
 
     def _obs(self):
         return np.array([self.place, 1], np.float32)
-
-    def render(self):
-        return np.zeros((4, 4, 3), np.uint8)
 
     def state_dict(self):
         return {"place": self.place}
@@ -36,27 +30,9 @@ class Walk:
     def load_state_dict(self, state):
         self.place = state["place"]
 
-    def close(self):
-        pass
 
-
-def spec(env_id, options):
-    return envs.EnvSpec(env_id, (2,), "float32", 1, 2, 1, options["max_episode_steps"])
-
-
-def make(env_id, rng, options):
-    return EpisodicEnv(spec(env_id, options), Walk(rng), rng)
-
-
-FAMILY = envs.Family(
-    ids=("toy/walk",),
-    options=lambda env_id: {"max_episode_steps": count(15)},
-    summary=lambda env_id: "A walk on a line",
-    source="an example",
-    spec=spec,
-    make=make,
-)
-envs.register(FAMILY)
+SPEC = envs.EnvSpec("toy/walk", obs_shape=(2,), num_actions=2, max_episode_steps=15)
+envs.register(SPEC, Walk, summary="a walk on a line", source="an example", options={"up": count(1)})
 
 
 class GymWalk(gymnasium.Env):
