@@ -33,14 +33,14 @@ from rlplast.run.info import (
 )
 from rlplast.run.loggers.logger import check_loggers, logged
 from rlplast.run.read import check_is_run, read_info, read_lines
-from rlplast.run.show import in_short
+from rlplast.run.read import status as written_status
 from rlplast.training import checkpoint, distributed
 from rlplast.training.best import find_checkpoint
 from rlplast.training.branch import branch_run
 from rlplast.training.config import RunConfig
 from rlplast.training.kinds import get_kind
 from rlplast.training.loop import Loop
-from rlplast.training.run_folder import LINES, near, write_text
+from rlplast.training.run_folder import LINES, near, numbered, write_text
 
 __all__ = ["Run", "branch", "load", "read_config", "resume", "train"]
 
@@ -93,8 +93,8 @@ class Run:
     _native: Any = None
 
     def __repr__(self) -> str:
-        """Return the run's folder and kind, and how it stands; `config` has all its keys."""
-        return f"<Run {near(self.path)}: {self.config.kind}, {in_short(self.path)}>"
+        """Return the run's folder, kind and status; `config` has all its keys."""
+        return f"<Run {near(self.path)}: {self.config.kind}, {written_status(self.path)}>"
 
     @property
     def info(self) -> dict[str, Any]:
@@ -290,13 +290,8 @@ def _is_nothing(path: Path) -> bool:
 def _new_folder(config: Any) -> Path:
     name = config.env.id.replace("/", "-") if hasattr(config, "env") else config.kind
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    base = Path("runs") / f"{name}-seed{config.seed}-{stamp}"
-    number = 1
-    path = base
-    while path.exists():
-        number += 1
-        path = base.with_name(f"{base.name}-{number}")
-    return path
+    path = Path("runs") / f"{name}-seed{config.seed}-{stamp}"
+    return numbered(path.with_name(f"{path.name}-")) if path.exists() else path
 
 
 def resume(
