@@ -14,6 +14,7 @@ from rlplast.core.rng import numpy_stream
 from rlplast.core.validation import Section, validated
 from rlplast.study.spec_checks import (
     LISTS,
+    Published,
     check_arm,
     check_size,
     check_tasks,
@@ -70,7 +71,7 @@ class StudyConfig(Section):
     recovered: float | None = None
     retries: NonNegativeInt = 1
     executor: dict[str, Any] = field(default_factory=lambda: {"kind": "local"})
-    published: dict[str, Any] | None = None
+    published: Published | None = None
 
     @classmethod
     def parse(cls, data: Any) -> "StudyConfig":

@@ -10,7 +10,7 @@ from pydantic import Field, PositiveInt
 from rlplast.core.errors import ConfigError, check_known, shortened
 from rlplast.core.validation import Section, validated
 
-__all__ = ["LISTS", "check_arm", "check_size", "check_tasks", "check_values", "whole"]
+__all__ = ["LISTS", "Published", "check_arm", "check_size", "check_tasks", "check_values"]
 
 LISTS = ("hooks", "penalties", "layers")
 _WIDEST, _WIDEST_INTEGER = 1e300, 10**18  # ends of a range: drawing from it does not overflow
@@ -49,6 +49,19 @@ class Range(Section):
     integer: bool = False
 
 
+@dataclass(frozen=True)
+class Published(Section):
+    """A study's key ``published``.
+
+    Attributes:
+        file: a CSV, or the name of a shipped one.
+        arms: a mapping of an arm's name → the values of its rows by column.
+    """
+
+    file: str
+    arms: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
+
+
 def check_arm(name: str, arm: Any) -> None:
     """Check an arm."""
     if not re.search(r"[A-Za-z0-9]", name):
@@ -56,25 +69,18 @@ def check_arm(name: str, arm: Any) -> None:
     if arm is None:
         return
     validated(Arm, arm, f"arms.{name}")
-    for key in ("overrides", "grid", "sample"):
-        if arm.get(key) == {}:
-            raise ConfigError(f"arms.{name}.{key} = {{}}: allowed is a mapping by dotted key")
     if arm.get("grid") and arm.get("sample"):
         raise ConfigError(f"arms.{name} has grid and sample: allowed is one of them")
     check_values(arm.get("overrides") or {}, f"arms.{name}.overrides")
     check_values(arm.get("grid") or {}, f"arms.{name}.grid")
-    if arm.get("sample"):
+    if arm.get("sample") is not None:
         _check_sample(f"arms.{name}.sample", arm["sample"])
 
 
-def check_tasks(where: str, given: Any, tasks: Sequence[str]) -> None:
+def check_tasks(where: str, given: Mapping[Any, Any], tasks: Sequence[str]) -> None:
     """Check what an arm has in single tasks."""
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"{where} = {given!r}: allowed is a mapping by names of tasks")
     check_known(where, map(str, given), tasks)
     for task, values in given.items():
-        if not isinstance(values, Mapping | None):
-            raise ConfigError(f"{where}.{task} = {values!r}: allowed is a mapping, or null")
         check_values(values or {}, f"{where}.{task}")
 
 
@@ -93,9 +99,9 @@ def _check_sample(where: str, given: Mapping[str, Any]) -> None:
 
 def _check_range(where: str, choice: Range) -> None:
     low, high = choice.low, choice.high
-    right = whole if choice.integer else _number
-    if not (right(low) and right(high) and low < high):
-        kind, most = ("whole numbers", _WIDEST_INTEGER) if choice.integer else ("numbers", _WIDEST)
+    kind, most = ("whole numbers", _WIDEST_INTEGER) if choice.integer else ("numbers", _WIDEST)
+    fractional = choice.integer and not (isinstance(low, int) and isinstance(high, int))
+    if fractional or not -most < low < high < most:
         raise ConfigError(
             f"{where}: low = {low!r}, high = {high!r}: allowed are {kind}, low < high, both within "
             f"{most:g} of 0"
@@ -117,13 +123,3 @@ def check_values(values: Mapping[Any, Any], where: str) -> None:
             raise ConfigError(f"{where} has a key {key!r}: allowed is text, such as optimizer.lr")
     if "seed" in values:
         raise ConfigError(f"{where}.seed: seeds of a study are listed under its key seeds")
-
-
-def whole(value: Any) -> bool:
-    """Whether a value is a whole number that drawing from a range takes."""
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < _WIDEST_INTEGER
-
-
-def _number(value: Any) -> bool:
-    real = isinstance(value, int | float) and not isinstance(value, bool)
-    return real and abs(value) < _WIDEST

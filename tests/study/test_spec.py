@@ -201,7 +201,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tasks": {"a": {"seed": 3}}}, "tasks.a.seed: seeds"),
     (arm(overrides={"seed": 3}), "arms.a.overrides.seed: seeds"),
     (arm(grid={"seed": [3]}), "arms.a.grid.seed: seeds"),
-    (arm(grid={}), "arms.a.grid = {}"),
     (arm(grid={"x": 3}), "arms.a.grid.x = 3"),
     (arm(grid={"x": []}), "arms.a.grid.x = []"),
     (arm(grid={"x": [1]}, sample=X), "grid and sample"),
