@@ -17,6 +17,7 @@ from rlplast.run.show import show_run
 from rlplast.study import api
 from rlplast.study.show import show_study
 from tests.cli.runs import SMALL
+from tests.study.inline import inline
 
 FREE = {"devices", "altered"}  # what is in them is only printed
 
@@ -28,7 +29,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     hooks = [{"method": "fire", "at": "50%"}, {"method": "redo", "at": "75%"}]
     arms = {"none": {}, "fire": {"hooks": hooks}}
     keys = {"base": str(folder / "base.yaml"), "seeds": 1, "arms": arms, "baseline": "none"}
-    api.study(keys, folder / "study", jobs=1)
+    with inline():
+        api.study(keys, folder / "study")
     return folder / "study"
 
 
