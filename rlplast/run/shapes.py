@@ -1,7 +1,7 @@
 """What the JSON files of runs and studies hold, by key; whoever edits one may break it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator
@@ -10,7 +10,7 @@ from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError, DamagedFile, shortened
 from rlplast.core.validation import Section, check_value, validated
 
-__all__ = ["CONFIG", "RUN_INFO", "STUDY", "Cell", "check_keys", "check_line"]
+__all__ = ["CONFIG", "RUN_INFO", "Study", "check_keys", "check_line"]
 
 Moment = Annotated[str, AfterValidator(lambda text: Time.parse(text) and text)]
 Mapped = dict[str, Any]
@@ -68,25 +68,6 @@ CONFIG: Mapping[str, Any] = {  # what is read of a config.yaml that is not check
     "evaluate.final": float,
 }
 
-STUDY: Mapping[str, Any] = {
-    "versions": dict[str, str],
-    "name": str | None,
-    "command": list[str],
-    "arms": list[str],
-    "tasks": list[str | None],
-    "seeds": list[int],
-    "baseline": str | None,
-    "smoke": bool,
-    "retries": int,
-    "processes": int,
-    "threads": int,
-    "imports": list[str],
-    "folder": str,
-    "recovered": float | None,
-    "published": list[Mapped],
-    "cells": list[Mapped],
-}
-
 
 @dataclass(frozen=True)
 class Cell(Section):
@@ -107,6 +88,29 @@ class Cell(Section):
 
 
 @dataclass(frozen=True)
+class Study(Section):
+    """What study.json holds."""
+
+    format: int
+    versions: dict[str, str]
+    cells: list[Cell]
+    name: str | None = None
+    command: list[str] = field(default_factory=list)
+    arms: list[str] = field(default_factory=list)
+    tasks: list[str | None] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+    baseline: str | None = None
+    smoke: bool = False
+    retries: int = 1
+    processes: int = 1
+    threads: int = 1
+    imports: list[str] = field(default_factory=list)
+    folder: str = "."
+    recovered: float | None = None
+    published: list[Mapped] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class Receipt(Section):
     """What is no number in a line of receipts.jsonl."""
 
@@ -121,7 +125,7 @@ class Receipt(Section):
 
 
 _NUMBERS = {int, float, type(None)}
-_WORDS = frozenset(field.name for field in fields(Receipt))
+_WORDS = frozenset(own.name for own in fields(Receipt))
 _INNER = {"environment.resume", "environment.reason", "length.total"}  # there if the mapping is
 
 

@@ -19,8 +19,7 @@ from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.validation import validated
 from rlplast.run.info import versions
 from rlplast.run.read import read_json, status
-from rlplast.run.shapes import STUDY, check_keys
-from rlplast.run.shapes import Cell as CellKeys
+from rlplast.run.shapes import Study
 from rlplast.training.files import lock
 from rlplast.training.run_folder import write_json
 
@@ -68,15 +67,10 @@ def read_study(path: Path) -> dict[str, Any]:
             f"{path} has study format {study['format']}, written by rlplast {by}: this version "
             f"reads {FORMAT}; use that version, or another --out"
         )
-    for key, kind in (("format", int), ("versions", dict), ("cells", list)):
-        if not isinstance(study.get(key), kind):
-            raise DamagedFile(f"{file} is damaged: {key} is {study.get(key)!r}; {remedy}")
-    check_keys(study, STUDY, file)
-    for number, cell in enumerate(study["cells"]):
-        try:
-            validated(CellKeys, cell, f"cells[{number}]")
-        except ConfigError as error:
-            raise DamagedFile(f"{file}: {error}") from error
+    try:
+        validated(Study, study, file.name)
+    except ConfigError as error:
+        raise DamagedFile(f"{file} is damaged: {error}; {remedy}") from error
     return study
 
 
