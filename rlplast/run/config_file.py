@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlplast.core.errors import ConfigError, did_you_mean, shortened
+from rlplast.core.registry import LISTS
 from rlplast.core.validation import hints_of, validated
 from rlplast.run.shipped import config_folder, find_config
 from rlplast.training.config import RunConfig, dump_yaml, read_yaml
@@ -17,7 +18,6 @@ from rlplast.training.kinds import get_kind, kinds
 
 __all__ = ["dump_config", "merged", "read_config"]
 
-LISTS = ("hooks", "penalties", "layers")  # keys whose list may lie in a file of its own
 _LONGEST = 4096  # characters of a text: of a path, on Linux
 _LARGEST = 1e38  # the range of float32
 
@@ -59,7 +59,7 @@ def merged(source: str | Path | Mapping[str, Any], *overrides: Mapping[str, Any]
         if inside and first in LISTS and isinstance(data.get(first), str):
             data[first] = _list_in_file(first, data[first])
         _set(data, dotted, _plain(value, f"--{dotted}"))
-    for key in LISTS:
+    for key in LISTS:  # each of which may lie in a file of its own
         if isinstance(data.get(key), str):
             data[key] = _list_in_file(key, data[key])
     return data

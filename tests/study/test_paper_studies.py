@@ -359,7 +359,7 @@ def test_the_variants_of_swrs_code_have_the_published_values() -> None:
 def test_grids_are_those_of_the_papers() -> None:
     def grids(name: str) -> dict[str, list[list[Any]]]:
         arms = read_study_config(name).arms
-        return {arm: list(v["grid"].values()) for arm, v in arms.items() if "grid" in v}
+        return {name: list(arm.grid.values()) for name, arm in arms.items() if arm and arm.grid}
 
     thin, wide = [0.2, 0.4, 0.6, 0.8], [0.1, 0.01, 1e-3, 1e-4, 1e-5]
     assert grids("study/fire/fig2_grid") == {

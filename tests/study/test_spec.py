@@ -197,7 +197,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"overrides": {"seed": 3}}, "overrides.seed: seeds"),
     ({"tasks": {}}, "tasks is empty"),
     ({"tasks": ["a", "a"]}, "each once"),
-    ({"tasks": {"a": 3}}, "tasks.a = 3"),
+    ({"tasks": {"a": 3}}, "tasks = {'a': 3}: allowed is a mapping"),
     ({"tasks": {"a": {"seed": 3}}}, "tasks.a.seed: seeds"),
     (arm(overrides={"seed": 3}), "arms.a.overrides.seed: seeds"),
     (arm(grid={"seed": [3]}), "arms.a.grid.seed: seeds"),
