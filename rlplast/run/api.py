@@ -4,7 +4,7 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,33 +45,34 @@ from rlplast.training.run_folder import LINES, near, numbered, write_text
 __all__ = ["Run", "branch", "load", "read_config", "resume", "train"]
 
 
+@contextmanager
 def _loop(
     config: RunConfig,
     path: Path,
     info: Mapping[str, Any],
     observer: Callable[[Loop], None] | None,
     until: tuple[Time, ...],
-) -> Loop:
+) -> Iterator[Loop]:
+    """Yield the loop of a config in a run's folder; both are closed after the block."""
     check_loggers(config)
     trainable, hooks = build(config)
-    try:
-        folder = distributed.open_folder(path)
-    except (ConfigError, OSError) as error:
-        trainable.close()
-        if isinstance(error, OSError):
+    with closing(trainable):
+        try:
+            folder = distributed.open_folder(path)
+        except OSError as error:
             raise ConfigError(f"{near(path)} cannot be written: {error}") from error
-        raise
-    return Loop(
-        trainable=trainable,
-        hooks=hooks,
-        total=config.total_time(),
-        folder=folder,
-        intervals=config.intervals(),
-        measure=RunMetrics(config.metrics.names, config.metrics.batch_size, hooks.hooks),
-        observer=observer or (lambda loop: None),
-        until=until,
-        runs=run_ids(info),
-    )
+        with closing(folder):
+            yield Loop(
+                trainable=trainable,
+                hooks=hooks,
+                total=config.total_time(),
+                folder=folder,
+                intervals=config.intervals(),
+                measure=RunMetrics(config.metrics.names, config.metrics.batch_size, hooks.hooks),
+                observer=observer or (lambda loop: None),
+                until=until,
+                runs=run_ids(info),
+            )
 
 
 @dataclasses.dataclass(repr=False)
@@ -241,8 +242,7 @@ def train(
     if distributed.rank() == 0:
         _check_new(path)
     info = first_info(config, study)
-    loop = _loop(config, path, info, observer, until)
-    try:
+    with _loop(config, path, info, observer, until) as loop:
         info |= resume_info(loop.trainable, info)
         _report_start(loop, info, report)
         if distributed.rank() == 0:
@@ -250,9 +250,6 @@ def train(
             write_text(path / "config.yaml", dump_config(config))
         with status(path, info), logged(loop.folder, config, info):
             loop.run()
-    finally:
-        loop.trainable.close()
-        loop.folder.close()
     return Run(path, config)
 
 
@@ -326,10 +323,11 @@ def resume(
         return opened
     _report_changes(config, path, info, report)
     begun = _has_checkpoint(path)  # else it starts where it did, be it from another run
-    with _naming_version(info):
-        loop = _loop(config.to_resume() if begun else config, path, info, observer, until)
-    info = info or first_info(config)
-    try:
+    with ExitStack() as stack:
+        with _naming_version(info):
+            own = config.to_resume() if begun else config
+            loop = stack.enter_context(_loop(own, path, info, observer, until))
+        info = info or first_info(config)
         info |= resume_info(loop.trainable, info)
         _report_start(loop, info, report)
         with _naming_version(info):
@@ -337,14 +335,11 @@ def resume(
         if restarted := restart_info(info, loop.trainable):
             info |= restarted
             report(f"new episodes begin: {restarted['new_episodes'][-1]['reason']}")
-        with status(path, info | resumed_info(info, config)):
-            if (total is not None or device is not None) and distributed.rank() == 0:
-                write_text(path / "config.yaml", dump_config(config))
-            with logged(loop.folder, config, info):
-                loop.run()
-    finally:
-        loop.trainable.close()
-        loop.folder.close()
+        stack.enter_context(status(path, info | resumed_info(info, config)))
+        if (total is not None or device is not None) and distributed.rank() == 0:
+            write_text(path / "config.yaml", dump_config(config))
+        with logged(loop.folder, config, info):
+            loop.run()
     return Run(path, config)
 
 
