@@ -17,7 +17,7 @@ from rlplast.run.config_file import dump_config, merged, read_config
 from rlplast.run.length import length
 from rlplast.run.shipped import shipped_configs
 from rlplast.study.api import read_study_config, study_cells
-from rlplast.study.smoke import small, smoke_study
+from rlplast.study.smoke import run_smoke, small, smoke_study
 from rlplast.study.spec import StudyConfig
 from rlplast.supervised.models import build_model
 from tests.cli.commands import command
@@ -182,10 +182,10 @@ def test_smoke_names_metrics_that_nobody_measured_and_hooks_that_left_no_receipt
     row = {"method": "full_reset", "when": {"metric": "balancedness", "above": 1}}
     arms = {"none": {"hooks": [row], "overrides": metrics | model}}
     with inline():
-        outcome = command("study", write(tmp_path, arms), "--smoke", "--out", tmp_path / "out")
-    assert outcome.code == 1
-    assert "no receipt of full_reset when" in outcome.out
-    assert re.search(r"never measured .* balancedness *│$", outcome.out, re.M)
+        rows, faults = run_smoke(str(write(tmp_path, arms)), tmp_path / "out")
+    assert faults == 2
+    assert rows[0][2].startswith("no receipt of full_reset when")
+    assert ("never measured", None, "balancedness") in rows
 
 
 # Of every kind of run, with different data, environments and networks.
