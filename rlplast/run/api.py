@@ -4,7 +4,7 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,45 +33,46 @@ from rlplast.run.info import (
 )
 from rlplast.run.loggers.logger import check_loggers, logged
 from rlplast.run.read import check_is_run, read_info, read_lines
-from rlplast.run.show import in_short
+from rlplast.run.read import status as written_status
 from rlplast.training import checkpoint, distributed
 from rlplast.training.best import find_checkpoint
 from rlplast.training.branch import branch_run
 from rlplast.training.config import RunConfig
 from rlplast.training.kinds import get_kind
 from rlplast.training.loop import Loop
-from rlplast.training.run_folder import LINES, near, write_text
+from rlplast.training.run_folder import LINES, near, numbered, write_text
 
 __all__ = ["Run", "branch", "load", "read_config", "resume", "train"]
 
 
+@contextmanager
 def _loop(
     config: RunConfig,
     path: Path,
     info: Mapping[str, Any],
     observer: Callable[[Loop], None] | None,
     until: tuple[Time, ...],
-) -> Loop:
+) -> Iterator[Loop]:
+    """Yield the loop of a config in a run's folder; both are closed after the block."""
     check_loggers(config)
     trainable, hooks = build(config)
-    try:
-        folder = distributed.open_folder(path)
-    except (ConfigError, OSError) as error:
-        trainable.close()
-        if isinstance(error, OSError):
+    with closing(trainable):
+        try:
+            folder = distributed.open_folder(path)
+        except OSError as error:
             raise ConfigError(f"{near(path)} cannot be written: {error}") from error
-        raise
-    return Loop(
-        trainable=trainable,
-        hooks=hooks,
-        total=config.total_time(),
-        folder=folder,
-        intervals=config.intervals(),
-        measure=RunMetrics(config.metrics.names, config.metrics.batch_size, hooks.hooks),
-        observer=observer or (lambda loop: None),
-        until=until,
-        runs=run_ids(info),
-    )
+        with closing(folder):
+            yield Loop(
+                trainable=trainable,
+                hooks=hooks,
+                total=config.total_time(),
+                folder=folder,
+                intervals=config.intervals(),
+                measure=RunMetrics(config.metrics.names, config.metrics.batch_size, hooks.hooks),
+                observer=observer or (lambda loop: None),
+                until=until,
+                runs=run_ids(info),
+            )
 
 
 @dataclasses.dataclass(repr=False)
@@ -93,8 +94,8 @@ class Run:
     _native: Any = None
 
     def __repr__(self) -> str:
-        """Return the run's folder and kind, and how it stands; `config` has all its keys."""
-        return f"<Run {near(self.path)}: {self.config.kind}, {in_short(self.path)}>"
+        """Return the run's folder, kind and status; `config` has all its keys."""
+        return f"<Run {near(self.path)}: {self.config.kind}, {written_status(self.path)}>"
 
     @property
     def info(self) -> dict[str, Any]:
@@ -241,8 +242,7 @@ def train(
     if distributed.rank() == 0:
         _check_new(path)
     info = first_info(config, study)
-    loop = _loop(config, path, info, observer, until)
-    try:
+    with _loop(config, path, info, observer, until) as loop:
         info |= resume_info(loop.trainable, info)
         _report_start(loop, info, report)
         if distributed.rank() == 0:
@@ -250,9 +250,6 @@ def train(
             write_text(path / "config.yaml", dump_config(config))
         with status(path, info), logged(loop.folder, config, info):
             loop.run()
-    finally:
-        loop.trainable.close()
-        loop.folder.close()
     return Run(path, config)
 
 
@@ -290,13 +287,8 @@ def _is_nothing(path: Path) -> bool:
 def _new_folder(config: Any) -> Path:
     name = config.env.id.replace("/", "-") if hasattr(config, "env") else config.kind
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    base = Path("runs") / f"{name}-seed{config.seed}-{stamp}"
-    number = 1
-    path = base
-    while path.exists():
-        number += 1
-        path = base.with_name(f"{base.name}-{number}")
-    return path
+    path = Path("runs") / f"{name}-seed{config.seed}-{stamp}"
+    return numbered(path.with_name(f"{path.name}-")) if path.exists() else path
 
 
 def resume(
@@ -331,10 +323,11 @@ def resume(
         return opened
     _report_changes(config, path, info, report)
     begun = _has_checkpoint(path)  # else it starts where it did, be it from another run
-    with _naming_version(info):
-        loop = _loop(config.to_resume() if begun else config, path, info, observer, until)
-    info = info or first_info(config)
-    try:
+    with ExitStack() as stack:
+        with _naming_version(info):
+            own = config.to_resume() if begun else config
+            loop = stack.enter_context(_loop(own, path, info, observer, until))
+        info = info or first_info(config)
         info |= resume_info(loop.trainable, info)
         _report_start(loop, info, report)
         with _naming_version(info):
@@ -342,14 +335,11 @@ def resume(
         if restarted := restart_info(info, loop.trainable):
             info |= restarted
             report(f"new episodes begin: {restarted['new_episodes'][-1]['reason']}")
-        with status(path, info | resumed_info(info, config)):
-            if (total is not None or device is not None) and distributed.rank() == 0:
-                write_text(path / "config.yaml", dump_config(config))
-            with logged(loop.folder, config, info):
-                loop.run()
-    finally:
-        loop.trainable.close()
-        loop.folder.close()
+        stack.enter_context(status(path, info | resumed_info(info, config)))
+        if (total is not None or device is not None) and distributed.rank() == 0:
+            write_text(path / "config.yaml", dump_config(config))
+        with logged(loop.folder, config, info):
+            loop.run()
     return Run(path, config)
 
 

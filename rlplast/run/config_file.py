@@ -1,15 +1,16 @@
 """From YAML and the command line's overrides to a checked config."""
 
 import dataclasses
+import functools
 import json
 import math
 import os
-import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rlplast.core.errors import ConfigError, did_you_mean, shortened
+from rlplast.core.registry import LISTS
 from rlplast.core.validation import hints_of, validated
 from rlplast.run.shipped import config_folder, find_config
 from rlplast.training.config import RunConfig, dump_yaml, read_yaml
@@ -17,7 +18,6 @@ from rlplast.training.kinds import get_kind, kinds
 
 __all__ = ["dump_config", "merged", "read_config"]
 
-LISTS = ("hooks", "penalties", "layers")  # keys whose list may lie in a file of its own
 _LONGEST = 4096  # characters of a text: of a path, on Linux
 _LARGEST = 1e38  # the range of float32
 
@@ -59,7 +59,7 @@ def merged(source: str | Path | Mapping[str, Any], *overrides: Mapping[str, Any]
         if inside and first in LISTS and isinstance(data.get(first), str):
             data[first] = _list_in_file(first, data[first])
         _set(data, dotted, _plain(value, f"--{dotted}"))
-    for key in LISTS:
+    for key in LISTS:  # each of which may lie in a file of its own
         if isinstance(data.get(key), str):
             data[key] = _list_in_file(key, data[key])
     return data
@@ -155,15 +155,20 @@ def _list_in_file(key: str, name: str) -> Any:
     return found
 
 
+Tree = dict[str, "Tree"]  # keys of a config's class; those of sections have keys in turn
+
+
 def _refuse_keys_of_other_places(data: Any, cls: type, kind: str) -> None:
     """Refuse a key that belongs to another section, or to a config of another kind, naming it."""
-    for path in _unknown_keys(data, cls):
-        where, key = ".".join(("config", *path[:-1])), str(path[-1])
-        homes = [s.name for s in dataclasses.fields(cls) if _has(cls, (s.name, key))]
-        near = did_you_mean(key, _keys(cls, path[:-1])).startswith("did")
+    tree = _tree(cls)
+    for *outer, key in _unknown_keys(data, tree):
+        where = ".".join(("config", *outer))
+        homes = [name for name, inner in tree.items() if key in inner]
+        near = did_you_mean(key, _inside(tree, outer)).startswith("did")
         if len(homes) == 1 and not near:
             raise ConfigError(f"{where} has an unknown key {key!r}: did you mean {homes[0]}.{key}?")
-        others = [name for name, found in kinds().items() if _has(found.config_class(), path)]
+        of_kinds = {name: _tree(found.config_class()) for name, found in kinds().items()}
+        others = [name for name, own in of_kinds.items() if key in _inside(own, outer)]
         if others:
             raise ConfigError(
                 f"{where} has an unknown key {key!r}: this key is for kind: "
@@ -171,28 +176,21 @@ def _refuse_keys_of_other_places(data: Any, cls: type, kind: str) -> None:
             )
 
 
-def _unknown_keys(data: Any, cls: type) -> Iterator[tuple[str, ...]]:
-    """Yield the paths of keys that a config's class does not have."""
-    hints = hints_of(cls)
+def _tree(cls: Any) -> Tree:
+    sections = {key: hint for key, hint in hints_of(cls).items() if dataclasses.is_dataclass(hint)}
+    keys = [field.name for field in dataclasses.fields(cls)]
+    return {key: _tree(sections[key]) if key in sections else {} for key in keys}
+
+
+def _unknown_keys(data: Any, tree: Tree) -> Iterator[tuple[str, ...]]:
+    """Yield the paths of keys that a tree does not have."""
     for key, value in data.items() if isinstance(data, Mapping) else ():
-        if key not in {field.name for field in dataclasses.fields(cls)}:
+        if key not in tree:
             yield (key,)
-        elif dataclasses.is_dataclass(hints[key]):
-            inside = _unknown_keys(value, typing.cast(type, hints[key]))
-            yield from ((key, *path) for path in inside)
+        elif tree[key]:
+            yield from ((key, *path) for path in _unknown_keys(value, tree[key]))
 
 
-def _keys(cls: Any, path: tuple[str, ...]) -> list[str]:
-    """Return the keys of the section at a path of a config's class."""
-    for key in path:
-        cls = hints_of(cls)[key]
-    return [field.name for field in dataclasses.fields(cls)]
-
-
-def _has(cls: Any, path: tuple[str, ...]) -> bool:
-    """Return whether a config's class has the key at a path."""
-    if not dataclasses.is_dataclass(cls):
-        return False
-    if path[0] not in {field.name for field in dataclasses.fields(cls)}:
-        return False
-    return len(path) == 1 or _has(hints_of(cls)[path[0]], path[1:])
+def _inside(tree: Tree, path: Sequence[str]) -> Tree:
+    """Return the part of a tree at a path; empty if it is not there."""
+    return functools.reduce(lambda part, key: part.get(key, {}), path, tree)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError, did_you_mean
-from rlplast.run.shapes import CONFIG, RECEIPTS, RUN_INFO, check_keys, check_line
+from rlplast.run.shapes import CONFIG, RUN_INFO, check_keys, check_line
 from rlplast.run.shipped import shipped_configs
 from rlplast.training import best
 from rlplast.training.best import Best
@@ -95,7 +95,6 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         DamagedFile: naming the first other line that is no JSON object, or has a number too long to
             be one of ours, or a value of another type than its key has.
     """
-    kinds = RECEIPTS if path.name == "receipts.jsonl" else {}
     try:
         lines = read(path).split(b"\n")
     except OSError as error:
@@ -109,7 +108,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         except (ValueError, RecursionError):
             row = None
         if isinstance(row, dict):
-            check_line(row, kinds, f"{path}, line {number}")
+            check_line(row, path.name == "receipts.jsonl", f"{path}, line {number}")
             rows.append(row)
         elif number < len(lines):
             raise DamagedFile(

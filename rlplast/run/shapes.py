@@ -1,16 +1,16 @@
 """What the JSON files of runs and studies hold, by key; whoever edits one may break it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator
 
 from rlplast.core.clock import Time
-from rlplast.core.errors import ConfigError, DamagedFile
-from rlplast.core.validation import Section, check_value
+from rlplast.core.errors import ConfigError, DamagedFile, shortened
+from rlplast.core.validation import Section, check_value, validated
 
-__all__ = ["CONFIG", "RECEIPTS", "RUN_INFO", "STUDY", "Cell", "check_keys", "check_line"]
+__all__ = ["CONFIG", "RUN_INFO", "Study", "check_keys", "check_line"]
 
 Moment = Annotated[str, AfterValidator(lambda text: Time.parse(text) and text)]
 Mapped = dict[str, Any]
@@ -68,25 +68,6 @@ CONFIG: Mapping[str, Any] = {  # what is read of a config.yaml that is not check
     "evaluate.final": float,
 }
 
-STUDY: Mapping[str, Any] = {
-    "versions": dict[str, str],
-    "name": str | None,
-    "command": list[str],
-    "arms": list[str],
-    "tasks": list[str | None],
-    "seeds": list[int],
-    "baseline": str | None,
-    "smoke": bool,
-    "retries": int,
-    "processes": int,
-    "threads": int,
-    "imports": list[str],
-    "folder": str,
-    "recovered": float | None,
-    "published": list[Mapped],
-    "cells": list[Mapped],
-}
-
 
 @dataclass(frozen=True)
 class Cell(Section):
@@ -106,23 +87,45 @@ class Cell(Section):
     weight: float = 0.0
 
 
-Kinds = Mapping[str, tuple[type, ...]]  # key → what it may be, if it is no number
+@dataclass(frozen=True)
+class Study(Section):
+    """What study.json holds."""
 
-RECEIPTS: Kinds = {
-    "hook": (str,),
-    "method": (str,),
-    "network": (str,),
-    "clock": (dict,),
-    "optimizer_policy": (str,),
-    "followers": (dict, type(None)),
-    "units": (dict, type(None)),
-    "layers": (list, type(None)),
-}
+    format: int
+    versions: dict[str, str]
+    cells: list[Cell]
+    name: str | None = None
+    command: list[str] = field(default_factory=list)
+    arms: list[str] = field(default_factory=list)
+    tasks: list[str | None] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+    baseline: str | None = None
+    smoke: bool = False
+    retries: int = 1
+    processes: int = 1
+    threads: int = 1
+    imports: list[str] = field(default_factory=list)
+    folder: str = "."
+    recovered: float | None = None
+    published: list[Mapped] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Receipt(Section):
+    """What is no number in a line of receipts.jsonl."""
+
+    method: str
+    clock: dict[str, int]
+    hook: str = ""
+    network: str = ""
+    optimizer_policy: str = ""
+    followers: dict[str, str] | None = None
+    units: dict[str, int] | None = None
+    layers: list[Any] | None = None
+
+
 _NUMBERS = {int, float, type(None)}
-_NEEDED = {"method", "clock"}
-_INSIDE = {"clock": int, "units": int, "followers": str}  # what mappings of a line hold
-
-
+_WORDS = frozenset(own.name for own in fields(Receipt))
 _INNER = {"environment.resume", "environment.reason", "length.total"}  # there if the mapping is
 
 
@@ -142,25 +145,17 @@ def check_keys(data: Mapping[str, Any], shape: Mapping[str, Any], where: object)
                 raise DamagedFile(f"{where}: {error}") from error
 
 
-def check_line(line: Mapping[str, Any], kinds: Kinds, where: str) -> None:
-    """Check a line of a .jsonl file: keys that are not in `kinds` have numbers or null."""
-    if not kinds and {*map(type, line.values())} <= _NUMBERS:  # most lines, so they are quick
+def check_line(line: Mapping[str, Any], receipt: bool, where: str) -> None:
+    """Check a line of metrics.jsonl, of numbers and null, or of receipts.jsonl, as `Receipt`."""
+    if not receipt and {*map(type, line.values())} <= _NUMBERS:  # most lines, so they are quick
         return
-    absent = next((key for key in kinds if key in _NEEDED and key not in line), None)
-    if absent is not None:
-        raise DamagedFile(f"{where} has no {absent}")
-    for key, value in line.items():
-        if key in kinds:
-            right = isinstance(value, kinds[key])
-        else:
-            right = type(value) in _NUMBERS
-        if not right:
-            names = [own.__name__ for own in kinds.get(key, (float,))]
-            words = {"str": "text", "dict": "a mapping", "list": "a list", "NoneType": "null"}
-            allowed = " or ".join(words.get(name, "a number or null") for name in names)
-            raise DamagedFile(f"{where}: {key} = {value!r}: allowed is {allowed}")
-    for key, kind in _INSIDE.items():
-        for part, value in (line.get(key) or {}).items() if key in kinds else ():
-            if type(value) is not kind:
-                words = "text" if kind is str else "a whole number"
-                raise DamagedFile(f"{where}: {key}.{part} = {value!r}: allowed is {words}")
+    words = {key: value for key, value in line.items() if receipt and key in _WORDS}
+    for key in line.keys() - words.keys():
+        if type(line[key]) not in _NUMBERS:
+            value = shortened(line[key])
+            raise DamagedFile(f"{where}: {key} = {value}: allowed is a number or null")
+    if receipt:
+        try:
+            validated(Receipt, words, where)
+        except ConfigError as error:
+            raise DamagedFile(str(error)) from error

@@ -17,7 +17,7 @@ from rlplast.run.read import read_config as read_keys
 from rlplast.training.files import is_locked
 from rlplast.training.manifest import KINDS, check_seal
 
-__all__ = ["disk_used", "in_short", "next_firing", "share_done", "show_run", "status_of"]
+__all__ = ["disk_used", "next_firing", "share_done", "show_run", "status_of"]
 
 _RECEIPTS = 5  # the newest ones of a method
 _FILES = {  # what for → where, in a run's folder
@@ -108,21 +108,6 @@ def _ahead(
     if status == "done" or following is None:
         return {"progress": progress, "next": None}
     return {"progress": progress, "next": {"method": following[0], "at": str(following[1])}}
-
-
-def in_short(folder: Path) -> str:
-    """Say in a few words how a run stands: its status, how far it is, its newest score."""
-    try:
-        info = read_info(folder)
-        metrics, receipts = (read_lines(folder / f"{n}.jsonl") for n in ("metrics", "receipts"))
-        clock, scores = _newest_clock(metrics, receipts), _newest(metrics, "eval/") or {}
-    except (AttributeError, DamagedFile, LookupError, TypeError):
-        return "damaged"
-    words = [status_of(folder, info)]
-    words += [f"{clock[unit]:,} {unit}" for unit in ("env_steps", "updates") if unit in clock]
-    found = ((key, value) for key, value in scores.items() if key.startswith("eval/"))
-    words += [f"{key} {value:.4g}" for key, value in found if isinstance(value, float | int)][:1]
-    return ", ".join(words)
 
 
 def share_done(row: Mapping[str, Any], starts: Sequence[Time], stops: Sequence[Time]) -> float:

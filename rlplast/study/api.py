@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +19,17 @@ from rlplast.run.read import status
 from rlplast.run.shipped import find_config
 from rlplast.study.claims import Claims
 from rlplast.study.executors import Executor, make_executor
-from rlplast.study.folder import StudyFolder, cell_row, config_path
+from rlplast.study.folder import (
+    StudyFolder,
+    cell_row,
+    check_versions,
+    config_path,
+    read_study,
+)
 from rlplast.study.plan import Cell, PlannedRun, plan
 from rlplast.study.published import published_curves
 from rlplast.study.spec import StudyConfig, runs_of
-from rlplast.study.state import Row, pending
+from rlplast.study.state import pending
 from rlplast.study.watch import Failure, Progress, watch
 from rlplast.training.config import dump_yaml, read_yaml
 from rlplast.training.run_folder import write_text
@@ -100,7 +106,8 @@ def study(
     planned(keys, cells)
     folder = StudyFolder(study_folder(config, out))
     try:
-        folder.open_for(versions())
+        if (folder.path / "study.json").exists():
+            check_versions(folder.path, read_study(folder.path))
         rows = [cell_row(cell) for cell in cells]
         left = {row["key"] for row in pending(rows, folder.path)}
         for line in build_each([c for c in cells if c.key in left], step, keys.processes):
@@ -108,7 +115,7 @@ def study(
         workers = executor_of(keys, cells)
         step("writing the plan")
         write_study(folder, keys, cells, config, smoke)
-        _try_again(folder.path, rows)
+        _try_again(folder.path, left)
         failures = watch(folder.path, cells, workers, observer)
     finally:
         folder.close()
@@ -255,9 +262,8 @@ def executor_of(study: StudyConfig, cells: Sequence[Cell]) -> Executor:
     return make_executor(kind, study.jobs, threads, options, study.processes)
 
 
-def _try_again(root: Path, rows: Sequence[Row]) -> None:
+def _try_again(root: Path, left: Collection[str]) -> None:
     """Free what failed before, and what is left though it was done: its folder is gone."""
-    left = {row["key"] for row in pending(rows, root)}
     claims = Claims(root, 0)
     claims.look()
     for cell, state in claims.states.items():

@@ -8,18 +8,24 @@ import sys
 from collections.abc import Collection, Mapping
 from contextlib import redirect_stderr
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 
 from rlplast.core.errors import ConfigError, RlplastError, check_choice, check_known, shortened
 from rlplast.core.optional import import_optional
+from rlplast.core.validation import check_value
 from rlplast.study import node
 from rlplast.study.folder import lines_of
 
 __all__ = ["Executor", "make_executor"]
 
 _OPTIONS = {"local": ("devices", "gpus"), "ray": ("address", "gpus"), "slurm": ("cells", "slurm")}
+_SHARE = Annotated[float, Field(ge=0, le=1)]  # of a GPU
+_COUNT = Annotated[int, Field(ge=0, le=1000)]
+_CELLS = Annotated[int, Field(ge=1, le=1000)]  # of a Slurm job
+_SECONDS = Annotated[int, Field(ge=1, le=65535)]  # what Slurm takes
 _ROOT = str(Path(__file__).absolute().parents[2])  # not behind links: that holds other folders
 _ANSWER = 10.0  # seconds a Ray cluster has to answer
 _DEATHS = 3  # of nodes under a Ray task
@@ -95,15 +101,11 @@ def room_for(threads: int, gpus: float, cores: float, devices: float, processes:
 
 def _gpus_of(options: Mapping[str, Any], processes: int) -> float:
     """Return how much of a GPU each process of a cell uses."""
-    gpus = options.get("gpus", 0)
-    if type(gpus) not in (int, float) or not (gpus == 0 or 0.01 <= gpus <= 1):
+    gpus = check_value("executor.gpus", options.get("gpus", 0), _SHARE)
+    if 0 < gpus < 0.01 or (processes > 1 and gpus not in (0, 1)):
         raise ConfigError(
-            f"executor: gpus is {shortened(gpus)}: allowed is 0, or 0.01 to 1 for each cell"
-        )
-    if processes > 1 and gpus not in (0, 1):
-        raise ConfigError(
-            f"executor: gpus is {shortened(gpus)} with processes = {processes}: allowed is 0 or 1 "
-            "for each process"
+            f"executor.gpus = {gpus} with processes = {processes}: allowed is 0, or 0.01 to 1 for "
+            "each cell; of several processes 0 or 1 for each"
         )
     return gpus
 
@@ -134,17 +136,12 @@ class _Local(Executor):
     ) -> None:
         gpus, none = _gpus_of(options, processes), options.get("gpus") == 0
         seen = 0 if none else torch.cuda.device_count()  # asks NVML: a context would hold memory
-        devices, least = options.get("devices", seen), 1 if gpus else 0
-        if type(devices) is not int or not least <= devices <= 1000:
+        devices = check_value("executor.devices", options.get("devices", seen), _COUNT)
+        if not none and devices < (processes if devices or gpus else 0):
             raise ConfigError(
-                f"executor local: devices is {shortened(devices)}: allowed is how many GPUs this "
-                f"machine has, {least} to 1000 where gpus is {gpus}; default: those that PyTorch "
-                f"sees, {seen}; to plan for another machine, say what that one has"
-            )
-        if not none and 0 < devices < processes:
-            raise ConfigError(
-                f"executor local: processes = {processes}, each on a GPU of its own, and devices "
-                f"is {devices}: allowed are so many processes, or gpus: 0 for the CPU"
+                f"executor.devices = {devices} with processes = {processes}: allowed is a GPU for "
+                f"each; default: those that PyTorch sees, {seen}; to plan for another machine, "
+                "say how many that one has; gpus: 0 is for the CPU"
             )
         self.slots = jobs or max(1, room_for(threads, gpus, _cpus(), devices, processes))
         named = [g for g in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if g.strip()]
@@ -187,11 +184,7 @@ class _Ray(Executor):
         self, jobs: int | None, threads: int, options: Mapping[str, Any], processes: int
     ) -> None:
         address = options.get("address") or os.environ.get("RAY_ADDRESS") or "local"
-        if not isinstance(address, str):
-            raise ConfigError(
-                f"executor.address = {shortened(address)}: allowed is text, such as 'auto' or "
-                "'ray://head:10001'"
-            )
+        address = check_value("executor.address", address, str, "ray://head:10001")
         gpus = _gpus_of(options, processes)
         self._ray = ray = import_optional("ray", "ray")
         _connect(ray, address)
@@ -275,12 +268,7 @@ class _Slurm(Executor):
         self, jobs: int | None, threads: int, options: Mapping[str, Any], processes: int
     ) -> None:
         self._submitit = import_optional("submitit", "slurm")
-        self._cells = options.get("cells", 1)
-        if type(self._cells) is not int or not 1 <= self._cells <= 1000:
-            raise ConfigError(
-                f"executor slurm: cells is {self._cells!r}: allowed is a whole number, 1 to 1000, "
-                "of cells that run side by side in one Slurm job; default: 1"
-            )
+        self._cells = check_value("executor.cells", options.get("cells", 1), _CELLS)
         names = self._submitit.SlurmExecutor._valid_parameters()
         self._parameters = _checked(options.get("slurm", {}), names)
         self._parameters["cpus_per_task"] = threads * processes * self._cells
@@ -316,33 +304,29 @@ class _Slurm(Executor):
 
 def _checked(given: Any, names: Collection[str]) -> dict[str, Any]:
     """Return the parameters of every job, the time of the warning among them."""
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"executor slurm: slurm is {given!r}, not a mapping of sbatch parameters")
-    check_known("executor slurm: slurm", given, set(names) - {"job_name", "cpus_per_task"})
-    minutes, warning = given.get("time"), given.get("signal_delay_s", _WARNING)
-    if type(warning) is not int or not 1 <= warning <= 65535:
+    key = "executor.slurm"
+    given = check_value(key, given, dict[str, Any])
+    check_known(key, given, set(names) - {"job_name", "cpus_per_task"})
+    if "time" not in given:
         raise ConfigError(
-            f"executor slurm: slurm.signal_delay_s is {warning!r}: allowed are whole seconds, "
-            f"1 to 65535, that cells may save for before the time limit; default: {_WARNING}"
+            f"{key} has no time: write the whole minutes of a job into the study's file, "
+            "executor: {kind: slurm, slurm: {time: 240}}; a cell that needs longer goes on in the "
+            "same job, which is queued again"
         )
-    if type(minutes) is not int or minutes < 1:
-        raise ConfigError(
-            f"executor slurm: slurm.time is {minutes!r}: write the whole minutes of a job "
-            "into the study's file, executor: {kind: slurm, slurm: {time: 240}}; a cell that needs "
-            "longer goes on in the same job, which is queued again"
-        )
+    minutes = check_value(f"{key}.time", given["time"], int, 240)
+    warning = given.get("signal_delay_s", _WARNING)
+    warning = check_value(f"{key}.signal_delay_s", warning, _SECONDS, _WARNING)
     least = -(-(_LEAST + _EARLY + warning) // 60)
     if minutes < least:
         raise ConfigError(
-            f"executor slurm: slurm.time is {minutes}: cells are asked to save {warning} s before "
-            f"the end (signal_delay_s), by Slurm up to {_EARLY} s earlier: allowed is {least} "
-            "minutes or more"
+            f"{key}.time = {minutes}: cells are asked to save {warning} s before the end "
+            f"(signal_delay_s), by Slurm up to {_EARLY} s earlier: allowed is {least} minutes or "
+            "more"
         )
     more = given.get("additional_parameters") or {}
-    if not isinstance(more, Mapping):
-        raise ConfigError(
-            f"executor slurm: slurm.additional_parameters is {more!r}, not a mapping of sbatch "
-            "parameters"
-        )
-    more = {"requeue": True, **more}
-    return {**given, "signal_delay_s": warning, "additional_parameters": more}
+    more = check_value(f"{key}.additional_parameters", more, dict[str, Any])
+    return {
+        **given,
+        "signal_delay_s": warning,
+        "additional_parameters": {"requeue": True, **more},
+    }

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.validation import validated
+from rlplast.run.info import versions
 from rlplast.run.read import read_json, status
-from rlplast.run.shapes import STUDY, check_keys
-from rlplast.run.shapes import Cell as CellKeys
+from rlplast.run.shapes import Study
 from rlplast.training.files import lock
 from rlplast.training.run_folder import write_json
 
@@ -30,6 +30,7 @@ __all__ = [
     "FORMAT",
     "StudyFolder",
     "cell_row",
+    "check_versions",
     "config_path",
     "is_done",
     "is_prefix",
@@ -66,16 +67,27 @@ def read_study(path: Path) -> dict[str, Any]:
             f"{path} has study format {study['format']}, written by rlplast {by}: this version "
             f"reads {FORMAT}; use that version, or another --out"
         )
-    for key, kind in (("format", int), ("versions", dict), ("cells", list)):
-        if not isinstance(study.get(key), kind):
-            raise DamagedFile(f"{file} is damaged: {key} is {study.get(key)!r}; {remedy}")
-    check_keys(study, STUDY, file)
-    for number, cell in enumerate(study["cells"]):
-        try:
-            validated(CellKeys, cell, f"cells[{number}]")
-        except ConfigError as error:
-            raise DamagedFile(f"{file}: {error}") from error
+    try:
+        validated(Study, study, file.name)
+    except ConfigError as error:
+        raise DamagedFile(f"{file} is damaged: {error}; {remedy}") from error
     return study
+
+
+def check_versions(path: Path, study: Mapping[str, Any]) -> None:
+    """Check that a study was begun with the versions that are here; else raise ConfigError.
+
+    `study` is what study.json in the folder `path` says. Compared arms come from one version.
+    """
+    here = versions()
+    for package in ("rlplast", "torch"):
+        began = study["versions"].get(package)
+        if began != here.get(package):
+            raise ConfigError(
+                f"{path} was begun with {package} {began}, this is {here.get(package)}: runs of "
+                "one comparison should come from one version; install that one, or choose another "
+                "--out"
+            )
 
 
 def study_of(run: Path) -> Path | None:
@@ -173,24 +185,6 @@ class StudyFolder:
             raise ConfigError(
                 f"--out {self.path} is not empty and no study's folder: choose another one"
             )
-
-    def open_for(self, versions: Mapping[str, str]) -> None:
-        """Check that the folder is new or a study's of these versions: compared arms come from one.
-
-        Raises:
-            ConfigError: if it holds cells of other versions.
-            DamagedFile: if study.json is damaged.
-        """
-        if not (self.path / "study.json").exists():
-            return
-        before = read_study(self.path)["versions"]
-        for package in ("rlplast", "torch"):
-            if before.get(package) != versions.get(package):
-                raise ConfigError(
-                    f"{self.path} was begun with {package} {before.get(package)}, this is "
-                    f"{versions.get(package)}: runs of one comparison should come from one "
-                    "version; install that one, or choose another --out"
-                )
 
     def write_plan(self, about: Mapping[str, Any], cells: "Sequence[Cell]") -> None:
         """Write study.json; a cell's weight is what it costs in whole runs."""

@@ -21,11 +21,11 @@ if TYPE_CHECKING:  # it loads torch, which a report does not need
 
 __all__ = ["COLUMNS", "PublishedCurve", "PublishedPoint", "published_curves"]
 
-# What a row says beside its setting.
-_MEASURED = ("env_steps", "seeds", "return_mean", "return_sd")
+# What a row says beside its setting, and the least that each may be.
+_MEASURED = {"env_steps": 1, "seeds": 2, "return_mean": -math.inf, "return_sd": 0}
+_COUNTS = ("env_steps", "seeds")
 COLUMNS = ("source", "task", *_MEASURED)
 _ERRORS = 2  # standard errors on either side of a published mean
-_DIGITS = 19  # of a count
 _Row = dict[str, str]
 
 
@@ -69,24 +69,16 @@ def published_curves(study: "StudyConfig") -> list[PublishedCurve]:
     given = study.published
     if given is None:
         return []
-    if not isinstance(given, Mapping) or not given.get("file") or not given.get("arms"):
-        raise ConfigError(f"published = {given!r}: allowed is a mapping of file, a CSV, and arms")
-    check_known("published", given, ("file", "arms"))
-    if not isinstance(given["arms"], Mapping):
-        raise ConfigError(
-            f"published.arms = {given['arms']!r}: allowed is a mapping of an arm's name to columns "
-            "and their values"
-        )
-    check_known("published.arms", map(str, given["arms"]), [arm for arm, _ in study.expanded()])
-    rows = _rows(str(given["file"]))
-    found = {str(arm): _picked(str(arm), wanted, rows) for arm, wanted in given["arms"].items()}
+    check_known("published.arms", given.arms, [arm for arm, _ in study.expanded()])
+    rows = _rows(given.file)
+    found = {arm: _picked(arm, wanted, rows) for arm, wanted in given.arms.items()}
     curves = []
     for arm, own in found.items():
         tasks = [task for task in study.task_list() if any(row["task"] == task for row in own)]
         if not tasks:
             there = dict.fromkeys(row["task"] for row in own)
             raise ConfigError(
-                f"published.arms.{arm} = {given['arms'][arm]!r}: its rows are of no task of the "
+                f"published.arms.{arm} = {given.arms[arm]!r}: its rows are of no task of the "
                 f"study, {', '.join(map(repr, study.task_list()))}; allowed are "
                 f"{', '.join(there)}: call a task so, or leave the arm out"
             )
@@ -127,20 +119,15 @@ def _rows(name: str) -> list[_Row]:
 def _check_row(where: str, row: Mapping[Any, Any]) -> None:
     if None in row or None in row.values():
         raise ConfigError(f"{where}: allowed are as many values as there are columns; correct it")
-    for column, least in (("env_steps", 1), ("seeds", 2)):
-        text = row[column]
-        if not (text.isdecimal() and len(text) < _DIGITS and int(text) >= least):
+    for column, least in _MEASURED.items():
+        value, whole = _number(row[column]), column in _COUNTS
+        right = math.isfinite(value) and value >= least
+        if not right or (whole and not row[column].isdecimal()):
+            kind = "a whole number" if whole else "a finite number"
             raise ConfigError(
-                f"{where}: {column} = {shortened(text)}: allowed is a whole number from "
-                f"{least} on; correct the line, or delete it"
-            )
-    for column, least in (("return_mean", -math.inf), ("return_sd", 0)):
-        value = _number(row[column])
-        if not (math.isfinite(value) and value >= least):
-            kind = "a finite number" + (" from 0 on" if least == 0 else "")
-            raise ConfigError(
-                f"{where}: {column} = {shortened(row[column])}: allowed is {kind}; correct the "
-                "line, or delete it"
+                f"{where}: {column} = {shortened(row[column])}: allowed is {kind}"
+                + (f" from {least} on" if least > -math.inf else "")
+                + "; correct the line, or delete it"
             )
 
 
@@ -151,13 +138,12 @@ def _number(text: str) -> float:
         return math.nan
 
 
-def _picked(arm: str, wanted: Any, rows: Sequence[_Row]) -> list[_Row]:
+def _picked(arm: str, wanted: Mapping[str, Any], rows: Sequence[_Row]) -> list[_Row]:
     """Return the rows whose columns have an arm's values."""
     key = f"published.arms.{arm}"
     columns = [column for column in rows[0] if column not in ("task", *_MEASURED)]
-    if not isinstance(wanted, Mapping) or not wanted:
-        raise ConfigError(f"{key} = {wanted!r}: allowed is a mapping of {', '.join(columns)}")
-    wanted = {str(column): value for column, value in wanted.items()}
+    if not wanted:
+        raise ConfigError(f"{key} = {{}}: allowed is a mapping of {', '.join(columns)}")
     check_known(key, wanted, columns)
     left = list(rows)
     for column, value in wanted.items():

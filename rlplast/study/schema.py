@@ -14,7 +14,7 @@ from rlplast.core.method.schedule import RULES
 from rlplast.core.registry import LISTS, Info, rows
 from rlplast.core.validation import hints_of
 from rlplast.study.spec import StudyConfig
-from rlplast.study.spec_checks import Arm, Sample
+from rlplast.study.spec_checks import Arm
 from rlplast.training.kinds import get_kind, kinds
 
 __all__ = ["config_schema", "meanings", "schema_text"]
@@ -48,12 +48,11 @@ def config_schema() -> Schema:
     definitions["OptimizerConfig"]["properties"]["name"]["oneOf"] = named
     definitions["OptimizerConfig"]["allOf"] = _cases(rows("optimizers"), "name")
     study = _define(StudyConfig, definitions)
-    keys, arm = study["properties"], _define(Arm, definitions)
-    arm["properties"]["sample"] = _or_null(_ref(_define(Sample, definitions)))
+    keys = study["properties"]
+    _define(Arm, definitions)
     for key in keys.keys() - {"base", "arms"}:
         keys[key] = _or_null(keys[key])
     keys["baseline"]["anyOf"].append({"type": "number"})  # as the names of arms may be
-    keys["arms"]["additionalProperties"] = _or_null(_ref(arm))
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "A config of rlplast",

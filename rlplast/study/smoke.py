@@ -17,6 +17,7 @@ from rlplast.study.api import planned_runs, read_study_config, study, study_cell
 from rlplast.study.claims import Claims
 from rlplast.study.plan import Cell
 from rlplast.study.spec import StudyConfig, runs_of
+from rlplast.study.spec_checks import Arm
 from rlplast.training.config import RunConfig
 
 __all__ = ["run_smoke", "small", "smoke_study"]
@@ -109,11 +110,11 @@ def smoke_study(study: StudyConfig) -> tuple[dict[str, Any], dict[str, str], dic
     return found | {"retries": 0}, same, replaced
 
 
-def _first(arm: Mapping[str, Any]) -> dict[str, Any]:
+def _first(arm: Arm) -> Arm:
     """Return an arm that stands for one run."""
-    grid = {key: values[:1] for key, values in (arm.get("grid") or {}).items()}
-    sample = {**arm["sample"], "count": 1} if arm.get("sample") else None
-    return {**arm, "grid": grid or None, "sample": sample}
+    grid = {key: values[:1] for key, values in (arm.grid or {}).items()}
+    sample = replace(arm.sample, count=1) if arm.sample else None
+    return replace(arm, grid=grid, sample=sample)
 
 
 def small(config: RunConfig, own: Mapping[str, Any]) -> RunConfig:

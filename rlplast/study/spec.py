@@ -10,15 +10,10 @@ from typing import Annotated, Any
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from rlplast.core.errors import ConfigError, check_choice, check_known
+from rlplast.core.registry import LISTS
 from rlplast.core.rng import numpy_stream
 from rlplast.core.validation import Section, validated
-from rlplast.study.spec_checks import (
-    LISTS,
-    check_arm,
-    check_size,
-    check_tasks,
-    check_values,
-)
+from rlplast.study.spec_checks import Arm, Published, Sample, check_arm, check_size, check_values
 
 __all__ = ["ArmRun", "StudyConfig", "runs_of"]
 
@@ -58,8 +53,8 @@ class StudyConfig(Section):
     """
 
     base: str | dict[str, Any] = field(default_factory=dict)
-    arms: dict[str, Any] = field(default_factory=dict)
-    tasks: dict[str, Any] | list[str] | None = None
+    arms: dict[str, Arm | None] = field(default_factory=dict)
+    tasks: dict[str, dict[str, Any]] | list[str] | None = None
     seeds: list[Seed] | int = 1
     overrides: dict[str, Any] = field(default_factory=dict)
     baseline: str | None = None
@@ -70,7 +65,7 @@ class StudyConfig(Section):
     recovered: float | None = None
     retries: NonNegativeInt = 1
     executor: dict[str, Any] = field(default_factory=lambda: {"kind": "local"})
-    published: dict[str, Any] | None = None
+    published: Published | None = None
 
     @classmethod
     def parse(cls, data: Any) -> "StudyConfig":
@@ -113,7 +108,11 @@ class StudyConfig(Section):
             raise ConfigError(
                 f"seeds = {self.seeds!r}: allowed is how many, or a list of numbers, each once"
             )
+        if isinstance(self.tasks, list) and len(set(self.tasks)) < len(self.tasks):
+            raise ConfigError(f"tasks = {self.tasks!r}: allowed is each once")
         check_values(self.overrides, "overrides")
+        for name, values in self.task_list().items():
+            check_values(values, f"tasks.{name}")
         self._check_arms()
 
     def _check_arms(self) -> None:
@@ -123,8 +122,7 @@ class StudyConfig(Section):
                 "tasks: reports use 'all tasks' for the mean over tasks; choose another name"
             )
         for name, arm in self.arms.items():
-            check_arm(str(name), arm)
-            check_tasks(f"arms.{name}.tasks", (arm or {}).get("tasks") or {}, tasks)
+            check_arm(name, arm or Arm(), tasks)
             if all(_own(arm, task) is None for task in tasks):
                 raise ConfigError(
                     f"arms.{name}.tasks: null in every task, so it runs nowhere; allowed is a "
@@ -146,17 +144,8 @@ class StudyConfig(Section):
         if self.tasks is None:
             return {"": {}}
         if isinstance(self.tasks, list):
-            tasks = {str(env): {"env.id": env} for env in self.tasks}
-            if len(tasks) < len(self.tasks):
-                raise ConfigError(f"tasks = {self.tasks!r}: allowed is each once")
-            return tasks
-        for name, values in self.tasks.items():
-            if not isinstance(values, Mapping):
-                raise ConfigError(
-                    f"tasks.{name} = {values!r}: allowed is a mapping of values by dotted key"
-                )
-            check_values(values, f"tasks.{name}")
-        return {str(name): dict(values) for name, values in self.tasks.items()}
+            return {env: {"env.id": env} for env in self.tasks}
+        return dict(self.tasks)
 
     def expanded(self, task: str | None = None) -> list[tuple[str, Layers]]:
         """Return each arm's name and its values by dotted key, in the order of the file.
@@ -166,7 +155,7 @@ class StudyConfig(Section):
         arms: dict[str, Layers] = {}
         for name, arm in self.arms.items():
             own = _own(arm, task)
-            for label, layers in _expanded(str(name), arm or {}, own) if own is not None else ():
+            for label, layers in _expanded(name, arm or Arm(), own) if own is not None else ():
                 if label in arms:
                     raise ConfigError(f"two arms are called {label!r}: give each a name of its own")
                 arms[label] = layers
@@ -194,24 +183,20 @@ def runs_of(study: StudyConfig) -> list[ArmRun]:
     ]
 
 
-def _own(arm: Mapping[str, Any] | None, task: str | None) -> Mapping[str, Any] | None:
+def _own(arm: Arm | None, task: str | None) -> Mapping[str, Any] | None:
     """Return an arm's values for one task; None if it does not run there."""
-    there = {str(key): v for key, v in ((arm or {}).get("tasks") or {}).items()}
+    there = (arm and arm.tasks) or {}
     return there.get(task, {}) if task is not None else {}
 
 
-def _values(arm: Mapping[str, Any], own: Mapping[str, Any]) -> Layers:
-    """Return an arm's values by dotted key, then those it has for one task."""
-    lists = {key: arm[key] for key in LISTS if arm.get(key) is not None}
-    return (lists | (arm.get("overrides") or {}), *([own] if own else ()))
+def _expanded(name: str, arm: Arm, own: Mapping[str, Any]) -> Iterator[tuple[str, Layers]]:
+    """Yield each arm that `grid` or `sample` make of one, with its values by dotted key.
 
-
-def _expanded(
-    name: str, arm: Mapping[str, Any], own: Mapping[str, Any]
-) -> Iterator[tuple[str, Layers]]:
-    """Yield each arm that `grid` or `sample` make of one, with its values by dotted key."""
-    values = _values(arm, own)
-    grid, sample = arm.get("grid"), arm.get("sample")
+    `own` are those that it has for one task.
+    """
+    lists = {key: rows for key in LISTS if (rows := getattr(arm, key)) is not None}
+    values = (lists | (arm.overrides or {}), *([own] if own else ()))
+    grid, sample = arm.grid, arm.sample
     if grid:
         labels = _short(list(grid))
         check_size(f"arms.{name}.grid", math.prod(len(v) for v in grid.values()))
@@ -226,20 +211,19 @@ def _expanded(
         yield name, values
 
 
-def _samples(name: str, sample: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _samples(name: str, sample: Sample) -> Iterator[dict[str, Any]]:
     """Yield so many draws, all different; more of them begin with the same ones."""
-    count = int(sample["count"])  # 1e1 is a float in YAML
-    check_size(f"arms.{name}.sample.count", count)
+    check_size(f"arms.{name}.sample.count", sample.count)
     seen: list[dict[str, Any]] = []
-    for number in range(count):
-        rng = numpy_stream(sample.get("seed", 0), "sample", name, number)
+    for number in range(sample.count):
+        rng = numpy_stream(sample.seed, "sample", name, number)
         for _ in range(_DRAWS):
-            chosen = {key: _drawn(rng, choice) for key, choice in sample["keys"].items()}
+            chosen = {key: _drawn(rng, choice) for key, choice in sample.keys.items()}
             if chosen not in seen:
                 break
         else:
             raise ConfigError(
-                f"arms.{name}.sample.count = {sample['count']}: its keys have but {len(seen)} "
+                f"arms.{name}.sample.count = {sample.count}: its keys have but {len(seen)} "
                 "different values; allowed is at most that"
             )
         seen.append(chosen)

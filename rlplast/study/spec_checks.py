@@ -10,27 +10,13 @@ from pydantic import Field, PositiveInt
 from rlplast.core.errors import ConfigError, check_known, shortened
 from rlplast.core.validation import Section, validated
 
-__all__ = ["LISTS", "check_arm", "check_size", "check_tasks", "check_values", "whole"]
+__all__ = ["Arm", "Published", "Sample", "check_arm", "check_size", "check_values"]
 
-LISTS = ("hooks", "penalties", "layers")
 _WIDEST, _WIDEST_INTEGER = 1e300, 10**18  # ends of a range: drawing from it does not overflow
 _MOST = 100_000  # seeds, or arms that one grid or sample stands for
 
 
-@dataclass
-class Arm(Section):
-    """What an arm may say; see `rlplast.study.spec.StudyConfig`."""
-
-    hooks: list[dict[str, Any]] | str | None = None
-    penalties: list[dict[str, Any]] | str | None = None
-    layers: list[dict[str, Any]] | str | None = None
-    overrides: dict[str, Any] | None = None
-    grid: dict[str, Annotated[list[Any], Field(min_length=1)]] | None = None
-    sample: dict[str, Any] | None = None
-    tasks: dict[str, dict[str, Any] | None] | None = None
-
-
-@dataclass
+@dataclass(frozen=True)
 class Sample(Section):
     """An arm's key ``sample``."""
 
@@ -39,7 +25,20 @@ class Sample(Section):
     seed: int = 0
 
 
-@dataclass
+@dataclass(frozen=True)
+class Arm(Section):
+    """What an arm may say; see `rlplast.study.spec.StudyConfig`."""
+
+    hooks: list[dict[str, Any]] | str | None = None
+    penalties: list[dict[str, Any]] | str | None = None
+    layers: list[dict[str, Any]] | str | None = None
+    overrides: dict[str, Any] | None = None
+    grid: dict[str, Annotated[list[Any], Field(min_length=1)]] | None = None
+    sample: Sample | None = None
+    tasks: dict[str, dict[str, Any] | None] | None = None
+
+
+@dataclass(frozen=True)
 class Range(Section):
     """Numbers that a sample draws from."""
 
@@ -49,37 +48,36 @@ class Range(Section):
     integer: bool = False
 
 
-def check_arm(name: str, arm: Any) -> None:
-    """Check an arm."""
+@dataclass(frozen=True)
+class Published(Section):
+    """A study's key ``published``.
+
+    Attributes:
+        file: a CSV, or the name of a shipped one.
+        arms: a mapping of an arm's name → the values of its rows by column.
+    """
+
+    file: str
+    arms: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
+
+
+def check_arm(name: str, arm: Arm, tasks: Sequence[str]) -> None:
+    """Check an arm of a study with these tasks."""
+    where = f"arms.{name}"
     if not re.search(r"[A-Za-z0-9]", name):
         raise ConfigError(f"arm {name!r}: allowed is a name with a letter or a digit")
-    if arm is None:
-        return
-    validated(Arm, arm, f"arms.{name}")
-    for key in ("overrides", "grid", "sample"):
-        if arm.get(key) == {}:
-            raise ConfigError(f"arms.{name}.{key} = {{}}: allowed is a mapping by dotted key")
-    if arm.get("grid") and arm.get("sample"):
-        raise ConfigError(f"arms.{name} has grid and sample: allowed is one of them")
-    check_values(arm.get("overrides") or {}, f"arms.{name}.overrides")
-    check_values(arm.get("grid") or {}, f"arms.{name}.grid")
-    if arm.get("sample"):
-        _check_sample(f"arms.{name}.sample", arm["sample"])
+    if arm.grid and arm.sample:
+        raise ConfigError(f"{where} has grid and sample: allowed is one of them")
+    check_values(arm.overrides or {}, f"{where}.overrides")
+    check_values(arm.grid or {}, f"{where}.grid")
+    if arm.sample:
+        _check_sample(f"{where}.sample", arm.sample)
+    check_known(f"{where}.tasks", arm.tasks or {}, tasks)
+    for task, values in (arm.tasks or {}).items():
+        check_values(values or {}, f"{where}.tasks.{task}")
 
 
-def check_tasks(where: str, given: Any, tasks: Sequence[str]) -> None:
-    """Check what an arm has in single tasks."""
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"{where} = {given!r}: allowed is a mapping by names of tasks")
-    check_known(where, map(str, given), tasks)
-    for task, values in given.items():
-        if not isinstance(values, Mapping | None):
-            raise ConfigError(f"{where}.{task} = {values!r}: allowed is a mapping, or null")
-        check_values(values or {}, f"{where}.{task}")
-
-
-def _check_sample(where: str, given: Mapping[str, Any]) -> None:
-    sample = validated(Sample, given, where)
+def _check_sample(where: str, sample: Sample) -> None:
     check_values(sample.keys, f"{where}.keys")
     for key, choice in sample.keys.items():
         if isinstance(choice, dict):
@@ -93,9 +91,9 @@ def _check_sample(where: str, given: Mapping[str, Any]) -> None:
 
 def _check_range(where: str, choice: Range) -> None:
     low, high = choice.low, choice.high
-    right = whole if choice.integer else _number
-    if not (right(low) and right(high) and low < high):
-        kind, most = ("whole numbers", _WIDEST_INTEGER) if choice.integer else ("numbers", _WIDEST)
+    kind, most = ("whole numbers", _WIDEST_INTEGER) if choice.integer else ("numbers", _WIDEST)
+    fractional = choice.integer and not (isinstance(low, int) and isinstance(high, int))
+    if fractional or not -most < low < high < most:
         raise ConfigError(
             f"{where}: low = {low!r}, high = {high!r}: allowed are {kind}, low < high, both within "
             f"{most:g} of 0"
@@ -110,20 +108,7 @@ def check_size(key: str, count: int) -> None:
         raise ConfigError(f"{key}: {shortened(count)} of them: allowed are at most {_MOST}")
 
 
-def check_values(values: Mapping[Any, Any], where: str) -> None:
-    """Refuse a key that is no text, and the seed."""
-    for key in values:
-        if not isinstance(key, str):
-            raise ConfigError(f"{where} has a key {key!r}: allowed is text, such as optimizer.lr")
+def check_values(values: Mapping[str, Any], where: str) -> None:
+    """Refuse the seed among values by dotted key."""
     if "seed" in values:
         raise ConfigError(f"{where}.seed: seeds of a study are listed under its key seeds")
-
-
-def whole(value: Any) -> bool:
-    """Whether a value is a whole number that drawing from a range takes."""
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < _WIDEST_INTEGER
-
-
-def _number(value: Any) -> bool:
-    real = isinstance(value, int | float) and not isinstance(value, bool)
-    return real and abs(value) < _WIDEST

@@ -18,13 +18,12 @@ from pathlib import Path
 
 import torch
 
-from rlplast.core.errors import ConfigError, Interrupted
+from rlplast.core.errors import Interrupted
 from rlplast.run.imports import import_modules
-from rlplast.run.info import versions
 from rlplast.run.messages import exit_code, say
 from rlplast.study.cell import GRACE, die_with, run_cell
 from rlplast.study.claims import Claim
-from rlplast.study.folder import lines_of, log_file
+from rlplast.study.folder import check_versions, lines_of, log_file
 from rlplast.study.state import Row, StudyState
 from rlplast.training.signals import heard, noted_signals
 
@@ -68,7 +67,7 @@ def work(
         OSError: if a claim cannot be written.
     """
     state = StudyState(root)
-    _check_versions(state)
+    check_versions(root, state.study)
     run = run or _in_a_process(gpus)
     until = float("inf") if seconds is None else time.monotonic() + seconds
     done, taken, pause = 0, 0, _IDLE[0]
@@ -115,17 +114,6 @@ def _claim(state: StudyState, waits: bool) -> tuple[Row, Claim | None] | None:
         later |= fate in ("free", "waiting")
         later |= fate == "held" and (waits or not state.claims.attempts[row["key"]][-1].is_seen())
     return ({}, None) if later else None
-
-
-def _check_versions(state: StudyState) -> None:
-    planned, here = state.study["versions"], versions()
-    for package in ("rlplast", "torch"):
-        if planned.get(package) != here[package]:
-            raise ConfigError(
-                f"{state.root} was begun with {package} {planned.get(package)}, this is "
-                f"{here[package]}: runs of one comparison should come from one version; install "
-                "that one here"
-            )
 
 
 def _in_a_process(gpus: str | None) -> Run:

@@ -40,7 +40,7 @@ def test_every_kind_is_diagnosed_with_a_study_and_stays_as_it_is(
     study = StudyConfig.parse(proposed)
     assert list(study.arms) == ["none", "fresh", "shrink_perturb"]
     assert study.base == str(run / "config.yaml")
-    hooks = {name: list(arm["hooks"]) for name, arm in study.arms.items()}
+    hooks = {name: list(arm.hooks) for name, arm in study.arms.items()}
     assert hooks["none"] == list(rlplast.load(run).config.hooks)
     for name, method in (("fresh", "full_reset"), ("shrink_perturb", "shrink_perturb")):
         assert hooks[name][1:] == hooks["none"] and hooks[name][0]["method"] == method

@@ -65,7 +65,7 @@ KEYS: list[tuple[dict[str, Any], str]] = [
     ({"tasks": {"a": {"env.idd": 1}}}, "'idd'"),
     ({"executor": {"kind": "local", "gpu": 1}}, "'gpus'"),
     ({"executor": {"kind": ["local"]}}, "executor.kind = ['local']"),
-    ({"executor": {"kind": "local", "devices": 10**30}}, "devices is 1000000000"),
+    ({"executor": {"kind": "local", "devices": 10**30}}, "executor.devices = 1000000000"),
 ]
 
 

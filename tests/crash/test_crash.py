@@ -1,4 +1,4 @@
-"""Three minutes of what is run by hand for as long as one likes: kills, and attacks.
+"""A little of what is run by hand for as long as one likes: kills, and attacks.
 
 On a busy machine fewer kills may fall into a run than were asked for. That is no failure here.
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash import kill_resume, kill_study
+from tests.study.inline import write_study
 
 pytestmark = pytest.mark.slow
 
@@ -20,11 +21,13 @@ def test_a_run_that_is_killed_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_study_that_is_killed_goes_on(tmp_path: Path) -> None:
-    words = ["study/minatar_when", "--kills", "2", "--out", str(tmp_path / "studies")]
+    resets = {at: {"hooks": [{"method": "full_reset", "at": at}]} for at in ("25%", "50%")}
+    study = write_study(tmp_path, "dqn/minatar_breakout", {"none": {"hooks": []}} | resets)
+    words = [str(study), "--kills", "2", "--out", str(tmp_path / "studies")]
     assert kill_study.main([*words, "--total", "600 env_steps"]) != 1
 
 
 def test_what_is_hostile_is_refused_in_a_line_that_names_it() -> None:
-    words = ["--configs", "200", "--corruptions", "40"]
+    words = ["--configs", "100", "--corruptions", "24"]
     root = Path(__file__).parents[2]
     subprocess.run([sys.executable, "-m", "tests.crash.attack", *words], check=True, cwd=root)

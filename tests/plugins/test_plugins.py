@@ -87,14 +87,8 @@ def test_rows_are_of_the_plugin_that_registers_or_the_module_that_is_imported(
 
 BROKEN: Mapping[str, tuple[str, str, str]] = {
     "import": (plugins.METHODS, "import no_such_package", "No module named 'no_such_package'"),
-    "syntax": (plugins.METHODS, "def f(:\n", "SyntaxError: invalid syntax"),
     "exit": (plugins.METHODS, "import sys\nsys.exit('no\\nlicence')\n", "SystemExit: no licence"),
     "method": (plugins.METHODS, method_called("fire"), "already has a 'fire', from rlplast"),
-    "function": (
-        plugins.METHODS,
-        "import rlplast\nrlplast.method('x', source='')(type('X', (rlplast.Method,), {}))\n",
-        "'x' is listed under 'layers' and has no install()",
-    ),
     "env": (
         plugins.ENVS,
         "from rlplast import envs\ndef make(rng): pass\n"
@@ -134,14 +128,6 @@ def test_a_plugin_that_was_repaired_loads(site: Path) -> None:
     assert registry.get("interventions", "strong").origin == "fragile 0.1"
 
 
-def test_of_two_plugins_with_one_name_both_are_named(site: Path) -> None:
-    write(site, "one_plugin", method_called("same"))
-    write(site, "two_plugin", method_called("same"), version="3.0")
-    message = refused(command("list", "interventions"))
-    assert "of two-plugin 3.0 cannot be loaded" in message
-    assert "methods already has a 'same', from one-plugin 0.1" in message
-
-
 def test_a_broken_plugin_stops_nothing_that_looks_up_none(site: Path) -> None:
     write(site, "broken_plugin", "import no_such_package", plugins.ENVS)
     assert command("--version").code == 0
@@ -149,14 +135,6 @@ def test_a_broken_plugin_stops_nothing_that_looks_up_none(site: Path) -> None:
     assert envs.spec("minatar/breakout").num_actions
     with pytest.raises(plugins.BrokenPlugin, match=r"broken-plugin 0\.1 cannot be loaded"):
         envs.spec("minatar/brekout")
-
-
-def test_a_method_whose_parameter_is_called_like_an_option_leaves_apply_whole(site: Path) -> None:
-    text = method_called("clash", "")
-    text = text.replace("    def plan", "    out: int = 1\n\n    def plan")
-    write(site, "clashing", text)
-    outcome = command("apply", "--help")
-    assert (outcome.code, outcome.out.count("--out FILE")) == (0, 2)  # usage, and what it is
 
 
 # Environments.

@@ -99,17 +99,11 @@ def test_a_run_goes_on_in_a_checkout_that_is_not_installed(
     assert (info["status"], info["devices"]) == ("done", [{"type": "cpu"}])  # the same one
 
 
-@pytest.mark.parametrize("name", [".lock", "metrics.jsonl"])
-def test_a_pipe_that_a_run_would_write_to_is_refused(name: str, run: Path) -> None:
-    (run / name).unlink()
-    os.mkfifo(run / name)
-    with pytest.raises(RlplastError, match=f"{name} is no plain file"):
+def test_a_pipe_that_a_run_would_write_to_is_refused(run: Path) -> None:
+    (run / "metrics.jsonl").unlink()
+    os.mkfifo(run / "metrics.jsonl")
+    with pytest.raises(RlplastError, match=r"metrics\.jsonl is no plain file"):
         api.resume(run)
-
-
-def test_a_pipe_beside_a_file_is_replaced(run: Path) -> None:
-    os.mkfifo(run / ".run.json.tmp")
-    assert api.resume(run).info["status"] == "done"
 
 
 def test_a_folder_that_another_run_took_meanwhile_is_refused(
@@ -205,13 +199,3 @@ def test_an_integer_too_long_to_be_a_count_is_damage(tmp_path: Path) -> None:
             read.read_lines(path)
     path.write_text('{"updates": 18446744073709551616}\n')
     assert read.read_lines(path) == [{"updates": 2**64}]
-
-
-@pytest.mark.parametrize("name", ["tensors.safetensors", "state.json"])
-def test_a_sealed_file_replaced_by_a_pipe_is_damage(name: str, tmp_path: Path) -> None:
-    saved = tmp_path / "step-1"
-    checkpoint.save(saved, (1,), {}, {"lr": 1.0})
-    (saved / name).unlink()
-    os.mkfifo(saved / name)
-    with pytest.raises(RlplastError, match=f"{name} is no plain file"):
-        checkpoint.load(saved)

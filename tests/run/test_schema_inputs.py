@@ -8,13 +8,10 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from docs.generate import SCHEMA as SHIPPED
 from rlplast import Hooks
@@ -29,7 +26,6 @@ from rlplast.run.config_file import read_config
 from rlplast.run.messages import visible
 from rlplast.study.spec import StudyConfig
 from rlplast.training.kinds import kinds
-from tests.marks import slow
 from tests.models import build
 
 Schema = dict[str, Any]
@@ -62,15 +58,8 @@ BASES: dict[str, dict[str, Any]] = {
 }
 REMEDIES = ("allowed", "did you mean", "has no unit: say", "it needs", "one of", "leave")
 VALUES: tuple[Any, ...] = (
-    *(None, True, 0, -1, 3, 2.5, math.nan, math.inf, 10**30, -(10**400), 1e300, "", "nan"),
-    *("a\nb", "x" * 300, "\x1b[31m", [], [[]], [None], ["a\nb"], {}, {"x": 3}, {"a\nb": 10**39}),
-)
-TEXT = st.text("ab\n\x1b'\"é. ", max_size=9)
-# Whatever JSON can say.
-DRAWN = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner),
-    max_leaves=4,
+    *(None, True, 0, 2.5, math.nan, math.inf, 10**30, -(10**400), "", "a\nb", "x" * 300),
+    *("\x1b[31m", [], [None], {}, {"a\nb": 10**39}),
 )
 
 
@@ -115,7 +104,7 @@ def is_wrong(schema: Schema) -> Callable[[Any], bool]:
 def values_near(schema: Schema) -> list[Any]:
     whole = (int(b) if b == int(b) else b for b in numbers(schema))
     near = sorted({bound + d for bound in whole for d in (-1, -0.25, 0, 0.25, 1)})
-    return [*VALUES, *near, *([value] for value in near)]
+    return [*VALUES, *near, *([value] for value in near[:1])]
 
 
 def texts(value: Any) -> Iterator[str]:
@@ -145,39 +134,26 @@ def check_refused(
     assert any(word in message for word in REMEDIES), about
 
 
-def draw(values: st.SearchStrategy[Any], count: int, check: Callable[[Any], None]) -> None:
-    settings(max_examples=count)(given(values)(lambda value: check(value)))()
-
-
-def check_keys(schema: Schema, base: Any, read: Callable[[Any], Any], draws: int) -> None:
+def check_keys(schema: Schema, base: Any, read: Callable[[Any], Any]) -> None:
     """Check wrong values of every key of an object, and unknown keys beside them.
 
     Args:
         schema: of the object.
         base: an object that is right.
         read: what refuses others.
-        draws: how many values of each key are drawn; 0 for those of `values_near`.
     """
     for place, own in keys_of(schema):
-        wrong = is_wrong(own)
-        check = partial(check_refused, read, base, place)
-        for value in filter(wrong, values_near(own)):
-            check(value)
-        if draws:
-            draw(DRAWN.filter(wrong), draws, check)
+        for value in filter(is_wrong(own), values_near(own)):
+            check_refused(read, base, place, value)
         for unknown in (f"{place[-1]}x", "a\nb"):
             check_refused(read, base, (*place[:-1], unknown), 1)
 
 
-DRAWS = [0, slow(12)]
-
-
-@pytest.mark.parametrize("draws", DRAWS)
 @pytest.mark.parametrize("kind", BASES)
-def test_every_key_of_a_run(kind: str, draws: int) -> None:
+def test_every_key_of_a_run(kind: str) -> None:
     base = BASES[kind] | {"kind": kind}
     read_config(base)
-    check_keys({"$ref": kinds()[kind].config_class().__name__}, base, read_config, draws)
+    check_keys({"$ref": kinds()[kind].config_class().__name__}, base, read_config)
 
 
 def scheduled(row: Any) -> Any:
@@ -199,36 +175,37 @@ def params_of(key: str, method: str) -> Schema:
     return found["then"]["properties"]["params"]
 
 
-@pytest.mark.parametrize("draws", DRAWS)
 @pytest.mark.parametrize("key", READERS)
-def test_every_key_of_a_row_and_every_parameter(key: str, draws: int) -> None:
+def test_every_key_of_a_row_and_every_parameter(key: str) -> None:
     first = {"hooks": "fire", "penalties": "l2", "layers": "lifecycle"}[key]
     base = {"method": first}
-    check_keys({"$ref": key}, base, READERS[key], draws)
+    check_keys({"$ref": key}, base, READERS[key])
     for info in rows(LISTS[key]):
         row = base | {"method": info.name}
         read = lambda params, row=row: READERS[key](row | {"params": params})  # noqa: E731
-        check_keys(params_of(key, info.name), {}, read, draws)
+        check_keys(params_of(key, info.name), {}, read)
 
 
-@pytest.mark.parametrize("draws", DRAWS)
-def test_every_parameter_of_an_optimizer(draws: int) -> None:
+def test_every_parameter_of_an_optimizer() -> None:
     for info in rows("optimizers"):
 
         def read(params: Any, name: str = info.name) -> None:
             read_config({"kind": "sac", "optimizer": {"name": name, "params": params}})
 
-        check_keys(params_of("OptimizerConfig", info.name), {}, read, draws)
+        check_keys(params_of("OptimizerConfig", info.name), {}, read)
 
 
 SAMPLE = {"count": 2, "keys": {"x": [1, 2, 3]}}
-STUDY: dict[str, Any] = {"base": "dqn/demo", "arms": {"none": {}, "a": {"sample": SAMPLE}}}
+STUDY: dict[str, Any] = {
+    "base": "dqn/demo",
+    "arms": {"none": {}, "a": {"sample": SAMPLE}},
+    "published": {"file": "curves.csv", "arms": {"none": {"source": "x"}}},
+}
 
 
-@pytest.mark.parametrize("draws", DRAWS)
-def test_every_key_of_a_study(draws: int) -> None:
+def test_every_key_of_a_study() -> None:
     def arm(own: Any) -> StudyConfig:
         return StudyConfig.parse(STUDY | {"arms": {"a": own}})
 
-    check_keys({"$ref": "StudyConfig"}, STUDY, StudyConfig.parse, draws)
-    check_keys({"$ref": "Arm"}, {"sample": SAMPLE}, arm, draws)
+    check_keys({"$ref": "StudyConfig"}, STUDY, StudyConfig.parse)
+    check_keys({"$ref": "Arm"}, {"sample": SAMPLE}, arm)

@@ -72,7 +72,10 @@ class Inline(Executor):
 def inline(fault: Fault = lambda name, attempt: None) -> Iterator[Inline]:
     """Have studies run their cells in this process; yields what tells which were started."""
     executor = Inline(fault)
-    with mock.patch("rlplast.study.api.make_executor", lambda *args: executor):
+    with (
+        mock.patch("rlplast.study.api.make_executor", lambda *args: executor),
+        mock.patch("rlplast.study.watch._PAUSE", 0.0),
+    ):
         yield executor
 
 

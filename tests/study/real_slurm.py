@@ -141,20 +141,6 @@ class Cluster:
         """Have scontrol do something."""
         subprocess.run(["scontrol", *map(str, words)], check=True)
 
-    def drain(self, on: bool = True) -> None:
-        """Have the node start no more jobs, or jobs again."""
-        state = ["state=drain", "reason=test"] if on else ["state=resume"]
-        self.control("update", f"nodename={self.host}", *state)
-
-    def state(self, number: object) -> str:
-        """Return a job's state by scontrol, which the code under test does not ask."""
-        words = self.say("scontrol", "show", "job", number).split()
-        return next((w.partition("=")[2] for w in words if w.startswith("JobState=")), "")
-
-    def jobs(self) -> list[str]:
-        """Return the ids of all jobs there ever were."""
-        return sorted(self.say("squeue", "--noheader", "--states=all", "--format=%A").split())
-
     def say(self, *command: object) -> str:
         """Return what a command says, nothing if it fails."""
         words = list(map(str, command))

@@ -64,12 +64,8 @@ def test_the_plan_shows_an_arm_once_with_its_number_of_continuations(tmp_path: P
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"continuations": 0}, "continuations"),
-        ({"continuations": 2.5}, "continuations"),
         ({"continuations": 200_000}, "continuations"),
         ({"recovered": 3.0}, "recovered = 3: it is a score of continuations"),
-        ({"continuations": 2, "recovered": "high"}, "recovered"),
-        ({"continuation": 2}, "did you mean 'continuations'"),
     ],
 )
 def test_bad_values_are_refused_by_name(keys: dict[str, Any], message: str):

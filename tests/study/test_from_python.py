@@ -1,11 +1,10 @@
-"""`rlplast.study`, `plan` and `report`: what the commands do, without a word."""
+"""`rlplast.study` and `plan`: what the commands do, without a word."""
 
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,8 +12,8 @@ import rlplast
 from rlplast.core.errors import ConfigError, Interrupted
 from rlplast.training.config import read_yaml
 from tests.cli.commands import command
-from tests.cli.studies import ALL, ARMS, TINY, folder_of, results
-from tests.study.inline import attempts, inline, run_study, write_study
+from tests.cli.studies import ALL, ARMS, TINY, folder_of
+from tests.study.inline import attempts, inline, write_study
 
 SCRIPT = """
 import rlplast
@@ -24,23 +23,14 @@ print(sorted(set(result.cells.values())))
 """
 
 
-@pytest.fixture(scope="module")
-def by_command(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study that the command has run."""
-    folder = tmp_path_factory.mktemp("by_command")
-    assert run_study(write_study(folder, TINY, ARMS), folder / "study")[0].code == 0
-    return folder / "study"
-
-
-def test_study_is_that_of_the_command_and_goes_on(
-    by_command: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_study_says_what_has_become_of_each_cell_and_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config, seen = write_study(tmp_path, TINY, ARMS), []
     with inline() as backend:
         first = rlplast.study(config, tmp_path / "study", observer=lambda p: seen.append(p.event))
         again = rlplast.study(config, tmp_path / "study")
     assert sorted(backend.started) == sorted(ALL)
-    assert results(tmp_path / "study") == results(by_command)
     assert (first.began, again.began) == (True, False)
     assert first.cells == again.cells == {str(path): "done" for path in first.cells}
     assert {tmp_path / "study" / path for path in first.cells} == {
@@ -50,12 +40,11 @@ def test_study_is_that_of_the_command_and_goes_on(
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_mapping_is_a_study_too(by_command: Path, tmp_path: Path) -> None:
+def test_a_mapping_is_a_study_too(tmp_path: Path) -> None:
     keys = read_yaml(write_study(tmp_path, TINY, ARMS))
     with inline():
         rlplast.study(keys, tmp_path / "study")
         again = rlplast.study(tmp_path / "study" / "study.yaml", tmp_path / "study")
-    assert results(tmp_path / "study") == results(by_command)
     assert not again.began
     with pytest.raises(ConfigError, match="say out=FOLDER"):
         rlplast.study(keys)
@@ -99,25 +88,6 @@ def test_plan_of_an_arm_that_cannot_be_built_has_its_cells_all_the_same(tmp_path
     found = rlplast.plan(write_study(tmp_path, TINY, arms))
     assert len(found.cells) == 3
     assert "hooks[0].method = 'fier': did you mean 'fire'?" in str(found.problem)
-
-
-@pytest.mark.parametrize(
-    ("jobs", "message"),
-    [(0, "jobs 0: allowed is at least 1"), ("2", "jobs '2': allowed is a whole number from 1 on")],
-)
-def test_number_of_jobs_is_checked(jobs: Any, message: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=message):
-        rlplast.study(write_study(tmp_path, TINY, ARMS), tmp_path / "study", jobs=jobs)
-    assert not (tmp_path / "study").exists()
-
-
-def test_report_is_that_of_the_command(by_command: Path, tmp_path: Path) -> None:
-    page = rlplast.report(by_command, out=tmp_path / "report").page
-    assert page == tmp_path / "report" / "report.html"
-    assert command("report", by_command).code == 0
-    for name in ("report.html", "summary.csv"):
-        theirs = (by_command / "report" / name).read_bytes()
-        assert (tmp_path / "report" / name).read_bytes() == theirs
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ def test_every_method_has_an_arm_that_lists_it(name):
         (key, row["method"])
         for arm in study.arms.values()
         for key in LISTS
-        for row in arm.get(key, ())
+        for row in getattr(arm, key) or ()
     }
     absent = {("layers", "stochastic_depth")} if name == "study/library_minatar" else set()
     assert listed | absent == {
@@ -34,7 +34,8 @@ def test_every_method_has_an_arm_that_lists_it(name):
 @pytest.mark.parametrize("name", OF_TASKS)
 def test_every_method_that_applies_has_an_arm(name):
     study = StudyConfig.parse(read_yaml(find_config(name)))
-    rows_of = [row for arm in study.arms.values() for key in LISTS for row in arm.get(key, ())]
+    arms = study.arms.values()
+    rows_of = [row for arm in arms for key in LISTS for row in getattr(arm, key) or ()]
     known = {
         info.name
         for family in LISTS.values()

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from rlplast import envs
-from rlplast.core.clock import Time
 from rlplast.optimizers.updater import Updater
 from rlplast.run.config_file import read_config
 from rlplast.run.shipped import config_folder, shipped_configs
@@ -25,8 +24,6 @@ FOLDER = config_folder() / "study"
 NAMES = sorted(
     p.relative_to(FOLDER.parent).with_suffix("").as_posix() for p in FOLDER.glob("*/*.yaml")
 )
-OURS = [name for name in NAMES if name.startswith(("study/fire/", "study/swr/"))]
-PLANNED = ("fire/fig2a_cifar10", "fire/fig2c_cifar100", "fire/fig3", "fire/fig4b", "swr/fig5")
 
 
 def arm_config(study: StudyConfig, task: str, arm: str) -> Any:
@@ -362,7 +359,7 @@ def test_the_variants_of_swrs_code_have_the_published_values() -> None:
 def test_grids_are_those_of_the_papers() -> None:
     def grids(name: str) -> dict[str, list[list[Any]]]:
         arms = read_study_config(name).arms
-        return {arm: list(v["grid"].values()) for arm, v in arms.items() if "grid" in v}
+        return {name: list(arm.grid.values()) for name, arm in arms.items() if arm and arm.grid}
 
     thin, wide = [0.2, 0.4, 0.6, 0.8], [0.1, 0.01, 1e-3, 1e-4, 1e-5]
     assert grids("study/fire/fig2_grid") == {
@@ -389,15 +386,13 @@ CHOSEN = {("study/fire/fig2_grid", name): (f"study/fire/{name}", "") for name in
     )
     for pair in PAIRS
 }
-QUICK = [key for key in CHOSEN if key[1] in ("fig2a_cifar100", "limited_cifar100_cnn_bn")]
 
 
-@pytest.mark.parametrize(("grid", "task"), [k if k in QUICK else slow(*k) for k in CHOSEN])
+@pytest.mark.parametrize(("grid", "task"), CHOSEN)
 def test_a_grid_has_the_runs_whose_values_were_chosen(grid: str, task: str) -> None:
     """All of a run's config is compared: data, network, stream, optimizer, hooks, penalties."""
     name, own_task = CHOSEN[grid, task]
-    study = read_study_config(name)
-    searched = read_study_config(grid)
+    study, searched = read_study_config(name), read_study_config(grid)
     tried = {run.arm: run for run in runs_of(searched) if (run.task, run.seed) == (task, 1)}
     chosen = {r.arm: r for r in runs_of(study) if (r.task, r.seed) == (own_task, 1)}
     for arm in {"none", "shrink_perturb", "dash", "parseval", "l2", "l2_init", "swr"} & set(chosen):
@@ -552,22 +547,6 @@ def test_the_lifecycle_studies_have_the_published_values(name: str) -> None:
             assert not outputs or params["eval_mask"] is False, arm
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n.startswith("study/lcl/")])
-def test_the_lifecycle_studies_measure_the_columns_of_their_tables_at_the_end(name: str) -> None:
-    study = read_study_config(name)
-    for values in study.task_list().values():
-        found: Any = read_config(study.base, study.overrides, values)
-        assert set(found.metrics.names) >= {"hessian_max_eigenvalue", "lipschitz_bound"}
-        for every in (found.evaluate.every, found.metrics.every):  # due at the end too
-            time = Time.parse(every)
-            assert time.unit in ("%", "epochs")
-            whole = 100 if time.unit == "%" else found.stream.epochs
-            assert whole % time.value == 0
-        if "tables_1_2" in name:  # Table 3 has no mCA
-            classes = found.data.name.removeprefix("cifar")
-            assert found.data.corrupted == f"data/cifar{classes}_c/CIFAR-{classes}-C"
-
-
 # All papers.
 
 
@@ -579,14 +558,9 @@ def test_the_page_names_every_study_and_every_study_it_names_is_there() -> None:
     assert {"study/fire", "study/swr"} <= papers
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_study_parses(name: str) -> None:
-    assert runs_of(read_study_config(name))
-
-
-@pytest.mark.parametrize("name", [n if n.endswith(PLANNED) else slow(n) for n in OURS])
+@pytest.mark.parametrize("name", [slow(n) if n == "study/swr/grid" else n for n in NAMES])
 def test_a_study_is_planned_without_its_data(name: str) -> None:
     study = read_study_config(name)
-    cells = study_cells(study)
-    runs = {(c.task, c.seed, c.arm) for c in cells if c.arm is not None}
-    assert runs == {(run.task, run.seed, run.arm) for run in runs_of(study)}
+    study = replace(study, seeds=study.seed_list()[:1])  # others are planned alike
+    runs = {(cell.task, cell.arm) for cell in study_cells(study) if cell.arm is not None}
+    assert runs == {(run.task, run.arm) for run in runs_of(study)}

@@ -292,13 +292,6 @@ def test_whatever_the_clock_does_runs_part_before_a_hook_that_only_one_has(lists
         clock = clock.advance(**dict(zip(UNITS, step, strict=True)))
 
 
-@given(mixed_lists())
-def test_no_saving_is_claimed_that_is_not_there(lists):
-    spent, total = cost(plan(runs(*lists, total="90 updates")))
-    assert total == len(lists)
-    assert 1 <= spent <= total + 1e-9
-
-
 def test_only_the_start_counts_where_something_is_due_at_it():
     cells = plan(
         runs([at("0%")], [at("0%"), at("5 updates")], [], [at("9 env_steps")], [at("12 updates")])
@@ -396,13 +389,6 @@ def test_folders_are_named_by_content_and_are_names_everywhere():
     assert len(own) < 100
     (again,) = plan([PlannedRun("minatar/breakout", 3, long, RunConfig(total="25 updates"))])
     assert again.folder != cell.folder
-
-
-def test_two_prefixes_to_one_moment_have_folders_of_their_own():
-    a, b, c = at("25%"), at("25%", method="swr"), at("50%", method="head_reset")
-    cells = plan(runs([a], [a, c], [b], [b, c]))
-    assert stops(cells) == ["6 updates", "12 updates", "12 updates"]
-    assert len({cell.folder for cell in cells}) == len(cells)
 
 
 def test_arms_of_hundreds_of_moments_are_a_chain_of_prefixes():

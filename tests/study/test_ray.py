@@ -21,7 +21,7 @@ from tests.study.inline import run_study, write_study  # noqa: E402
 LONG: dict[str, Any] = TINY | {"total": "1200 env_steps", "replay_ratio": 1}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A head node with one CPU."""
     head = {"num_cpus": 1, "include_dashboard": False}

@@ -3,6 +3,7 @@
 The values below were copied from the codes' configs and flags, not from the studies.
 """
 
+import functools
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from rlplast.run.config_file import read_config
 from rlplast.run.shipped import shipped_configs
 from rlplast.study.api import read_study_config
 from rlplast.study.published import published_curves
-from rlplast.study.spec import StudyConfig, runs_of
+from rlplast.study.spec import runs_of
 
 FOLDER = "study/replay_ratio/"
 NAMES = sorted(name for name in shipped_configs() if name.startswith(FOLDER))
@@ -25,8 +26,10 @@ humanoid-stand swimmer-swimmer6 cheetah-run hopper-hop hopper-stand acrobot-swin
 pendulum-swingup finger-turn_hard fish-swim""".split()
 
 
-def configs(study: StudyConfig) -> dict[tuple[str, str], Any]:
-    """Return the config of the first seed by task and arm."""
+@functools.cache
+def configs(name: str) -> dict[tuple[str, str], Any]:
+    """Return the config of the first seed by task and arm; tests only read it."""
+    study = read_study_config(name)
     first = study.seed_list()[0]
     return {
         (run.task, run.arm): read_config(study.base, *run.overrides)
@@ -37,7 +40,7 @@ def configs(study: StudyConfig) -> dict[tuple[str, str], Any]:
 
 @pytest.mark.parametrize("name", [FOLDER + name for name in (*ON_DMC, "published_sac")])
 def test_the_agent_is_that_of_the_published_code(name: str) -> None:
-    for (task, _), config in configs(read_study_config(name)).items():
+    for (task, _), config in configs(name).items():
         agent, optimizer, evaluate = config.agent, config.optimizer, config.evaluate
         assert config.env.id == f"dmc/{task}" and config.env.options == {}
         assert (agent.network, agent.init, agent.activation) == ("mlp", "orthogonal", "relu")
@@ -56,7 +59,7 @@ def test_the_agent_is_that_of_the_published_code(name: str) -> None:
 def test_a_full_reset_makes_a_whole_new_agent(name: str) -> None:
     """Actor, critics, targets, temperature and all optimizers, with new draws each time."""
     wanted = {"optimizer": "network", "followers": "copy", "params": {"init": "fresh"}}
-    for (_, arm), config in configs(read_study_config(name)).items():
+    for (_, arm), config in configs(name).items():
         rows = [dict(row) for row in config.hooks]
         if arm.startswith(("full_reset", "sr_sac")):
             (row,) = rows
@@ -75,14 +78,14 @@ def check_resets(row: dict[str, Any], every: int, end: int) -> None:
 
 
 def test_periodic_resets_are_where_the_code_had_them() -> None:
-    found = configs(read_study_config(FOLDER + "control_1"))
+    found = configs(FOLDER + "control_1")
     check_resets(found["cheetah-run", "full_reset"].hooks[0], 200_000, 500_000)
-    ten = configs(read_study_config(FOLDER + "nikishin_dmc10"))
+    ten = configs(FOLDER + "nikishin_dmc10")
     for ratio in (1, 32):
         config = ten["walker-run", f"full_reset_{ratio}"]
         assert config.replay_ratio == ten["walker-run", f"none_{ratio}"].replay_ratio == ratio
         check_resets(config.hooks[0], 200_000, 2_000_000)
-    fifteen = configs(read_study_config(FOLDER + "sr_sac_dmc15"))
+    fifteen = configs(FOLDER + "sr_sac_dmc15")
     assert sorted({task for task, _ in fifteen}) == sorted(DMC15)
     for ratio, every in SR_SAC.items():
         config = fifteen["fish-swim", f"sr_sac_{ratio}"]
@@ -97,7 +100,7 @@ def test_periodic_resets_are_where_the_code_had_them() -> None:
 def test_single_interventions_follow_the_last_update_of_their_env_step(
     name: str, ratio: int, moment: int, end: int
 ) -> None:
-    for (_, arm), config in configs(read_study_config(FOLDER + name)).items():
+    for (_, arm), config in configs(FOLDER + name).items():
         assert (config.replay_ratio, config.total) == (ratio, f"{end // 1000}k env_steps")
         due = config.update_plan().updates_at(moment)
         assert due == ratio * (moment - 10_000)
@@ -106,8 +109,7 @@ def test_single_interventions_follow_the_last_update_of_their_env_step(
 
 
 def test_priming_is_100_000_updates_on_100_transitions_and_what_is_done_follows_at_once() -> None:
-    study = read_study_config(FOLDER + "priming")
-    for (_, arm), config in configs(study).items():
+    for (_, arm), config in configs(FOLDER + "priming").items():
         agent = config.agent
         primed = arm not in ("none", "unprimed")
         assert agent.initial_updates == (100_000 if primed else 0)
@@ -115,14 +117,15 @@ def test_priming_is_100_000_updates_on_100_transitions_and_what_is_done_follows_
         assert config.update_plan().updates_at(100) == agent.initial_updates
         assert {row["at"] for row in config.hooks} <= {"100k updates"}
         assert config.replay_ratio == 1
-    assert study.baseline == "primed"
+    assert read_study_config(FOLDER + "priming").baseline == "primed"
 
 
 @pytest.mark.parametrize("name", [FOLDER + name for name in (*ON_DMC, "published_sac")])
 def test_published_curves_are_of_the_arms_own_setting(name: str) -> None:
     study = read_study_config(name)
-    found, curves = configs(study), published_curves(study)
-    for arm, wanted in (study.published or {})["arms"].items():
+    found, curves = configs(name), published_curves(study)
+    assert study.published is not None
+    for arm, wanted in study.published.arms.items():
         own = {task: config for (task, there), config in found.items() if there == arm}
         assert {config.replay_ratio for config in own.values()} == {wanted["replay_ratio"]}
         rows = [row for config in own.values() for row in config.hooks]
@@ -135,7 +138,7 @@ def test_published_curves_are_of_the_arms_own_setting(name: str) -> None:
 
 
 def test_redq_and_droq_have_the_published_values() -> None:
-    found = configs(read_study_config(FOLDER + "redq_droq"))
+    found = configs(FOLDER + "redq_droq")
     entropies = {"Hopper": -1, "Walker2d": -3}  # MBPO's
     actions, ends = {"Hopper": 3, "Walker2d": 6}, {"Hopper": 125, "Walker2d": 300}
     for (task, arm), config in found.items():
@@ -152,7 +155,7 @@ def test_redq_and_droq_have_the_published_values() -> None:
 
 
 def test_simba_has_the_published_values() -> None:
-    for (task, arm), config in configs(read_study_config(FOLDER + "simba_resets")).items():
+    for (task, arm), config in configs(FOLDER + "simba_resets").items():
         agent, optimizer = config.agent, config.optimizer
         assert config.env.id == f"humanoid_bench/{task}-v0"
         assert config.env.options == {"action_repeat": 2} and config.total == "500k env_steps"
@@ -165,8 +168,8 @@ def test_simba_has_the_published_values() -> None:
 
 
 def test_simba_v2_has_the_published_values() -> None:
-    found = configs(read_study_config(FOLDER + "simba_v2_resets"))
-    resets = configs(read_study_config(FOLDER + "simba_resets"))["h1-walk", "full_reset_2"]
+    found = configs(FOLDER + "simba_v2_resets")
+    resets = configs(FOLDER + "simba_resets")["h1-walk", "full_reset_2"]
     alone: Any = read_config("sac/simba_v2_humanoid_walk")
     assert (alone.agent.critics, alone.replay_ratio, alone.env.id) == (1, 2, "dmc/humanoid-walk")
     of_v2 = [config for (_, arm), config in found.items() if "_v2_" in arm]

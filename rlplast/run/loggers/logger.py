@@ -62,10 +62,7 @@ class Logger(Protocol):
     resumed: bool | None
 
     def log(self, clock: Mapping[str, int], values: Mapping[str, float]) -> None:
-        """Take one line: the clock's counters, and numbers by name."""
-
-    def receipt(self, row: Mapping[str, Any]) -> None:
-        """Take one receipt, as it stands in receipts.jsonl."""
+        """Take one line or receipt: the clock's counters, and numbers by name."""
 
     def flush(self) -> None:
         """Show what was taken."""
@@ -143,6 +140,7 @@ Line = tuple[str, Mapping[str, Any], Mapping[str, Any]]  # file, clock, values o
 
 
 def _line(file: str, row: Mapping[str, Any], units: Sequence[str]) -> Line:
+    """Return a line of a file as `RunFolder` gives new ones to its listener."""
     if file == "receipts":
         return file, row["clock"], row
     clock = {unit: row[unit] for unit in units if unit in row}
@@ -161,10 +159,9 @@ class _Listener:
         for file, clock, values in lines:
             if self.held.get(file, 0) > 0:
                 self.held[file] -= 1
-            elif file == "receipts":
-                self.attempt(lambda logger, row=values: logger.receipt(row))
             else:
-                self.attempt(lambda logger, at=clock, row=values: logger.log(at, row))
+                numbers = receipt_values(values) if file == "receipts" else values
+                self.attempt(lambda logger, at=clock, row=numbers: logger.log(at, row))
         if lines:
             self.attempt(lambda logger: logger.flush())
 
@@ -190,8 +187,9 @@ def receipt_values(row: Mapping[str, Any]) -> dict[str, float]:
     """Return a receipt's numbers by name.
 
     Examples:
-        >>> receipt_values({"method": "fire", "network": "q", "sfe": 0.5, "dfi_after": None})
-        {'receipt/fire/q/sfe': 0.5}
+        >>> row = {"method": "cbp", "network": "q", "sfe": 0.5, "dfi_after": None}
+        >>> receipt_values(row | {"units": {"fc1": 2, "fc2": 3}})
+        {'receipt/cbp/q/sfe': 0.5, 'receipt/cbp/q/units_reset': 5}
     """
     head = f"receipt/{row['method']}/{row['network']}"
     numbers = {k: v for k, v in row.items() if isinstance(v, int | float) and type(v) is not bool}

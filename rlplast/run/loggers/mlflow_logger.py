@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlplast.run.loggers.logger import About, flat, receipt_values
+from rlplast.run.loggers.logger import About, flat
 from rlplast.training.files import lock
 
 __all__ = ["LIBRARY", "REMEDY", "MLflow", "start"]
@@ -68,10 +68,6 @@ class MLflow:
             for key, value in {**clock, **values}.items()
             if math.isfinite(value)
         ]
-
-    def receipt(self, row: Mapping[str, Any]) -> None:
-        """Take the numbers of a receipt."""
-        self.log(row["clock"], receipt_values(row))
 
     def flush(self) -> None:
         """Send what waits."""

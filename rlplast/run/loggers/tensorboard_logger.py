@@ -31,9 +31,6 @@ class TensorBoard:
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 
-    def receipt(self, row: Mapping[str, Any]) -> None:
-        """Receipts are not shown."""
-
     def flush(self) -> None:
         """Make what was written visible to readers."""
         if self._writer is not None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from contextlib import redirect_stdout
 from typing import Any
 
-from rlplast.run.loggers.logger import About, receipt_values
+from rlplast.run.loggers.logger import About
 
 __all__ = ["LIBRARY", "REMEDY", "Trackio", "start"]
 
@@ -42,10 +42,6 @@ class Trackio:
     def log(self, clock: Mapping[str, int], values: Mapping[str, float]) -> None:
         """Log one line."""
         self._run.log({**clock, **values}, step=clock.get(self._axis, 0))
-
-    def receipt(self, row: Mapping[str, Any]) -> None:
-        """Log the numbers of a receipt."""
-        self.log(row["clock"], receipt_values(row))
 
     def flush(self) -> None:
         """A thread of its own sends lines, twice a second."""

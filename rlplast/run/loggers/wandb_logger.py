@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from rlplast.run.loggers.logger import About, receipt_values
+from rlplast.run.loggers.logger import About
 
 __all__ = ["LIBRARY", "REMEDY", "WeightsAndBiases", "start"]
 
@@ -50,10 +50,6 @@ class WeightsAndBiases:
     def log(self, clock: Mapping[str, int], values: Mapping[str, float]) -> None:
         """Log one line."""
         self._run.log({**clock, **values})
-
-    def receipt(self, row: Mapping[str, Any]) -> None:
-        """Log the numbers of a receipt."""
-        self._run.log({**row["clock"], **receipt_values(row)})
 
     def flush(self) -> None:
         """Note that lines were given; a process of its own sends them."""
