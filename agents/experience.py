@@ -1,7 +1,7 @@
 """Environments and replay of an off-policy agent, and the updates it owes for them."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -116,11 +116,6 @@ class Experience(Environments):
         super().load_state_dict(state)
         self.credit = float(state["credit"])
         self._replay_state = state["replay"]
-
-    def save_files(self, previous: Path | None) -> Callable[[Path], None]:
-        """Return what writes the replay as it is now; it shares the files of `previous`."""
-        saving = self.replay.begin_save(None if previous is None else previous / "replay")
-        return lambda folder: saving(folder / "replay")
 
     def load_files(self, folder: Path) -> None:
         """Read the replay, and begin new episodes where the open ones cannot go on.

@@ -139,11 +139,6 @@ class Replay:
         return (f"replay: {self._frames.nbytes / 2**30:.3g} GiB of {self._device}'s memory",)
 
     @property
-    def nbytes(self) -> int:
-        """Bytes the full memory takes."""
-        return self._frames.nbytes + self._records.nbytes
-
-    @property
     def batch_nbytes(self) -> int:
         """Bytes that a batch of `sample` takes."""
         return sum(tensor.nbytes for tensor in self._batches[0])

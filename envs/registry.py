@@ -29,7 +29,7 @@ from rlplast.envs.options import Family, resolve_options
 from rlplast.envs.vector import VectorEnv
 from rlplast.envs.workers import TIMEOUT, check_portable
 
-__all__ = ["find_resume", "is_ours", "list_envs", "make", "make_vector", "register", "spec"]
+__all__ = ["find_resume", "list_envs", "make", "make_vector", "register", "spec"]
 
 _FAMILY_OF: dict[str, Family] = {
     env_id: family
@@ -76,11 +76,6 @@ def _family(env_id: str) -> Family | None:
     if env_id in _FAMILY_OF or custom.registration(env_id) is None:
         return _FAMILY_OF.get(env_id)
     return custom.FAMILY
-
-
-def is_ours(env_id: str) -> bool:
-    """Say whether an environment comes with rlplast, and not from a user or a plug-in."""
-    return env_id in _FAMILY_OF and env_id not in _FROM
 
 
 def _resolve(env_id: str, given: dict[str, Any]) -> tuple[Family, dict[str, Any]]:
