@@ -55,17 +55,13 @@ class Experience(Environments):
         self.replay = Replay(
             capacity=agent.buffer_size,
             num_envs=n,
-            obs_shape=spec.obs_shape,
-            obs_dtype=spec.obs_dtype,
-            frame_stack=spec.frame_stack,
+            spec=spec,
             n_step=longest,
             gamma=agent.gamma,
             batch_size=agent.batch_size,
             rng=streams.numpy("replay"),
             device=device,
-            action_dim=spec.action_dim,
             sampling=sampling_of(agent.sampling),
-            repeat_first=spec.repeat_first,
             frames_on_device=_frames_on_device(agent, spec, device),
         )
         super().__init__(config, tasks, streams)

@@ -56,8 +56,8 @@ def test_every_transition_agrees_with_the_naive_replay(data: st.DataObject, seed
     capacity = rows * num_envs + min(draw(st.integers(0, 2)), num_envs - 1)
     action_dim = draw(st.sampled_from([None, 1, 3]))
     ends = [draw(st.sampled_from([0.0, 0.05, 0.4])) for _ in range(2)]
-    kind: dict[str, Any] = {"obs_shape": FRAME, "obs_dtype": "int32", "action_dim": action_dim}
-    replay = Replay(capacity, num_envs, batch_size=4, rng=rng, **kind, **options)
+    own: dict[str, Any] = {"capacity": capacity, "batch_size": 4, "rng": rng}
+    replay = make(num_envs=num_envs, action_dim=action_dim, **own, **options)
     naive = NaiveReplay(rows, num_envs, **options)
     episodes = Episodes(num_envs, seed, *ends, action_dim)
     for memory in (replay, naive):
@@ -180,7 +180,7 @@ def test_batches_on_a_gpu_equal_those_on_the_cpu() -> None:
 
 def test_atari_transition_takes_at_most_7300_bytes() -> None:
     replay = make(rows=250, num_envs=4, obs_shape=(84, 84), obs_dtype="uint8", frame_stack=4)
-    assert (replay._frames.nbytes + replay._records.nbytes) / 1000 <= 7300
+    assert replay.nbytes / 1000 <= 7300
 
 
 def test_a_stack_longer_than_its_counter_is_refused() -> None:
