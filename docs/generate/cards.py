@@ -1,6 +1,8 @@
 """What a method's card takes from the registry, the class and the table of costs."""
 
 import re
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,9 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.method.method import implements
 from rlplast.core.network.network import Network
 from rlplast.core.registry import Info, rows
+from rlplast.study.schema import meanings
 
-__all__ = ["frame", "is_card", "parameters", "reads_and_policies"]
+__all__ = ["frame", "is_card", "reads_and_policies", "with_defaults"]
 
 _ROOT = Path(__file__).parents[2]
 _COSTS = _ROOT / "docs" / "explanation" / "benchmarks.md"
@@ -49,22 +52,37 @@ def frame(name: str) -> str:
         "fires": "once in a run" if method.fires_once else "",
         "cost": _cost(name),
     }
-    return table("in short | ", ((what, fact) for what, fact in facts.items() if fact))
+    short = table("in short | ", ((what, fact) for what, fact in facts.items() if fact))
+    return "\n".join((short, *_parameters(info)))
 
 
-def parameters(name: str, now: str) -> str:
-    """Return a method's parameters; what their table says in its last column now stays."""
-    lines = [line for line in now.splitlines() if line.startswith("| `")]
-    words = {cells[0].strip(" `"): cells[-1].strip() for cells in map(_cells, lines)}
+def with_defaults(name: str, card: str) -> str:
+    """Return the text of a method's card with its parameters' defaults above the example."""
+    params = _info(name).params
+    given = ", ".join(
+        code(f"{key}: {yaml_code(p['default']).strip('`')}") for key, p in params.items()
+    )
+    about = f"Parameters: {given}. {code(f'rlplast list {name}')} says what they mean."
+    words, example, rest = card.partition("\n\n```yaml\n")
+    words = words.partition("\nParameters: ")[0]
+    made = textwrap.fill(about, 140, break_long_words=False, break_on_hyphens=False)
+    return words + (f"\n{made}" if params else "") + example + rest
+
+
+def _parameters(info: Info) -> Iterator[str]:
+    """Yield a table of a method's parameters, if it has any.
+
+    Raises:
+        KeyError: for a parameter that no docstring explains.
+    """
+    target: Any = info.target
+    about = {key: words.replace("None", "null") for key, words in meanings(target).items()}
     made = [
-        (code(key), yaml_code(p["default"]), choices(p["range"]), words.get(key, ""))
-        for key, p in _info(name).params.items()
+        (code(key), yaml_code(p["default"]), choices(p["range"]), about[key])
+        for key, p in info.params.items()
     ]
-    return table("parameter | default | allowed | meaning", made)
-
-
-def _cells(line: str) -> list[str]:
-    return line.strip("| \n").split("|", 3)
+    if made:
+        yield table("parameter | default | allowed | meaning", made)
 
 
 def _method_rows() -> dict[str, Info]:
