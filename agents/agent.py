@@ -22,9 +22,7 @@ from rlplast.agents.tasks import Tasks
 from rlplast.core.device import on_device
 from rlplast.core.errors import ConfigError, Diverged
 from rlplast.core.network.edits import Assign, write
-from rlplast.core.network.factory import is_factory
 from rlplast.core.network.optim_state import allocate, zero_all
-from rlplast.core.network.single import check_single
 from rlplast.core.rng import numpy_stream, torch_stream
 from rlplast.training.trainable import Learnt, Trainable
 
@@ -146,11 +144,32 @@ class Agent(Trainable):
         for updater in self.updaters.values():
             updater.set_lr(done, end)
 
+    def update(self, count: int = 1) -> None:
+        """Update all networks, on so many batches."""
+        learns: dict[str, Callable[[Any], Any]] = {}  # of parts that were learnt in this block
+        for drawn in self._drawn(count):
+            part, batch = self._part(), self._batch(drawn)
+            learn = learns.get(part.__name__) or self._learns(part)
+            self._update(learn, batch)
+            learns[part.__name__] = getattr(learn, "again", learn)
+
     def _update(self, learn: Callable[[Any], Learnt], batch: Any) -> None:
         """Update once on what one update reads, and count it."""
         self._set_lr()
         after = self.clock.advance(updates=1)
         self.make_update(after, lambda _: learn(batch), name=learn.__name__)
+
+    @abstractmethod
+    def _drawn(self, count: int) -> Iterator[Any]:
+        """Yield the batches of the next updates, and count each once it has been learnt from."""
+
+    def _part(self) -> Callable[[Any], Learnt]:
+        """Return the kind of update that comes next."""
+        return self.learn
+
+    def _batch(self, batch: Any) -> Any:
+        """Return what an update on a batch reads."""
+        return batch
 
     def minimise(self, network: str, loss: Tensor) -> None:
         """Update a network once along the gradient of its loss and of its penalties."""
@@ -179,15 +198,6 @@ class Agent(Trainable):
     def about_to_compile(self) -> bool:
         """Whether the next step compiles the update, which takes seconds."""
         return self._to_compile and self.owes()
-
-    def _check_single(self, *names: str, action_dim: int | None = None) -> None:
-        """Refuse `batch_size` 1 if a user's networks cannot learn from one transition."""
-        if self.config.agent.batch_size > 1 or not is_factory(self.config.agent.network):
-            return
-        sizes = self.spec.stacked_shape, *([] if action_dim is None else [(action_dim,)])
-        inputs = [torch.zeros(1, *size, device=self.device) for size in sizes]
-        for name in names:
-            check_single("agent.batch_size = 1", self.networks[name].module, *inputs)
 
     # What the loop asks for.
 
@@ -257,15 +267,12 @@ class Agent(Trainable):
         """Return the Q-values that evaluations compare with returns; None for no comparison."""
         return None
 
-    @abstractmethod
-    def _acting(self) -> tuple[nn.Module, ...]:
-        """Return the modules that are called between updates; the first one acts."""
-
     @contextmanager
     def _acting_mode(self) -> Iterator[None]:
         """Let batch norms of users' networks act by their running statistics, not by a batch's."""
         if self._batch_norms is None:
-            parts = [part for module in self._acting() for part in module.modules()]
+            modules = [network.module for network in self.networks.values()]
+            parts = [part for module in modules for part in module.modules()]
             self._batch_norms = [m for m in parts if isinstance(m, _BatchNorm)]
         train = [norm for norm in self._batch_norms if norm.training]
         for norm in train:
@@ -276,13 +283,28 @@ class Agent(Trainable):
             for norm in train:
                 norm.training = True
 
+    @torch.no_grad()
     def _computed(self, compute: Callable[..., Tensor], *inputs: np.ndarray) -> np.ndarray:
-        """Return what acting computes of arrays of the host; as a graph, if updates are graphs."""
+        """Return what acting computes of arrays of the host; as a graph, if updates are graphs.
+
+        Raises:
+            Diverged: if it is not finite.
+        """
         sent = [on_device(array, self.device) for array in inputs]
-        if self._graphs is None:
-            return compute(*sent).cpu().numpy()
-        key = (compute.__name__, self._acting()[0].training)
-        return self._graphs(key, compute, *sent).cpu().numpy()
+        with self._acting_mode():
+            if self._graphs is None:
+                computed = compute(*sent).cpu().numpy()
+            else:
+                [first, *_] = self.networks.values()
+                key = (compute.__name__, first.module.training)
+                computed = self._graphs(key, compute, *sent).cpu().numpy()
+        if not np.isfinite(computed).all():
+            raise Diverged(
+                f"the policy's actions are not finite at {self.clock}: training diverged; the last "
+                "checkpoint is kept (lower optimizer.lr, or look at receipts.jsonl for a hook just "
+                "before)"
+            )
+        return computed
 
     def _act_in_evaluation(self, obs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         return self._act_greedily(obs)
@@ -310,14 +332,6 @@ class Agent(Trainable):
 
     @abstractmethod
     def _act_greedily(self, obs: np.ndarray) -> np.ndarray: ...
-
-    def _check_finite(self, actions: np.ndarray) -> None:
-        if not np.isfinite(actions).all():
-            raise Diverged(
-                f"the policy's actions are not finite at {self.clock}: training diverged; the last "
-                "checkpoint is kept (lower optimizer.lr, or look at receipts.jsonl for a hook just "
-                "before)"
-            )
 
     def _as_stored(self, obs: np.ndarray) -> np.ndarray:
         """Return observations in the type that environments give them in."""

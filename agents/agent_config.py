@@ -114,7 +114,7 @@ class AgentConfig(RunConfig, ABC):
         """What lines of metrics count: phases of several tasks too, and episodes if asked."""
         times = (  # not those of hooks: arms that differ in hooks share lines
             *(self.total, self.percentages_of, self.log.every, self.evaluate.every),
-            *(self.metrics.every, self.checkpoint.every, self.checkpoint.keep_every),
+            *(self.metrics.every, self.checkpoint.every),
         )
         counted = ["updates", "env_steps", "frames"]
         counted += ["episodes"] if "episode" in str(times) else []
@@ -185,28 +185,23 @@ class AgentConfig(RunConfig, ABC):
 
     def updates_planned(self) -> int:
         """Return the updates of the run as first planned, over which learning rates fall."""
-        reference = self.reference_time()
-        if reference.unit == "episodes":
-            return self.updates_at(self.env_steps_total(reference))
-        return self._end(reference).updates
+        return self._end(self.reference_time()).updates
 
     def horizon(self) -> Clock:
         """Return the clock at the end of the run; frames are not known in advance.
 
         Episodes are the most that there can be; of a total in episodes the other counters are.
         """
-        total = self.total_time()
-        if total.unit == "episodes":
-            env_steps = self.env_steps_total(total)
-            updates = self.updates_at(env_steps)
-            return Clock(episodes=int(total.value), env_steps=env_steps, updates=updates)
-        end = self._end(total)
-        return replace(end, episodes=end.env_steps)
+        return self._end(self.total_time())
 
     def _end(self, total: Time) -> Clock:
         n, env_steps = self.env.num_envs, self.env_steps_total(total)
+        if total.unit == "episodes":
+            updates = self.updates_at(env_steps)
+            return Clock(episodes=int(total.value), env_steps=env_steps, updates=updates)
         phases = self.sequence().begun(env_steps)  # 0 if they are not counted
         if total.unit == "updates":
-            return Clock(updates=int(total.value), env_steps=env_steps, phase=phases)
-        taken = math.ceil(env_steps / n) * n  # whole vector steps
-        return Clock(updates=self.updates_at(taken), env_steps=env_steps, phase=phases)
+            updates = int(total.value)
+        else:
+            updates = self.updates_at(math.ceil(env_steps / n) * n)  # of whole vector steps
+        return Clock(updates=updates, env_steps=env_steps, episodes=env_steps, phase=phases)

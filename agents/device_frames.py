@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from rlplast.core.device import on_device
-from rlplast.core.errors import ConfigError
 
 __all__ = ["DeviceFrames", "fits"]
 
@@ -19,20 +18,9 @@ def fits(nbytes: int, device: torch.device) -> bool:
 
 
 class DeviceFrames:
-    """A copy on a CUDA device of the frames that a replay keeps, and saves, on the host.
-
-    Raises:
-        ConfigError: if the device has no room for them.
-    """
+    """A copy on a CUDA device of the frames that a replay keeps, and saves, on the host."""
 
     def __init__(self, frames: npt.NDArray[Any], device: torch.device) -> None:
-        free = torch.cuda.mem_get_info(device)[0]
-        if frames.nbytes > free:
-            raise ConfigError(
-                f"agent.replay = 'device' needs {frames.nbytes / 2**30:.3g} GiB of {device}, which "
-                f"has {free / 2**30:.3g} GiB free: allowed are host, and a smaller "
-                "agent.buffer_size"
-            )
         self._host, self._device = frames, device
         dtype = torch.from_numpy(frames[:0]).dtype
         self._frames = torch.zeros(frames.shape, dtype=dtype, device=device)

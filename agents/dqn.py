@@ -34,7 +34,6 @@ class DQN(OffPolicyAgent):
         if agent.precision == "bf16" and agent.tau == 1:
             self.target.bfloat16()
         self.build({"q": (self.online, self.target)})
-        self._check_single("q")
         self._td_loss = self._compiled(self.td_loss)
 
     def _q_network(self) -> nn.Module:
@@ -48,15 +47,9 @@ class DQN(OffPolicyAgent):
 
     def _environment_step(self) -> None:
         before, every = self.clock.env_steps, self.config.agent.target_every
-        rng = self.streams.numpy("exploration")
-        actions = self._act(self.experience.obs(), self._exploration(), rng)
-        self.clock = self.experience.step(actions, self.clock)
+        super()._environment_step()
         for _ in range(self.clock.env_steps // every - before // every):
             self.follow("q", self.config.agent.tau)
-
-    def _exploration(self) -> float:
-        """Return the share of random actions: all of the first steps, then ε."""
-        return 1.0 if self._acts_randomly() else self.epsilon()
 
     def epsilon(self) -> float:
         """Return ε of the policy now: linear after initial_steps, then constant.
@@ -74,7 +67,12 @@ class DQN(OffPolicyAgent):
         share = 1.0 if length == 0 else min(1.0, passed / length)
         return agent.epsilon_start + share * (agent.epsilon_end - agent.epsilon_start)
 
-    @torch.no_grad()
+    def _random(self, obs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        return self._act(obs, 1.0, rng)
+
+    def _explore(self, obs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        return self._act(obs, self.epsilon(), rng)
+
     def _act(self, obs: np.ndarray, epsilon: float, rng: np.random.Generator) -> np.ndarray:
         """Return one ε-greedy action per observation; draws do not depend on ε."""
         drawn = 1 if self.config.agent.exploration == "shared" else len(obs)
@@ -82,13 +80,11 @@ class DQN(OffPolicyAgent):
         random = rng.integers(self.num_actions, size=len(obs))
         if explore.all():
             return random
-        with self._acting_mode(), self._autocast():
-            greedy = self._computed(self._greedy, obs)
-        return np.where(explore, random, greedy)
+        return np.where(explore, random, self._computed(self._greedy, obs))
 
     def _greedy(self, obs: Tensor) -> Tensor:
-        network = self.target if self.config.agent.policy == "target" else self.online
-        return self._mean(network(obs)).argmax(1)
+        with self._autocast():
+            return self._mean(self.online(obs)).argmax(1)
 
     def td_loss(self, batch: Batch) -> tuple[Tensor, Tensor, Activations]:
         """Return the mean Huber loss, what is logged, and activations if they are recorded.
@@ -119,9 +115,6 @@ class DQN(OffPolicyAgent):
         self.minimise("q", loss)
         return torch.stack([loss.detach(), *logged.detach().reshape(-1)]), {"q": activations}
 
-    def _acting(self) -> tuple[nn.Module, ...]:
-        return self.online, self.target
-
     def _act_in_evaluation(self, obs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         return self._act(obs, self.config.agent.epsilon_eval, rng)
 
@@ -136,7 +129,8 @@ class DQN(OffPolicyAgent):
 
     def metrics(self) -> dict[str, float]:
         """Return means since the last call: TD loss, Q(s, a), return of finished episodes."""
-        return {"train/epsilon": self._exploration()} | super().metrics()
+        epsilon = 1.0 if self._acts_randomly() else self.epsilon()
+        return {"train/epsilon": epsilon} | super().metrics()
 
     def _loss_on(self, network: str, batch: Batch) -> Tensor:
         return self.td_loss(batch)[0]

@@ -39,7 +39,6 @@ class DQNAgentConfig(OffPolicyAgentConfig):
         epsilon_eval: exploration rate in evaluations.
         exploration: each: every environment draws whether its next action is random. shared: one
             draw decides for all of them, in evaluations too; the actions are drawn one by one.
-        policy: network that acts: online or target.
         clip_rewards: whether the agent learns from the sign of rewards; null: only on Atari.
     """
 
@@ -60,7 +59,6 @@ class DQNAgentConfig(OffPolicyAgentConfig):
     epsilon_decay: Annotated[float, Field(ge=0, le=1)] = 0.1
     epsilon_eval: Annotated[float, Field(ge=0, le=1)] = 0.001
     exploration: Literal["each", "shared"] = "each"
-    policy: Literal["online", "target"] = "online"
     clip_rewards: bool | None = None
 
 

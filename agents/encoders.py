@@ -10,8 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from rlplast.agents.networks import ACTIVATIONS, Convs, cast_input
-from rlplast.core.errors import ConfigError
+from rlplast.agents.networks import ACTIVATIONS, Convs, cast_input, conv_layers
 from rlplast.core.network.units import UnitSpec, activated
 
 __all__ = ["DRQ_CONVS", "Encoder", "Projection", "shift"]
@@ -37,18 +36,10 @@ class Encoder(nn.Module):
         super().__init__()
         self.obs_scale = obs_scale
         self.nonlinearity = ACTIVATIONS[activation]
-        self.order: list[str] = []
-        channels, *sides = shape
-        for number, (width, kernel, stride) in enumerate(convs, 1):
-            if min(sides) < kernel:
-                raise ConfigError(
-                    f"agent.network: convolutions {[list(c) for c in convs]} do not fit pictures "
-                    f"of shape {tuple(shape)}: choose agent.convs that do, or larger pictures"
-                )
-            self.add_module(f"conv{number}", nn.Conv2d(channels, width, kernel, stride))
-            self.order.append(f"conv{number}")
-            channels, sides = width, [(side - kernel) // stride + 1 for side in sides]
-        self.features = channels * sides[0] * sides[1]  # of one picture
+        layers, self.features = conv_layers(shape, convs)  # of one picture
+        self.order = [*layers]
+        for name, layer in layers.items():
+            self.add_module(name, layer)
 
     def unit_specs_before(self, reader: str) -> list[UnitSpec]:
         """Return the units of each layer; a layer `reader` reads the last one's."""

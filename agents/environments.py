@@ -1,7 +1,6 @@
 """The environments that an agent of a run lives in, phase by phase."""
 
 from collections.abc import Mapping
-from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ class Environments:
 
     Raises:
         RlplastError: if a first observation is not finite.
-        ConfigError: if evaluations need a second copy of an environment that allows only one.
     """
 
     def __init__(self, config: AgentConfig, tasks: Tasks, streams: Streams) -> None:
@@ -44,31 +42,15 @@ class Environments:
         self.returns: list[float] = []
         self.successes: list[float] = []
         self._learned: dict[int, list[Any]] = {}  # statistics of wrappers, of tasks that were left
-        with ExitStack() as cleanup:
-            cleanup.callback(self.env.close)
+        try:
             self._begin("at the start")
-            if config.evaluate.every is not None:
-                self._check_second_copy(config.evaluate.every)
-            cleanup.pop_all()  # it answered: it stays
+        except BaseException:
+            self.env.close()
+            raise
 
     def _make(self, phase: int) -> envs.VectorEnv | envs.TaskVector:
         task = self.tasks.sequence.tasks[phase]
         return self.tasks.make(task, self._streams(phase), self.workers)
-
-    def _check_second_copy(self, every: Any) -> None:
-        """Check that evaluations can have a second copy of a user's only environment."""
-        if self.num_envs > 1 or envs.is_ours(self.tasks.of(0)[0]):
-            return
-        try:
-            rng = numpy_stream(self.streams.seed, "second copy")
-            with closing(self.tasks.make(0, [rng])) as copy:
-                copy.reset()
-        except (envs.EnvFailed, envs.NotFinite, ValueError) as error:
-            raise ConfigError(
-                f"evaluate.every = {every!r}: set evaluate.every to null, and read train/return. "
-                f"Evaluations play in a second copy of env '{self.env.spec.id}', which there "
-                f"cannot be beside the one that is trained in: {error}"
-            ) from error
 
     def _streams(self, phase: int) -> list[np.random.Generator]:
         of_phase = ("phase", phase) if phase else ()
@@ -146,14 +128,14 @@ class Environments:
                     f"episode: {self.env.restart_reason}; mend the environment, or set env.resume "
                     "to auto in the run's config.yaml"
                 )
-        state = {
+        return {
             "env": env,
             "stack": self.stack.frames,
             "phase": self.phase,
             "returns": self.returns,
+            "successes": self.successes,
+            "learned": list(map(list, self.learned().items())),
         }
-        optional = {"successes": self.successes, "learned": list(map(list, self.learned().items()))}
-        return state | {name: value for name, value in optional.items() if value}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned, after the streams; `load_files` comes next."""

@@ -1,7 +1,7 @@
 """Environments and replay of an off-policy agent, and the updates it owes for them."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,17 +55,13 @@ class Experience(Environments):
         self.replay = Replay(
             capacity=agent.buffer_size,
             num_envs=n,
-            obs_shape=spec.obs_shape,
-            obs_dtype=spec.obs_dtype,
-            frame_stack=spec.frame_stack,
+            spec=spec,
             n_step=longest,
             gamma=agent.gamma,
             batch_size=agent.batch_size,
             rng=streams.numpy("replay"),
             device=device,
-            action_dim=spec.action_dim,
             sampling=sampling_of(agent.sampling),
-            repeat_first=spec.repeat_first,
             frames_on_device=_frames_on_device(agent, spec, device),
         )
         super().__init__(config, tasks, streams)
@@ -116,11 +112,6 @@ class Experience(Environments):
         super().load_state_dict(state)
         self.credit = float(state["credit"])
         self._replay_state = state["replay"]
-
-    def save_files(self, previous: Path | None) -> Callable[[Path], None]:
-        """Return what writes the replay as it is now; it shares the files of `previous`."""
-        saving = self.replay.begin_save(None if previous is None else previous / "replay")
-        return lambda folder: saving(folder / "replay")
 
     def load_files(self, folder: Path) -> None:
         """Read the replay, and begin new episodes where the open ones cannot go on.

@@ -33,6 +33,7 @@ __all__ = [
     "cast_input",
     "channels_last",
     "check_network",
+    "conv_layers",
     "convs_of",
     "orthogonal",
     "q_network",
@@ -133,6 +134,26 @@ def convs_of(rows: Sequence[Sequence[int]]) -> Convs:
     return tuple((channels, kernel, stride) for channels, kernel, stride in rows)
 
 
+def conv_layers(shape: Sequence[int], convs: Convs) -> tuple[dict[str, nn.Module], int]:
+    """Return convolutions by name, and how many numbers the last one gives of one observation.
+
+    Raises:
+        ConfigError: if they do not fit observations of the shape.
+    """
+    layers: dict[str, nn.Module] = {}
+    size = tuple(shape)
+    for number, (channels, kernel, stride) in enumerate(convs, 1):
+        if min(size[1:]) < kernel:
+            raise ConfigError(
+                f"agent.network: convolutions {[list(conv) for conv in convs]} do not fit "
+                f"observations of shape {tuple(shape)}: choose agent.convs that do, another "
+                "network, or larger pictures"
+            )
+        layers[f"conv{number}"] = nn.Conv2d(size[0], channels, kernel, stride)
+        size = (channels, *((side - kernel) // stride + 1 for side in size[1:]))
+    return layers, math.prod(size)
+
+
 def q_network(
     agent: Any, obs_shape: Sequence[int], num_actions: int, obs_scale: float = 1.0, seed: int = 0
 ) -> nn.Module:
@@ -172,16 +193,9 @@ class QNetwork(nn.Module):
         self.init = init
         self.activation, self.output = ACTIVATIONS[arch.activation], arch.output
         self.order: list[str] = []
-        shape = tuple(obs_shape)
-        for i, (channels, kernel, stride) in enumerate(arch.convs, 1):
-            self._add(f"conv{i}", nn.Conv2d(shape[0], channels, kernel, stride))
-            if min(shape[1:]) < kernel:
-                raise ConfigError(
-                    f"agent.network: a {kernel}x{kernel} convolution does not fit observations of "
-                    f"shape {tuple(obs_shape)}: choose another one, such as minatar or mlp"
-                )
-            shape = (channels, *((s - kernel) // stride + 1 for s in shape[1:]))
-        width = math.prod(shape)
+        convs, width = conv_layers(obs_shape, arch.convs)
+        for name, layer in convs.items():
+            self._add(name, layer)
         for i, hidden in enumerate(arch.hidden, 1):
             self._add(f"fc{i}", nn.Linear(width, hidden))
             width = hidden

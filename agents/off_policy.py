@@ -52,15 +52,6 @@ class OffPolicyAgent(Agent):
         """Return how many updates are owed that `update` can make at once."""
         return min(self.experience.owed(), self._most)
 
-    def update(self, count: int = 1) -> None:
-        """Draw batches, and update all networks on each."""
-        learns: dict[str, Callable[[Any], Any]] = {}  # of parts that were learnt in this block
-        for drawn in self._drawn(count):
-            part, batch = self._part(), self._batch(drawn)
-            learn = learns.get(part.__name__) or self._learns(part)
-            self._update(learn, batch)
-            learns[part.__name__] = getattr(learn, "again", learn)
-
     def build(self, modules: Mapping[str, Sequence[nn.Module]]) -> None:
         """Make the networks of modules, and note what targets follow."""
         super().build(modules)
@@ -77,13 +68,6 @@ class OffPolicyAgent(Agent):
         if buffers:
             torch._foreach_copy_(of_target, buffers)
 
-    def _part(self) -> Callable[[Any], Any]:
-        return self.learn
-
-    def _batch(self, batch: Batch) -> Any:
-        """Return what an update on transitions reads."""
-        return batch
-
     def _steps_of_schedule(self) -> int:
         """Return the env_steps that count for random actions: of this task, or of the run."""
         restarts = self.sequence.switch.explore != "keep"
@@ -92,6 +76,23 @@ class OffPolicyAgent(Agent):
 
     def _acts_randomly(self) -> bool:
         return self._steps_of_schedule() < self.config.agent.initial_steps
+
+    def _environment_step(self) -> None:
+        self.clock = self.experience.step(self._choose(self.experience.obs()), self.clock)
+
+    def _choose(self, obs: np.ndarray) -> np.ndarray:
+        """Return the next actions, of which the first `initial_steps` are drawn uniformly."""
+        rng = self.streams.numpy("exploration")
+        return self._random(obs, rng) if self._acts_randomly() else self._explore(obs, rng)
+
+    def _random(self, obs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        if self.spec.action_dim is None:
+            return rng.integers(self.spec.num_actions or 0, size=len(obs))
+        return rng.uniform(-1, 1, (len(obs), self.spec.action_dim)).astype(np.float32)
+
+    @abstractmethod
+    def _explore(self, obs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return actions to train on, for stacked observations; draws come from `rng`."""
 
     def _horizon(self) -> tuple[int, float]:
         """Return n and γ of the next update."""
@@ -106,19 +107,17 @@ class OffPolicyAgent(Agent):
             self.experience.replay.look_ahead(*self._horizon())
         return self.experience.replay
 
-    def _drawn(self, count: int) -> list[Batch]:
-        """Draw the next transitions, and move their pictures if the config says so."""
-        batches, most = self.replay().sample_block(count), self.config.agent.random_shift
-        for batch in batches if most else ():
-            shape = (2, len(batch.obs), 2)
-            drawn = self.streams.numpy("random_shift").integers(0, 2 * most + 1, shape)
-            for pictures, offsets in zip((batch.obs, batch.obs_next), drawn, strict=True):
-                shift(pictures, on_device(offsets, self.device), most)
-        return batches
-
-    def _update(self, learn: Callable[[Any], Any], batch: Any) -> None:
-        super()._update(learn, batch)
-        self.experience.credit -= 1
+    def _drawn(self, count: int) -> Iterator[Batch]:
+        """Yield the next transitions, with their pictures moved if the config says so."""
+        most = self.config.agent.random_shift
+        for batch in self.replay().sample_block(count):
+            if most:
+                shape = (2, len(batch.obs), 2)
+                drawn = self.streams.numpy("random_shift").integers(0, 2 * most + 1, shape)
+                for pictures, offsets in zip((batch.obs, batch.obs_next), drawn, strict=True):
+                    shift(pictures, on_device(offsets, self.device), most)
+            yield batch
+            self.experience.credit -= 1
 
     def _mean(self, output: Tensor) -> Tensor:
         """Return values: of categorical ones the means."""
@@ -133,9 +132,16 @@ class OffPolicyAgent(Agent):
 
         return Values(q, self._horizon()[1], self.clip_rewards)
 
-    @abstractmethod
     def _q(self, obs: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Return Q(s, a), (batch,), for stacked observations and actions."""
+        """Return Q(s, a), (batch,), for stacked observations and actions.
+
+        Raises:
+            ConfigError: by default, as ``evaluate.overestimation`` alone reads it.
+        """
+        raise ConfigError(
+            f"evaluate.overestimation = true: a {self.config.kind} run has no _q, which would say "
+            "Q-values of observations and actions; leave it out"
+        )
 
     def metrics(self) -> dict[str, float]:
         """Return means since the last call, and with ``agent.anneal`` n and γ of the next update.
@@ -166,7 +172,9 @@ class OffPolicyAgent(Agent):
 
     def save_files(self, previous: Path | None) -> Callable[[Path], None]:
         """Return what writes the replay as it is now; it shares the files of `previous`."""
-        return self.experience.save_files(previous)
+        before = None if previous is None else previous / "replay"
+        saving = self.experience.replay.begin_save(before)
+        return lambda folder: saving(folder / "replay")
 
     @property
     def notes(self) -> tuple[str, ...]:

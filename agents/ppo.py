@@ -72,7 +72,6 @@ class PPO(Agent):
         parts = ("actor_critic", "actor_critic") if agent.shared_trunk else ("actor", "critic")
         self.actor, self.critic = (networks[part] for part in parts)
         self.build({name: (module,) for name, module in networks.items()})
-        self._check_single(*self.networks)
 
     # Acting, until a rollout is full.
 
@@ -133,14 +132,11 @@ class PPO(Agent):
 
     def _act(self, obs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return an action for each observation, drawn, and its log-probability."""
-        with self._acting_mode():
-            output = self._computed(self._output, obs)
+        output = self._computed(self._output, obs)
         rng, log_std = self.streams.numpy("exploration"), self.actor.log_std
         if log_std is None:
             return draw_categorical(output, rng)
-        actions, log_prob = draw_gaussian(output, log_std.detach().cpu().numpy(), rng)
-        self._check_finite(actions)
-        return actions, log_prob
+        return draw_gaussian(output, log_std.detach().cpu().numpy(), rng)
 
     @torch.no_grad()
     def _value(self, obs: np.ndarray) -> np.ndarray:
@@ -203,14 +199,6 @@ class PPO(Agent):
             values, batch.value, batch.returns, agent.clip_value
         )
 
-    def update(self, count: int = 1) -> None:
-        """Update all networks, on so many batches."""
-        learn = self._learns(self.learn)
-        for _ in range(count):
-            self._update(learn, self._batch())
-            self.left -= 1
-            learn = getattr(learn, "again", learn)
-
     def learn(self, batch: Transitions) -> Learnt:
         """Update actor and critic, whose gradients are clipped together."""
         activations: dict[str, Activations]
@@ -227,8 +215,13 @@ class PPO(Agent):
         minimise_together(list(self.updaters.values()), penalised, bound)
         return torch.stack([loss.detach(), loss_actor.detach(), *logged]), activations
 
-    def _batch(self) -> Transitions:
-        """Return the next batch, in the same tensors every time."""
+    def _drawn(self, count: int) -> Iterator[Transitions]:
+        """Yield the next batches, in the same tensors every time."""
+        for _ in range(count):
+            yield self._gathered()
+            self.left -= 1
+
+    def _gathered(self) -> Transitions:
         size, owed = self.config.agent.batch_size, self.config.updates_per_rollout
         done = -self.left % owed
         place = done % (owed // self.config.agent.epochs)
@@ -242,18 +235,9 @@ class PPO(Agent):
             torch.index_select(whole, 0, rows, out=mine)
         return self.batch
 
-    def _acting(self) -> tuple[nn.Module, ...]:
-        return tuple(network.module for network in self.networks.values())
-
-    @torch.no_grad()
     def _act_greedily(self, obs: np.ndarray) -> np.ndarray:
-        seen = self._seen(self._as_stored(obs))
-        with self._acting_mode():
-            output = self._computed(self._output, seen)
-        if self.spec.action_dim is None:
-            return output.argmax(1)
-        self._check_finite(output)
-        return output.clip(-1, 1)
+        output = self._computed(self._output, self._seen(self._as_stored(obs)))
+        return output.argmax(1) if self.spec.action_dim is None else output.clip(-1, 1)
 
     def _output(self, obs: Tensor) -> Tensor:
         return self.actor(obs)[:, : self.width]

@@ -115,7 +115,6 @@ class PPOConfig(AgentConfig):
         super().check()
         agent, whole, total = self.agent, self.transitions, self.total_time()
         check_network(agent, ("convs", "hidden", "activation", "init"))
-        self._check_rows()
         if whole % agent.batch_size:
             near = max(n for n in range(1, min(agent.batch_size, whole) + 1) if not whole % n)
             raise ConfigError(
@@ -128,24 +127,6 @@ class PPOConfig(AgentConfig):
                 f"environments has {whole} env_steps, allowed are at most those of the total, "
                 f"{total}, or nothing is ever learnt"
             )
-
-    def _check_rows(self) -> None:
-        """Refuse rows that name one network where there are two, or the other way round."""
-        shared = self.agent.shared_trunk
-        other = {"actor", "critic"} if shared else {"actor_critic"}
-        for key in ("hooks", "penalties", "layers"):
-            for number, row in enumerate(getattr(self, key)):
-                named = row.get("networks") if isinstance(row, dict) else None
-                if isinstance(named, list) and not other.isdisjoint(map(str, named)):
-                    remedy = (
-                        "true actor and critic are one network, actor_critic, with a layer head "
-                        "and a layer value (layers: [value]); for networks apart set it to false"
-                        if shared
-                        else "false there are two networks, actor and critic; for one set it true"
-                    )
-                    raise ConfigError(
-                        f"{key}[{number}].networks = {named}: with agent.shared_trunk: {remedy}"
-                    )
 
     def _check_sequence(self) -> None:
         super()._check_sequence()

@@ -20,7 +20,7 @@ from rlplast.core.batches import batch_slices
 from rlplast.core.device import on_device
 from rlplast.core.errors import ConfigError
 from rlplast.core.fast import mapped_memory
-from rlplast.envs.base import stacked_shape
+from rlplast.envs.base import EnvSpec
 
 __all__ = ["Batch", "EmptyReplay", "Replay"]
 
@@ -39,7 +39,7 @@ class Batch(NamedTuple):
     `discount` is 0 by termination it means nothing.
     """
 
-    obs: torch.Tensor  # [B, *stacked_shape], see `rlplast.envs.base.stacked_shape`
+    obs: torch.Tensor  # [B, *stacked_shape], see `rlplast.envs.base.EnvSpec`
     action: torch.Tensor  # [B], int64; continuous ones [B, action_dim], float32
     reward: torch.Tensor  # [B], float32: sum of gamma^i * reward_i over the k steps
     discount: torch.Tensor  # [B], float32: gamma^k, or 0 where the episode terminated
@@ -64,20 +64,15 @@ class Replay:
         capacity: rows in all, at least `num_envs * (n_step + frame_stack)`. A transition takes one
             row, a truncation one more for the final observation.
         num_envs: environments; each has a ring of `capacity // num_envs` rows.
-        obs_shape: shape of a single frame.
-        obs_dtype: numpy name of the frames' type, one that torch has too.
-        frame_stack: frames in an observation, in [1, 256].
+        spec: what observations and actions are; of at most 256 frames in a stack.
         n_step: longest number of steps between `obs` and `obs_next`, at least 1.
         gamma: discount per step, in [0, 1].
         batch_size: transitions in the batch of `sample`.
         rng: the stream `sample` draws from, a PCG64; its child draws again what cannot be sampled.
         device: where batches live.
         segment_rows: rows per file on disk, at most.
-        action_dim: entries of a continuous action; None for discrete actions.
         sampling: how often `sample` draws which transition; None for all alike. A transition's age
             is that of its row: a truncation, which takes one more, counts as a step.
-        repeat_first: whether a stack repeats the first frame before an episode's start, instead of
-            zeros.
         frames_on_device: whether `device`, a GPU, has the frames too; batches are the same.
 
     Raises:
@@ -88,38 +83,33 @@ class Replay:
         self,
         capacity: int,
         num_envs: int,
-        obs_shape: tuple[int, ...],
-        obs_dtype: str,
-        frame_stack: int,
+        spec: EnvSpec,
         n_step: int,
         gamma: float,
         batch_size: int,
         rng: np.random.Generator,
         device: torch.device | str = "cpu",
         segment_rows: int = 4096,
-        action_dim: int | None = None,
         sampling: SampleWeightDecay | None = None,
-        repeat_first: bool = False,
         frames_on_device: bool = False,
     ) -> None:
-        if frame_stack > 256:  # which `age` could not count
-            raise ConfigError(f"frame_stack = {frame_stack}: allowed is [1, 256]")
+        if spec.frame_stack > 256:  # which `age` could not count
+            raise ConfigError(f"frame_stack = {spec.frame_stack}: allowed is [1, 256]")
         self._num_envs, self._rows = num_envs, capacity // num_envs
-        self._obs_shape, self._obs_dtype = tuple(obs_shape), np.dtype(obs_dtype)
-        self._frame_stack, self._segment_rows, self._sampling = frame_stack, segment_rows, sampling
+        self._spec, self._segment_rows, self._sampling = spec, segment_rows, sampling
         self._rng, self._again = rng, rng.spawn(1)[0]
-        self._repeat_first = repeat_first
-        shape = (num_envs * self._rows, *self._obs_shape)
-        self._frames = mapped_memory.zeros(shape, self._obs_dtype)
-        self._action_shape = () if action_dim is None else (action_dim,)
-        action = ("action", "<i4" if action_dim is None else "<f4", self._action_shape)
+        shape = (num_envs * self._rows, *spec.obs_shape)
+        self._frames = mapped_memory.zeros(shape, np.dtype(spec.obs_dtype))
+        self._action_shape = () if spec.action_dim is None else (spec.action_dim,)
+        action = ("action", "<f4" if self._action_shape else "<i4", self._action_shape)
         self._records = mapped_memory.zeros(shape[:1], np.dtype([action, *_RECORD]))
         self._blank = np.zeros((), self._records.dtype)
         self._saving: replay_files.Saving | None = None
         self._written = np.zeros(num_envs, np.int64)
         self._cleared = np.zeros(num_envs, np.int64)  # rows written before the last `clear`
         self.look_ahead(n_step, gamma)
-        self._back = np.arange(frame_stack - 1, -1, -1)  # frame j of a stack is so many rows back
+        # Frame j of a stack is so many rows back.
+        self._back = np.arange(spec.frame_stack - 1, -1, -1)
         self._device = torch.device(device)
         on_gpu = self._device.type == "cuda"
         self._host = self._new_batch(batch_size, pinned=on_gpu)
@@ -190,7 +180,7 @@ class Replay:
         self._records["reward"][now] = reward
         self._records["discount"][now] = ~terminated
         self._records["sampleable"][now] = True
-        age = np.minimum(self._records["age"][now].astype(np.int64) + 1, self._frame_stack - 1)
+        age = np.minimum(self._records["age"][now].astype(np.int64) + 1, self._spec.frame_stack - 1)
         cut = np.flatnonzero(truncated & ~terminated)
         self._write(cut, obs_final[cut], age[cut])
         self._write(envs, obs_next, np.where(terminated | truncated, 0, age))
@@ -314,10 +304,10 @@ class Replay:
         return {
             "num_envs": self._num_envs,
             "rows_per_env": self._rows,
-            "obs_shape": list(self._obs_shape),
-            "obs_dtype": self._obs_dtype.str,
-            "frame_stack": self._frame_stack,
-            "action_dim": self._action_shape[0] if self._action_shape else None,
+            "obs_shape": list(self._spec.obs_shape),
+            "obs_dtype": self._frames.dtype.str,
+            "frame_stack": self._spec.frame_stack,
+            "action_dim": self._spec.action_dim,
             "bit_generator": type(self._rng.bit_generator).__name__,
         }
 
@@ -427,7 +417,7 @@ class Replay:
             if device_frames is not None:
                 device_frames.stack(rows, blank, getattr(self._batches[0], name))
                 continue
-            stacks = getattr(batch, name).numpy().reshape(*rows.shape, *self._obs_shape)
+            stacks = getattr(batch, name).numpy().reshape(*rows.shape, *self._spec.obs_shape)
             # mode="clip" because numpy buffers `out` in the default mode; no index needs clipping.
             np.take(self._frames, rows, axis=0, out=stacks, mode="clip")
             if blank is not None:
@@ -464,16 +454,15 @@ class Replay:
         self, env: npt.NDArray[np.int64], row: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]:
         """Return where frames of stacks that end at `row` lie, `[B, frame_stack]`; which are 0."""
-        if self._frame_stack == 1:
+        if self._spec.frame_stack == 1:
             return self._at(env, row)[:, None], None
         age = self._records["age"][self._at(env, row)][:, None]
         rows = self._at(env[:, None], row[:, None] - np.minimum(self._back, age))
         blank = self._back > age
-        return rows, blank if blank.any() and not self._repeat_first else None
+        return rows, blank if blank.any() and not self._spec.repeat_first else None
 
     def _new_batch(self, count: int, pinned: bool = False) -> Batch:
-        shape = stacked_shape(self._frame_stack, self._obs_shape)
-        obs = shape, torch.from_numpy(np.empty(0, self._obs_dtype)).dtype
+        obs = self._spec.stacked_shape, torch.from_numpy(self._frames[:0]).dtype
         action = self._action_shape, torch.float32 if self._action_shape else torch.int64
         number = (), torch.float32
         parts = (obs, action, number, number, obs)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.core.errors import DamagedFile
 from rlplast.core.fast import mapped_memory
 from rlplast.training.files import fsync, link
 
@@ -150,15 +150,9 @@ class Saving:
                 self._changed.wait_for(lambda: not (row >= self._unread[env]).any())
 
     def __call__(self, folder: Path) -> None:
-        """Write the save into a new or empty folder, and wait until it is on the disk.
-
-        Raises:
-            ConfigError: if `folder` has files in it (they may be shared with other saves).
-        """
+        """Write the save into a new or empty folder, and wait until it is on the disk."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if any(folder.iterdir()):
-                raise ConfigError(f"replay folder {folder} is not empty: save into a new one")
             for part in self.new:
                 self._write(folder, part)
             if self.previous is not None:

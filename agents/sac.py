@@ -85,8 +85,6 @@ class SAC(OffPolicyAgent):
         self.build({"actor": (self.actor,), "critic": critic, "temperature": temperature})
         projected = ("actor", "critic") if agent.network == "simba_v2" else ()
         self._projected = {name: unit_weights(getattr(self, name)) for name in projected}
-        self._check_single("actor")
-        self._check_single("critic", action_dim=self.action_dim)
 
     def _enter_task(self) -> None:
         if self.sequence.switch.replay == "keep":  # open episodes end there as truncated
@@ -100,13 +98,9 @@ class SAC(OffPolicyAgent):
                 self.return_scale.restart()
 
     def _environment_step(self) -> None:
-        obs, rng = self.experience.obs(), self.streams.numpy("exploration")
+        obs = self.experience.obs()
         self._observe(obs)
-        shape = (len(obs), self.action_dim)
-        if self._acts_randomly():
-            actions = rng.uniform(-1, 1, shape).astype(np.float32)
-        else:
-            actions = self._act(obs, rng.standard_normal(shape, np.float32))
+        actions = self._choose(obs)
         step = self.experience.play(actions, self.clock)
         self._observe(self.experience.truncated(step))
         self.clock = self.experience.store(actions, step, self.clock)
@@ -118,15 +112,12 @@ class SAC(OffPolicyAgent):
         if self.normalises and len(obs):
             self.statistics.update(obs)
 
-    @torch.no_grad()
-    def _act(self, obs: np.ndarray, noise: np.ndarray | None) -> np.ndarray:
-        """Return one action per observation; without noise the tanh of the mean."""
-        with self._acting_mode():
-            actions = self._computed(self._action, obs, *([] if noise is None else [noise]))
-        self._check_finite(actions)
-        return actions
+    def _explore(self, obs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        noise = rng.standard_normal((len(obs), self.action_dim), np.float32)
+        return self._computed(self._action, obs, noise)
 
     def _action(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Return one action per observation; without noise the tanh of the mean."""
         mean, log_std = self._policy(obs)
         return (mean if noise is None else mean + log_std.exp() * noise).tanh()
 
@@ -257,11 +248,8 @@ class SAC(OffPolicyAgent):
         super()._finish(learnt, after)
         self.follow("critic", self.config.agent.tau)
 
-    def _acting(self) -> tuple[nn.Module, ...]:
-        return (self.actor,) if self.encoder is None else (self.actor, self.encoder)
-
     def _act_greedily(self, obs: np.ndarray) -> np.ndarray:
-        return self._act(self._as_stored(obs), None)
+        return self._computed(self._action, self._as_stored(obs))
 
     @torch.no_grad()
     def _q(self, obs: np.ndarray, actions: np.ndarray) -> np.ndarray:

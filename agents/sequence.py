@@ -76,17 +76,13 @@ class TaskSequence:
         """
         switch = switch_of(env.switch)
         if not env.sequence and env.shift is None:
-            for name, absent in (("tasks", None), ("steps_per_task", None), ("cycles", 1)):
-                if getattr(env, name) != absent:
+            usual = EnvConfig()
+            for name in ("tasks", "steps_per_task", "cycles", "switch"):
+                if getattr(env, name) != getattr(usual, name):
                     raise ConfigError(
                         f"env.{name} = {getattr(env, name)!r}: it goes with env.sequence or "
                         "env.shift; give one of them, or leave it out"
                     )
-            if env.switch:
-                raise ConfigError(
-                    f"env.switch = {env.switch!r}: one environment has no switch; give "
-                    "env.sequence or env.shift, or leave it out"
-                )
             return cls(None, (0,), (env.id,), ((env.id, env.options),), switch)
         each = _steps(env)
         if env.shift is None:

@@ -92,33 +92,24 @@ def is_plain(layer: nn.Module) -> bool:
     return type(layer) in _STACKED and not hooked
 
 
-class _SimbaBlock(nn.Module):
-    """x + fc2(f(fc1(norm(x)))), where f is ReLU or another nonlinearity."""
+class _ResidualBlock(nn.Module):
+    """x plus what layers in a row make of it, with a nonlinearity before ``fc2``."""
 
-    def __init__(self, norm: nn.Module, fc1: nn.Module, fc2: nn.Module, nonlinearity: Step) -> None:
+    fc1: nn.Module
+
+    def __init__(self, layers: dict[str, nn.Module], nonlinearity: Step) -> None:
         super().__init__()
-        self.norm, self.fc1, self.fc2, self.nonlinearity = norm, fc1, fc2, nonlinearity
+        self.names, self.nonlinearity = tuple(layers), nonlinearity
+        for name, layer in layers.items():
+            self.add_module(name, layer)
 
     def forward(self, x: Tensor, member: int | None = None) -> Tensor:
-        z = computed(self.fc1, computed(self.norm, x, member), member)
-        inner = activated(self.fc1, z, self.nonlinearity)
-        return x + computed(self.fc2, inner, member)
-
-
-class _BroBlock(nn.Module):
-    """x + norm2(fc2(f(norm1(fc1(x)))))."""
-
-    def __init__(
-        self, fc1: nn.Module, norm1: nn.Module, fc2: nn.Module, norm2: nn.Module, nonlinearity: Step
-    ) -> None:
-        super().__init__()
-        self.fc1, self.norm1, self.fc2, self.norm2 = fc1, norm1, fc2, norm2
-        self.nonlinearity = nonlinearity
-
-    def forward(self, x: Tensor, member: int | None = None) -> Tensor:
-        z = computed(self.norm1, computed(self.fc1, x, member), member)
-        inner = activated(self.fc1, z, self.nonlinearity)
-        return x + computed(self.norm2, computed(self.fc2, inner, member), member)
+        z = x
+        for name in self.names:
+            if name == "fc2":
+                z = activated(self.fc1, z, self.nonlinearity)
+            z = computed(getattr(self, name), z, member)
+        return x + z
 
 
 class TrunkNetwork(nn.Module):
@@ -175,8 +166,11 @@ class TrunkNetwork(nn.Module):
             return LerpBlock(width, inner, self.trunk.blocks, nonlinearity, members)
         fc1, fc2 = linear(members, width, inner), linear(members, inner, width)
         if kind == "simba":
-            return _SimbaBlock(self._norm(width), fc1, fc2, nonlinearity)
-        return _BroBlock(fc1, self._norm(width), fc2, self._norm(width), nonlinearity)
+            layers = {"norm": self._norm(width), "fc1": fc1, "fc2": fc2}
+        else:
+            norms = self._norm(width), self._norm(width)
+            layers = {"fc1": fc1, "norm1": norms[0], "fc2": fc2, "norm2": norms[1]}
+        return _ResidualBlock(layers, nonlinearity)
 
     def _trunk_order(self) -> list[str]:
         kind = self.trunk.kind

@@ -31,6 +31,7 @@ from rlplast.agents.replay import Replay
 from rlplast.core.clock import Clock, Time
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.schedule import Schedule
+from rlplast.envs.base import EnvSpec
 from rlplast.run import api
 from rlplast.training import checkpoint
 from rlplast.training.loop import Intervals, Loop
@@ -38,6 +39,7 @@ from rlplast.training.run_folder import RunFolder
 
 APART = 10_000  # env_steps from one checkpoint to the next
 MILLION = 1_000_000
+FRAMES = EnvSpec("frames", (84, 84), "uint8", 4, 18, 4, None)
 
 
 class Synthetic(DQN):
@@ -192,7 +194,7 @@ def memory_of_arms(checkpoint_folder: Path, rows: int, num_envs: int, arms: int)
 def arm(folder: Path, rows: int, num_envs: int, all_there: Any, asked: Any) -> None:
     """Go on from a checkpoint and wait to be measured."""
     torch.set_num_threads(1)
-    replay = Replay(rows, num_envs, (84, 84), "uint8", 4, 1, 0.99, 32, np.random.default_rng(0))
+    replay = Replay(rows, num_envs, FRAMES, 1, 0.99, 32, np.random.default_rng(0))
     replay.load(folder / "replay", checkpoint.load(folder)[1]["trainable"]["experience"]["replay"])
     no, reward = np.zeros(num_envs, bool), np.ones(num_envs)
     frame = np.zeros((num_envs, 84, 84), np.uint8)

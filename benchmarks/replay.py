@@ -6,8 +6,10 @@ import numpy as np
 
 from benchmarks.tools import Row, alternate, medians, row
 from rlplast.agents.replay import Replay
+from rlplast.envs.base import EnvSpec
 
 SIZE = 20_000  # transitions
+FRAMES = EnvSpec("frames", (84, 84), "uint8", 4, 18, 4, None)
 
 
 def replay(threads: int, rounds: int) -> Iterator[Row]:
@@ -16,7 +18,7 @@ def replay(threads: int, rounds: int) -> Iterator[Row]:
     from stable_baselines3.common.buffers import ReplayBuffer
 
     size, n, rng = SIZE, 4, np.random.default_rng(0)
-    ours = Replay(size, n, (84, 84), "uint8", 4, 1, 0.99, 32, rng)
+    ours = Replay(size, n, FRAMES, 1, 0.99, 32, rng)
     box = Box(0, 255, (4, 84, 84), np.uint8)
     theirs = ReplayBuffer(size, box, Discrete(9), n_envs=n, optimize_memory_usage=False)
     frames = rng.integers(0, 255, (64, n, 84, 84), dtype=np.uint8)

@@ -17,7 +17,7 @@ from rlplast.envs.base import (
 from rlplast.envs.frame_stack import FrameStack
 from rlplast.envs.joined import TaskVector, join_specs
 from rlplast.envs.levels import LEVELS, Level
-from rlplast.envs.registry import find_resume, is_ours, list_envs, make, make_vector, register, spec
+from rlplast.envs.registry import find_resume, list_envs, make, make_vector, register, spec
 from rlplast.envs.shifts import NO_SHIFT, SHIFTS, Shift, draw_shift
 from rlplast.envs.vector import VectorEnv, VectorStep
 from rlplast.envs.workers import WorkerDied
@@ -42,7 +42,6 @@ __all__ = [
     "WorkerDied",
     "draw_shift",
     "find_resume",
-    "is_ours",
     "join_specs",
     "list_envs",
     "make",

@@ -30,7 +30,7 @@ from rlplast.envs.options import Family, Option, count, resolve_options
 from rlplast.envs.vector import VectorEnv
 from rlplast.envs.workers import TIMEOUT, check_portable
 
-__all__ = ["find_resume", "is_ours", "list_envs", "make", "make_vector", "register", "spec"]
+__all__ = ["find_resume", "list_envs", "make", "make_vector", "register", "spec"]
 
 _FAMILY_OF: dict[str, Family] = {
     env_id: family
@@ -99,11 +99,6 @@ def _make_of_others(
     make: Callable[..., Simulator], env_id: str, rng: np.random.Generator, options: dict[str, Any]
 ) -> Simulator:
     return make(rng, **{k: v for k, v in options.items() if k != "max_episode_steps"})
-
-
-def is_ours(env_id: str) -> bool:
-    """Say whether an environment comes with rlplast, and not from a user or a plug-in."""
-    return env_id in _FAMILY_OF and env_id not in _FROM
 
 
 def _resolve(env_id: str, given: dict[str, Any]) -> tuple[Family, dict[str, Any]]:

@@ -130,7 +130,7 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gymnasium.envs.registration.registry", gymnasium.registry)
     hiding.register()
     normal = gymnasium.wrappers.NormalizeObservation.wrapper_spec(epsilon=1e-8)
-    for kind in (Fickle, FickleSaved, Sides, OtherSides, Alone, Kettle):
+    for kind in (Fickle, FickleSaved, Sides, OtherSides, Kettle):
         gymnasium.register(f"{kind.__name__}-v0", kind)
     for kind in (Sides, OtherSides):
         gymnasium.register(f"Normal{kind.__name__}-v0", kind, additional_wrappers=(normal,))
@@ -170,42 +170,6 @@ def test_tasks_of_a_sequence_keep_what_their_wrappers_learnt(tmp_path: Path) -> 
             assert kept["count"] > 60 / 2 * 1.5
             assert abs(kept["mean"][0] - offset) < 200
     assert not any(learned.get(2, []))
-
-
-class Alone(Sides):
-    """Takes what only one can have, as a port is; at `when`."""
-
-    when: ClassVar[str] = "made"
-    there: ClassVar[list[Any]] = []
-
-    def __init__(self) -> None:
-        self._take("made")
-
-    def _take(self, now: str) -> None:
-        if now == self.when and self not in self.there:
-            if self.there:
-                raise OSError("port 8000 is in use")
-            self.there.append(self)
-
-    def reset(self, **options: Any) -> Any:
-        self._take("reset")
-        return super().reset(**options)
-
-    def close(self) -> None:
-        self.there[:] = [one for one in self.there if one is not self]
-
-
-@pytest.mark.parametrize("when", ["made", "reset"])
-def test_evaluations_that_cannot_have_a_copy_are_refused_as_the_run_begins(
-    when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Alone, "when", when)
-    keys = config("gym/Alone-v0", num_envs=1)
-    with pytest.raises(ConfigError, match=r"evaluate\.every.*port 8000"):
-        api.train(keys, tmp_path / "run")
-    assert Alone.there == []  # what had begun is closed
-    run = api.train(keys | {"evaluate": {"every": None}}, tmp_path / "run")
-    assert run.info["status"] == "done"
 
 
 class Kettle(gymnasium.Env):

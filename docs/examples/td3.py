@@ -76,26 +76,13 @@ class TD3(OffPolicyAgent):
         (self.actor, self.actor_target), (self.critic, self.target) = actors, critics
         self.build({"actor": actors, "critic": critics})
 
-    def _environment_step(self):
-        rng, shape = (
-            self.streams.numpy("exploration"),
-            (self.config.env.num_envs, self.spec.action_dim),
-        )
-        if self._acts_randomly():
-            actions = rng.uniform(-1, 1, shape)
-        else:
-            noise = self.config.agent.noise * rng.standard_normal(shape)
-            actions = (self._act_greedily(self.experience.obs()) + noise).clip(-1, 1)
-        self.clock = self.experience.step(actions.astype(np.float32), self.clock)
+    def _explore(self, obs, rng):
+        actions = self._act_greedily(obs)
+        noise = self.config.agent.noise * rng.standard_normal(actions.shape)
+        return (actions + noise).clip(-1, 1).astype(np.float32)
 
-    @torch.no_grad()
     def _act_greedily(self, obs):
-        actions = self._computed(self.actor.forward, obs)
-        self._check_finite(actions)
-        return actions
-
-    def _acting(self):
-        return (self.actor,)
+        return self._computed(self.actor.forward, obs)
 
     def critic_loss(self, batch):
         """Return the critics' loss, the mean value, and activations if they are recorded."""
@@ -140,8 +127,3 @@ class TD3(OffPolicyAgent):
 
     def _outputs_on(self, network, batch, module):
         return module(batch.obs) if network == "actor" else module(batch.obs, batch.action).mT
-
-    @torch.no_grad()
-    def _q(self, obs, actions):
-        obs, actions = (torch.from_numpy(a).to(self.device) for a in (obs, actions))
-        return self.critic(obs, actions).mean(0).cpu().numpy()

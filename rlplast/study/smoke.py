@@ -39,7 +39,7 @@ _KEYS = {
     1e38: "hooks.*.when.below",
     "cpu": "device",
     "off": "accelerate agent.accelerate",
-    None: "evaluate.steps checkpoint.keep_every percentages_of",
+    None: "evaluate.steps percentages_of",
 }
 _CAPS = {key: most for most, keys in _KEYS.items() for key in keys.split()}
 _OF_ROWS = {"awake_fraction": "lifecycle", "unit_age": "cbp"}  # metrics of what few arms have

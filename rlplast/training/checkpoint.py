@@ -6,7 +6,6 @@ unpickled. Files that never change again (initial weights, rows of a replay) are
 next checkpoints are hard-linked to them.
 """
 
-import dataclasses
 import json
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -56,10 +55,8 @@ __all__ = [
 TENSORS, INITIALS, STATE = "tensors.safetensors", "initial.safetensors", "state.json"
 
 
-def _copy(tensor: Tensor, memory: Tensor | None = None) -> Tensor:
-    """Return a contiguous copy on the CPU; in `memory` if it fits, which needs no new pages."""
-    if memory is not None and memory.shape == tensor.shape and memory.dtype == tensor.dtype:
-        return memory.copy_(tensor.detach())
+def _copy(tensor: Tensor) -> Tensor:
+    """Return a contiguous copy on the CPU."""
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
@@ -98,11 +95,10 @@ class Snapshot:
 
     folder: Path
     position: tuple[int, ...]
-    stays: bool
     tensors: Mapping[str, Tensor]
     initial: Mapping[str, Tensor]
     state: Any
-    write_files: Callable[[Path], None]
+    write_files: Callable[[Path], object]
     shared: tuple[Path, ...]
     previous: Path | None
     run: str | None
@@ -118,10 +114,8 @@ def snapshot(
     position: tuple[int, ...],
     tensors: Mapping[str, Tensor],
     state: Mapping[str, Any],
-    save_files: Callable[[Path | None], Callable[[Path], None]] | None = None,
+    write_files: Callable[[Path], object] = lambda folder: None,
     previous: Path | None = None,
-    stays: bool = False,
-    written: Snapshot | None = None,
     run: str | None = None,
 ) -> Snapshot:
     """Copy all that training will change, so that `write` may run meanwhile.
@@ -132,42 +126,25 @@ def snapshot(
         tensors: by name, on any device. Those whose names end with `INITIAL` never change: they go
             to a file of their own, shared with `previous`.
         state: nested mappings and lists of tensors, arrays and JSON values.
-        save_files: called with `previous`; returns what writes further files.
+        write_files: writes further files into a folder.
         previous: an undamaged checkpoint of this run that files may be hard links to.
-        stays: whether `prune` never deletes it.
-        written: an earlier snapshot that is no longer needed; the copies take its memory.
         run: id of the run, which the checkpoint carries.
-
-    Raises:
-        RlplastError: if the disk is full or not writable; what was there stays.
     """
     shared = () if previous is None else _whole(previous, INITIALS)
     flat: dict[str, Tensor] = {}
     rest = _split(state, "state", flat)
     flat |= tensors
-    memory = {} if written is None else written.tensors
-    copies = {
-        n: _copy(t, memory.get(n)) for n, t in flat.items() if not (shared and n.endswith(INITIAL))
-    }
+    copies = {n: _copy(t) for n, t in flat.items() if not (shared and n.endswith(INITIAL))}
     initial = {n: copies.pop(n) for n in tuple(copies) if n.endswith(INITIAL)}
-    taken = Snapshot(
-        folder, position, stays, copies, initial, rest, lambda folder: None, shared, previous, run
-    )
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(taken.temporary, ignore_errors=True)
-        taken.temporary.mkdir()
-    except OSError as error:
-        raise _unwritten(taken, error) from error
-    if save_files is None:
-        return taken
-    return dataclasses.replace(taken, write_files=save_files(previous))
+    return Snapshot(folder, position, copies, initial, rest, write_files, shared, previous, run)
 
 
 def write(taken: Snapshot) -> None:
     """Write a snapshot; it appears under its name whole or, with RlplastError, not at all."""
     folder, temporary, previous = taken.folder, taken.temporary, taken.previous
     try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
         taken.write_files(temporary)
         safetensors.torch.save_file(dict(taken.tensors), temporary / TENSORS)
         if taken.initial:
@@ -178,7 +155,6 @@ def write(taken: Snapshot) -> None:
         seal = {
             "format": FORMAT,
             "position": list(taken.position),
-            "stays": taken.stays,
             "run": taken.run,
             "files": manifest(temporary, previous),
         }
@@ -270,16 +246,11 @@ def fitting(path: Path) -> Iterator[None]:
 
 def complete(root: Path) -> list[Path]:
     """Return the sealed checkpoints in `root`, newest first."""
-    return [path for path, _ in _sealed(root)]
-
-
-def _sealed(root: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """Return the sealed checkpoints in `root` with their manifests, newest first."""
-    found = []
+    found = {}
     for path in _folders(root):
         with suppress(DamagedFile):
-            found.append((path, check_seal(path)))
-    return sorted(found, key=lambda f: f[1]["position"], reverse=True)
+            found[path] = check_seal(path)["position"]
+    return sorted(found, key=lambda path: found[path], reverse=True)
 
 
 def _folders(root: Path, form: str = "{}-*") -> list[Path]:
@@ -323,14 +294,13 @@ def unseal_newer(root: Path, path: Path) -> None:
 
 
 def prune(root: Path, keep: int, best: str | None = None) -> None:
-    """Delete all but the newest `keep` due checkpoints, those that stay, and the one called `best`.
+    """Delete all but the newest `keep` due checkpoints, and the one called `best`.
 
     A ``branch`` checkpoint, where a run stopped early, stays while it is the newest.
     """
-    sealed = _sealed(root)
-    due = [(path, seal) for path, seal in sealed if path.name.startswith("step-")]
-    kept = {path for number, (path, seal) in enumerate(due) if number < keep or seal["stays"]}
-    kept |= {path for path, _ in sealed[:1] if path.name.startswith("branch-")}
+    sealed = complete(root)
+    kept = [path for path in sealed if path.name.startswith("step-")][:keep]
+    kept += [path for path in sealed[:1] if path.name.startswith("branch-")]
     for path in _folders(root) + _folders(root, ".{}-*.tmp"):
         if path not in kept and path.name != best:
             _delete(path)

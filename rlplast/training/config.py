@@ -165,7 +165,6 @@ class CheckpointConfig(Section):
     Attributes:
         every: how often.
         keep: how many of the newest checkpoints stay.
-        keep_every: a period. Checkpoints at its multiples stay for ever; null for none.
         best: score of an evaluation, such as loss or return_mean. The checkpoint with the best
             score stays too. The lowest is best if the name ends with loss, else the highest; null
             for none.
@@ -173,7 +172,6 @@ class CheckpointConfig(Section):
 
     every: str = "10%"
     keep: Annotated[int, Field(ge=1, le=1_000_000)] = 2
-    keep_every: str | None = None
     best: str | None = None
 
 
@@ -316,17 +314,13 @@ class RunConfig(Section):
         """Return the schedules of logging, evaluation, metrics and checkpoints."""
         total = self.reference_time()
 
-        def every(key: str, period: str | None, name: str = "every") -> Schedule | None:
+        def every(key: str, period: str | None) -> Schedule | None:
             if period is None:
                 return None
-            try:
-                schedule = Schedule.parse({"every": period}, total, key, self.horizon())
-            except ConfigError as error:
-                raise ConfigError(str(error).replace(f"{key}.every", f"{key}.{name}")) from error
+            schedule = Schedule.parse({"every": period}, total, key, self.horizon())
             for unit in schedule.units() - set(self.units):
                 raise ConfigError(
-                    f"{key}.{name} = {period!r}: this run counts {', '.join(self.units)}, "
-                    f"not {unit}"
+                    f"{key}.every = {period!r}: this run counts {', '.join(self.units)}, not {unit}"
                 )
             return schedule
 
@@ -346,7 +340,6 @@ class RunConfig(Section):
             checkpoint=save,
             episodes=self.evaluate.episodes,
             keep=self.checkpoint.keep,
-            keep_every=every("checkpoint", self.checkpoint.keep_every, "keep_every"),
             best=self.checkpoint.best,
         )
 

@@ -12,8 +12,7 @@ __all__ = ["Intervals", "is_due"]
 class Intervals:
     """How often a run logs, evaluates, measures and saves; None: never.
 
-    Checkpoints at multiples of ``keep_every`` stay for ever, whether or not ``checkpoint`` makes
-    one there, and so does that of the best evaluation by the score ``best``.
+    The newest `keep` checkpoints stay, and that of the best evaluation by the score `best`.
     """
 
     log: Schedule
@@ -22,13 +21,12 @@ class Intervals:
     checkpoint: Schedule
     episodes: int = 10
     keep: int = 2
-    keep_every: Schedule | None = None
     best: str | None = None
 
     @property
     def schedules(self) -> list[Schedule]:
         """All of them that there are."""
-        found = (self.metrics, self.evaluate, self.log, self.checkpoint, self.keep_every)
+        found = (self.metrics, self.evaluate, self.log, self.checkpoint)
         return [schedule for schedule in found if schedule is not None]
 
 

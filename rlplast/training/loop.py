@@ -92,8 +92,7 @@ class Loop:
     doing: str = "training"
     stage: Stage = Stage.START
     previous: Clock = field(default_factory=Clock)
-    _saved: tuple[tuple[int, ...], Clock, Path] | None = None  # the newest: position, done until
-    _taken: checkpoint.Snapshot | None = None  # the newest snapshot
+    _saved: tuple[tuple[int, ...], Path] | None = None  # the newest checkpoint, and its position
     _background: Background = field(default_factory=Background)  # writes it
     _best: Best | None = None
     _unread: dict[str, float] = field(default_factory=dict)  # measured, not yet shown to hooks
@@ -215,9 +214,8 @@ class Loop:
         if clock[self.total.unit] >= self.total.value:
             self.stage = Stage.DONE  # run() looks at the end, once no update is owed any more
             return
-        schedules = (every.metrics, every.evaluate, every.log, every.checkpoint, every.keep_every)
-        metrics, evaluate, log, save, keep = (is_due(s, previous, clock) for s in schedules)
-        due = save or keep
+        schedules = (every.metrics, every.evaluate, every.log, every.checkpoint)
+        metrics, evaluate, log, due = (is_due(s, previous, clock) for s in schedules)
         if self.trainable.phase_over():  # as the end of a run: after the last update owed
             log = not self.trainable.owes()
             metrics = log and every.metrics is not None
@@ -320,7 +318,7 @@ class Loop:
             if best and self._best is not None:
                 self._best = dataclasses.replace(self._best, checkpoint=path.name)
             taken = self._snapshot(path, position, clock)
-            self._saved = position, self._done_until(clock), path
+            self._saved = position, path
         if distributed.rank() > 0:
             return
         new_best = self._best if best else None
@@ -397,31 +395,15 @@ class Loop:
         }
         if distributed.rank() > 0:
             return None
+        previous = None if self._saved is None else self._saved[1]
+        run = self.runs[0] if self.runs else None
+        write = trainable.save_files(previous)
 
-        def save_files(previous: Path | None) -> Callable[[Path], None]:
-            write = trainable.save_files(previous)
+        def write_files(folder: Path) -> None:
+            write(folder)
+            self.folder.sync()
 
-            def write_all(folder: Path) -> None:
-                write(folder)
-                self.folder.sync()
-
-            return write_all
-
-        _, done_until, previous = self._saved or (None, clock, None)
-        # What fell between the one before and this one: a signal may have come first.
-        stays = position[-1] > 0 and is_due(self.intervals.keep_every, done_until, clock)
-        self._taken = checkpoint.snapshot(
-            path,
-            position,
-            tensors,
-            state,
-            save_files,
-            previous,
-            stays,
-            self._taken,
-            self.runs[0] if self.runs else None,
-        )
-        return self._taken
+        return checkpoint.snapshot(path, position, tensors, state, write_files, previous, run)
 
     def load(self, path: Path) -> None:
         """Continue from a checkpoint: networks, streams, environments, files cut to length.
@@ -449,8 +431,7 @@ class Loop:
             write_best(self.folder.checkpoints, self._best)
         distributed.barrier()  # nobody deletes what another one still reads
         self.stage, self.previous = Stage(state["stage"]), Clock.saved(state["done_until"])
-        clock = self.trainable.clock
-        self._saved = self._position(clock), self._done_until(clock), path
+        self._saved = self._position(self.trainable.clock), path
         self._unread = dict(state["unread"])
         self._seconds = float(state["time/seconds"])
         self._cpu_seconds = float(state["time/cpu_seconds"])

@@ -51,7 +51,6 @@ def check_seal(folder: Path) -> dict[str, Any]:
         manifest = json.loads(read(folder / SENTINEL))
         files = {name: [int(size), int(crc)] for name, (size, crc) in manifest["files"].items()}
         position = [int(p) for p in manifest["position"]]
-        stays = bool(manifest.get("stays"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedFile(
             f"{folder} was not finished: it has no readable file {SENTINEL}"
@@ -60,7 +59,7 @@ def check_seal(folder: Path) -> dict[str, Any]:
         raise DamagedFile(
             f"{folder} has checkpoint format {manifest.get('format')}: this version reads {FORMAT}"
         )
-    return {"position": position, "files": files, "stays": stays, "run": manifest.get("run")}
+    return {"position": position, "files": files, "run": manifest.get("run")}
 
 
 def check(folder: Path) -> None:

@@ -35,15 +35,6 @@ AfterUpdate = Callable[[Clock, Mapping[str, Activations]], None]
 Learnt = tuple[Tensor, Mapping[str, Activations]]  # added to `sums`; activations by network
 
 
-def _no_hooks(clock: Clock, activations: Mapping[str, Activations]) -> None:
-    """Do nothing after an update."""
-
-
-def _no_key(clock: Clock) -> Hashable:
-    """Return a constant key: nothing inside an update reads the clock."""
-    return None
-
-
 class Trainable(Reader):
     """Something that trains, one step at a time, and the source of what its hooks read.
 
@@ -77,8 +68,8 @@ class Trainable(Reader):
     penalties: Penalties
     clock: Clock
     units: tuple[str, ...]
-    after_update: AfterUpdate = staticmethod(_no_hooks)
-    inside_key: Callable[[Clock], Hashable] = staticmethod(_no_key)
+    after_update: AfterUpdate = staticmethod(lambda clock, activations: None)
+    inside_key: Callable[[Clock], Hashable] = staticmethod(lambda clock: None)
     recorders: Mapping[str, Recorder] = {}
     gradients_read: bool = False
 

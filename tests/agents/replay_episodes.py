@@ -6,21 +6,24 @@ from typing import Any
 import numpy as np
 
 from rlplast.agents.replay import Batch, Replay
+from rlplast.envs.base import EnvSpec
 
 FRAME = (3,)  # environment, episode, step of the episode; counted from 1, so blank is none
 
 
 def make(rows: int = 20, num_envs: int = 1, seed: int = 0, **options: Any) -> Replay:
+    seen = {"obs_shape": FRAME, "obs_dtype": "int32", "frame_stack": 1, "action_dim": None}
+    seen |= {key: options.pop(key) for key in (*seen, "repeat_first") if key in options}
+    actions = 3 if seen["action_dim"] is None else None
     arguments = {
-        "obs_shape": FRAME,
-        "obs_dtype": "int32",
-        "frame_stack": 1,
+        "spec": EnvSpec("", num_actions=actions, frames_per_step=1, max_episode_steps=9, **seen),
         "n_step": 1,
         "gamma": 0.9,
         "batch_size": 16,
         "rng": np.random.default_rng(seed),
     }
-    return Replay(rows * num_envs, num_envs, **(arguments | options))
+    capacity = options.pop("capacity", rows * num_envs)
+    return Replay(capacity, num_envs, **(arguments | options))
 
 
 class Episodes:

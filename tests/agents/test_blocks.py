@@ -11,7 +11,6 @@ from rlplast.agents.compiled import CompiledUpdate
 from rlplast.agents.off_policy import OffPolicyAgent
 from rlplast.agents.ppo import PPO
 from rlplast.run import api
-from tests.agents.test_pictures import SMALL, STACKED
 from tests.agents.toy_env import trace_alone
 from tests.marks import slow
 from tests.ppo_runs import small_ppo
@@ -30,20 +29,12 @@ SCHEDULES = {
     ],
 }
 MINIBATCHES: dict[str, Any] = {"batch_size": 5, "epochs": 4}  # 16 updates a rollout
-SAC_PICTURES: dict[str, Any] = small_sac(total="38 env_steps", replay_ratio=3) | {
-    "env": STACKED,
-    "optimizer": {"name": "adam", "lr": 1e-3, "weight_decay": 0.0},
-    "agent": SMALL | {"actor_every": 2, "buffer_size": 120},
-}
 COMPILED: dict[str, Any] = {"accelerate": "compile"}
 
 
-def layered(method: str, **params: Any) -> dict[str, Any]:
-    """With a layer that changes with the updates, in code that collects its inputs per block."""
-    layers = [{"method": method, "networks": ["critic"], "params": params}]
-    return small_sac(total="36 env_steps", replay_ratio=9, agent=COMPILED, layers=layers)
-
-
+# A layer that changes with the updates, in code that collects its inputs per block.
+LIFE = {"method": "lifecycle", "networks": ["critic"]}
+LIFE |= {"params": {"life": [3, 6], "recovery": [1, 3]}}
 REDQ = {"critics": 3, "critic_subset": 2, "actor_every": 3, "initial_updates": 9, "n_step": 2}
 RUNS: dict[str, Any] = {
     # 7 updates after each step of both environments, to a number of updates
@@ -52,17 +43,12 @@ RUNS: dict[str, Any] = {
     | {"agent": TINY["agent"] | {"network": "mlp_small"}},
     "redq": small_sac(total="36 env_steps", replay_ratio=7, agent=REDQ),
     "ppo": small_ppo(total="60 env_steps", agent=MINIBATCHES),
-    "ppo, whole updates to a number of them": small_ppo(
-        total="43 updates", agent=MINIBATCHES | COMPILED
-    ),
-    "sac, stacked pictures": SAC_PICTURES,
 }
 SLOW: dict[str, Any] = {
     "whole updates": small_sac(
         total="36 env_steps", replay_ratio=8, agent=COMPILED | {"network": "mlp"}
     ),
-    "lifecycle": layered("lifecycle", life=[3, 6], recovery=[1, 3]),
-    "rigl": layered("rigl"),
+    "lifecycle": small_sac(total="36 env_steps", replay_ratio=9, agent=COMPILED, layers=[LIFE]),
 }
 RUNS |= SLOW
 
@@ -92,7 +78,7 @@ def test_blocks_equal_single_updates(name: str, tmp_path: Path, monkeypatch: pyt
         api.train(config, tmp_path / "single")
     assert set(sizes[blocks:]) == {1} and sum(sizes[:blocks]) == sum(sizes[blocks:])
     assert final(tmp_path / "single") == expected
-    if name in ("dqn", "ppo", "sac, stacked pictures"):
+    if name in ("dqn", "ppo"):
         interrupt(config, tmp_path / "interrupted", (13, 22, 27))
         assert final(tmp_path / "interrupted") == expected
 

@@ -9,7 +9,7 @@ from rlplast.agents.categorical import Categorical, ValuesConfig
 from rlplast.core.errors import ConfigError
 from rlplast.run.config_file import read_config
 from tests.agents.toy_control import sac
-from tests.agents.toy_env import advanced, dqn, use_wheel
+from tests.agents.toy_env import advanced, dqn
 from tests.naive.categorical import (
     centres_twin,
     cross_entropy_twin,
@@ -60,29 +60,6 @@ def test_values_are_projected_onto_bins_as_by_the_twins(kind: str):
         torch.testing.assert_close(mean, values, atol=error, rtol=0)
 
 
-@EACH
-def test_targets_and_gradients_are_those_of_a_loop_over_samples_and_bins(kind: str):
-    config, n = config_of(kind), 64
-    rng = np.random.default_rng(1)
-    reward, cost = (torch.from_numpy(rng.normal(0, 3, n)).float() for _ in range(2))
-    discount = torch.from_numpy(rng.choice([0, 0.5, 0.99, 1.0], n)).float()
-    logits, made = normal(n, BINS) * 3, Categorical(config)
-    found, clipped = made.target(reward, discount, logits, cost)
-    rows = [
-        target_twin(config, *(float(x[i]) for x in (reward, discount)), logits[i], float(cost[i]))
-        for i in range(n)
-    ]
-    np.testing.assert_allclose(found.numpy(), np.array([p for p, _ in rows]), atol=5e-6)
-    assert float(clipped) == pytest.approx(np.mean([share for _, share in rows]), abs=1e-5)
-    assert 0.05 < float(clipped) < 0.95
-    torch.testing.assert_close(found.sum(1), torch.ones(n))
-    loss = made.cross_entropy(logits.requires_grad_(), found)
-    loss.sum().backward()
-    torch.testing.assert_close(logits.grad, logits.detach().softmax(1) - found, **TIGHT)
-    expected = [cross_entropy_twin(logits[i].tolist(), found[i].double()) for i in range(n)]
-    np.testing.assert_allclose(loss.detach().numpy(), expected, rtol=1e-5)
-
-
 VALUES = {"bins": 7, "low": -40.0, "high": 20.0}
 
 
@@ -131,7 +108,7 @@ def test_a_sacs_losses_are_those_of_a_loop(kind: str, options: dict[str, Any], s
     with torch.no_grad():  # so that the critics disagree
         weight = agent.target.get_parameter("head.weight")
         weight.copy_(normal(*weight.shape, seed=2))
-    batch, config = agent._batch(agent._drawn(1)[0]), agent.config.agent.values
+    batch, config = agent._batch(next(agent._drawn(1))), agent.config.agent.values
     data, centres = batch.transitions, centres_twin(kind, 7, -40.0, 20.0)
     with torch.no_grad():
         action, cost = policy(agent, data.obs_next, batch.noise[1])
@@ -187,23 +164,9 @@ def test_outputs_are_means_and_log_lines_have_both_scales(make: Callable[..., An
         assert found[name] != exact[name]
 
 
-def test_a_dqn_learns_what_two_actions_pay(monkeypatch: pytest.MonkeyPatch):
-    use_wheel(monkeypatch, terminates=False)
-    own: dict[str, Any] = {"tau": 0.2, "target_every": 2, "network": "mlp_small", "batch_size": 32}
-    agent = advanced(dqn(2, 4.0, gamma=0.5, lr=3e-3, **own, **values("c51", bins=31)), 1200)
-    obs = np.zeros((1, 3), np.float32)
-    found = [float(agent._q(obs, np.array([a]))[0]) for a in range(3)]
-    # Paid are 5, -30 and 0.5, and 5 ever after: 5 / (1 - 0.5) = 10.
-    assert found == pytest.approx([10, -25, 5.5], abs=2)
-    assert agent.act(obs).tolist() == [0]
-    assert agent.online.head.out_features == 3 * 31
-
-
 def test_what_does_not_go_together_is_refused():
     for kind, values, agent, key in (
         ("hl_gauss", {"low": 100.0}, {}, "values.low"),
-        ("hl_gauss", {"low": 1e8, "high": 1e8 + 1}, {}, "values.bins"),
-        ("hl_gauss", {"low": 0.0, "high": 1e-30}, {}, "wide"),
         ("c51", {"sigma": 1.0}, {}, "values.sigma"),
         ("c51", {}, {"output": "softmax"}, "agent.output"),
         ("c51", {}, {"huber_delta": 2}, "agent.huber_delta"),

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from rlplast.agents import agent as agents
 from rlplast.agents import compiled
-from rlplast.agents.categorical import ValuesConfig
 from rlplast.agents.compiled import LEAST_UPDATES
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.penalties import Penalties
@@ -48,38 +47,21 @@ def gradients(agent: Any, network: str, loss: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad(loss, list(agent.networks[network].module.parameters())))
 
 
-def test_loss_and_gradients_agree_eager_and_compiled(agent: Callable[..., Any]):
-    made = agent(4, **SIMBA)
-    compiled = torch.compile(made.critic_loss, backend="aot_eager", dynamic=False, fullgraph=True)
-    for updates in (4, 9):  # weights and statistics change, and hooks edit
-        advanced(made, updates)
-        with torch.no_grad():
-            made.target.get_parameter("head.weight").mul_(updates / 8)
-        batch, found = batch_of(made), []
-        for loss_of in (made.critic_loss, compiled):
-            loss, other, _ = loss_of(batch)
-            found.append((loss, other, gradients(made, "critic", loss)))
-        torch.testing.assert_close(found[1], found[0])
-
-
 @pytest.fixture
 def aot_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     trace_alone(monkeypatch)
 
 
 TIGHT, LOOSE = {"rtol": 2e-4, "atol": 2e-6}, {"rtol": 1e-3, "atol": 2e-5}  # moments amplify
-BINS = {"bins": 7, "low": -40.0, "high": 20.0}
 WHOLE: dict[str, tuple[Any, dict[str, Any], dict[str, float]]] = {
     "dqn, pictures": (dqn, BREAKOUT | {"name": "adamw", "weight_decay": 0.1}, TIGHT),
-    "dqn, bins": (dqn, CARTPOLE | {"values": ValuesConfig("hl_gauss", **BINS)}, LOOSE),
     "mlp": (sac, MLP | {"clip_norm": 0.5}, TIGHT),
     "sac, own": (sac, {"network": "tests.agents.own_sac_nets:mlp"}, TIGHT),
     "simba_v2": (simba_v2, {"lr": 1e-3}, LOOSE),  # and bins
-    "ppo": (ppo, {}, LOOSE),
     "ppo, shared": (ppo, {"shared_trunk": True}, LOOSE),
 }
 # Layers that change after updates; others are compiled alone in tests/methods/test_layers.py.
-for method in ("lifecycle", "normalize_project", "rigl"):
+for method in ("lifecycle", "rigl"):
     params = {"life": [3, 6], "recovery": [1, 3]} if method == "lifecycle" else {}
     row = {"method": method, "networks": ["critic"], "params": params}
     WHOLE[method] = sac, SIMBA | {"layers": [row]}, LOOSE
@@ -105,7 +87,7 @@ def test_whole_updates_do_what_eager_code_does(name: str, monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("aot_eager")
-@pytest.mark.parametrize("name", ["dqn, pictures", "sac, own", "simba_v2", "ppo, shared"])
+@pytest.mark.parametrize("name", ["sac, own", "ppo, shared"])
 def test_whole_updates_give_the_activations_of_eager_code_and_train_as_without(
     name: str, monkeypatch: pytest.MonkeyPatch
 ):

@@ -1,5 +1,4 @@
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +8,8 @@ from torch import Tensor
 from rlplast.agents.dqn import DQN
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.rng import torch_stream
-from tests.agents.toy_env import dqn, everything, exploration_state, hooked, same
-from tests.cases import CASES, method_of
-from tests.runs import TINY, check_resumes
+from tests.agents.toy_env import dqn, everything, hooked, same
+from tests.cases import CASES
 
 wheel = pytest.mark.usefixtures("wheel")
 TOTAL = 120
@@ -32,46 +30,12 @@ def run(agent: DQN, hooks: Hooks, until: int) -> list:
     return receipts
 
 
-WHOLE = ("full_reset", "persistent", "distill")  # of whom an edited target equals a copy
-
-
-@wheel  # what else firings leave alone: test_sac_hooks.py
-@pytest.mark.parametrize("method", CASES)
-def test_the_same_edit_is_made_of_the_target(method: str):
-    options: dict[str, Any] = {"lr": 0.01, "target_every": 13, "hooks": [row(method, at="50%")]}
-    agent = dqn(num_envs=2, total=f"{TOTAL} env_steps", **options)
-    run(agent, hooked(agent), TOTAL // 2)
-    before = everything(agent)
-    assert not same(before["q"], before["target"])
-    hooked(agent, row(method, at="50%", followers="same_edit")).fire(None, agent.clock)
-    after = everything(agent)
-    assert same(after["q"], after["target"]) == (method in WHOLE)
-    assert same(before["target"], after["target"]) == CASES[method].follows
-    assert same(before["rest"], after["rest"])
-
-
 @wheel
 def test_hook_due_at_an_env_step_fires_before_the_updates_it_owes():
     agent = dqn(num_envs=4, total=f"{TOTAL} env_steps", replay_ratio=2)
     (receipt,) = run(agent, hooked(agent, {"method": "fire", "at": "50%"}), TOTAL)
     assert receipt.clock.env_steps == 60
     assert receipt.clock.updates == 2 * (56 - 24)
-
-
-@wheel
-@pytest.mark.parametrize("method", ["redo", "plasticity_injection"])
-def test_training_goes_on_after_a_firing(method: str):
-    once = method_of(method).fires_once
-    rows = [row(method, **{"at" if once else "every": "20%"})]
-    agent, plain = (dqn(2, total=f"{TOTAL} env_steps", hooks=hooks) for hooks in (rows, []))
-    assert len(run(agent, hooked(agent, *rows), TOTAL)) == (1 if once else 4)
-    run(plain, hooked(plain), TOTAL)
-    # The streams do not depend on what the networks prefer, so arms stay paired.
-    assert same(exploration_state(agent), exploration_state(plain))
-    assert agent.clock.env_steps == plain.clock.env_steps == TOTAL
-    assert agent.clock.updates == plain.clock.updates == TOTAL - 24
-    assert not same(list(agent.online.parameters()), list(plain.online.parameters()))
-    assert all(torch.isfinite(p).all() for p in agent.online.parameters())
 
 
 # Hooks that name layers: the encoder moved half way back and a new head, at one moment.
@@ -137,29 +101,6 @@ def test_encoder_by_half_and_a_new_head_equal_a_twin_by_hand():
     run(found, hooks, 80), run(twin, hooked(twin), 80)
     assert found.clock.updates > 40
     assert same(everything(found), everything(twin))
-
-
-EVERY: list[dict[str, Any]] = [
-    PERTURB | {"every": "25%"},
-    RESET | {"every": "25%", "layers": ["fc1", "head"]},
-    {"method": "swr", "every": "1 updates", "layers": ["head"], "params": {"coef": 1e-2}},
-    {"method": "redo", "every": "13 updates", "layers": ["conv1"], "params": {"threshold": 1.0}},
-    {"method": "cbp", "every": "1 updates", "layers": ["fc1"], "params": {"maturity": 2}},
-    {"method": "persistent", "every": "30%", "layers": ["fc1"]},
-    {"method": "hare_tortoise", "every": "40%", "layers": ["head"]},
-    {
-        "method": "shrink_perturb",
-        "layers": ["fc1"],
-        "when": {"metric": "eval/return_mean", "above": -1e9},
-    },
-    {"method": "head_reset", "layers": ["head"], "when": {"metric": "train/epsilon", "above": 0}},
-]
-
-
-def test_resumed_run_with_layers_of_hooks_equals_an_uninterrupted_one(tmp_path: Path):
-    fired = check_resumes(TINY | {"hooks": EVERY}, tmp_path)["receipts"]
-    expected = {(row["method"], *row["layers"]) for row in EVERY}
-    assert {(row["method"], *row["layers"]) for row in fired} == expected
 
 
 @wheel

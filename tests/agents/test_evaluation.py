@@ -7,7 +7,6 @@ import torch
 
 from rlplast import envs
 from rlplast.agents.evaluation import Evaluation, evaluate_policy
-from rlplast.agents.overestimation import Values
 from rlplast.agents.sequence import EnvConfig
 from rlplast.agents.tasks import Tasks
 from rlplast.core.rng import numpy_stream
@@ -81,11 +80,7 @@ def test_scores_are_those_of_all_episodes_whose_returns_are_not_clipped() -> Non
     assert played.lengths.max() <= 300
 
 
-def shared(*args: Any, **keys: Any) -> Any:
-    return toy_env.ppo(*args, shared_trunk=True, **keys)
-
-
-@pytest.mark.parametrize("make", [toy_env.dqn, toy_control.sac, toy_env.ppo, shared])
+@pytest.mark.parametrize("make", [toy_env.dqn, toy_control.sac, toy_env.ppo])
 def test_looking_leaves_training_bit_identical(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if make is not toy_env.dqn:
         toy_control.use_slide(monkeypatch)
@@ -103,42 +98,17 @@ def test_looking_leaves_training_bit_identical(make: Any, monkeypatch: pytest.Mo
 # Overestimation.
 
 
-def always(value: float, gamma: float = GAMMA) -> dict[str, Any]:
-    return {"values": Values(lambda obs, _: np.full(len(obs), value), gamma, clip_rewards=False)}
-
-
-@pytest.mark.parametrize("limit", [1, 25])
-def test_where_a_limit_cuts_an_error_of_all_values_is_found_in_full(limit: int) -> None:
-    # 1 a step for ever is worth 1/(1 − γ), and no state says otherwise: nothing terminates.
-    for error in (0.0, 2.5, -1.0):
-        played = cart_pole(2, 3, limit, **always(1 / (1 - GAMMA) + error))
-        assert played.lengths.tolist() == [limit] * 3
-        assert played.scores()["overestimation"] == pytest.approx(error, abs=1e-6)
-    assert cart_pole(2, 2, limit, **always(1.0, gamma=1.0)).values == {}
-
-
-def naive_value(kind: str, agent: Any, obs: np.ndarray, action: Any) -> float:
+def naive_value(agent: Any, obs: np.ndarray, action: Any) -> float:
     """Q of one observation and action; of the best action for None."""
-    x = torch.from_numpy(obs[None])
     with torch.no_grad():
-        if kind == "dqn":
-            values = agent.online(x)[0]
-            return float(values.max() if action is None else values[int(action)])
-        x = (x - agent.statistics.mean) * agent.statistics.inv_std
-        best = agent.actor(x.float())[0].tanh()
-        a = best if action is None else torch.from_numpy(action[None])
-        return float(agent.critic(x.float(), a)[:, 0].mean())
+        values = agent.online(torch.from_numpy(obs[None]))[0]
+    return float(values.max() if action is None else values[int(action)])
 
 
-@pytest.mark.parametrize("kind", ["dqn", "sac"])
-def test_overestimation_is_that_of_the_twin(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if kind == "sac":
-        toy_control.use_slide(monkeypatch)
-        agent: Any = toy_control.trained(20, num_envs=2)
-    else:
-        spec = envs.EnvSpec("toy/wheel", (3,), "float32", 2, 3, 2, toy_env.ROUND)  # two frames
-        toy_env.use_toy(monkeypatch, spec, toy_env.Wheel)
-        agent = toy_env.advanced(toy_env.dqn(2, clip_rewards=True, epsilon_eval=0.4), 20)
+def test_overestimation_is_that_of_the_twin(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = envs.EnvSpec("toy/wheel", (3,), "float32", 2, 3, 2, toy_env.ROUND)  # two frames
+    toy_env.use_toy(monkeypatch, spec, toy_env.Wheel)
+    agent = toy_env.advanced(toy_env.dqn(2, clip_rewards=True, epsilon_eval=0.4), 20)
     plain = agent.play(0, 9).scores()
     agent.config.evaluate.overestimation = True
     seen: list[tuple[np.ndarray, np.ndarray, Any]] = []
@@ -166,17 +136,14 @@ def test_overestimation_is_that_of_the_twin(kind: str, monkeypatch: pytest.Monke
         first = 0
         for end in done[:quota]:
             last = seen[end][2]
-            final = last.obs_final[i]
-            if kind == "dqn":
-                final = np.stack([seen[end][0][i][1], final])
-            tail = naive_value(kind, agent, final, None) if last.truncated[i] else None
+            final = np.stack([seen[end][0][i][1], last.obs_final[i]])
+            tail = naive_value(agent, final, None) if last.truncated[i] else None
             for t in range(first, end + 1):
-                paid = [float(s.reward[i]) for _, _, s in seen[t : end + 1]]
-                paid = [float(np.sign(r)) for r in paid] if kind == "dqn" else paid
+                paid = [float(np.sign(s.reward[i])) for _, _, s in seen[t : end + 1]]
                 total = sum(gamma**k * r for k, r in enumerate(paid))
                 total += 0.0 if tail is None else gamma ** len(paid) * tail
                 obs, action, _ = seen[t]
-                errors.append(naive_value(kind, agent, obs[i], action[i]) - total)
+                errors.append(naive_value(agent, obs[i], action[i]) - total)
                 returns.append(total)
                 shares.append(1.0 if tail is None else 1 - gamma ** len(paid))
             first = end + 1

@@ -1,7 +1,6 @@
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,8 @@ from rlplast.core.errors import ConfigError
 from rlplast.run.build import build_trainable
 from rlplast.run.config_file import read_config
 from tests.agents.toy_env import same
-from tests.marks import optimizers
 from tests.ppo_runs import small_ppo
-from tests.runs import TINY, check_resumes
+from tests.runs import TINY
 from tests.sac_runs import small_sac
 
 ONE = TaskSequence.parse(EnvConfig())
@@ -163,13 +161,6 @@ def test_smallest_buffer_has_something_to_sample(n_step: int, num_envs: int, mak
 # Optimizers of agents.
 
 KINDS: dict[str, dict[str, Any]] = {"dqn": TINY, "sac": small_sac(), "ppo": small_ppo()}
-
-
-@pytest.mark.parametrize("name", optimizers(["sgd"]))
-def test_resumed_run_equals_an_uninterrupted_one(name: str, tmp_path: Path) -> None:
-    kind = "dqn" if name == "muon" else "sac"  # convs, or a temperature
-    keys = {"optimizer.name": name, "optimizer.schedule": "cosine", "optimizer.warmup": 0.2}
-    check_resumes(KINDS[kind], tmp_path, **keys)
 
 
 @pytest.mark.parametrize("kind", KINDS)

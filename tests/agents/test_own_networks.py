@@ -22,7 +22,6 @@ from tests.runs import TINY, check_resumes
 
 NETS = {"dqn": "own_nets", "sac": "own_sac_nets", "ppo": "own_ppo_nets"}
 RESET = {"method": "full_reset", "at": "50%", "params": {"init": "fresh"}}
-REDO = {"method": "redo", "every": "10 updates", "params": {"threshold": 0.5}}
 AGENT = {"batch_size": 8, "buffer_size": 300, "initial_steps": 20}
 POLE = {"env": {"id": "gym/CartPole-v1", "num_envs": 2}, "agent": AGENT | {"target_every": 20}}
 QUIET: dict[str, Any] = {"evaluate": {"every": None}, "metrics": SAC["metrics"]}
@@ -53,8 +52,6 @@ def ours(kind: str, **agent: Any) -> Any:
 
 RUNS = {
     "dqn, noisy": config("dqn", "Noisy", hooks=[RESET]),
-    "ppo, noisy": config("control", "noisy", hooks=[RESET]),
-    "sac, pictures": config("sac", "pictures", env=SPOT, hooks=[REDO, RESET]),
     "sac, batch norm": config("sac", "batch_norm", total="80 env_steps", hooks=[RESET]),
 }
 
@@ -68,9 +65,11 @@ def test_killed_and_resumed_equals(name: str, tmp_path: Path) -> None:
     assert networks <= {row["network"] for row in rows}
 
 
-@pytest.mark.parametrize("net", ["frozen_body", "pictures"])
-def test_trunks_may_share_what_is_not_trained_and_see_pictures(net: str) -> None:
-    agent = made("ppo", net, **({"env": SPOT} if net == "pictures" else {}))
+@pytest.mark.parametrize(
+    ("kind", "net"), [("ppo", "frozen_body"), ("ppo", "pictures"), ("sac", "pictures")]
+)
+def test_trunks_may_share_what_is_not_trained_and_see_pictures(kind: str, net: str) -> None:
+    agent = made(kind, net, **({"env": SPOT} if net == "pictures" else {}))
     assert math.isfinite(advanced(agent, 10).metrics()["train/loss"])
 
 

@@ -119,7 +119,9 @@ def test_shifts_change_the_batch_that_networks_see_and_draw_from_a_stream_of_the
         agent = built(agent={"random_shift": most})
         while not agent.owes():
             agent.step()
-        batches.append([tensor.clone() for tensor in agent._batch(agent._drawn(1)[0]).transitions])
+        batches.append(
+            [tensor.clone() for tensor in agent._batch(next(agent._drawn(1))).transitions]
+        )
         states.append(agent.streams.numpy("replay").bit_generator.state)
     (obs, *rest, obs_next), (moved, *same, moved_next) = batches
     assert states[0] == states[1]
@@ -134,7 +136,7 @@ def member(critic: Any, x: torch.Tensor, i: int) -> torch.Tensor:
 
 def test_losses_are_those_of_drq_written_by_hand() -> None:
     agent = built(3)
-    batch = agent._batch(agent._drawn(1)[0])
+    batch = agent._batch(next(agent._drawn(1)))
     data = batch.transitions
 
     def encoded(network: Any, x: torch.Tensor) -> torch.Tensor:
@@ -179,7 +181,7 @@ def test_the_critics_loss_alone_trains_the_encoder_whose_layers_know_evaluation(
     rows = [{"method": "lifecycle", "networks": ["critic"], "params": life}]
     agent = built(20, layers=rows)
     obs = agent.experience.obs()
-    with in_mode(*agent._acting(), train=False):
+    with in_mode(agent.actor, agent.encoder, train=False):
         found = agent._act_greedily(obs)
     agent.critic.eval(), agent.actor.eval()
     assert (found == agent._act_greedily(obs)).all()

@@ -153,7 +153,7 @@ def test_updates_equal_stable_baselines3s(
         orders = []
         while agent.owes():
             if agent.left % (STEPS * ENVS // BATCH) == 0:
-                agent._batch()
+                next(agent._drawn(1))
                 orders.append(by_environment(agent._order.numpy().copy()))
             agent.update()
         left = iter(orders)

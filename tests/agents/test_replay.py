@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from rlplast.agents.replay import Batch, Replay
 from rlplast.agents.sampling import SampleWeightDecay
 from rlplast.core.errors import ConfigError
-from rlplast.run import api
 from tests.agents.replay_episodes import FRAME, Episodes, assert_equal, copy, fill, make, save
 from tests.naive.replay import NaiveReplay
-from tests.runs import TINY, check_resumes, final
 
 
 def newest_frames(obs: torch.Tensor, frame_stack: int) -> np.ndarray:
@@ -58,8 +56,8 @@ def test_every_transition_agrees_with_the_naive_replay(data: st.DataObject, seed
     capacity = rows * num_envs + min(draw(st.integers(0, 2)), num_envs - 1)
     action_dim = draw(st.sampled_from([None, 1, 3]))
     ends = [draw(st.sampled_from([0.0, 0.05, 0.4])) for _ in range(2)]
-    kind: dict[str, Any] = {"obs_shape": FRAME, "obs_dtype": "int32", "action_dim": action_dim}
-    replay = Replay(capacity, num_envs, batch_size=4, rng=rng, **kind, **options)
+    own: dict[str, Any] = {"capacity": capacity, "batch_size": 4, "rng": rng}
+    replay = make(num_envs=num_envs, action_dim=action_dim, **own, **options)
     naive = NaiveReplay(rows, num_envs, **options)
     episodes = Episodes(num_envs, seed, *ends, action_dim)
     for memory in (replay, naive):
@@ -260,11 +258,3 @@ def test_probes_and_passes_stay_uniform_and_draws_go_on_after_loading(tmp_path: 
     restored.load(tmp_path / "replay", decayed.state_dict())
     for _ in range(3):
         assert_equal(decayed.sample(), restored.sample())
-
-
-def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path) -> None:
-    row = {"method": "sample_weight_decay", "params": {"decay": 40, "min": 0.2}}
-    config = TINY | {"hooks": [], "agent": TINY["agent"] | {"sampling": row}}
-    left = check_resumes(config, tmp_path)
-    api.train(TINY | {"hooks": []}, tmp_path / "uniform")
-    assert final(tmp_path / "uniform")["metrics"] != left["metrics"]

@@ -1,5 +1,4 @@
 import copy
-import itertools
 
 import numpy as np
 import pytest
@@ -10,38 +9,6 @@ from rlplast.core.errors import ConfigError
 from tests.agents.toy_env import same
 
 STEPS, ENVS = 13, 3
-
-
-def advantages_twin(
-    reward: np.ndarray, value: np.ndarray, ended: np.ndarray, gamma: float, decay: float
-) -> float:
-    """The first step's advantage in one environment: a λ-weighted mean of n-step advantages.
-
-    `value` has one entry more than `reward`. Equation 16 as it is derived: (1 − λ) Σ λ^(n−1) A_n,
-    where the last n takes the weight that is left.
-    """
-    length = int(np.argmax(ended)) + 1 if ended.any() else len(reward)
-    total = 0.0
-    for n in range(1, length + 1):
-        discounted = sum(gamma**k * reward[k] for k in range(n))
-        terminal = bool(ended[n - 1])
-        tail = 0.0 if terminal else gamma**n * value[n]
-        weight = decay ** (n - 1) * (1 if n == length else 1 - decay)
-        total += weight * (discounted + tail - value[0])
-    return total
-
-
-def test_advantages_are_the_twins():
-    rng = np.random.default_rng(0)
-    reward = rng.standard_normal((STEPS, ENVS)).astype(np.float32)
-    value = rng.standard_normal((STEPS + 1, ENVS)).astype(np.float32)
-    ended = rng.random((STEPS, ENVS)) < 0.2
-    for gamma, decay in itertools.product((0.9, 1.0), (0.0, 0.5, 0.95, 1.0)):
-        found = advantages(reward, value[:-1], value[-1], ended, decay, gamma)
-        assert found.dtype == np.float32
-        for t, i in np.ndindex(STEPS, ENVS):
-            own = reward[t:, i], value[t:, i], ended[t:, i]
-            assert found[t, i] == pytest.approx(advantages_twin(*own, gamma, decay), abs=1e-5)
 
 
 def rollout(action_dim: int | None = 2) -> Rollout:
@@ -117,15 +84,3 @@ def test_a_pass_has_every_transition_once_and_draws_repeat_by_their_stream():
     for batch in one:
         rows = batch.obs[:, 0].long()
         assert same([data[rows] for data in made.data], list(batch))
-
-
-def test_state_holds_steps_and_data():
-    made = played(finished(played(rollout(), STEPS)), 5, seed=2)
-    made.cut(np.array([1]), np.ones((1, 4), np.float32))
-    state = copy.deepcopy(made.state_dict())
-    other = rollout()
-    other.load_state_dict(state)
-    assert same(made.cuts, other.cuts) and made.cuts
-    for one in (made, other):
-        finished(played(one, STEPS - 5, seed=3))
-    assert same(made.state_dict(), other.state_dict())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from rlplast.agents.agent import Agent
-from rlplast.agents.running_statistics import RewardScale, RunningStatistics
+from rlplast.agents.running_statistics import RunningStatistics
 from rlplast.run.build import build_trainable
 from rlplast.run.config_file import read_config
 from tests.agents.toy_control import SPEC, Slide, recorded, sac, use_slide
@@ -82,27 +82,6 @@ def test_normalised_observations_are_those_of_numpy() -> None:
     statistics.load_state_dict(statistics.state_dict())  # compiled readers see the same tensors
     assert statistics.mean is tensors[0] and statistics.inv_std is tensors[1]
     assert statistics.mean[0] == pytest.approx((exact[:, 0].sum() + 1e4) / 41)
-
-
-def test_rewards_are_scaled_by_the_deviation_of_their_discounted_sums() -> None:
-    rng, gamma = np.random.default_rng(0), 0.9
-    rewards, ended = rng.normal(2, 3, (40, 2)), rng.random((40, 2)) < 0.2
-    scale, running, sums = RewardScale(2, gamma), np.zeros(2), []
-    for reward, over in zip(rewards, ended, strict=True):
-        running = gamma * running + reward
-        sums.append(running.copy())
-        running[over] = 0
-        expected = reward / np.sqrt(np.var(sums) + 1e-8)
-        np.testing.assert_allclose(scale.scaled(reward, over), expected, rtol=1e-5)
-    scale.scaled(rewards[0], np.zeros(2, np.bool_))
-    two = RewardScale(2, gamma)  # goes on within episodes
-    two.load_state_dict(scale.state_dict())
-    for reward, over in zip(rewards[7:], ended[7:], strict=True):
-        assert (scale.scaled(reward, over) == two.scaled(reward, over)).all()
-    scale.scaled(rewards[0], np.zeros(2, np.bool_))
-    two.load_state_dict(scale.state_dict())
-    two.begin()
-    assert (scale.scaled(rewards[0], over) != two.scaled(rewards[0], over)).all()
 
 
 # What networks of agents see.

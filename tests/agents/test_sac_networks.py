@@ -104,20 +104,6 @@ def test_networks_compute_the_published_formulas(trunk: str) -> None:
             close(values[member], head_of(weight, "head", hidden)[:, 0])
 
 
-def test_sizes_are_those_of_the_paper() -> None:
-    # FIRE Table 4: actor 128 x 1, critic 512 x 2, inner layers four times as wide
-    actor, critic = (
-        Actor(51, 19, TrunkSpec("simba", 128, 1)),
-        Critic(51, 19, TrunkSpec("simba", 512, 2)),
-    )
-    block = 2 * 128 + (128 + 1) * 512 + (512 + 1) * 128
-    expected = 52 * 128 + block + 2 * 128 + 2 * 129 * 19
-    assert sum(p.numel() for p in actor.parameters()) == expected
-    block = 2 * 512 + (512 + 1) * 2048 + (2048 + 1) * 512
-    expected = 2 * (71 * 512 + 2 * block + 2 * 512 + 513)
-    assert sum(p.numel() for p in critic.parameters()) == expected
-
-
 @pytest.mark.parametrize("trunk", TRUNKS)
 def test_taps_are_the_activations_after_each_relu(trunk: str) -> None:
     spec = TRUNKS[trunk]

@@ -313,7 +313,7 @@ REFUSED = [
     ({"env": {"steps_per_task": "40 updates"}}, "env.steps_per_task"),
     ({"env": {"steps_per_task": 10**19}}, "env.steps_per_task"),
     ({"env": ONE}, "env.steps_per_task"),
-    ({"env": ONE | {"steps_per_task": None, "cycles": 1, "switch": "c_chain"}}, "no switch"),
+    ({"env": ONE | {"steps_per_task": None, "cycles": 1, "switch": "c_chain"}}, "env.switch"),
     ({"env": {"shift": "gravity"}}, "env.shift"),
     ({"env": {"tasks": 3}}, "env.tasks"),
     ({"env": SHIFT | {"tasks": None}}, "env.tasks"),

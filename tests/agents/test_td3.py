@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-import rlplast
 from rlplast.run.build import build
 from rlplast.run.config_file import read_config
 from tests.runs import check_resumes
@@ -98,14 +97,3 @@ def test_hooks_probes_and_a_resume_work_in_it(tmp_path: Path) -> None:
     found = check_resumes(SMALL | changes, tmp_path)
     assert {line["method"] for line in found["receipts"]} == {"redo", "swr", "cbp"}
     assert {"metric/dormant_ratio/critic", "train/q"} <= set().union(*found["metrics"])
-
-
-@pytest.mark.slow
-def test_it_learns_pendulum(tmp_path: Path) -> None:
-    config = SMALL | {
-        "total": "6k env_steps",
-        "agent": {"initial_steps": 500, "width": 64, "batch_size": 128, "gamma": 0.97},
-    }
-    run = rlplast.train(read_config(config), out=tmp_path / "run")
-    (last,) = [line["eval/return_mean"] for line in run.lines() if "eval/return_mean" in line][-1:]
-    assert last > -400  # about -1200 at random

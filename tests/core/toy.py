@@ -137,7 +137,6 @@ def loop(
     evaluate: str | None = "3 updates",
     metrics: str | None = "5 env_steps",
     keep: int = 2,
-    keep_every: str | None = None,
 ) -> Loop:
     """Return a loop over a new toy, resumed from what is in the folder."""
     toy = Toy()
@@ -155,7 +154,6 @@ def loop(
             saved,
             episodes=2,
             keep=keep,
-            keep_every=every(keep_every, total),
         ),
         measure=lambda t, number: {"metric/loss": t.loss("net", t.sample(4, number)).item()},
     )

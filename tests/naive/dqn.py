@@ -5,30 +5,6 @@ import torch
 from torch import nn
 
 
-def target_twin(
-    reward: np.ndarray,
-    discount: np.ndarray,
-    q_target_next: np.ndarray,
-    q_online_next: np.ndarray | None = None,
-) -> np.ndarray:
-    """r + discount * Q_target(s', a*), one transition at a time, in float64."""
-    found = []
-    for i in range(len(reward)):
-        picks = q_target_next[i] if q_online_next is None else q_online_next[i]
-        best = max(range(len(picks)), key=lambda a, picks=picks: picks[a])
-        found.append(float(reward[i]) + float(discount[i]) * float(q_target_next[i][best]))
-    return np.array(found)
-
-
-def huber_twin(error: np.ndarray, delta: float) -> np.ndarray:
-    return np.array(
-        [
-            0.5 * float(e) ** 2 if abs(float(e)) <= delta else delta * (abs(float(e)) - 0.5 * delta)
-            for e in error
-        ]
-    )
-
-
 def epsilon_twin(env_steps: int, total: int, agent) -> float:
     """Straight line from `initial_steps` on, over a share of the run, then constant."""
     first, last = agent.initial_steps, agent.initial_steps + agent.epsilon_decay * total

@@ -1,6 +1,5 @@
 import dataclasses
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from rlplast.training import checkpoint
 from rlplast.training.best import Best, best_checkpoint, improved, write_best
 from rlplast.training.loop import Loop
 from tests.core.toy import loop, run
-from tests.runs import Killed, at_step, final
+from tests.runs import final
 
 
 def test_losses_are_best_when_low_and_all_else_when_high() -> None:
@@ -103,26 +102,6 @@ def test_keeping_the_best_changes_nothing_in_training(through: Path, tmp_path: P
     assert without["state.json"] == having["state.json"] | {"best": None}
     for name in ("metrics", "receipts", "tensors.safetensors", "points.npy"):
         assert without[name] == having[name]
-
-
-def test_damaged_best_is_found_again(through: Path, tmp_path: Path) -> None:
-    def damage() -> None:
-        while made.saving:
-            time.sleep(0.001)
-        newest, _ = checkpoint.newest(tmp_path / "checkpoints")
-        assert newest.name == "best-8"
-        (newest / "state.json").write_text("{}")
-        raise Killed
-
-    made = best_loop(tmp_path)
-    made.observer = at_step(12, damage)
-    with pytest.raises(Killed):
-        run(made)
-    made = best_loop(tmp_path)
-    assert about(tmp_path)["value"] == 3.0  # what was the best up to the checkpoint before
-    run(made)
-    assert final(tmp_path) == final(through)
-    assert about(tmp_path) == about(through)
 
 
 def test_score_that_no_evaluation_has_ends_the_run(tmp_path: Path) -> None:

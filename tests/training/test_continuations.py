@@ -9,18 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from rlplast import envs
 from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError
 from rlplast.core.rng import Streams, derive_seed, numpy_stream
-from rlplast.envs.base import rng_state
 from rlplast.run import api
 from rlplast.run.build import build
 from rlplast.training import checkpoint
-from tests.agents.toy_env import same
-from tests.every_kind import KINDS, small_run
-from tests.gpt.runs import write_corpora
-from tests.marks import slow_but
+from tests.every_kind import small_run
 from tests.runs import Killed, at_step, final, kill
 
 QUIET: dict[str, Any] = {
@@ -31,16 +26,8 @@ QUIET: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return write_corpora(tmp_path_factory.mktemp("corpora"))
-
-
-@pytest.mark.parametrize("kind", slow_but(["dqn"], KINDS))
-def test_the_first_is_the_run_itself_and_others_draw_anew(
-    kind: str, corpora: dict[str, str], tmp_path: Path
-):
-    config = api.read_config(small_run(kind, corpora, **QUIET))
+def test_the_first_is_the_run_itself_and_others_draw_anew(tmp_path: Path):
+    config = api.read_config(small_run("dqn", {}, **QUIET))
     end = config.total_time()
     until = (Time(end.value // 2, end.unit),)
 
@@ -63,31 +50,6 @@ def test_the_first_is_the_run_itself_and_others_draw_anew(
         api.resume(again, observer=at_step(5, kill))
     api.resume(again)
     assert final(again) == final(two)
-
-
-def test_environments_go_on_from_their_state_with_new_draws():
-    rngs = [numpy_stream(1, i) for i in range(2)]
-    one, two, three = (
-        envs.make_vector("minatar/breakout", [numpy_stream(seed, i) for i in range(2)])
-        for seed in (1, 2, 3)
-    )
-    one.reset()
-    actions = np.zeros(2, dtype=np.int64)
-    for _ in range(4):
-        one.step(actions)
-    state = one.state_dict()
-    two.load_state_dict(state, rngs)
-    assert np.array_equal(two.obs, one.obs)
-    by_hand = {
-        **state,
-        "envs": [
-            {**own, "rng": rng_state(numpy_stream(1, i))} for i, own in enumerate(state["envs"])
-        ],
-    }
-    three.load_state_dict(by_hand)
-    for _ in range(60):
-        assert np.array_equal(two.step(actions).obs, three.step(actions).obs)
-    assert same(two.state_dict(), three.state_dict())
 
 
 def test_streams_of_a_continuation_are_new_ones_and_then_resume():

@@ -2,8 +2,7 @@ import contextlib
 import errno
 import os
 import shutil
-import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,25 +21,21 @@ from tests.core.toy import (
     run,
     stopped_in_evaluation,
 )
-from tests.marks import slow
 from tests.runs import Killed, at_step, final, flip, stop
 from tests.training.test_best import about, kept
 from tests.training.test_loop_when import reset_loop, when_loop
 
-every_step = pytest.mark.parametrize(
-    "steps", [range(1, STEPS, 4), slow(range(1, STEPS))], ids=["some", "all"]
-)
+SOME = range(1, STEPS, 4)  # of its steps
 every_loop = pytest.mark.parametrize("make", [when_loop, reset_loop])
 
 
-@every_step
 @every_loop
 def test_run_killed_after_any_step_and_resumed_equals_the_uninterrupted_one(
-    make: Callable[..., Any], steps: Iterable[int], tmp_path: Path
+    make: Callable[..., Any], tmp_path: Path
 ) -> None:
     through = tmp_path / "through"
     run(make(through))
-    for step in (*steps, STEPS):
+    for step in (*SOME, STEPS):
         folder = tmp_path / str(step)
         killed_and_resumed(lambda folder=folder: make(folder), step)
         assert final(folder) == final(through), step
@@ -57,24 +52,6 @@ def test_run_interrupted_at_every_step_equals_the_uninterrupted_one(
     interrupted_and_resumed(lambda: make(folder), STEPS - 1)
     assert final(folder) == final(tmp_path / "through")
     assert make is when_loop or kept(folder)[about(folder)["checkpoint"]] == 4
-
-
-@every_step
-def test_signal_saves_at_the_end_of_the_step_and_resume_equals(
-    steps: Iterable[int], tmp_path: Path, through: dict[str, Any]
-) -> None:
-    for step in steps:
-        number = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)[step % 3]
-        before = signal.getsignal(number)
-        made = loop(tmp_path / str(step))
-        made.observer = at_step(step, lambda number=number: os.kill(os.getpid(), number))
-        with pytest.raises(Interrupted, match=f"{number.name}; checkpoint saved"):
-            run(made)
-        assert signal.getsignal(number) is before
-        resumed = loop(tmp_path / str(step))
-        assert resumed.trainable.clock == made.trainable.clock
-        run(resumed)
-        assert final(tmp_path / str(step)) == through, step
 
 
 def test_run_stopped_in_every_evaluation_equals(tmp_path: Path, through: dict[str, Any]) -> None:
@@ -157,10 +134,9 @@ def failing_after(operations: int, where: list[tuple[Any, str]], error: BaseExce
         yield lambda: left < 0
 
 
-@pytest.mark.parametrize("stride", [3, slow(1)])
 @pytest.mark.parametrize("dies", [True, False], ids=["killed", "disk full"])
 def test_run_that_fails_at_any_file_operation_is_resumed_and_equals(
-    dies: bool, stride: int, tmp_path: Path
+    dies: bool, tmp_path: Path
 ) -> None:
     short: dict[str, Any] = {"total": "6 env_steps", "hooks": HOOKS[:1], "save": "3 env_steps"}
     run(loop(tmp_path / "through", metrics=None, **short))
@@ -183,7 +159,7 @@ def test_run_that_fails_at_any_file_operation_is_resumed_and_equals(
         run(loop(folder, metrics=None, **short))
         assert final(folder) == final(tmp_path / "through"), operations
         assert len(list((folder / "checkpoints").iterdir())) == 2
-        operations += stride
+        operations += 3
     assert operations > (50 if dies else 30)
 
 

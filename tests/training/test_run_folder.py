@@ -10,7 +10,6 @@ import pytest
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError
 from rlplast.training.run_folder import RunFolder, clock_fields, write_json, write_text
-from tests.runs import files_up_to
 
 
 @pytest.fixture
@@ -92,20 +91,6 @@ def test_file_that_lacks_lines_of_its_checkpoint_is_refused(folder: RunFolder) -
     path.write_bytes(whole + whole)
     folder.cut(lengths)
     assert path.read_bytes() == whole
-
-
-def test_lines_that_do_not_fit_are_an_error_and_cutting_back_works(folder: RunFolder) -> None:
-    fill(folder, 0, 5)
-    lengths = folder.lengths()
-    with files_up_to(8192), pytest.raises(RlplastError, match=r"metrics\.jsonl .*free space"):
-        for count in range(100):
-            folder.metrics({"updates": count}, {"words" * 20: 1.0})
-            folder.flush()
-    folder.close()
-    again = RunFolder(folder.path)
-    again.cut(lengths)
-    again.close()
-    assert [r["updates"] for r in rows(folder)] == list(range(5))
 
 
 @pytest.mark.parametrize("method", ["flush", "sync"])
