@@ -11,7 +11,7 @@ from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.network.blocks import unwrap
 from rlplast.core.network.network import Init, Network, Place
-from rlplast.core.network.optim_state import DRAWN, RULES, about_keep, shared
+from rlplast.core.network.optim_state import ABOUT_KEEP, DRAWN, RULES, shared
 
 __all__ = ["check_policies", "check_shared", "find_networks", "raw_optimizer", "refuse_sharded"]
 
@@ -116,7 +116,7 @@ def check_policies(hooks: Hooks) -> None:
                 allowed = ", ".join(sorted(rule.__name__ for rule in RULES))
                 raise ConfigError(
                     f"hook {hook.key!r} resets the state of a {type(optimizer).__name__}, for "
-                    f"which there is no rule: allowed are {allowed}; {about_keep(optimizer)}"
+                    f"which there is no rule: allowed are {allowed}; {ABOUT_KEEP}"
                 )
     _check_shared_state(hooks)
 

@@ -1,4 +1,4 @@
-"""The forward order of a network's layers: declared, of an `nn.Sequential`, or traced.
+"""The forward order of a network's layers: declared, or traced.
 
 A traced network that branches or reuses a layer is refused: its order would be a guess. A declared
 order may end in a tuple of names: heads that all read what the layer before them gives.
@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from rlplast.core.errors import ConfigError, NothingToEdit
-from rlplast.core.fast.linear import Linear
 from rlplast.core.network.blocks import NORMS, Block
 from rlplast.core.network.network import Network
 from rlplast.core.network.trace import UNTRACEABLE, Tracer, asks_shape, in_both_modes, why
@@ -45,8 +44,7 @@ def forward_order(network: Network) -> list[str]:
             inside = modules[name].named_modules()  # such as a norm that the layer brought along
             order += [name, *(f"{name}.{n}" for n, m in inside if n and _counts(m))]
         return order
-    places = list(network.module.named_modules(remove_duplicate=False))
-    if _is_chain(network.module) and len(places) == len(modules):  # none is used twice
+    if len(modules) == 1:  # a single layer, which a trace would look into
         return [name for name, m in modules.items() if _counts(m)]
     return _traced(network, modules)
 
@@ -94,13 +92,6 @@ def _declared(network: Network) -> Order | None:
 
 def _counts(module: nn.Module) -> bool:
     return isinstance(module, NORMS) or next(module.parameters(recurse=False), None) is not None
-
-
-def _is_chain(module: nn.Module) -> bool:
-    if type(module).forward is nn.Sequential.forward:
-        return all(_is_chain(child) for child in module.children())
-    known = type(module) is Linear or type(module).__module__.startswith("torch.nn.modules")
-    return known and next(module.children(), None) is None
 
 
 def _traced(network: Network, modules: dict[str, nn.Module]) -> list[str]:

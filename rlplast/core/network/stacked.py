@@ -32,17 +32,8 @@ class StackedLinear(nn.Module):
     weight: nn.Parameter
     bias: nn.Parameter | None
 
-    def __init__(
-        self,
-        members: int,
-        d_in: int,
-        d_out: int,
-        bias: bool = True,
-    ) -> None:
+    def __init__(self, members: int, d_in: int, d_out: int, bias: bool = True) -> None:
         super().__init__()
-        for name, value in (("members", members), ("d_in", d_in), ("d_out", d_out)):
-            if value < 1:
-                raise ValueError(f"StackedLinear {name} = {value}: allowed is at least 1")
         build()
         self.members, self.d_in, self.d_out = members, d_in, d_out
         bound = 1 / math.sqrt(d_in)  # as of torch.nn.Linear
@@ -93,9 +84,6 @@ class StackedLayerNorm(nn.Module):
 
     def __init__(self, members: int, dim: int, eps: float = 1e-6) -> None:
         super().__init__()
-        for name, value in (("members", members), ("dim", dim)):
-            if value < 1:
-                raise ValueError(f"StackedLayerNorm {name} = {value}: allowed is at least 1")
         self.members, self.dim, self.eps = members, dim, eps
         self.weight = nn.Parameter(torch.ones(members, dim))
         self.bias = nn.Parameter(torch.zeros(members, dim))

@@ -65,7 +65,7 @@ class ReaderSearch:
             self.follow(user, before)
             return
         steps = _steps(user, module, left)
-        if steps is None or not self._keeps_batch(user):
+        if steps is None:
             others = [n.name for n in user.all_input_nodes if not asks_shape(n)]
             joined = len(others) > 1
             what = f"joins {' and '.join(others)}" if joined else "reads it"
@@ -115,41 +115,21 @@ class ReaderSearch:
     def _path(self, node: torch.fx.Node) -> str:
         return ".".join(part for part in (self.prefix, str(node.target)) if part)
 
-    def _keeps_batch(self, node: torch.fx.Node) -> bool:
-        """Whether a node, if it is a view by sizes, takes the first from the batch's size."""
-        if node.target not in ("view", "reshape", torch.reshape):
-            return True
-        sizes = node.args[1:] or (node.kwargs.get("shape"),)
-        first: Any = sizes[0][0] if isinstance(sizes[0], list | tuple) else sizes[0]
-        source, data = _asked_first(first), node.args[0]
-        while isinstance(data, torch.fx.Node):
-            if data is source:
-                return True
-            module = self.modules.get(str(data.target)) if data.op == "call_module" else None
-            layer = module is not None and (is_matrix(module) or is_norm(module))
-            plain = data.target in _ARITHMETIC and len(data.all_input_nodes) == 1
-            known = any(_steps(data, module, n) is not None for n in (1, 2))
-            if not (layer or plain or known):
-                return False
-            data = data.args[0] if data.args else None
-        return False
-
 
 _SIZES = ("out_channels", "out_features", "nf")
-_ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.truediv)
 
 
-def _asked_first(size: Any) -> Any:
-    """Return the node of which a node is the first size; None if it is no such size."""
+def _is_first_size(size: Any) -> bool:
+    """Whether a node is the first size of a tensor."""
     if not isinstance(size, torch.fx.Node):
-        return None
+        return False
     if size.op == "call_method" and size.target == "size":
-        return size.args[0] if size.args[1:] == (0,) else None
+        return size.args[1:] == (0,)
     if size.target is not operator.getitem or size.args[1] != 0:
-        return None
+        return False
     sizes: Any = size.args[0]
     shape = sizes.target is getattr and sizes.args[1] == "shape"
-    return sizes.args[0] if shape or (sizes.target == "size" and len(sizes.args) == 1) else None
+    return shape or (sizes.target == "size" and len(sizes.args) == 1)
 
 
 def _norm_fits(norm: nn.Module, size: int, space: int, left: int) -> bool:
@@ -293,7 +273,7 @@ def _flattens(name: str, args: Sequence[Any], options: Mapping[str, Any]) -> boo
         end = args[1] if len(args) > 1 else options.get("end_dim", -1)
         return (start, end) == (1, -1)
     sizes = args[0] if len(args) == 1 and isinstance(args[0], list | tuple) else args
-    return len(sizes) == 2 and sizes[1] == -1 and sizes[0] != -1
+    return len(sizes) == 2 and sizes[1] == -1 and _is_first_size(sizes[0])
 
 
 def _over_space(args: Sequence[Any], options: Mapping[str, Any], left: int) -> bool:

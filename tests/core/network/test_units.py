@@ -293,11 +293,6 @@ REFUSED: list[tuple[str, str, Code]] = [
     ("conv", "mean_1 reads it", lambda m, x: m.b(m.conv(x).relu().mean(-1).mean(-2))),
     ("a", "view reads it", lambda m, x: m.b(m.a(x).relu().view(x.shape[0] * 2, -1))),
     (
-        "a",
-        "view reads it",  # by another size than that of the batch
-        lambda m, x: m.b(m.a(x).relu().view(m.c(x.flatten(0, 1)).shape[0], -1)),
-    ),
-    (
         "conv",
         "max_pool1d reads it",
         lambda m, x: m.side(F.max_pool1d(m.conv(x).relu().flatten(1), 4)),
@@ -322,6 +317,11 @@ def test_layers_without_units_of_their_own_are_refused_with_the_reason() -> None
     for layer, reason, code in REFUSED:
         found = refused(Coded(code))
         assert found[layer].startswith(reason), found
+
+
+def test_a_norm_of_pictures_is_no_norm_of_a_linear_layers_units() -> None:
+    for norm in (nn.BatchNorm2d(5), nn.BatchNorm3d(5), nn.InstanceNorm1d(5)):
+        assert "0" in refused(nn.Sequential(nn.Linear(6, 5), norm, nn.ReLU(), nn.Linear(5, 2)))
 
 
 def test_what_only_asks_for_shapes_and_types_is_no_reader() -> None:
