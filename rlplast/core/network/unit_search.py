@@ -63,7 +63,7 @@ def find_units(
         by_path.setdefault(block.path, []).append(block)
     groups: list[UnitGroup] = []
     others = dict(getattr(module, "stream_activations", dict)())
-    tied = _tied(module)
+    tied = _tied(blocks)
     found = [_with_own(module, each) for each in found]
     for each in found:
         path = each.spec.layer
@@ -232,20 +232,14 @@ def _traced(
         )
 
 
-def _tied(module: nn.Module) -> dict[str, str]:
+def _tied(blocks: Sequence[Block]) -> dict[str, str]:
     """Return the path of each layer that shares a tensor with another one → what is tied."""
-    places: dict[int, list[tuple[str, str]]] = {}
-    for path, part in module.named_modules():
-        for name, tensor in (*part._parameters.items(), *part._buffers.items()):
-            if tensor is not None:
-                places.setdefault(id(tensor), []).append((path, name))
-    return {
-        path: f"{_join(path, name)} is tied to "
-        + ", ".join(_join(*place) for place in shared if place != (path, name))
-        for shared in places.values()
-        for path, name in shared
-        if len(shared) > 1
-    }
+    tied: dict[str, str] = {}
+    for block in blocks:
+        for alias in block.aliases:
+            tied[block.path] = f"{block.name} is tied to {', '.join(block.aliases)}"
+            tied[alias.rpartition(".")[0]] = f"{alias} is tied to {block.name}"
+    return tied
 
 
 def _gives_twice(layer: nn.Module) -> str | None:
@@ -262,24 +256,22 @@ def _problem(
     """Say why a layer's outputs cannot be edited unit by unit; None if they can."""
     if (problem := _gives_twice(module.get_submodule(spec.layer))) is not None:
         return problem
+    for path in _paths(spec):
+        if path in tied:
+            return tied[path]
     rows = _own(spec, by_path)
     if not any(b.role == "weight" for b in rows):
         return "it has no weight with a row per unit"
-    reading: list[Block] = []
     size = spec.heads or rows[0].view.shape[0]
     for other in spec.downstream:
         if getattr(module.get_submodule(other), "groups", 1) != 1:
             return f"{other}, which reads it, is a grouped conv"
         weights = [b for b in by_path.get(other, ()) if b.role == "weight"]
         if not weights:
-            weight = _join(other, "weight")
-            names = [b.name for held in by_path.values() for b in held if weight in b.aliases]
-            what = f"is tied to {names[0]}" if names else "has no weight with a column per unit"
-            return f"{other}, which reads it, {what}"
+            return f"{other}, which reads it, has no weight with a column per unit"
         members = {b.spec.member for b in rows}
         if len(members) > 1 and members != {b.spec.member for b in weights}:
             return f"{other}, which reads it, is shared by its members"
-        reading += weights
         columns = weights[0].view.shape[1]
         spatial = rows[0].kind == "conv" and weights[0].kind == "linear"
         fits = columns % size == 0 if spatial or spec.heads else columns == size
@@ -288,10 +280,6 @@ def _problem(
                 f"{other} has {columns} columns, which do not belong to its {size} outputs one by "
                 "one"
             )
-    shared = [f"{b.name} is tied to {', '.join(b.aliases)}" for b in (*rows, *reading) if b.aliases]
-    shared += [tied[path] for path in _paths(spec) if path in tied]
-    if shared:
-        return shared[0]
     for block in (b for norm in spec.norms for b in by_path.get(norm, ())):
         if block.view.ndim > 0 and not _per_unit(block, size):
             entries = f"{block.view.shape[0]} entries"
