@@ -114,27 +114,18 @@ class Condition:
 
     def check_found(self, values: Mapping[str, Any], networks: Iterable[str], key: str) -> None:
         """Refuse a value that is not among those measured at one moment, if others like it are."""
-        where = f"{key}.metric = {self.metric!r}"
-        if self.bare:
-            names = list(networks)
-            for name in names:
-                parts = [k for k in values if k.startswith(f"{self.key(name)}/")]
-                if parts and self.key(name) not in values:
-                    raise ConfigError(
-                        f"{where} is measured for parts of {name!r}: name one, such as "
-                        f"{parts[0]!r}, or networks of which it is measured as a whole"
-                    )
-            others = [k for k in values if k.startswith(self.key(""))]
-            if others and not any(self.key(n) in values for n in names):
-                raise ConfigError(
-                    f"{where} is not measured of {', '.join(names)}, but as {', '.join(others)}"
-                )
+        if self.metric.startswith("train/"):  # such as a return, before an episode has ended
             return
-        family, *rest = self.metric.split("/")
-        like = {"eval": "eval/", "metric": "/".join(["metric", *rest[:2]])}.get(family)
-        alike = [k for k in values if like is not None and k.startswith(like)]
-        if alike and self.metric not in values:
-            raise ConfigError(f"{where} is never measured: {did_you_mean(self.metric, alike)}")
+        evaluated = self.metric.startswith("eval/")
+        like = "eval/" if evaluated else "/".join(self.key("").split("/")[:3])
+        wanted = [self.key(n) for n in networks] if self.bare else [self.metric]
+        absent = [k for k in wanted if k not in values]
+        alike = [v for k in absent for v in values if v.startswith(f"{k}/")]  # of its parts
+        if len(absent) == len(wanted):
+            alike += [v for v in values if v.startswith(like)]
+        if alike:
+            near = did_you_mean(absent[0], alike)
+            raise ConfigError(f"{key}.metric = {self.metric!r} is never measured: {near}")
 
     def check(self, measured: Measured, networks: Iterable[str], key: str = "when") -> None:
         """Refuse a value that a run does not measure, saying what to add to the config."""
