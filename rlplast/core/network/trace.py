@@ -1,8 +1,7 @@
 """Tracing of other people's modules, for their forward order and their units."""
 
 import operator
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,14 +16,13 @@ __all__ = [
     "UNTRACEABLE",
     "Tracer",
     "asks_shape",
-    "in_both_modes",
     "is_activation",
     "is_matrix",
     "is_norm",
+    "traced",
     "why",
 ]
 
-T = TypeVar("T")
 UNTRACEABLE = (TraceError, TypeError, RuntimeError, AttributeError)
 UNTRACEABLE += (AssertionError, ValueError, LookupError)
 _SHAPE_METHODS = ("size", "dim", "numel", "stride")
@@ -44,12 +42,14 @@ class Tracer(torch.fx.Tracer):
         return whole or super().is_leaf_module(m, module_qualified_name)
 
 
-def in_both_modes(module: nn.Module, find: Callable[[], T]) -> tuple[T, T]:
-    """Return what `find` returns while a module is in training mode, and in evaluation mode."""
+def traced(module: nn.Module) -> torch.fx.Graph:
+    """Return the graph of a module in training mode; the module stays as it was.
+
+    Raises:
+        UNTRACEABLE: if it cannot be traced.
+    """
     with reading(module, evaluate=False), in_mode(module, train=True):
-        training = find()
-    with reading(module):
-        return training, find()
+        return Tracer().trace(module)
 
 
 def why(error: Exception) -> str:

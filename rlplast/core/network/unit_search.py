@@ -9,11 +9,11 @@ from torch import nn
 
 from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.network.blocks import Block
+from rlplast.core.network.modes import in_mode, reading
 from rlplast.core.network.trace import (
     UNTRACEABLE,
     Tracer,
     asks_shape,
-    in_both_modes,
     is_matrix,
     why,
 )
@@ -48,7 +48,10 @@ def find_units(
     if given is not None:
         found = [_declared(spec, "") for spec in given]
     else:
-        modes = in_both_modes(module, lambda: [*_search(module, "", refused, untraced, heads)])
+        modes = []
+        for train in (True, False):
+            with reading(module, evaluate=False), in_mode(module, train=train):
+                modes.append([*_search(module, "", refused, untraced, heads)])
         found = list(joined(*modes, refused))
     paths = {path for path, _ in module.named_modules(remove_duplicate=False)}
     for path in (p for f in found for p in _paths(f.spec)):
