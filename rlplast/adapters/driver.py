@@ -33,7 +33,7 @@ from rlplast.adapters.state import (
     restore,
     restore_initial,
 )
-from rlplast.adapters.trained import check_policies, check_shared
+from rlplast.adapters.trained import check_policies
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Activations, Source
@@ -169,7 +169,6 @@ class Driver:
         again = self.loaded is None and self.clock != Clock()  # a second call of the trainer
         state = self.state_dict() | {"weights": self._left} if again else self.loaded or {}
         check_start(fresh, state)
-        check_shared(networks)
         self.networks, self.units = dict(networks), ("updates", *units, "phase")
         if state:
             restore_initial(self.networks, state["initial"])
