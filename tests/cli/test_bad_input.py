@@ -42,7 +42,7 @@ SEMANTIC: list[tuple[str, Any, str]] = [
     ("checkpoint.keep_every", "0%", "at least 1"),
     ("checkpoint.keep_every", "often", "'often'"),
     ("checkpoint.keep_every", "9 epochs", "this run counts"),
-    ("checkpoint.keep_every", "201 env_steps", "longer than the run"),
+    ("checkpoint.keep_every", "201 env_steps", "never be due"),
     ("agent.buffer_size", 3, "at least"),
     ("agent.initial_steps", 1, "num_envs * (n_step + 1)"),
     ("agent.initial_steps", 200, "less than the total"),
