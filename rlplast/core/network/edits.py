@@ -4,7 +4,7 @@ Outside training, `write` alone writes weights (`swapped` for a while); `optim_s
 state of optimizers.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -15,7 +15,18 @@ from rlplast.core.errors import BadWeights, ConfigError
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
 
-__all__ = ["Assign", "Edit", "Scale", "check", "masks", "swapped", "tensor_of", "unmasked", "write"]
+__all__ = [
+    "Assign",
+    "Edit",
+    "Scale",
+    "check",
+    "masks",
+    "put_back",
+    "swapped",
+    "tensor_of",
+    "unmasked",
+    "write",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,16 +212,22 @@ def write(edits: Sequence[Edit]) -> None:
 
 
 @contextmanager
-def swapped(values: Mapping[Block, Tensor]) -> Iterator[None]:
-    """Put other values into Blocks for a while, in place, and then their own, bit for bit."""
-    pairs = [(block.view, value) for block, value in values.items()]
-    kept = [view.clone() for view, _ in pairs]
+def put_back(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Give tensors their values back, in place and bit for bit, after a ``with`` block."""
+    kept = [(tensor, tensor.clone()) for tensor in tensors]
     try:
-        with torch.no_grad():
-            for view, value in pairs:
-                view.copy_(value)
         yield
     finally:
         with torch.no_grad():
-            for (view, _), value in zip(pairs, kept, strict=True):
-                view.copy_(value)
+            for tensor, value in kept:
+                tensor.copy_(value)
+
+
+@contextmanager
+def swapped(values: Mapping[Block, Tensor]) -> Iterator[None]:
+    """Put other values into Blocks for a while, in place, and then their own, bit for bit."""
+    with put_back(block.view for block in values):
+        with torch.no_grad():
+            for block, value in values.items():
+                block.view.copy_(value)
+        yield

@@ -58,20 +58,11 @@ class StackedLinear(nn.Module):
         """
         if member is not None:
             return affine(x, self.weight[member], None if self.bias is None else self.bias[member])
-        if x.ndim not in (2, 3) or (x.ndim == 3 and x.shape[0] != self.members):
-            raise ValueError(
-                f"StackedLinear got input of shape {tuple(x.shape)}: allowed is "
-                f"({self.members}, batch, {self.d_in}) or (batch, {self.d_in})"
-            )
         return self.affine(x.expand(self.members, *x.shape[-2:]), self.weight)
 
     def affine(self, x: Tensor, weight: Tensor) -> Tensor:
         """Return x Wᵀ + b of every member, of (members, batch, d_in), for a weight in its place."""
         return affine(x, weight, self.bias)
-
-    def extra_repr(self) -> str:
-        """Return the sizes."""
-        return f"{self.members}, {self.d_in}, {self.d_out}, bias={self.bias is not None}"
 
 
 class StackedLayerNorm(nn.Module):
@@ -104,15 +95,6 @@ class StackedLayerNorm(nn.Module):
         """
         if member is not None:
             return F.layer_norm(x, (self.dim,), self.weight[member], self.bias[member], self.eps)
-        if x.ndim != 3 or x.shape[0] != self.members:
-            raise ValueError(
-                f"StackedLayerNorm got input of shape {tuple(x.shape)}: allowed is "
-                f"({self.members}, batch, {self.dim})"
-            )
         wide = x if x.dtype == torch.float64 else x.float()
         normed = F.layer_norm(wide, (self.dim,), eps=self.eps)
         return torch.addcmul(self.bias[:, None], normed, self.weight[:, None]).to(x.dtype)
-
-    def extra_repr(self) -> str:
-        """Return the sizes."""
-        return f"{self.members}, {self.dim}, eps={self.eps}"
