@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlplast.core.errors import BadWeights, ConfigError
+from rlplast.core.errors import BadWeights, ConfigError, shortened
 from rlplast.core.method.context import Activations, Source
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.modes import in_mode, reading
@@ -144,18 +144,11 @@ class Probe:
 
 
 def _check_loss(loss: Any, label: str) -> None:
-    if not isinstance(loss, Tensor):
-        wrong = f"a {type(loss).__name__}"
-    elif loss.numel() != 1:
-        wrong = f"a tensor of shape {tuple(loss.shape)}"
-    elif not loss.requires_grad:
-        wrong = "a tensor without gradient"
-    else:
-        return
-    raise ConfigError(
-        f"{label} reads gradients of a loss that is {wrong}: allowed is a scalar tensor that "
-        "is computed from the network's outputs"
-    )
+    if not (isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad):
+        raise ConfigError(
+            f"{label} reads gradients of a loss that is {shortened(loss)}: allowed is a scalar "
+            "tensor that is computed from the network's outputs"
+        )
 
 
 def _gradients(network: Network, loss: Tensor) -> dict[str, Tensor]:

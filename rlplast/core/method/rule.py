@@ -73,8 +73,7 @@ class Rule:
         covers, whole = self.method.covers, row.scope
         if self.method.key == "penalties":
             whole = Scope(lambda block: block.role != "buffer" and covers(block))
-        by_name, live = {n.name: n for n in self.known}, is_trainer(source)
-        self.scope = narrowed(whole, row.layers, by_name, row.label, live)
+        self.scope = narrowed(whole, row.layers, {n.name: n for n in self.known}, row.label)
         self._check_readings()
         self.refresh()
         missing = [n.name for n in self.known if n.name in self.resting and not self.may_thaw(n)]

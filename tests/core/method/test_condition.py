@@ -55,7 +55,7 @@ def test_conditions_that_are_wrong_are_refused() -> None:
         ({"above": 1}, "metric"),
         (LOSS, "threshold"),
         (LOSS | {"above": None}, "threshold"),
-        (LOSS | {"above": 1, "below": 2}, "above and below"),
+        (LOSS | {"above": 1, "below": 2}, "threshold"),
         (LOSS | {"below": float("nan")}, r"s\.when\.below"),
         (LOSS | {"above": 1, "cooldown": "201 updates"}, r"s\.when\.cooldown"),
         ({"metric": "dormant_ration", "above": 1}, "'dormant_ration' .*'dormant_ratio'"),
