@@ -67,13 +67,8 @@ class ReaderSearch:
         steps = _steps(user, module, left)
         if steps is None:
             others = [n.name for n in user.all_input_nodes if not asks_shape(n)]
-            joined = len(others) > 1
-            what = f"joins {' and '.join(others)}" if joined else "reads it"
-            self.problem = f"{user.name} {what}" + (
-                ": a residual stream has no units of its own"
-                if joined and _adds(user)
-                else ", which is not known to act on each unit alone"
-            )
+            what = f"joins {' and '.join(others)}" if len(others) > 1 else "reads it"
+            self.problem = f"{user.name} {what}, which is not known to act on each unit alone"
             return
         if _is_nonlinearity(user, module):
             if self.nonlinearity is None:
@@ -161,11 +156,6 @@ _POOLING_MODULES += (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxP
 _POOLING = {F.max_pool1d, F.max_pool2d, torch.max_pool2d, F.avg_pool1d, F.avg_pool2d}
 _POOLING |= {F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_max_pool2d}
 _PASSING_METHODS = ("contiguous", "float", "clone")
-_ADDING = {torch.add, operator.add, operator.iadd}
-
-
-def _adds(node: torch.fx.Node) -> bool:
-    return node.target in _ADDING or (node.op == "call_method" and node.target in ("add", "add_"))
 
 
 def _drops(node: torch.fx.Node, module: nn.Module | None) -> bool:

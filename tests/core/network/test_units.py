@@ -69,7 +69,7 @@ BY_HAND: dict[str, list[Row]] = {
 LAST = "its outputs are those of the network"
 
 
-STREAM = "add joins inp and relu: a residual stream has no units of its own"
+STREAM = "add joins inp and relu, which is not known to act on each unit alone"
 
 
 REASONS = {
