@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from rlplast.core.clock import Clock
 from rlplast.core.device import compile_options
 from rlplast.core.fast.graphs import Graphs, graphs_of
+from rlplast.core.fast.linear import use_fast_linear
 from rlplast.core.method.context import Activations
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.install import install_methods
@@ -114,6 +115,8 @@ class Trainable(Reader):
                 if number:
                     module.requires_grad_(False)
         install_methods(self.config.layers, self.config.hooks, modules, self.config.seed)
+        for module in (m for made in modules.values() for m in made):
+            use_fast_linear(module)  # now that methods have found the layers of torch they know
         for name, (module, *target) in modules.items():
             optimizers = None
             if any(p.requires_grad for p in module.parameters()):
