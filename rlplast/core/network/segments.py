@@ -9,22 +9,25 @@ from torch import nn
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
 from rlplast.core.network.order import declared_order
-from rlplast.core.network.trace import UNTRACEABLE, asks_shape, is_norm, traced
+from rlplast.core.network.trace import (
+    DROPPING,
+    POOLING,
+    RESHAPING,
+    UNTRACEABLE,
+    asks_shape,
+    is_norm,
+    operation,
+    traced,
+)
 
 __all__ = ["mixes_scales", "segments"]
 
-# What gives c·f(x) for c·x, c > 0: by name of a function or method, and by class of a module.
-_KEEPS_SCALE = {"relu", "relu_", "leaky_relu", "dropout", "flatten", "reshape", "view", "getitem"}
+# What gives c·f(x) for c·x, c > 0, by the name of the operation; and nonlinearities of units.
+_KEEPS_SCALE = POOLING | DROPPING | RESHAPING | {"relu", "leakyrelu", "prelu", "identity"}
 _KEEPS_SCALE |= {"mean", "sum", "transpose", "permute", "contiguous", "squeeze", "unsqueeze"}
-_POOLS = {f"{kind}_pool{n}d" for kind in ("max", "avg") for n in (1, 2, 3)}
-_KEEPS_SCALE |= _POOLS | {f"adaptive_{name}" for name in _POOLS}
-_KEEPS_SCALE |= {"float", "double", "to", "clone", "unflatten", "neg", "abs"}
+_KEEPS_SCALE |= {"getitem", "unflatten", "float", "double", "to", "clone", "neg", "abs"}
 _BY_A_NUMBER = (operator.mul, operator.truediv, torch.mul, torch.div)
 _ACTIVATIONS = ("linear", "relu", "leaky_relu", "prelu", "identity")
-_MODULES = (nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.Identity, nn.Unflatten, nn.Flatten)
-_MODULES += (nn.modules.dropout._DropoutNd,)
-_MODULES += (nn.modules.pooling._MaxPoolNd, nn.modules.pooling._AvgPoolNd)
-_MODULES += (nn.modules.pooling._AdaptiveAvgPoolNd, nn.modules.pooling._AdaptiveMaxPoolNd)
 
 
 def segments(
@@ -106,11 +109,9 @@ def _end(
 
 
 def _keeps_scale(node: torch.fx.Node, modules: dict[str, nn.Module]) -> bool:
-    if node.op == "call_module":
-        return isinstance(modules[str(node.target)], _MODULES)
     if node.target is getattr:
         return node.args[1] in ("mT", "T")
     if node.target in _BY_A_NUMBER:
         return not all(isinstance(arg, torch.fx.Node) for arg in node.args)
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return node.op in ("call_function", "call_method") and name in _KEEPS_SCALE
+    module = modules[str(node.target)] if node.op == "call_module" else None
+    return operation(node, module) in _KEEPS_SCALE

@@ -13,12 +13,17 @@ from rlplast.core.network.modes import in_mode, reading
 from rlplast.core.rng import preserve_global_rng
 
 __all__ = [
+    "DROPPING",
+    "NONLINEAR",
+    "POOLING",
+    "RESHAPING",
     "UNTRACEABLE",
     "Tracer",
     "asks_shape",
     "is_activation",
     "is_matrix",
     "is_norm",
+    "operation",
     "traced",
     "why",
 ]
@@ -28,6 +33,13 @@ UNTRACEABLE += (AssertionError, ValueError, LookupError)
 _SHAPE_METHODS = ("size", "dim", "numel", "stride")
 _SHAPE_ATTRIBUTES = ("shape", "ndim", "dtype", "device")
 _COUNTING = (operator.getitem, operator.mul, operator.add, operator.sub, operator.floordiv)
+# What operations do, by the name of a function, method or class: see `operation`.
+NONLINEAR = {"relu", "relu6", "leakyrelu", "elu", "celu", "selu", "gelu", "silu", "mish", "sin"}
+NONLINEAR |= {"tanh", "sigmoid", "softplus", "hardtanh", "hardswish"}
+DROPPING = {"dropout", "dropout1d", "dropout2d", "dropout3d", "alphadropout"}
+POOLING = {f"{kind}pool{n}d" for kind in ("max", "avg") for n in (1, 2, 3)}
+POOLING |= {f"adaptive{name}" for name in POOLING}
+RESHAPING = {"flatten", "view", "reshape"}
 _ACTIVATIONS = ("relu", "gelu", "silu", "swish", "tanh", "sigmoid", "elu", "mish", "softplus")
 
 
@@ -55,6 +67,20 @@ def traced(module: nn.Module) -> torch.fx.Graph:
 def why(error: Exception) -> str:
     """Say in a few words why a module could not be traced."""
     return str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
+
+
+def operation(node: torch.fx.Node, module: nn.Module | None) -> str:
+    """Return the name of what a node calls, without case and underscores, such as ``maxpool2d``.
+
+    It is empty for a user's functions and modules. `module` is the one that is called, if any.
+    """
+    called: Any = node.target if module is None else type(module)
+    if isinstance(called, str):
+        name = called if node.op == "call_method" else ""
+    else:
+        package = str(getattr(called, "__module__", "")).partition(".")[0]
+        name = getattr(called, "__name__", "") if package in ("torch", "_operator") else ""
+    return name.replace("_", "").lower()
 
 
 def asks_shape(node: torch.fx.Node) -> bool:

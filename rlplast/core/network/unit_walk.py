@@ -13,7 +13,17 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from rlplast.core.network.trace import asks_shape, is_activation, is_matrix, is_norm
+from rlplast.core.network.trace import (
+    DROPPING,
+    NONLINEAR,
+    POOLING,
+    RESHAPING,
+    asks_shape,
+    is_activation,
+    is_matrix,
+    is_norm,
+    operation,
+)
 
 __all__ = ["ReaderSearch", "Step", "alone", "name_of"]
 
@@ -70,7 +80,8 @@ class ReaderSearch:
             what = f"joins {' and '.join(others)}" if len(others) > 1 else "reads it"
             self.problem = f"{user.name} {what}, which is not known to act on each unit alone"
             return
-        if _is_nonlinearity(user, module):
+        name = operation(user, module)
+        if name in NONLINEAR if module is None else is_activation(module):
             if self.nonlinearity is None:
                 self.nonlinearity = name_of(module or user.target)
                 self.module = "" if module is None else str(user.target)
@@ -82,9 +93,9 @@ class ReaderSearch:
             self._mixed()
             self.follow(user, None)
             return
-        self.left[user] = 0 if _is_reshape(user, module) else left - _averaged(user)
+        self.left[user] = 0 if name in RESHAPING else left - _averaged(user)
         flattens = self.left[user] == 0 < left
-        if _drops(user, module) or (before is None and (steps or flattens)):
+        if name in DROPPING or (before is None and (steps or flattens)):
             self.between.append(user.name)
         self.follow(user, None if before is None else [*before, *steps])
 
@@ -112,6 +123,7 @@ class ReaderSearch:
 
 
 _SIZES = ("out_channels", "out_features", "nf")
+_PASSING = ("contiguous", "float", "clone")
 
 
 def _is_first_size(size: Any) -> bool:
@@ -145,32 +157,6 @@ def _norm_fits(norm: nn.Module, size: int, space: int, left: int) -> bool:
     return True
 
 
-_NONLINEAR = {F.relu, F.relu_, F.relu6, F.gelu, F.silu, F.elu, F.selu, F.celu, F.leaky_relu, F.mish}
-_NONLINEAR |= {F.softplus, F.tanh, F.sigmoid, F.hardswish, F.hardtanh, torch.relu, torch.relu_}
-_NONLINEAR |= {torch.tanh, torch.sigmoid, torch.sin, torch.selu}
-_NONLINEAR_METHODS = ("relu", "relu_", "tanh", "tanh_", "sigmoid", "sigmoid_", "sin")
-_DROPPING_MODULES = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
-_DROPPING = {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, torch.dropout}
-_POOLING_MODULES = (nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d)
-_POOLING_MODULES += (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
-_POOLING = {F.max_pool1d, F.max_pool2d, torch.max_pool2d, F.avg_pool1d, F.avg_pool2d}
-_POOLING |= {F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_max_pool2d}
-_PASSING_METHODS = ("contiguous", "float", "clone")
-
-
-def _drops(node: torch.fx.Node, module: nn.Module | None) -> bool:
-    called = node.op == "call_function" and node.target in _DROPPING
-    return called or isinstance(module, _DROPPING_MODULES)
-
-
-def _is_nonlinearity(node: torch.fx.Node, module: nn.Module | None) -> bool:
-    if module is not None:
-        return is_activation(module)
-    if node.op == "call_function":
-        return node.target in _NONLINEAR
-    return node.op == "call_method" and node.target in _NONLINEAR_METHODS
-
-
 @dataclass(frozen=True, eq=False)
 class _Applied:
     """A step that can be pickled: a function, or a method by its name, with its arguments."""
@@ -185,11 +171,6 @@ class _Applied:
         return self.function(x, *self.args, **self.options)
 
 
-def _is_reshape(node: torch.fx.Node, module: nn.Module | None) -> bool:
-    flattening = ("flatten", "view", "reshape", torch.flatten, torch.reshape)
-    return isinstance(module, nn.Flatten) or node.target in flattening
-
-
 def _averaged(node: torch.fx.Node) -> int:
     """Return how many spatial dimensions a node takes away."""
     if node.target not in ("mean", torch.mean):
@@ -199,53 +180,32 @@ def _averaged(node: torch.fx.Node) -> int:
     return 0 if kept else len(dims) if isinstance(dims, list | tuple) else 1
 
 
-def _pools(step: Any, left: int) -> bool:
-    """Whether a module or function pools over all spatial dimensions that are left."""
-    known = isinstance(step, _POOLING_MODULES) if isinstance(step, nn.Module) else step in _POOLING
-    return known and name_of(step).endswith(f"{left}d")
-
-
 def _steps(node: torch.fx.Node, module: nn.Module | None, left: int) -> list[Step] | None:
     """Return what a node does to each unit alone, nothing in place; None if unknown."""
     if len([n for n in node.all_input_nodes if not asks_shape(n)]) != 1:
         return None
-    if module is not None:
-        return _module_steps(module, left)
-    args = node.args[1:]
+    name, args = operation(node, module), node.args[1:]
     options = {k: v for k, v in node.kwargs.items() if k != "inplace"}
-    if node.op == "call_method":
-        name = str(node.target)
-        if name in ("flatten", "view", "reshape") and _flattens(name, args, options):
-            return []
-        averages = name == "mean" and _over_space(args, options, left)
-        if name in _NONLINEAR_METHODS or name in _PASSING_METHODS or averages:
-            return [_Applied(name.rstrip("_"), args, options)]
-        return None
-    if node.op != "call_function" or not callable(node.target):
-        return None
-    target: Any = node.target
-    if target in (torch.flatten, torch.reshape):
-        name = "flatten" if target is torch.flatten else "reshape"
+    if name in DROPPING or name == "identity":
+        return []
+    if name in RESHAPING:
+        if isinstance(module, nn.Flatten):
+            args = (module.start_dim, module.end_dim)
         return [] if _flattens(name, args, options) else None
-    if target in _DROPPING:
-        return []
-    if target in _NONLINEAR:
+    pools = name in POOLING and name.endswith(f"{left}d")
+    if module is not None:
+        return [alone(module)] if pools or is_activation(module) else None
+    averages = name == "mean" and _over_space(args, options, left)
+    if not (pools or averages or name in NONLINEAR or name in _PASSING):
+        return None
+    if isinstance(node.target, str):
+        return [_Applied(node.target.rstrip("_"), args, options)]
+    function: Any = node.target
+    if name in NONLINEAR:
         args = tuple(a for a in args if not isinstance(a, bool))  # in place or not
-        target = {F.relu_: F.relu, torch.relu_: torch.relu}.get(target, target)
-    elif not _pools(target, left) and not (
-        target is torch.mean and _over_space(args, options, left)
-    ):
-        return None
-    return [_Applied(target, args, options)]
-
-
-def _module_steps(module: nn.Module, left: int) -> list[Step] | None:
-    flat = isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1)
-    if flat or isinstance(module, (*_DROPPING_MODULES, nn.Identity)):
-        return []
-    if not is_activation(module) and not _pools(module, left):
-        return None
-    return [alone(module)]
+        if function.__name__.endswith("_"):
+            function = getattr(F, function.__name__.rstrip("_"))
+    return [_Applied(function, args, options)]
 
 
 def alone(module: nn.Module) -> nn.Module:
