@@ -52,7 +52,8 @@ def find_units(
         for train in (True, False):
             with reading(module, evaluate=False), in_mode(module, train=train):
                 modes.append([*_search(module, "", refused, untraced, heads)])
-        found = list(joined(*modes, refused))
+        training, evaluation = modes
+        found = list(joined(training, evaluation, refused))
     paths = {path for path, _ in module.named_modules(remove_duplicate=False)}
     for path in (p for f in found for p in _paths(f.spec)):
         if path not in paths:
