@@ -36,9 +36,9 @@ from rlplast.adapters.state import (
 from rlplast.adapters.trained import check_policies
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.context import Activations, Source
+from rlplast.core.method.context import Activations
 from rlplast.core.method.hooks import Hooks
-from rlplast.core.method.readings import OwnSource
+from rlplast.core.method.readings import OwnSource, Source
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.method.training import watch
 from rlplast.core.network.network import Network

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlplast.core.method.context import Source
+from rlplast.core.method.readings import Source
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Edit, put_back, write
 from rlplast.core.network.network import Network

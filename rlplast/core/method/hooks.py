@@ -13,12 +13,12 @@ from torch import Tensor
 from rlplast.core.clock import UNITS, Clock, Time
 from rlplast.core.errors import ConfigError, RlplastError, did_you_mean, shortened
 from rlplast.core.method.condition import Measured
-from rlplast.core.method.context import Activations, Source
+from rlplast.core.method.context import Activations
 from rlplast.core.method.install import installed_rules
 from rlplast.core.method.listing import Span, parse_row
 from rlplast.core.method.method import implements
 from rlplast.core.method.penalties import Penalties
-from rlplast.core.method.readings import OwnSource
+from rlplast.core.method.readings import OwnSource, Source
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.method.rule import Rule
 from rlplast.core.method.schedule import Schedule, hook_identity, next_due, unique

@@ -12,13 +12,13 @@ from torch import Tensor
 from rlplast.core.clock import Clock
 from rlplast.core.device import refuse_capture
 from rlplast.core.errors import BadWeights, ConfigError, DamagedFile, NothingToEdit
-from rlplast.core.method.context import Activations, Context, Source, is_trainer
+from rlplast.core.method.context import Activations, Context
 from rlplast.core.method.deviation import deviation
 from rlplast.core.method.firing import Planned, carry_out
 from rlplast.core.method.inside import accumulate, check_activations, refuse_low_precision
 from rlplast.core.method.listing import Row
 from rlplast.core.method.method import State, carry, implements, readable
-from rlplast.core.method.readings import Inside, Probe
+from rlplast.core.method.readings import Inside, Probe, Source, is_trainer
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.method.scope import Scope, narrowed
 from rlplast.core.network.blocks import Block
