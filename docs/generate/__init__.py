@@ -6,10 +6,8 @@ A short table stands in the page, between two comments of their own lines, and i
     <!-- generated: NAME -->
     <!-- end -->
 
-So is a card's table of parameters, known by its head. Its last column is the page's own and stays.
-
 A long table is only on the site. Its place is one line, and a card of a method gets what the
-registry, the class and the table of costs say, below its example::
+registry, the class (its parameters, too) and the table of costs say, below its example::
 
     <!-- built: NAME -->
 
@@ -37,7 +35,6 @@ DOCS = Path(__file__).parents[1]
 SCHEMA = DOCS.parent / "configs" / "schema.json"
 _START = re.compile(r"^<!-- generated: .+ -->$", re.MULTILINE)
 _PLACE = re.compile(r"^<!-- generated: (.+?) -->$(.*?)^<!-- end -->$", re.MULTILINE | re.DOTALL)
-_PARAMETERS = re.compile(r"^\| parameter \| default \|.*\n\|[- |]+\n(?:\|.*\n)+", re.MULTILINE)
 _BUILT = re.compile(r"^<!-- built: (.+?) -->$", re.MULTILINE)
 
 
@@ -45,7 +42,7 @@ def regenerated(page: Path, text: str) -> str:
     """Return the text of a page in the repository with its places filled in from the code.
 
     Args:
-        page: the page's path, whose stem is the method on a card.
+        page: the page's path.
         text: what the page has now.
 
     Raises:
@@ -58,8 +55,6 @@ def regenerated(page: Path, text: str) -> str:
         made = tables.table_of(place[1]).strip()
         return f"<!-- generated: {place[1]} -->\n\n{made}\n\n<!-- end -->"
 
-    if _is_card(page):
-        text = _PARAMETERS.sub(lambda table: cards.parameters(page.stem, table[0]), text)
     return _PLACE.sub(filled, text)
 
 

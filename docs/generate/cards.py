@@ -1,6 +1,7 @@
 """What a method's card takes from the registry, the class and the table of costs."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.method.method import implements
 from rlplast.core.network.network import Network
 from rlplast.core.registry import Info, rows
+from rlplast.study.schema import meanings
 
-__all__ = ["frame", "is_card", "parameters", "reads_and_policies"]
+__all__ = ["frame", "is_card", "reads_and_policies"]
 
 _ROOT = Path(__file__).parents[2]
 _COSTS = _ROOT / "docs" / "explanation" / "benchmarks.md"
@@ -49,22 +51,24 @@ def frame(name: str) -> str:
         "fires": "once in a run" if method.fires_once else "",
         "cost": _cost(name),
     }
-    return table("in short | ", ((what, fact) for what, fact in facts.items() if fact))
+    short = table("in short | ", ((what, fact) for what, fact in facts.items() if fact))
+    return "\n".join((short, *_parameters(info)))
 
 
-def parameters(name: str, now: str) -> str:
-    """Return a method's parameters; what their table says in its last column now stays."""
-    lines = [line for line in now.splitlines() if line.startswith("| `")]
-    words = {cells[0].strip(" `"): cells[-1].strip() for cells in map(_cells, lines)}
+def _parameters(info: Info) -> Iterator[str]:
+    """Yield a table of a method's parameters, if it has any.
+
+    Raises:
+        KeyError: for a parameter that no docstring explains.
+    """
+    target: Any = info.target
+    about = {key: words.replace("None", "null") for key, words in meanings(target).items()}
     made = [
-        (code(key), yaml_code(p["default"]), choices(p["range"]), words.get(key, ""))
-        for key, p in _info(name).params.items()
+        (code(key), yaml_code(p["default"]), choices(p["range"]), about[key])
+        for key, p in info.params.items()
     ]
-    return table("parameter | default | allowed | meaning", made)
-
-
-def _cells(line: str) -> list[str]:
-    return line.strip("| \n").split("|", 3)
+    if made:
+        yield table("parameter | default | allowed | meaning", made)
 
 
 def _method_rows() -> dict[str, Info]:

@@ -9,7 +9,7 @@ import torch
 from tests.adapters.hosts import QUIET_LIGHTNING
 from tests.marks import slow
 
-pytestmark = QUIET_LIGHTNING
+pytestmark = [*QUIET_LIGHTNING, pytest.mark.filterwarnings("ignore:Creating .*WeightUpdater")]
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 RESUMED = "equals uninterrupted: True"
 
@@ -20,6 +20,7 @@ RESUMED = "equals uninterrupted: True"
         slow("sb3_hooks", ["fire        env_step 1000", "head_reset", "lines in"]),
         slow("sb3_ppo_stages", ["head_reset of critic in phase 2", "stage 2", "lines in"]),
         slow("hf_trainer_hooks", ["full_reset     update 18", RESUMED]),
+        slow("torchrl_dqn", ["redo", "full_reset 25"]),
         ("lightning_hooks", ["full_reset  update 10", RESUMED]),
     ],
 )

@@ -40,16 +40,6 @@ def test_a_place_without_an_end_or_with_an_unknown_name_is_refused() -> None:
         generate.built(DOCS / "index.md", "<!-- built: x -->\n")
 
 
-def test_a_cards_words_on_a_parameter_stay_and_the_rest_is_the_codes() -> None:
-    head = "| parameter | default | allowed | meaning |\n|---|---|---|---|\n"
-    table = f"{head}| `alpha` | 7 | any | stays |\n| `gone` | 1 | | goes |\n\nwords\n"
-    made = generate.regenerated(DOCS / "methods" / "dash.md", table)
-    assert made.endswith("|\n\nwords\n")
-    assert re.search(r"\| `alpha` \| `0\.3` \| `\[0, 1\]` \| stays \|", made)
-    assert "gone" not in made
-    assert "| `coef` | `0.3` |" in made
-
-
 def built(page: str) -> str:
     return generate.built(DOCS / page, (DOCS / page).read_text())
 

@@ -103,7 +103,6 @@ def test_every_block_says_its_language() -> None:
 @pytest.mark.filterwarnings("ignore:.*exists and is not empty")  # Lightning
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
 @pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec")
-@pytest.mark.filterwarnings("ignore:Creating .*WeightUpdater")  # TorchRL
 @pytest.mark.parametrize("block", TO_RUN, ids=str)
 def test_python_blocks_run(block: Block, reader: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for out, config in loaded_runs(block).items():
