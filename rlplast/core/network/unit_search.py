@@ -98,16 +98,17 @@ def _declared(spec: UnitSpec, prefix: str) -> Found:
     spec = _whole(spec, prefix)
     anchor = spec.norms[0] if spec.norms and not spec.norms_last else spec.layer
     module = "" if spec.replaceable else None
-    return Found(spec, anchor, (spec.nonlinearity,), name_of(spec.nonlinearity), module=module)
+    point = ActivationPoint(anchor, (spec.nonlinearity,), norms=spec.norms, nonlinearity=module)
+    return Found(spec, name_of(spec.nonlinearity), point)
 
 
 def _with_own(module: nn.Module, found: Found) -> Found:
     """Return the same with the nonlinearity that a method has put in its place, if one has."""
     replaced = getattr(module.get_submodule(found.spec.layer), NONLINEARITY, None)
-    if replaced is None or found.module != "":
+    if replaced is None or found.point.nonlinearity != "":
         return found
     step = alone(replaced) if isinstance(replaced, nn.Module) else replaced
-    return replace(found, steps=(step,), nonlinearity=name_of(replaced))
+    return replace(found, nonlinearity=name_of(replaced), point=replace(found.point, steps=(step,)))
 
 
 def _whole(spec: UnitSpec, prefix: str) -> UnitSpec:
@@ -226,14 +227,15 @@ def _traced(
             continue
         downstream = tuple(dict.fromkeys(search.downstream))
         norms = tuple(dict.fromkeys(search.norms))
-        yield Found(
-            _whole(UnitSpec(path, downstream, norms), prefix),
+        spec = _whole(UnitSpec(path, downstream, norms), prefix)
+        point = ActivationPoint(
             _join(prefix, search.anchor),
             tuple(search.steps),
-            search.nonlinearity or "linear",
-            tuple(search.between),
-            _join(prefix, search.module) if calls.count(search.module) == 1 else None,
+            between=tuple(search.between),
+            norms=spec.norms,
+            nonlinearity=_join(prefix, search.module) if calls.count(search.module) == 1 else None,
         )
+        yield Found(spec, search.nonlinearity or "linear", point)
 
 
 def _tied(blocks: Sequence[Block]) -> dict[str, str]:
@@ -304,7 +306,8 @@ def _groups_of(
     for reader in spec.downstream:  # a reader says which frozen layers read what it reads
         beside = getattr(module.get_submodule(reader), "beside", ())
         reading += [b for p in beside for b in by_path[p] if b.spec.tensor == "weight"]
-    place = _join(path, NONLINEARITY) if found.module == "" else found.module
+    own_place = found.point.nonlinearity == ""
+    place = _join(path, NONLINEARITY) if own_place else found.point.nonlinearity
     slopes = [b for b in by_path.get(place or "", ()) if hasattr(b.module, PER_UNIT)]
     members = list(dict.fromkeys(b.spec.member for b in own))
     stacked = len(members) if hasattr(module.get_submodule(path), "members") else 0
@@ -317,8 +320,7 @@ def _groups_of(
         name = path if member is None or not stacked else f"[{member}].{path}"
         heads = spec.heads > 0
         space = size if rows[0].kind == "conv" else 0
-        more = found.between, found.spec.norms, found.module
-        point = ActivationPoint(found.anchor, found.steps, space, stacked, *more)
+        point = replace(found.point, units=space, members=stacked)
         yield UnitGroup(
             name=name,
             size=size,
