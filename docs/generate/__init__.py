@@ -6,8 +6,10 @@ A short table stands in the page, between two comments of their own lines, and i
     <!-- generated: NAME -->
     <!-- end -->
 
-A long table is only on the site. Its place is one line, and a card of a method gets what the
-registry, the class (its parameters, too) and the table of costs say, below its example::
+A card of a method has the defaults of its parameters above its example.
+
+A long table is only on the site. Its place is one line, and a card gets what the registry, the
+class (its parameters, too) and the table of costs say, below its example::
 
     <!-- built: NAME -->
 
@@ -55,7 +57,8 @@ def regenerated(page: Path, text: str) -> str:
         made = tables.table_of(place[1]).strip()
         return f"<!-- generated: {place[1]} -->\n\n{made}\n\n<!-- end -->"
 
-    return _PLACE.sub(filled, text)
+    text = _PLACE.sub(filled, text)
+    return cards.with_defaults(page.stem, text) if _is_card(page) else text
 
 
 def built(page: Path, text: str) -> str:

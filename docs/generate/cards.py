@@ -1,6 +1,7 @@
 """What a method's card takes from the registry, the class and the table of costs."""
 
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from rlplast.core.network.network import Network
 from rlplast.core.registry import Info, rows
 from rlplast.study.schema import meanings
 
-__all__ = ["frame", "is_card", "reads_and_policies"]
+__all__ = ["frame", "is_card", "reads_and_policies", "with_defaults"]
 
 _ROOT = Path(__file__).parents[2]
 _COSTS = _ROOT / "docs" / "explanation" / "benchmarks.md"
@@ -53,6 +54,19 @@ def frame(name: str) -> str:
     }
     short = table("in short | ", ((what, fact) for what, fact in facts.items() if fact))
     return "\n".join((short, *_parameters(info)))
+
+
+def with_defaults(name: str, card: str) -> str:
+    """Return the text of a method's card with its parameters' defaults above the example."""
+    params = _info(name).params
+    given = ", ".join(
+        code(f"{key}: {yaml_code(p['default']).strip('`')}") for key, p in params.items()
+    )
+    about = f"Parameters: {given}. {code(f'rlplast list {name}')} says what they mean."
+    words, example, rest = card.partition("\n\n```yaml\n")
+    words = words.partition("\nParameters: ")[0]
+    made = textwrap.fill(about, 140, break_long_words=False, break_on_hyphens=False)
+    return words + (f"\n{made}" if params else "") + example + rest
 
 
 def _parameters(info: Info) -> Iterator[str]:

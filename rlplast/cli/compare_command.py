@@ -14,7 +14,6 @@ from rich.text import Text
 
 from rlplast.cli.output import new_console, show_json, visible
 from rlplast.cli.tables import clock_words, counted, figure, show_rows
-from rlplast.run.differences import ABSENT
 
 __all__ = ["add_arguments", "run"]
 
@@ -41,27 +40,21 @@ def run(args: argparse.Namespace) -> int:
     console = new_console()
     for name, folder in zip("AB", found["runs"], strict=True):
         _say(console, f"{name}  {folder}")
-    alike = found["kinds"][0] == found["kinds"][1]
     for key, title in _TITLES.items():
-        pairs = found[key]
-        if not alike and key != "made_with":  # others are of one of the kinds
-            pairs = {name: pair for name, pair in pairs.items() if ABSENT not in pair}
-        _pairs(console, title, pairs)
-    _pairs(console, "results", _results(found, alike), "")
+        _pairs(console, title, found[key])
+    _pairs(console, "results", _results(found), "")
     console.print()
-    one, other = found["kinds"]
-    kinds = f"A is of kind {one} and B of kind {other}; keys of one of them are left out (--json)"
-    show_rows(console, _verdict(found) if alike else [("equal", f"no, {kinds}")])
+    show_rows(console, _verdict(found))
     return 0
 
 
-def _results(found: Mapping[str, Any], alike: bool) -> dict[str, list[str]]:
-    """Return the results in words; of runs of one kind what either evaluated last, too."""
+def _results(found: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the results in words, and what either run evaluated last."""
     result, rows = found["result"], {"status": [str(value) for value in found["status"]]}
     rows["score"] = [str(value or "none") for value in result["score"]]
     for key in ("final", "updates", "seconds"):
         rows[key] = [figure(v) if key != "updates" else f"{v:,}" for v in result[key]]
-    lines = [row or {} for row in result["evaluation"] if alike]
+    lines = [row or {} for row in result["evaluation"]]
     for key in dict.fromkeys(key for row in lines for key in row if key.startswith("eval/")):
         rows[f"last {key}"] = [figure(row.get(key)) for row in lines]
     return rows

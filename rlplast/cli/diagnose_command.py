@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from rlplast.cli.output import new_console, say, show_json, visible, warn
-from rlplast.cli.tables import figure, show_rows, wrapped
+from rlplast.cli.tables import figure, show_rows
 from rlplast.core.errors import ConfigError
 from rlplast.metrics.diagnosis import Sign
 from rlplast.run import api
@@ -78,14 +78,9 @@ def _text(console: Console, found: Diagnosis) -> None:
     console.print()
     signs = [*(sign for own in found.networks for sign in own.signs), *found.agent]
     for name, means in dict((sign.name, sign.means) for sign in signs).items():
-        _say(console, f"{name}: {means}.")
-    console.print()
-    _say(console, "A study that settles it (`rlplast study FILE`):")
+        say(f"{name}: {means}.")
+    say("\nA study that settles it (`rlplast study FILE`):")
     console.print(visible(found.study), markup=False, highlight=False, soft_wrap=True)
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(wrapped(text), markup=False, highlight=False)
 
 
 def _table(name: str, signs: Iterable[Sign]) -> Table:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rlplast.cli.output import new_console, say, warn
-from rlplast.cli.tables import counted, figure, receipt_table, wrapped
+from rlplast.cli.tables import counted, figure, receipt_table
 from rlplast.core.errors import DamagedFile, RlplastError
 from rlplast.report.plot import plot_run
 from rlplast.run.api import Run
@@ -42,7 +42,7 @@ def _finish(run: Run) -> None:
     fired = {str(row.get("hook")) for row in rows}
     keys = zip(run.config.hooks, run.config.hook_keys(), strict=True)
     for line in _never_fired([(row, key in fired) for row, key in keys], metrics):
-        say(wrapped(line))
+        say(line)
     scores = [m for m in metrics if any(key.startswith("eval/") for key in m)]
     if scores:
         say(_evaluated(scores[-1], tasks_of(run.config)))

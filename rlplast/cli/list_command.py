@@ -15,11 +15,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.table import Column, Table
-
 from rlplast import plugins
 from rlplast.cli.output import say, show_json
-from rlplast.cli.tables import columns, counted, show
+from rlplast.cli.tables import columns, counted
 from rlplast.core import registry
 from rlplast.core.errors import ConfigError, check_choice
 from rlplast.run.imports import imported
@@ -165,11 +163,10 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.family is None:
         rows = _envs_counted(rows)
-    shown = _show_table if args.family is None else _show_entries
-    shown = _show_envs if args.family == "envs" else shown
+    shown = {None: _show_lines, "envs": _show_envs}.get(args.family, _show_entries)
     for family in _families(args.family):
         own = [row for row in rows if row["family"] == family]
-        say(family if own else f"{family}: none")
+        say(f"\n{family}" if own else f"\n{family}: none")
         if own:
             shown(own)
     if args.family == "methods":
@@ -177,16 +174,13 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _show_table(rows: list[Row]) -> None:
-    """Print what each entry of a family does."""
-    foreign = any(row["from"] != "rlplast" for row in rows)
-    longest = max(len(row["name"]) for row in rows)
-    name = Column("name", no_wrap=True, min_width=min(longest, 40))  # whole, to be copied
-    heads = ["summary", "from"] if foreign else ["summary"]
-    table = Table(name, *(Column(head, overflow="fold") for head in heads))
+def _show_lines(rows: list[Row]) -> None:
+    """Print a line for each entry: its name, what it does, and from whom if not from rlplast."""
+    longest, width = max(len(row["name"]) for row in rows), columns(_PIPED_WIDTH)
     for row in rows:
-        table.add_row(row["name"], *(row[head] for head in heads))
-    show(table, columns(_PIPED_WIDTH))
+        origin = "" if row["from"] == "rlplast" else f" (from {row['from']})"
+        line = f"{row['name']:<{longest}}  {row['summary']}{origin}"
+        say(textwrap.fill(line, width, subsequent_indent=" " * (min(longest, 40) + 2)))
 
 
 def _show_entries(rows: list[Row]) -> None:
@@ -206,10 +200,7 @@ def _show_envs(rows: list[Row]) -> None:
         name = family[0]["name"].split("/")[0]
         say(f"\n{name}/…  ({counted(len(family), 'environment')})")
         _indented([*_described(family[0]["params"]), *_origin(family[0])])
-        longest, width = max(len(row["name"]) for row in family), columns(_PIPED_WIDTH)
-        for row in family:
-            line = f"{row['name']:<{longest}}  {row['summary']}"
-            say(line if len(line) <= width else row["name"])
+        _show_lines(family)
 
 
 def _origin(row: Row) -> list[str]:

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Self
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.measure import Measurement
+from rich.console import RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID
 from rich.table import Column
 from rich.text import Text
 
 from rlplast.cli.output import new_console, visible, warn
-from rlplast.cli.tables import middle, rate
+from rlplast.cli.tables import rate
 from rlplast.core.duration import duration
 
 __all__ = ["Rows", "counted_shown", "step_shown"]
@@ -22,7 +21,6 @@ __all__ = ["Rows", "counted_shown", "step_shown"]
 FIRST, EVERY = 4.0, 30.0  # seconds until the first plain line, and from one to the next
 _BEAT = 0.5  # seconds between two looks at whether one is due
 _WINDOW = 30.0  # seconds that a rate is measured over, at least
-_ALIKE = 1.3  # two times left that are shown as one, the longer one
 _NAMED = 9  # tasks in a plain line
 
 
@@ -39,38 +37,14 @@ def _left(task: Task) -> str:
     if not task.speed or not task.remaining or task.fields.get("pauses"):
         return ""
     since = task.get_time() - task.fields["moved"]
-    seconds = max(0.0, task.remaining / task.speed - since)
-    done, elapsed = task.completed - task.fields["first"], (task.elapsed or 0.0) - since
-    if not task.fields["uneven"] or done <= 0 or elapsed <= 0:
-        return f"{duration(seconds)} left"
-    by_mean = max(0.0, task.remaining * elapsed / done - since)
-    return f"{_range(*sorted((seconds, by_mean)))} left"
+    return f"{duration(max(0.0, task.remaining / task.speed - since))} left"
 
 
-def _range(low: float, high: float) -> str:
-    """Return two times as one where they are alike."""
-    if high <= _ALIKE * low:
-        return duration(high)
-    one, other = duration(low).split(), duration(high).split()
-    return f"{one[0] if one[1] == other[1] else ' '.join(one)} to {' '.join(other)}"
+class _Name(ProgressColumn):
+    """A task's name, whose end is cut off where a row has no room for it."""
 
-
-class _Name:
-    """A name that is shortened in its middle where a row has no room for it."""
-
-    def __init__(self, text: str) -> None:
-        self.text = visible(text)
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text(middle(self.text, options.max_width), no_wrap=True, overflow="crop")
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement(1, Text(self.text).cell_len)
-
-
-class _Names(ProgressColumn):
-    def render(self, task: Task) -> RenderableType:
-        return _Name(task.description)
+    def render(self, task: Task) -> Text:
+        return Text(visible(task.description), no_wrap=True, overflow="ellipsis")
 
 
 class _Figures(ProgressColumn):
@@ -102,7 +76,7 @@ class Rows(Progress):
     ) -> None:
         console = new_console(stderr=True)
         super().__init__(
-            _Names(Column()),
+            _Name(Column()),
             BarColumn(bar, table_column=Column()),
             *map(_Figures, (_share, _rate, _left)),
             console=console,
@@ -117,21 +91,12 @@ class Rows(Progress):
     def look(self) -> None:
         """Bring tasks and details up to date; called by another thread."""
 
-    def move(
-        self,
-        number: TaskID,
-        done: float,
-        total: float,
-        unit: str,
-        scale: float = 1,
-        uneven: bool = False,
-    ) -> None:
+    def move(self, number: TaskID, done: float, total: float, unit: str, scale: float = 1) -> None:
         """Note how far a task is.
 
         Its rate is that of the later part of its time: what is slow at first (or fast, as an agent
         before its first update) is soon forgotten, and pauses count. It is in `unit`, of which
-        `done` has `scale` each; without a unit none is shown. If it is `uneven`, the time left is a
-        range: by the rate of late, and by that since the beginning.
+        `done` has `scale` each; without a unit none is shown.
         """
         task, now = next(task for task in self.tasks if task.id == number), self.get_time()
         self.speed_estimate_period = max(_WINDOW, (task.elapsed or 0.0) * 2 / 3)
@@ -139,8 +104,7 @@ class Rows(Progress):
         apart = (self.speed_estimate_period - _WINDOW) / 1000
         late = now >= task.fields.get("moved", now) + apart or done >= total
         if task.total is None or (late and done != task.completed):
-            first = task.fields.get("first", done)
-            about = {"unit": unit, "scale": scale, "moved": now, "first": first, "uneven": uneven}
+            about = {"unit": unit, "scale": scale, "moved": now}
             self.update(number, completed=done, total=total, **about)
 
     def get_renderables(self) -> Iterable[RenderableType]:

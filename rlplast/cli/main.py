@@ -6,7 +6,7 @@ import io
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from rlplast import __version__
@@ -60,13 +60,11 @@ class _Command(_Parser):
     """A command's parser, which declares its arguments when the command is used."""
 
     name: str | None = None
-    imported: Callable[[], None]
 
     def parse_known_args(self, *args: Any, **options: Any) -> Any:
         """Parse, as the base class does."""
         if self.name is not None:
             module = importlib.import_module(f"rlplast.cli.{self.name}_command")
-            self.imported()
             self.name, self.description = None, module.__doc__
             module.add_arguments(self)
             self.set_defaults(run=module.run)
@@ -84,8 +82,8 @@ class _Root(_Parser):
         super().error(message)
 
 
-def parser(imported: Callable[[], None] = lambda: None) -> argparse.ArgumentParser:
-    """Return the parser of all commands; `imported` is called once a command's file is imported."""
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
     root = _Root(prog="rlplast", description="Plasticity interventions.")
     root.add_argument("--version", action="version", version=f"rlplast {__version__}")
     root.add_argument(
@@ -101,18 +99,15 @@ def parser(imported: Callable[[], None] = lambda: None) -> argparse.ArgumentPars
     )
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, allow_abbrev=False, formatter_class=_Help)
-        command.name, command.imported = name, imported
+        command.name = name
     return root
 
 
-def main(argv: Sequence[str] | None = None, imported: Callable[[], None] = lambda: None) -> int:
-    """Run one command; returns the exit code.
-
-    `argv` has no program's name; `imported` is called once the command's file is imported.
-    """
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code. `argv` has no program's name."""
 
     def run() -> int:
-        root = parser(imported)
+        root = parser()
         arguments, rest = root.parse_known_args(argv)
         if rest and not getattr(arguments, "takes_overrides", False):
             of_study = arguments.command == "study"

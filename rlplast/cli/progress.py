@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rlplast.cli.live import Rows
-from rlplast.cli.tables import clock_words, middle
+from rlplast.cli.tables import clock_words
 from rlplast.core.duration import duration
 from rlplast.run.tasks import tasks_of
 from rlplast.training.distributed import rank
@@ -76,7 +76,7 @@ class RunProgress(Rows):
             yield f"phase {min(phase + 1, phases)}/{phases}{task}"
         if (following := loop.hooks.next_due(loop.trainable.clock)) is not None:
             name, at = following
-            yield f"next: {middle(name, 24)} at {clock_words({at.unit: at.value})}"
+            yield f"next: {name} at {clock_words({at.unit: at.value})}"
 
 
 def _length(loop: Loop) -> tuple[str, float]:

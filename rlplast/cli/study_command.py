@@ -16,7 +16,7 @@ from rlplast.cli.output import new_console, say
 from rlplast.cli.signals import stoppable
 from rlplast.cli.study_plan import seed_lines, show_tree
 from rlplast.cli.study_progress import study_progress
-from rlplast.cli.tables import counted, wrapped
+from rlplast.cli.tables import counted
 from rlplast.study.api import study, study_folder
 from rlplast.study.plan import Cell
 from rlplast.study.spec import StudyConfig
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     def planned(config: StudyConfig, cells: Sequence[Cell]) -> None:
         show_tree(console, cells)
         for line in seed_lines(config):
-            say(wrapped(line))
+            say(line)
 
     with shown(study_folder(args.config, args.out)) as callbacks:
         found = study(

@@ -9,7 +9,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from rlplast.cli.output import new_console, say, visible
-from rlplast.cli.tables import counted, wrapped
+from rlplast.cli.tables import counted
 from rlplast.core.duration import duration
 from rlplast.core.mean_interval import FEWEST
 from rlplast.study.plan import Cell, cost
@@ -33,7 +33,7 @@ def run_plan(args: argparse.Namespace) -> int:
     if len(by_task) > 1:
         lines.append("; ".join(f"{task} {_estimate_text(own)}" for task, own in by_task.items()))
     for line in (*lines, *found.notes):
-        say(wrapped(line))
+        say(line)
     if found.problem is not None:
         raise found.problem
     return 0

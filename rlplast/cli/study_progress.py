@@ -19,8 +19,6 @@ from rlplast.study.watch import Progress
 
 __all__ = ["StudyProgress", "study_progress"]
 
-_WITH_RATES = 80  # columns: narrower, names have more need of them
-
 
 class StudyProgress(Rows):
     """The rows of a study; `observe` gets its progress."""
@@ -31,21 +29,18 @@ class StudyProgress(Rows):
         self._whole = self.add_task("study", total=None)
         self.details = ["starting the first cells"]
         self._rows: dict[str, TaskID] = {}  # of a running cell
-        self._weights: dict[str, float] = {}
 
     def observe(self, progress: Progress) -> None:
         """Read how far the running cells are."""
-        cells = {cell.key: cell for cell in progress.cells}
-        if not self._weights:
-            self._weights = weights(progress.cells)
+        cells, weight = {cell.key: cell for cell in progress.cells}, weights(progress.cells)
         for key in self._rows.keys() - progress.running:
             self.remove_task(self._rows.pop(key))
         failed = {failure.cell.key for failure in progress.failures}
-        done = sum(self._weights[key] for key in progress.done)
-        done += sum(self._weights[key] * self._cell(cells[key]) for key in progress.running)
-        total = sum(weight for key, weight in self._weights.items() if key not in failed)
+        done = sum(weight[key] for key in progress.done)
+        done += sum(weight[key] * self._cell(cells[key]) for key in progress.running)
+        total = sum(own for key, own in weight.items() if key not in failed)
         share = min(1.0, done / total) if total > 0 else 1.0
-        self.move(self._whole, share, 1.0, "", uneven=True)
+        self.move(self._whole, share, 1.0, "")
         self.details = [
             f"{len(progress.done)} of {len(cells)} done",
             *([f"{len(failed)} failed"] if failed else []),
@@ -63,8 +58,7 @@ class StudyProgress(Rows):
         share = share_done(row, cell.starts, cell.stops or (total,))
         began = {time.unit: time.value for time in cell.starts}.get(total.unit, 0)
         counted = (row.get(total.unit, 0) - began) / share if share else 0.0
-        narrow = self.console.width < _WITH_RATES
-        self.move(self._rows[cell.key], share, 1.0, "" if narrow else total.unit, counted)
+        self.move(self._rows[cell.key], share, 1.0, total.unit, counted)
         return share
 
 

@@ -1,11 +1,9 @@
 """Tables, numbers and names for people."""
 
 import os
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
@@ -19,13 +17,11 @@ __all__ = [
     "count",
     "counted",
     "figure",
-    "middle",
     "rate",
     "receipt_table",
     "show",
     "show_rows",
     "size",
-    "wrapped",
 ]
 
 _WIDE = 100  # columns
@@ -33,24 +29,12 @@ _NAMES = 13  # columns of a row's name
 _UNWRAPPED = 10_000  # columns; a table only takes what it needs
 
 
-def show(table: Table, width: int = _UNWRAPPED) -> None:
-    """Print a table: fitted to a terminal, with whole lines, up to `width`, into a file or pipe."""
+def show(table: Table) -> None:
+    """Print a table: fitted to a terminal, with whole lines into a file or pipe."""
     console = new_console()
     if not console.is_terminal:
-        console = new_console(width=width)
+        console = new_console(width=_UNWRAPPED)
     console.print(table)
-
-
-def wrapped(text: str) -> str:
-    """Return a sentence in lines that fit the terminal; a file or pipe gets it in one."""
-    console = new_console()
-    return textwrap.fill(
-        text,
-        console.width if console.is_terminal else _UNWRAPPED,
-        subsequent_indent="  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def columns(piped: int) -> int:
@@ -133,22 +117,6 @@ def rate(per_second: float, unit: str) -> str:
         if value >= 1 or letter == "h":
             break
     return f"{f'{value:.2g}' if value < 10 else count(value)} {unit}/{letter}"
-
-
-def middle(name: str, columns: int) -> str:
-    """Return a name in at most so many columns (at least 3), its middle left out if need be.
-
-    Examples:
-        >>> middle("seed-1/shrink_perturb", 12), middle("fire", 12)
-        ('seed-1…rturb', 'fire')
-    """
-    if cell_len(name) <= columns:
-        return name
-    front, back = columns // 2, (columns - 1) // 2
-    ending = name[-back:] if back else ""
-    while cell_len(ending) > back:  # letters of two columns
-        ending = ending[1:]
-    return set_cell_size(name, front).rstrip() + "…" + ending
 
 
 def receipt_table(receipts: Sequence[dict[str, Any]], unit: str, width: int) -> Table:

@@ -17,10 +17,14 @@ from rlplast.core.errors import ConfigError, did_you_mean, shortened
 
 __all__ = [
     "Betas",
+    "Count",
+    "Fraction",
     "Names",
     "Pair",
     "Paths",
     "Section",
+    "Share",
+    "Updates",
     "check_section",
     "check_value",
     "hints_of",
@@ -45,7 +49,11 @@ def _ascending(pair: tuple[Any, Any]) -> tuple[Any, Any]:
 
 
 Pair = Annotated[tuple[T, T], AfterValidator(_ascending)]
-Betas = tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]]
+Share = Annotated[float, Field(ge=0, le=1)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]  # of what is never the whole, such as a decay
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Updates = Annotated[int, Field(ge=1, le=1_000_000_000)]
+Betas = tuple[Fraction, Fraction]
 Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)]
 Paths = tuple[Annotated[str, Field(min_length=1)], ...]
 

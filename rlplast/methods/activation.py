@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.method import Method, method
 from rlplast.core.network.blocks import BlockSpec
 from rlplast.core.network.units import UnitGroup
+from rlplast.core.validation import Share
 from rlplast.methods.replacing import replace_nonlinearity, replaceable
 from rlplast.metrics.ranks import at_least_float32
 
@@ -155,7 +155,7 @@ class Activation(Method):
     """
 
     kind: Kind = "leaky_relu"
-    alpha: Annotated[float, Field(ge=0, le=1)] | None = None
+    alpha: Share | None = None
 
     def __post_init__(self) -> None:
         if self.kind == "rational" and self.alpha is not None:

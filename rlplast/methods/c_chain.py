@@ -2,16 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 import torch
-from pydantic import Field, NonNegativeFloat
+from pydantic import NonNegativeFloat
 from torch import Tensor
 
-from rlplast.core.errors import ConfigError
-from rlplast.core.method.inside import refuse_low_precision
 from rlplast.core.method.method import Assign, Block, Context, Edit, Network, State, method
 from rlplast.core.network.record import WithWeights
+from rlplast.core.validation import Count
 from rlplast.methods.features import OutputTerm, members
 
 __all__ = ["CChain"]
@@ -41,7 +39,7 @@ class CChain(OutputTerm):
 
     coef: NonNegativeFloat = 50.0
     beta: NonNegativeFloat | None = None
-    batch: Annotated[int, Field(ge=1, le=1_000_000)] = 32
+    batch: Count = 32
 
     @property
     def reads_loss(self) -> bool:
@@ -50,12 +48,7 @@ class CChain(OutputTerm):
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         """Return the weights as they are, twice; with `beta` a ring of losses, −1 where empty."""
-        if len(blocks) < sum(self.covers(b) for b in network.trainable()):
-            raise ConfigError(
-                "c_chain compares outputs, which all layers make: leave `layers` out of its row"
-            )
-        for block in blocks:
-            refuse_low_precision(network, block)
+        self.check_whole(network, blocks)
         state = {}
         for name, parameter in _trained(network).items():
             state[f"previous/{name}"] = parameter.detach().clone()

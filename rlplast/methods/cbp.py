@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -11,18 +11,17 @@ from torch import Tensor
 
 from rlplast.core.method.method import Assign, Block, Context, Edit, Method, Network, State, method
 from rlplast.core.network.units import UnitGroup
+from rlplast.core.validation import Fraction, Share
 from rlplast.methods.draws import uniform
 from rlplast.methods.recycling import (
-    Draw,
     biases_of,
-    counters,
     gain,
+    hashed_rows,
     mean_over_samples,
     mean_size,
     recycle,
     replacement_cost,
-    reset_counts,
-    uniform_rows,
+    unit_state,
 )
 from rlplast.metrics.units import unit_age
 
@@ -67,12 +66,12 @@ class Cbp(Method):
             downstream (the paper's intent, which the code loses).
     """
 
-    reads: ClassVar[tuple[str, ...]] = ("activations", "moments")
-    policies: ClassVar[tuple[str, str]] = ("keep", "leave")
+    reads = ("activations", "moments")
+    policies = ("keep", "leave")
 
-    replacement_rate: Annotated[float, Field(ge=0, le=1)] = 1e-4
+    replacement_rate: Share = 1e-4
     maturity: Annotated[int, Field(ge=0, le=1_000_000_000)] = 10_000
-    decay: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    decay: Fraction = 0.99
     utility: Utility = "contribution"
     accumulate: bool = True
     init: Literal["kaiming", "default"] = "kaiming"
@@ -84,13 +83,9 @@ class Cbp(Method):
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         """Return running means, ages and fractions of each layer."""
-        groups = network.units_in(blocks)
-        device = blocks[0].view.device
-        state = counters(groups, device)
+        state, device = unit_state(network, blocks, **_PER_UNIT), blocks[0].view.device
         state["updates"] = torch.zeros((), dtype=torch.int64, device=device)
-        for group in groups:
-            for name, dtype in _PER_UNIT.items():
-                state[f"{name}/{group.name}"] = torch.zeros(group.size, dtype=dtype, device=device)
+        for group in network.units_in(blocks):
             # Not 0-d: a compiled update on a CPU loses what it writes to a float64 scalar.
             state[f"owed/{group.name}"] = torch.zeros(1, dtype=torch.float64, device=device)
         return state
@@ -103,10 +98,10 @@ class Cbp(Method):
         for tag, group in enumerate(context.units):
             chosen, mean, books = self._choose(context, state, group, tag)
             masks[group.name], means[group.name] = chosen, mean
-            edits += books + reset_counts(state, group, chosen)
-        draw = self._draw(context, state)
+            edits += books
+        draw = hashed_rows(context, state, self._bound, _ROW)
         # Layer by layer, as the code: a weight between two units that start anew is drawn.
-        edits += recycle(context, masks, draw, outgoing_first=True, moments=True)
+        edits += recycle(context, state, masks, draw, outgoing_first=True, moments=True)
         return edits + (_transfer(context, masks, means) if self.bias_transfer else [])
 
     def metrics(self, state: State) -> Mapping[str, Tensor]:
@@ -119,7 +114,7 @@ class Cbp(Method):
     ) -> tuple[Tensor, Tensor, list[Edit]]:
         """Return which units of a layer start anew, their mean activations, and the books."""
         h = context.activations[group.name]
-        util, mean_act, age, drawn = (state[f"{name}/{group.name}"] for name in _PER_UNIT)
+        util, mean_act, age = (state[f"{n}/{group.name}"] for n in ("util", "mean_act", "age"))
         age_now = age + 1
         corrected = 1 - self.decay**age_now
         mean_now = mean_act
@@ -137,7 +132,6 @@ class Cbp(Method):
             Assign(util, util_now.where(~chosen, 0)),
             Assign(mean_act, mean_now.where(~chosen, 0)),
             Assign(age, age_now.where(~chosen, 0)),
-            Assign(drawn, drawn + chosen),
             Assign(state[f"owed/{group.name}"], owed),
         ]
         return chosen, mean, edits
@@ -178,20 +172,12 @@ class Cbp(Method):
             worth = worth / mean_size(group.weight.block.view, 0)
         return worth
 
-    def _draw(self, context: Context, state: State) -> Draw:
-        tags = {group.name: i for i, group in enumerate(context.units)}
-
-        def draw(group: UnitGroup, part: object, mask: Tensor) -> Tensor:
-            spec = group.weight.block.spec
-            kaiming = self.init == "kaiming" and spec.kind == "linear"
-            scale = 1.0 if group.nonlinearity == "selu" else gain(group.nonlinearity)  # gnt.py
-            factor = scale * math.sqrt(3) if kaiming else 1.0
-            bound = factor / math.sqrt(spec.fan_in)
-            tag = _ROW + tags[group.name]
-            number = state[f"drawn/{group.name}"]
-            return uniform_rows(group.weight, mask, bound, context.seed, tag, number)
-
-        return draw
+    def _bound(self, group: UnitGroup) -> float:
+        """Return how wide new weights of a layer are drawn."""
+        spec = group.weight.block.spec
+        kaiming = self.init == "kaiming" and spec.kind == "linear"
+        scale = 1.0 if group.nonlinearity == "selu" else gain(group.nonlinearity)  # gnt.py
+        return (scale * math.sqrt(3) if kaiming else 1.0) / math.sqrt(spec.fan_in)
 
 
 _PER_UNIT = {

@@ -9,8 +9,10 @@ from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.method import Method, method
+from rlplast.core.network.unit_search import JOINED
 from rlplast.core.rng import derive_seed
-from rlplast.methods.joining import find_joins, halve, mark, widen
+from rlplast.methods.joining import axis_of, check_halves, check_readers, halve, readers_of, widen
+from rlplast.methods.replacing import nonlinear
 
 __all__ = ["CReLU"]
 
@@ -37,19 +39,21 @@ class CReLU(Method):
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
         """Change every layer with hidden units; return their paths."""
-        joins = find_joins(model, self.name, self.width == "halve")
-        for join in joins:
-            if join.nonlinearity != "relu":
+        groups, halves = nonlinear(model, self.name), self.width == "halve"
+        (check_halves if halves else check_readers)(model, groups, self.name)
+        for path, group in groups.items():
+            if group.nonlinearity != "relu":
                 raise ConfigError(
-                    f"crelu: {join.path} has the nonlinearity {join.nonlinearity}: allowed is relu"
+                    f"crelu: {path} has the nonlinearity {group.nonlinearity}: allowed is relu"
                 )
-        for join in joins:
-            model.get_submodule(join.point.path).register_forward_hook(
-                partial(_both_signs, join.dim)
-            )
-            mark(join, self.name)
-            if self.width == "halve":
-                halve(join.layer)
-            for path, reader in join.readers.items() if self.width == "double" else ():
-                widen(reader, derive_seed(seed, path))
-        return [join.path for join in joins]
+        for path, group in groups.items():
+            layer = model.get_submodule(path)
+            vars(layer)[JOINED] = self.name
+            anchor = layer if group.point is None else model.get_submodule(group.point.path)
+            anchor.register_forward_hook(partial(_both_signs, axis_of(group)))
+            if halves:
+                halve(layer)
+                continue
+            for name, reader in readers_of(model, group).items():
+                widen(reader, derive_seed(seed, name))
+        return list(groups)

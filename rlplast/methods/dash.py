@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from rlplast.core.errors import NothingToEdit
 from rlplast.core.method.method import Assign, Block, Context, Edit, Method, Network, State, method
 from rlplast.core.method.once import plain
+from rlplast.core.validation import Count, Share, Updates
 from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["Dash", "dash", "shrink_factors"]
@@ -54,12 +54,12 @@ class Dash(Method):
             (FIRE's else). Running statistics do not move.
     """
 
-    reads: ClassVar[tuple[str, ...]] = ("batches", "gradients")
+    reads = ("batches", "gradients")
 
-    alpha: Annotated[float, Field(ge=0, le=1)] = 0.3
-    coef: Annotated[float, Field(ge=0, le=1)] = 0.3
-    batches: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
-    batch: Annotated[int, Field(ge=1, le=1_000_000)] = 256
+    alpha: Share = 0.3
+    coef: Share = 0.3
+    batches: Updates | None = None
+    batch: Count = 256
     mode: Literal["train", "eval"] = "train"
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:

@@ -1,22 +1,16 @@
 """Deep Fourier features: Lewandowski et al. 2024."""
 
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from rlplast.core.errors import ConfigError
-from rlplast.core.method.install import put
 from rlplast.core.method.method import Method, method
-from rlplast.core.network.units import NONLINEARITY
-from rlplast.methods.joining import find_joins, halve, mark
+from rlplast.core.network.unit_search import JOINED
+from rlplast.methods.joining import axis_of, check_halves, halve
+from rlplast.methods.replacing import replace_nonlinearity, replaceable
 
 __all__ = ["DeepFourier"]
-
-
-def _fourier(dim: int, z: Tensor) -> Tensor:
-    return torch.cat([z.sin(), z.cos()], dim)
 
 
 class FourierFeatures(nn.Module):
@@ -27,7 +21,7 @@ class FourierFeatures(nn.Module):
         self.dim = dim
 
     def forward(self, z: Tensor) -> Tensor:
-        return _fourier(self.dim, z)
+        return torch.cat([z.sin(), z.cos()], self.dim)
 
 
 @method("deep_fourier", key="layers", source="Lewandowski et al. 2024")
@@ -43,20 +37,11 @@ class DeepFourier(Method):
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
         """Change every layer with hidden units; return their paths."""
-        joins = find_joins(model, self.name, halves=True)
-        for join in joins:
-            if join.point.nonlinearity is None:
-                raise ConfigError(
-                    f"deep_fourier: {join.path} has the nonlinearity {join.nonlinearity} as a "
-                    "function, or as a module that others use: give it a module of its own, such "
-                    "as nn.ReLU()"
-                )
-        for join in joins:
-            halve(join.layer)
-            mark(join, self.name)
-            if join.point.nonlinearity:
-                old = model.get_submodule(join.point.nonlinearity)
-                put(model, old, FourierFeatures(join.dim))
-            else:
-                vars(join.layer)[NONLINEARITY] = partial(_fourier, join.dim)
-        return [join.path for join in joins]
+        groups = replaceable(model, self.name)
+        check_halves(model, groups, self.name)
+        for path, group in groups.items():
+            layer = model.get_submodule(path)
+            halve(layer)
+            vars(layer)[JOINED] = self.name
+            replace_nonlinearity(model, group, FourierFeatures(axis_of(group)), self.name)
+        return list(groups)

@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field, NonNegativeFloat
+from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from rlplast.core.errors import NothingToEdit
 from rlplast.core.method.method import Assign, Block, Context, Edit, Method, Network, State, method
 from rlplast.core.registry import build
+from rlplast.core.validation import Count, Updates
 from rlplast.methods.features import OutputTerm, members
 from rlplast.methods.past import past_self, remember, room
 
@@ -38,8 +39,8 @@ class Distill(OutputTerm):
 
     reset: Literal["full_reset", "head_reset", "shrink_perturb", "fire"] = "full_reset"
     coef: NonNegativeFloat = 1.0
-    updates: Annotated[int, Field(ge=1, le=1_000_000_000)] = 10_000
-    batch: Annotated[int, Field(ge=1, le=1_000_000)] = 256
+    updates: Updates = 10_000
+    batch: Count = 256
 
     @cached_property
     def _reset(self) -> Method:

@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
 
 import torch
-from pydantic import Field, NonNegativeFloat
+from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from rlplast.core.method.method import Assign, Block, Context, Edit, Method, Network, State, method
-from rlplast.core.validation import Pair
+from rlplast.core.validation import Count, Pair, Share
 from rlplast.methods.redo import dormant
 from rlplast.metrics.ranks import at_least_float32
 
@@ -32,12 +31,12 @@ class Drm(Method):
         probe: samples of the probe batch.
     """
 
-    reads: ClassVar[tuple[str, ...]] = ("activations",)
+    reads = ("activations",)
 
     rate: NonNegativeFloat = 2.0
-    keep: Pair[Annotated[float, Field(ge=0, le=1)]] = (0.2, 0.9)
+    keep: Pair[Share] = (0.2, 0.9)
     threshold: NonNegativeFloat = 0.025
-    probe: Annotated[int, Field(ge=1, le=1_000_000)] = 256
+    probe: Count = 256
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         """Keep no state."""

@@ -1,9 +1,8 @@
 """DropConnect: Wan et al. 2013; the scaling by 1/(1 − p) is ours."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
@@ -11,7 +10,7 @@ from rlplast.core.fast.linear import Linear
 from rlplast.core.method.install import as_kind, kind_of, put
 from rlplast.core.method.method import method
 from rlplast.core.network.stacked import StackedLinear
-from rlplast.core.validation import Names
+from rlplast.core.validation import Fraction, Names
 from rlplast.methods.dropping import Dropping, dropped
 
 __all__ = ["DropConnect"]
@@ -75,7 +74,7 @@ class DropConnect(Dropping):
             hidden units.
     """
 
-    p: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    p: Fraction = 0.1
     layers: Names | None = None
 
     def check_layer(self, path: str, layer: nn.Module) -> None:

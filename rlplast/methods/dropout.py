@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.method import method
-from rlplast.core.validation import Names
+from rlplast.core.validation import Fraction, Names
 from rlplast.methods.dropping import Dropping, dropped
 
 __all__ = ["Dropout", "UnitDropout"]
@@ -62,7 +61,7 @@ class Dropout(UnitDropout):
             hidden units.
     """
 
-    p: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    p: Fraction = 0.1
     layers: Names | None = None
 
     def rate(self, updates: Tensor) -> float:

@@ -37,8 +37,8 @@ class OutputTerm(Method):
         """Refuse a row that leaves layers out, since all make features; and low precision."""
         if len(blocks) < sum(map(self.covers, network.trainable())):
             raise ConfigError(
-                f"{self.name} acts on features of network {network.name!r}, which all layers make: "
-                "leave `layers` out of its row"
+                f"{self.name} acts on outputs or features of network {network.name!r}, which all "
+                "layers make: leave `layers` out of its row"
             )
         for block in blocks:
             refuse_low_precision(network, block)
@@ -140,20 +140,12 @@ def readers(network: Network, method: str) -> list[nn.Module]:
 
 
 def at_start(network: Network) -> dict[str, Tensor]:
-    """Return a network's parameters and saved buffers at θ0, by the module's names.
-
-    Stacked and packed tensors are put together anew at each call, others are θ0 itself.
-    """
+    """Return a network's parameters and saved buffers at θ0, copied, by the module's names."""
     tensors: dict[str, Tensor] = {}
     for block in network.blocks:
-        name, start = ".".join(p for p in (block.path, block.spec.tensor) if p), network.initial
-        if not block.spec.index:
-            value = start[block.name]
-            tensors[name] = value.mT if block.spec.transposed else value
-            continue
-        if name not in tensors:
-            tensors[name] = torch.empty_like(block.param, requires_grad=False)
-        block.like(tensors[name]).copy_(start[block.name])
+        name = ".".join(p for p in (block.path, block.spec.tensor) if p)
+        whole = tensors.setdefault(name, torch.empty_like(block.param, requires_grad=False))
+        block.like(whole).copy_(network.initial[block.name])
     return tensors
 
 

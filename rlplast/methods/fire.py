@@ -1,5 +1,6 @@
 """FIRE: Sec. 4, Algorithm 1 and Appendix A.2."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -161,12 +162,12 @@ class Fire(Method):
         batches: dict[tuple[Any, ...], list[tuple[_Matrix, Tensor]]] = {}
         for matrix in _matrices([b for b in context.blocks if self._edits(b)]):
             slices = matrix_slices(_whole(matrix), matrix[0].groups)
+            _refuse_bad(context.network.qualified(matrix[0]), slices)
             key = (slices.shape[1:], slices.dtype, slices.device)
             batches.setdefault(key, []).append((matrix, slices))
         edits: list[Edit] = []
         for batch in batches.values():
             stacked = torch.cat([slices for _, slices in batch])
-            _refuse_bad(context, batch, stacked)
             projected, grams = _orthogonalised(stacked, self.iterations, self.polynomial)
             sizes = [slices.shape[0] for _, slices in batch]
             parts = projected.split(sizes), grams.split(sizes)
@@ -206,21 +207,12 @@ def _edits_of(matrix: _Matrix, part: Tensor, gram: Tensor) -> list[Edit]:
     return [edit, *(Assign(block, rows) for block, rows in others)]
 
 
-def _refuse_bad(context: Context, batch: list[tuple[_Matrix, Tensor]], stacked: Tensor) -> None:
+def _refuse_bad(name: str, slices: Tensor) -> None:
     refuse_capture("fire reads norms on the host")
-    largest = _largest(stacked)[..., 0, 0]  # not a number if any entry is none
-    good = ((largest > 0) & largest.isfinite()).cpu()
-    if good.all():
-        return
-    start = 0
-    for (block, *_), slices in batch:
-        part, values = good[start : start + len(slices)], largest[start : start + len(slices)]
-        start += len(slices)
-        if not part.all():
-            index = int((~part).nonzero()[0])
-            what = "zero" if float(values[index]) == 0 else "not finite"
+    for index, largest in enumerate(_largest(slices).flatten().tolist()):
+        if not 0 < largest < math.inf:  # not a number if any entry is none
             raise BadWeights(
-                f"fire: {context.network.qualified(block)} is {what} (slice {index} of "
+                f"fire: {name} is {'not finite' if largest else 'zero'} (slice {index} of "
                 f"{len(slices)}): a matrix has no nearest orthogonal one then; reset this layer "
                 "(full_reset, head_reset) or leave it out of the scope"
             )

@@ -26,11 +26,6 @@ class FullReset(Method):
 
     init: Literal["fresh", "stored"] = "fresh"
 
-    @property
-    def uses_initial(self) -> bool:
-        """Whether plans read θ0."""
-        return self.init == "stored"
-
     def plan(self, context: Context, state: dict[str, Tensor]) -> list[Edit]:
         """Plan new values for every Block in scope, buffers included."""
         generator = context.stream()

@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from rlplast.core.errors import NothingToEdit
 from rlplast.core.method.method import Assign, Block, Context, Edit, Method, Network, State, method
+from rlplast.core.validation import Fraction
 from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["HareTortoise"]
@@ -29,9 +28,9 @@ class HareTortoise(Method):
         momentum: share of the slow copy that stays at an update.
     """
 
-    policies: ClassVar[tuple[str, str]] = ("keep", "leave")
+    policies = ("keep", "leave")
 
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    momentum: Fraction = 0.999
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         """Return the slow copy, float32 at least, and how many updates it has followed."""

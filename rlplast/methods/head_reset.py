@@ -37,11 +37,6 @@ class HeadReset(Method):
     layers: PositiveInt | None = None
     init: Literal["fresh", "stored"] = "fresh"
 
-    @property
-    def uses_initial(self) -> bool:
-        """Whether plans read θ0."""
-        return self.init == "stored"
-
     def setup(self, network: Network, blocks: Sequence[Block]) -> dict[str, Tensor]:
         """Keep no state; refuse a network that has no such head."""
         if blocks:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -28,7 +27,7 @@ class HypersphereProject(Method):
         include_head: whether output layers are projected; SimbaV2 projects them.
     """
 
-    policies: ClassVar[tuple[str, str]] = ("keep", "leave")
+    policies = ("keep", "leave")
 
     include_head: bool = True
 

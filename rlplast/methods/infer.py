@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 import torch
-from pydantic import Field, NonNegativeFloat
+from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from rlplast.core.method.method import Block, Context, Network, State, method
 from rlplast.core.network.record import WithWeights
+from rlplast.core.validation import Count
 from rlplast.methods.draws import symmetric
 from rlplast.methods.features import OutputTerm, Reading, at_start, head_layers
 from rlplast.metrics.ranks import at_least_float32
@@ -36,8 +36,8 @@ class Infer(OutputTerm):
 
     coef: NonNegativeFloat = 0.1
     beta: NonNegativeFloat = 1.0
-    heads: Annotated[int, Field(ge=1, le=1_000_000)] = 10
-    batch: Annotated[int, Field(ge=1, le=1_000_000)] = 32
+    heads: Count = 10
+    batch: Count = 32
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         """Keep no state: directions are hashes of the seed."""

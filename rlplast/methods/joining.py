@@ -1,105 +1,75 @@
 """Layers that give their readers two entries per output: cat[f(z), g(z)] on the unit axis."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rlplast.core.errors import ConfigError, NothingToEdit
-from rlplast.core.method.install import hidden_layers, kind_of
+from rlplast.core.errors import ConfigError
+from rlplast.core.method.install import kind_of
 from rlplast.core.network.stacked import StackedLinear
-from rlplast.core.network.unit_search import JOINED
-from rlplast.core.network.units import ActivationPoint, UnitGroup
+from rlplast.core.network.units import UnitGroup
 from rlplast.core.rng import torch_stream
 
-__all__ = ["Join", "find_joins", "halve", "mark", "widen"]
+__all__ = ["axis_of", "check_halves", "check_readers", "halve", "readers_of", "widen"]
 
-_KINDS = (nn.Linear, nn.Conv2d, StackedLinear)
+# Names of the numbers of outputs and inputs.
+_SIZES: dict[type[nn.Module], tuple[str, str]] = {
+    nn.Linear: ("out_features", "in_features"),
+    nn.Conv2d: ("out_channels", "in_channels"),
+    StackedLinear: ("d_out", "d_in"),
+}
 _ALLOWED = "allowed are Linear, Conv2d, StackedLinear"
-# Names of the sizes of each: outputs, inputs.
-_SIZES = ("out_features", "in_features"), ("out_channels", "in_channels"), ("d_out", "d_in")
 
 
-@dataclass(frozen=True)
-class Join:
-    """A layer whose readers are to read two entries per output."""
-
-    path: str
-    layer: nn.Module
-    readers: dict[str, nn.Module]  # by path
-    point: ActivationPoint  # where its nonlinearity is
-    nonlinearity: str
-    dim: int  # of the units: channels, also when flattened, or the last
+def axis_of(group: UnitGroup) -> int:
+    """Return where a layer's units are in its output: channels, also when flattened, or last."""
+    return 1 if group.weight.block.kind == "conv" else -1
 
 
-def find_joins(model: nn.Module, method: str, halves: bool) -> list[Join]:
-    """Return the layers with hidden units and a nonlinearity.
+def readers_of(model: nn.Module, group: UnitGroup) -> dict[str, nn.Module]:
+    """Return the layers that read units, by path."""
+    return {p.block.path: model.get_submodule(p.block.path) for p in group.outgoing}
 
-    With `halves` their rows are to be halved, else their readers are to be widened.
 
-    Raises:
-        NothingToEdit: if there is none.
-        ConfigError: for a layer that cannot be resized, naming it.
+def check_halves(model: nn.Module, groups: Mapping[str, UnitGroup], method: str) -> None:
+    """Raise a `ConfigError` for a layer that cannot have half its rows; it names layer and method.
+
+    `groups` has layers with a nonlinearity, as `rlplast.methods.replacing.nonlinear` returns them.
     """
-    joins = [_join(model, path, groups) for path, groups in hidden_layers(model, method).items()]
-    joins = [join for join in joins if join.nonlinearity != "linear"]
-    if not joins:
-        raise NothingToEdit(f"{method} finds no layer with a nonlinearity")
-    for join in joins:
-        problem = _no_halves(join) if halves else _no_twice(join)
-        if problem is not None:
-            raise ConfigError(f"{method}: {join.path} {problem}")
-    return joins
+    for path, group in groups.items():
+        layer, norms = model.get_submodule(path), group.point.norms if group.point else ()
+        if kind_of(layer) not in _SIZES:
+            problem = f"is a {type(layer).__name__}: {_ALLOWED}"
+        elif group.size % 2 or getattr(layer, "groups", 1) != 1:
+            problem = f"has {group.size} outputs, which cannot be halved (an odd number, or groups)"
+        elif norms:
+            problem = f"is followed by the norm {norms[0]}, which would not fit half of it"
+        else:
+            continue
+        raise ConfigError(f"{method}: {path} {problem}")
 
 
-def _join(model: nn.Module, path: str, groups: Sequence[UnitGroup]) -> Join:
-    first, layer = groups[0], model.get_submodule(path)
-    readers = dict.fromkeys(part.block.path for group in groups for part in group.outgoing)
-    return Join(
-        path,
-        layer,
-        {reader: model.get_submodule(reader) for reader in readers},
-        first.point,  # pyright: ignore[reportArgumentType]
-        first.nonlinearity,
-        1 if first.weight.block.kind == "conv" else -1,
-    )
-
-
-def _no_halves(join: Join) -> str | None:
-    """Say why a layer cannot have half its rows; None if it can."""
-    layer: Any = join.layer
-    if kind_of(layer) not in _KINDS:
-        return f"is a {type(layer).__name__}: {_ALLOWED}"
-    rows = getattr(layer, _sizes(layer)[0])
-    if rows % 2 or getattr(layer, "groups", 1) != 1:
-        return f"has {rows} outputs, which cannot be halved (an odd number, or a grouped conv)"
-    if join.point.norms:
-        return f"is followed by the norm {join.point.norms[0]}, which would not fit half of it"
-    return None
-
-
-def _no_twice(join: Join) -> str | None:
-    """Say why the layers that read a layer cannot read twice as much; None if they can."""
-    norms = join.point.norms
-    before = norms.index(join.point.path) + 1 if join.point.path in norms else 0
-    if norms[before:]:
-        return f"is followed by the norm {norms[before]} after its nonlinearity"
-    for path, reader in join.readers.items():
-        if not isinstance(reader, _KINDS) or hasattr(reader, "memories"):
-            return f"is read by {path}, a {type(reader).__name__}: {_ALLOWED}"
-    return None
+def check_readers(model: nn.Module, groups: Mapping[str, UnitGroup], method: str) -> None:
+    """Raise a `ConfigError` for a layer whose readers cannot get twice the inputs."""
+    for path, group in groups.items():
+        norms, anchor = (group.point.norms, group.point.path) if group.point else ((), "")
+        after = norms[norms.index(anchor) + 1 :] if anchor in norms else norms
+        if after:
+            raise ConfigError(
+                f"{method}: {path} is followed by the norm {after[0]} after its nonlinearity"
+            )
+        for name, reader in readers_of(model, group).items():
+            if not isinstance(reader, tuple(_SIZES)) or hasattr(reader, "memories"):
+                raise ConfigError(
+                    f"{method}: {path} is read by {name}, a {type(reader).__name__}: {_ALLOWED}"
+                )
 
 
 def _sizes(layer: nn.Module) -> tuple[str, str]:
-    return next(s for kind, s in zip(_KINDS, _SIZES, strict=True) if isinstance(layer, kind))
-
-
-def mark(join: Join, method: str) -> None:
-    """Note that no unit of a layer has columns of its own any more."""
-    vars(join.layer)[JOINED] = method
+    return next(names for kind, names in _SIZES.items() if isinstance(layer, kind))
 
 
 def halve(layer: Any) -> None:

@@ -1,7 +1,7 @@
 """Lifecycle: the lifecycle paper (Yang), Sec. 3 and Algorithm 1."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 from torch import nn
@@ -12,9 +12,9 @@ from rlplast.core.method.method import Context, Edit, Method, Network, State, me
 from rlplast.core.network.blocks import blocks_of
 from rlplast.core.network.stacked import StackedLinear
 from rlplast.core.network.unit_search import find_units
-from rlplast.core.network.units import Part
+from rlplast.core.network.units import Part, UnitGroup
 from rlplast.core.rng import derive_seed
-from rlplast.core.validation import Names, Pair
+from rlplast.core.validation import Names, Pair, Updates
 from rlplast.methods.lifecycle_modules import (
     LifecycleConv2d,
     LifecycleLinear,
@@ -33,7 +33,6 @@ SWAPS: dict[type[nn.Module], type[LifecycleUnits]] = {
     StackedLinear: StackedLifecycleLinear,
     nn.MultiheadAttention: LifecycleMultiheadAttention,
 }
-Ticks = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 
 @method("lifecycle", key="layers", source="Lifecycle paper (Yang), Sec. 3.2 and Algorithm 1")
@@ -61,10 +60,10 @@ class Lifecycle(Method):
             of its column in the layer that directly reads it; ``step`` is kept.
     """
 
-    reads: ClassVar[tuple[str, ...]] = ("moments",)
+    reads = ("moments",)
 
-    life: Pair[Ticks] = (1000, 5000)
-    recovery: Pair[Ticks] = (100, 500)
+    life: Pair[Updates] = (1000, 5000)
+    recovery: Pair[Updates] = (100, 500)
     warmup: Annotated[int, Field(ge=0, le=1_000_000_000)] = 100
     memory: Literal["restore", "he", "xavier"] = "restore"
     redraw: bool = False
@@ -76,12 +75,10 @@ class Lifecycle(Method):
     def install(self, model: nn.Module, seed: int) -> list[str]:
         """Replace the chosen layers of `model` in place; return their paths."""
         modules = dict(model.named_modules())
-        if kind_of(model) in SWAPS or isinstance(model, LifecycleUnits):
-            raise ConfigError(
-                f"lifecycle: the model is itself a {type(model).__name__}: put it into an "
-                "nn.Sequential, whose layer can be replaced"
-            )
-        paths = self._hidden(model) if self.layers is None else self._named(model)
+        if self.layers is None:
+            paths = self._hidden(model)
+        else:
+            paths = named_layers(model, self.layers, _is_unit_layer, "lifecycle.layers")
         for path in paths:
             if isinstance(modules[path], LifecycleUnits):
                 raise ConfigError(f"lifecycle: {path} is a lifecycle layer already")
@@ -102,35 +99,21 @@ class Lifecycle(Method):
         return edits
 
     def _hidden(self, model: nn.Module) -> list[str]:
-        if not any(_is_unit_layer(module) for module in model.modules()):
-            raise NothingToEdit("lifecycle finds no linear, conv or attention layer")
         units = find_units(model, blocks_of(model))
-        # A head is rows of three projections: of linear layers, which have no mask for it, or of
-        # torch's attention, which gets one.
-        heads = {g.weight.block.path for g in units.groups if g.point is None}
-        layers = {p: model.get_submodule(p) for p in (g.weight.block.path for g in units.groups)}
-        paths = [
-            path
-            for path, layer in layers.items()
-            if _is_unit_layer(layer)
-            and (path not in heads or isinstance(layer, nn.MultiheadAttention))
-        ]
+
+        def has_mask(group: UnitGroup) -> bool:
+            layer = model.get_submodule(group.weight.block.path)
+            # A head is rows of three projections: linear layers have no mask for it.
+            of_attention = isinstance(layer, nn.MultiheadAttention)
+            return _is_unit_layer(layer) and (group.point is not None or of_attention)
+
+        paths = list(dict.fromkeys(g.weight.block.path for g in units.groups if has_mask(g)))
         if not paths:
             reasons = "; ".join(f"{name}: {why}" for name, why in units.refused.items())
             raise NothingToEdit(
                 f"lifecycle finds no layer with hidden units ({reasons}): name some in `layers`"
             )
         return paths
-
-    def _named(self, model: nn.Module) -> list[str]:
-        names = self.layers or ()
-        for path, module in model.named_modules():
-            if path in names and not _is_unit_layer(module):
-                kinds = ", ".join(kind.__name__ for kind in SWAPS)
-                raise ConfigError(
-                    f"lifecycle.layers: {path!r} is a {type(module).__name__}: allowed are {kinds}"
-                )
-        return named_layers(model, names, _is_unit_layer, "lifecycle.layers")
 
 
 def _places(network: Network) -> list[InstalledLayer]:

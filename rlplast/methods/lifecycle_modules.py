@@ -3,7 +3,7 @@
 Conv channels, stacked members and attention heads are ours.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Self
 
 import torch
@@ -66,6 +66,9 @@ class LifecycleUnits(nn.Module):
     seed: Tensor  # what draws come from; one per member of a stacked layer
     memories: dict[str, str]  # parameter → the buffer that remembers its rows
     follows: bool  # whether it is a follower's, which never ticks; the `rlplast.Network` sets it
+    # Of a class: attributes with the shape of the buffers, and parameters whose rows are of units.
+    sizes: tuple[str, ...]
+    remembered: tuple[str, ...] = ("weight", "bias")
 
     @classmethod
     def of(cls, layer: nn.Module, lifecycle: Rule, seed: int) -> Self:
@@ -77,7 +80,7 @@ class LifecycleUnits(nn.Module):
     def _begin(self, lifecycle: Rule, seed: int) -> None:
         self.lifecycle, self.follows = lifecycle, False
         vars(self)[INSTALLED] = [lifecycle]  # also of a layer that nobody installed
-        names = [n for n in self.remembered() if self._parameters.get(n) is not None]
+        names = [n for n in self.remembered if self._parameters.get(n) is not None]
         self.memories = {name: f"memory_{name}" for name in names}
         first, shape = self.get_parameter(names[0]), self.unit_shape()
         wide = torch.promote_types(first.dtype, torch.float32)
@@ -87,8 +90,9 @@ class LifecycleUnits(nn.Module):
 
         self.register_buffer("active", counts(1))
         self.register_buffer("scale", torch.ones(shape, dtype=wide, device=first.device))
-        seeds = torch.tensor(self.seeds(seed), dtype=torch.int64, device=first.device)
-        self.register_buffer("seed", seeds)
+        members: int | None = getattr(self, "members", None)
+        seeds = seed if members is None else [derive_seed(seed, m) for m in range(members)]
+        self.register_buffer("seed", torch.tensor(seeds, dtype=torch.int64, device=first.device))
         self.register_buffer("revivals", counts(0))
         life, recovery = draw_durations(lifecycle, self.seed, self.revivals)
         self.register_buffer("life_max", life)
@@ -106,15 +110,7 @@ class LifecycleUnits(nn.Module):
 
     def unit_shape(self) -> tuple[int, ...]:
         """Return the shape of the buffers per unit."""
-        raise NotImplementedError
-
-    def remembered(self) -> Sequence[str]:
-        """Return the names of the parameters whose rows belong to units."""
-        return ("weight", "bias")
-
-    def seeds(self, seed: int) -> Any:
-        """Return the layer's seed, or one per member."""
-        return seed
+        return tuple(getattr(self, name) for name in self.sizes)
 
     def rows(self, tensor: Tensor) -> Tensor:
         """Return a view of a parameter, or of a tensor laid out like it, with rows in dim 0."""
@@ -154,9 +150,7 @@ class LifecycleUnits(nn.Module):
 class LifecycleLinear(LifecycleUnits, Linear):
     """A linear layer whose outputs live and sleep: y = d ⊙ (Wx + b)."""
 
-    def unit_shape(self) -> tuple[int, ...]:
-        """Return (d_out,)."""
-        return (self.out_features,)
+    sizes = ("out_features",)
 
     def forward(self, input: Tensor) -> Tensor:
         """Return d ⊙ (Wx + b), shape (..., d_out)."""
@@ -166,9 +160,7 @@ class LifecycleLinear(LifecycleUnits, Linear):
 class LifecycleConv2d(LifecycleUnits, nn.Conv2d):
     """A convolution whose output channels live and sleep."""
 
-    def unit_shape(self) -> tuple[int, ...]:
-        """Return (channels out,)."""
-        return (self.out_channels,)
+    sizes = ("out_channels",)
 
     def fans(self, parameter: str) -> tuple[int, int]:
         """Return the fans of a channel, kernel included."""
@@ -183,13 +175,7 @@ class LifecycleConv2d(LifecycleUnits, nn.Conv2d):
 class StackedLifecycleLinear(LifecycleUnits, StackedLinear):
     """The members of an ensemble, each with units and draws of its own."""
 
-    def unit_shape(self) -> tuple[int, ...]:
-        """Return (members, d_out)."""
-        return (self.members, self.d_out)
-
-    def seeds(self, seed: int) -> list[int]:
-        """Return a seed per member."""
-        return [derive_seed(seed, member) for member in range(self.members)]
+    sizes = ("members", "d_out")
 
     def rows(self, tensor: Tensor) -> Tensor:
         """Return (members · d_out, ...)."""
@@ -219,14 +205,9 @@ class LifecycleMultiheadAttention(LifecycleUnits, nn.MultiheadAttention):
     The rows of a head in the query, key and value projections belong to it.
     """
 
-    def unit_shape(self) -> tuple[int, ...]:
-        """Return (heads,)."""
-        return (self.num_heads,)
-
-    def remembered(self) -> Sequence[str]:
-        """Return the projections, packed or separate, and their bias."""
-        separate = (f"{part}_proj_weight" for part in "qkv")
-        return ("in_proj_weight", *separate, "in_proj_bias")
+    sizes = ("num_heads",)
+    # Of the projections, packed or separate; the order is a key of draws.
+    remembered = ("in_proj_weight", *(f"{p}_proj_weight" for p in "qkv"), "in_proj_bias")
 
     def spread(self, per_unit: Tensor, parameter: str) -> Tensor:
         """Repeat a head's value for its rows, in each of query, key and value."""

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
@@ -32,18 +31,6 @@ class NormalizedConv2d(_Normalized, nn.Conv2d):  # pyright: ignore[reportIncompa
 
 class NormalizedStackedLinear(_Normalized, StackedLinear):  # pyright: ignore[reportIncompatibleMethodOverride]
     """The members of an ensemble, each followed by LayerNorm over its outputs."""
-
-
-class _StackedPlainNorm(nn.Module):
-    """LayerNorm over the last dimension without scale and shift."""
-
-    def __init__(self, eps: float) -> None:
-        super().__init__()
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        wide = x if x.dtype == torch.float64 else x.float()
-        return nn.functional.layer_norm(wide, x.shape[-1:], eps=self.eps).to(x.dtype)
 
 
 _SWAPS: dict[type[nn.Module], type[Any]] = {
@@ -84,11 +71,10 @@ def normalise(model: nn.Module, method: str, *, affine: bool, eps: float, bias: 
 
 def _norm(layer: Any, affine: bool, eps: float) -> nn.Module:
     device, dtype = layer.weight.device, layer.weight.dtype
-    if isinstance(layer, StackedLinear):
-        stacked = layer.members, layer.d_out
-        norm = StackedLayerNorm(*stacked, eps) if affine else _StackedPlainNorm(eps)
-    elif isinstance(layer, nn.Conv2d):
+    if isinstance(layer, nn.Conv2d):
         norm = nn.GroupNorm(1, layer.out_channels, eps, affine)
+    elif isinstance(layer, StackedLinear) and affine:
+        norm = StackedLayerNorm(layer.members, layer.d_out, eps)
     else:
-        norm = nn.LayerNorm(layer.out_features, eps, affine)
+        norm = nn.LayerNorm(layer.weight.shape[-2], eps, affine)
     return norm.to(device, dtype).requires_grad_(layer.weight.requires_grad)

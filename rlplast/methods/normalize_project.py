@@ -2,16 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field, NonNegativeFloat
+from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 
 from rlplast.core.clock import Clock
 from rlplast.core.method.inside import refuse_low_precision
 from rlplast.core.method.method import Block, Context, Edit, Method, Network, Scale, State, method
 from rlplast.core.network.order import matrices
+from rlplast.core.validation import Updates
 from rlplast.methods.normalised import normalise
 from rlplast.metrics.ranks import at_least_float32
 
@@ -41,7 +42,7 @@ class NormalizeProject(Method):
 
     scale_offset: Literal["drop", "project", "regularise"] = "project"
     coef: NonNegativeFloat = 1e-2
-    every: Annotated[int, Field(ge=1, le=1_000_000_000)] = 1
+    every: Updates = 1
     include_head: bool = False
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
@@ -94,15 +95,11 @@ class NormalizeProject(Method):
 
     def _projected(self, network: Network) -> tuple[list[Block], list[list[Block]]]:
         """Return the weights that are projected, and the (scale, shift) of each norm layer."""
-        key = (self, "projected")
-        if key not in network.cache:
-            weights = matrices(network, network.trainable(), self.include_head)
-            norms: dict[str, list[Block]] = {}
-            for b in network.trainable() if self.scale_offset == "project" else ():
-                if b.kind == "norm":
-                    norms.setdefault(b.layer, []).append(b)
-            network.cache[key] = weights, list(norms.values())
-        return network.cache[key]
+        norms: dict[str, list[Block]] = {}
+        for b in network.trainable() if self.scale_offset == "project" else ():
+            if b.kind == "norm":
+                norms.setdefault(b.layer, []).append(b)
+        return matrices(network, network.trainable(), self.include_head), list(norms.values())
 
 
 def _norm_of(tensors: Sequence[Tensor]) -> Tensor:

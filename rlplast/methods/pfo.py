@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field, NonNegativeFloat
+from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from rlplast.core.method.method import Block, Context, Edit, Method, Network, State, method
 from rlplast.core.network.units import UnitGroup
+from rlplast.core.validation import Count
 from rlplast.methods.features import Reading, read_by_heads
 from rlplast.methods.past import past_self, remember, room
 from rlplast.metrics.ranks import at_least_float32
@@ -36,11 +37,11 @@ class PFO(Method):
     """
 
     reads = ("batches",)
-    policies: ClassVar[tuple[str, str]] = ("keep", "leave")
+    policies = ("keep", "leave")
 
     coef: NonNegativeFloat = 1.0
     layers: Literal["last", "all"] = "last"
-    batch: Annotated[int, Field(ge=1, le=1_000_000)] = 64
+    batch: Count = 64
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         """Return room for the network as it was."""

@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from pydantic import PositiveInt
@@ -104,8 +103,8 @@ class PlasticityInjection(Method):
             in a network with convs, else one. Heads side by side are injected each, and have one.
     """
 
-    policies: ClassVar[tuple[str, str]] = ("touched", "copy")
-    fires_once: ClassVar[bool] = True
+    policies = ("touched", "copy")
+    fires_once = True
 
     layers: PositiveInt | None = None
 

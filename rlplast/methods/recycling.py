@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlplast.core.method.method import Assign, Block, Context, Edit, Network
+from rlplast.core.method.method import Assign, Block, Context, Edit, Network, State
 from rlplast.core.network.blocks import VARIANCES
 from rlplast.core.network.network import starts_of
 from rlplast.core.network.units import Part, UnitGroup
@@ -17,33 +17,40 @@ __all__ = [
     "biases_of",
     "by_rows",
     "clear_moments",
-    "counters",
     "gain",
+    "hashed_rows",
     "largest",
     "largest_size",
     "mean_over_samples",
     "mean_size",
     "recycle",
     "replacement_cost",
-    "reset_counts",
     "start_anew",
-    "uniform_rows",
+    "unit_state",
     "write_rows",
 ]
 
 Draw = Callable[[UnitGroup, Part, Tensor], Tensor]
 
 
-def counters(groups: Sequence[UnitGroup], device: torch.device) -> dict[str, Tensor]:
-    """Return a counter of resets per group, for a method's state; receipts read it."""
-    zeros = {"dtype": torch.int64, "device": device}
-    return {f"count/{group.name}": torch.zeros((), **zeros) for group in groups}
+def unit_state(network: Network, blocks: Sequence[Block], **dtypes: torch.dtype) -> State:
+    """Return the state of a method that resets the units in scope.
 
+    Args:
+        network: the network.
+        blocks: what is in scope.
+        **dtypes: name → the type of a tensor ``name/<group>``: zeros, one per unit. In ``drawn``
+            `recycle` counts how often each unit was drawn.
 
-def reset_counts(state: Mapping[str, Tensor], group: UnitGroup, mask: Tensor) -> list[Assign]:
-    """Return the edit that counts the units of a mask as reset."""
-    counter = state[f"count/{group.name}"]
-    return [] if _idle(mask) else [Assign(counter, counter + mask.sum())]
+    Returns:
+        Those tensors, and a counter of resets per group, ``count/<group>``, which receipts read.
+    """
+    groups, device = network.units_in(blocks), blocks[0].view.device
+    state = {f"count/{g.name}": torch.zeros((), dtype=torch.int64, device=device) for g in groups}
+    for name, dtype in dtypes.items():
+        for group in groups:
+            state[f"{name}/{group.name}"] = torch.zeros(group.size, dtype=dtype, device=device)
+    return state
 
 
 def mean_over_samples(activations: Tensor) -> Tensor:
@@ -188,6 +195,7 @@ def clear_moments(context: Context, part: Part, mask: Tensor) -> list[Assign]:
 
 def recycle(
     context: Context,
+    state: State,
     masks: Mapping[str, Tensor],
     draw: Draw,
     *,
@@ -201,6 +209,7 @@ def recycle(
 
     Args:
         context: the firing's.
+        state: the method's, of `unit_state`: they are counted there.
         masks: which units: a boolean per unit, by name of the group, of all in scope.
         draw: (group, part, mask) → new values of an incoming weight, whole; they matter where
             the mask holds.
@@ -212,6 +221,9 @@ def recycle(
     columns = {p.block.name: p.along(m) for g, m in busy for p in g.outgoing}
     edits: list[Edit] = []
     for group, mask in busy:
+        count, drawn = state[f"count/{group.name}"], state.get(f"drawn/{group.name}")
+        edits.append(Assign(count, count + mask.sum()))
+        edits += [] if drawn is None else [Assign(drawn, drawn + mask)]
         for part in group.rows:
             block, between = part.block, None if outgoing_first else columns.get(part.block.name)
             new = draw(group, part, mask) if block.role == "weight" else _as_new(part)
@@ -231,16 +243,16 @@ def recycle(
 
 def start_anew(
     context: Context,
-    state: Mapping[str, Tensor],
+    state: State,
     masks: Mapping[str, Tensor],
-    init: str,
-    overlap: str,
+    init: str = "own",
+    overlap: str = "zero",
 ) -> list[Edit]:
     """Return the edits that give some units a new start, drawn from the firing's stream.
 
     Args:
         context: the firing's.
-        state: the method's, with `counters`.
+        state: the method's, of `unit_state`.
         masks: which units: a boolean per unit, by name of the group, of all in scope.
         init: initializer of the new weights: own, kaiming or lecun.
         overlap: of a weight between two such units: zero or redraw.
@@ -249,8 +261,7 @@ def start_anew(
     generator = context.stream()
     drawn = {g.name: _drawn(context.network, g, init, generator) for g in context.units}
     draw: Draw = lambda group, part, mask: drawn[group.name]  # noqa: E731
-    edits = recycle(context, masks, draw, outgoing_first=overlap == "redraw")
-    return edits + [e for g in context.units for e in reset_counts(state, g, masks[g.name])]
+    return recycle(context, state, masks, draw, outgoing_first=overlap == "redraw")
 
 
 def _drawn(network: Network, group: UnitGroup, init: str, generator: torch.Generator) -> Tensor:
@@ -276,22 +287,32 @@ def gain(nonlinearity: str) -> float:
     return nn.init.calculate_gain(nonlinearity if nonlinearity in known else "relu")
 
 
+def hashed_rows(
+    context: Context, state: State, bound: Callable[[UnitGroup], float], first: int = 0
+) -> Draw:
+    """Return what `recycle` draws inside updates: U(−bound, bound), a hash of what is drawn.
+
+    That is the hook's seed in this network, the layer, the unit, and how often it was drawn before.
+
+    Args:
+        context: the firing's.
+        state: the method's, of `unit_state` with ``drawn``.
+        bound: group → half the width.
+        first: number of the first layer, for methods that draw other things by lower ones.
+    """
+    tags = {group.name: first + i for i, group in enumerate(context.units)}
+
+    def draw(group: UnitGroup, part: Part, mask: Tensor) -> Tensor:
+        number = state[f"drawn/{group.name}"]
+        return uniform_rows(part, mask, bound(group), context.seed, tags[group.name], number)
+
+    return draw
+
+
 def uniform_rows(
     part: Part, mask: Tensor, bound: float, seed: int, tag: int, number: Tensor
 ) -> Tensor:
-    """Draw rows of an incoming weight, U(−bound, bound), from a hash of what is drawn.
-
-    Args:
-        part: the incoming weight, a row per unit.
-        mask: which units.
-        bound: half the width.
-        seed: of the hook in this network.
-        tag: of the layer in its network.
-        number: how often each unit was drawn before, int64.
-
-    Returns:
-        The whole weight; where the mask does not hold, its own values if that is cheaper.
-    """
+    """Return a weight with rows drawn where a mask holds; elsewhere they do not matter."""
     weight = part.block.view
     index: Any = mask.nonzero().squeeze(1) if by_rows(mask) else slice(None)
     units = torch.arange(len(mask), device=mask.device)[index].unsqueeze(1)

@@ -2,16 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field, NonNegativeFloat
+from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from rlplast.core.method.method import Block, Context, Edit, Method, Network, State, method
 from rlplast.core.method.once import plain
 from rlplast.core.network.units import UnitGroup
-from rlplast.methods.recycling import counters, mean_over_samples, replacement_cost, start_anew
+from rlplast.core.validation import Count
+from rlplast.methods.recycling import mean_over_samples, replacement_cost, start_anew, unit_state
 
 __all__ = ["Redo", "dormant", "redo"]
 
@@ -57,11 +58,11 @@ class Redo(Method):
             outgoing weights become 0 (arXiv:2605.06834).
     """
 
-    reads: ClassVar[tuple[str, ...]] = ("activations",)
-    policies: ClassVar[tuple[str, str]] = ("touched", "leave")
+    reads = ("activations",)
+    policies = ("touched", "leave")
 
     threshold: NonNegativeFloat = 0.1
-    probe: Annotated[int, Field(ge=1, le=1_000_000)] = 64
+    probe: Count = 64
     init: Literal["own", "kaiming", "lecun"] = "own"
     overlap: Literal["zero", "redraw"] = "zero"
     score: Literal["activation", "gxd"] = "activation"
@@ -72,8 +73,7 @@ class Redo(Method):
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         """Return a counter per layer."""
-        groups = network.units_in(blocks)
-        return counters(groups, blocks[0].view.device)
+        return unit_state(network, blocks)
 
     def plan(self, context: Context, state: State) -> list[Edit]:
         """Plan a new start of the units that are dormant on the probe."""

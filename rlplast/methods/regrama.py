@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field, NonNegativeFloat
@@ -10,7 +10,8 @@ from torch import Tensor
 
 from rlplast.core.method.method import Assign, Block, Context, Edit, Method, Network, State, method
 from rlplast.core.method.once import plain
-from rlplast.methods.recycling import counters, start_anew
+from rlplast.core.validation import Count
+from rlplast.methods.recycling import start_anew, unit_state
 from rlplast.metrics.units import gradient_score
 
 __all__ = ["Regrama", "inactive", "regrama"]
@@ -49,21 +50,19 @@ class Regrama(Method):
         overlap: of a weight between two inactive units: zero or redraw.
     """
 
-    reads: ClassVar[tuple[str, ...]] = ("gradients",)
-    policies: ClassVar[tuple[str, str]] = ("touched", "leave")
+    reads = ("gradients",)
+    policies = ("touched", "leave")
 
     threshold: NonNegativeFloat = 0.01
     max_share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    probe: Annotated[int, Field(ge=1, le=1_000_000)] = 256
+    probe: Count = 256
     init: Literal["own", "kaiming", "lecun"] = "own"
     overlap: Literal["zero", "redraw"] = "zero"
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         """Return a counter per layer, and at how many updates it fired last."""
-        groups = network.units_in(blocks)
-        device = blocks[0].view.device
-        fired = torch.zeros((), dtype=torch.int64, device=device)
-        return counters(groups, device) | {"fired": fired}
+        fired = torch.zeros((), dtype=torch.int64, device=blocks[0].view.device)
+        return unit_state(network, blocks) | {"fired": fired}
 
     def plan(self, context: Context, state: State) -> list[Edit]:
         """Plan a new start of the units that are inactive."""

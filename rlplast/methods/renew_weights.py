@@ -3,14 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from rlplast.core.errors import NothingToEdit
 from rlplast.core.method.method import Assign, Block, Context, Edit, Method, Network, State, method
+from rlplast.core.validation import Count, Share
 from rlplast.methods.recycling import largest
 
 __all__ = ["RenewWeights"]
@@ -37,13 +37,13 @@ class RenewWeights(Method):
         probe: samples of the probe batch.
     """
 
-    reads: ClassVar[tuple[str, ...]] = ("gradients",)
-    policies: ClassVar[tuple[str, str]] = ("touched", "leave")
+    reads = ("gradients",)
+    policies = ("touched", "leave")
 
-    share: Annotated[float, Field(ge=0, le=1)] = 0.1
+    share: Share = 0.1
     utility: Literal["gradient", "magnitude"] = "gradient"
     value: Literal["resample", "mean"] = "resample"
-    probe: Annotated[int, Field(ge=1, le=1_000_000)] = 256
+    probe: Count = 256
 
     def __post_init__(self) -> None:
         if self.utility == "magnitude":

@@ -6,20 +6,32 @@ from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.method.install import hidden_layers, put
 from rlplast.core.network.units import NONLINEARITY, UnitGroup
 
-__all__ = ["replace_nonlinearity", "replaceable"]
+__all__ = ["nonlinear", "replace_nonlinearity", "replaceable"]
 
 _REPLACED = "replaced_by"  # attribute of nonlinearities: the method that put them there
 
 
-def replaceable(model: nn.Module, method: str) -> dict[str, UnitGroup]:
+def nonlinear(model: nn.Module, method: str) -> dict[str, UnitGroup]:
     """Return the layers with hidden units and a nonlinearity → their units, of the first member.
+
+    Raises:
+        NothingToEdit: if there is none; it names `method`.
+    """
+    groups = {path: units[0] for path, units in hidden_layers(model, method).items()}
+    groups = {path: group for path, group in groups.items() if group.nonlinearity != "linear"}
+    if not groups:
+        raise NothingToEdit(f"{method} finds no layer with a nonlinearity")
+    return groups
+
+
+def replaceable(model: nn.Module, method: str) -> dict[str, UnitGroup]:
+    """Return the same, if all of their nonlinearities can be replaced.
 
     Raises:
         NothingToEdit: if there is none; it names `method`.
         ConfigError: for one that cannot be replaced, or is by a method already.
     """
-    groups = {path: units[0] for path, units in hidden_layers(model, method).items()}
-    groups = {path: group for path, group in groups.items() if group.nonlinearity != "linear"}
+    groups = nonlinear(model, method)
     for path, group in groups.items():
         place = _place(group)
         if place is None:
@@ -34,8 +46,6 @@ def replaceable(model: nn.Module, method: str) -> dict[str, UnitGroup]:
                 f"{method}: the nonlinearity of {path} is replaced by {vars(now)[_REPLACED]} "
                 "already"
             )
-    if not groups:
-        raise NothingToEdit(f"{method} finds no layer with a nonlinearity")
     return groups
 
 

@@ -87,12 +87,6 @@ def chains_of(network: Network, blocks: Sequence[Block], method: str, remedy: st
             not keep their proportion.
     """
     by_member = blocks_by_member(network, blocks, method)
-    part = next((b for b in blocks if b.spec.part), None)
-    if part is not None:
-        raise ConfigError(
-            f"{method}: {network.qualified(part)} is one part of a packed layer: attention "
-            "branches, and has no forward order"
-        )
     nothing = NothingToEdit(
         f"{method} finds no linear, conv or norm layer in network {network.name!r}"
     )
@@ -106,11 +100,7 @@ def chains_of(network: Network, blocks: Sequence[Block], method: str, remedy: st
         )
     paths = forward_order(network)
     frozen = [b for b in network.blocks if not b.trainable] if network.optimizers else []
-    for bias, before in _cannot_follow(network, blocks, frozen, paths):
-        raise ConfigError(
-            f"{method}: {network.qualified(bias)} is frozen: it cannot follow {before}, and the "
-            "network would compute something else"
-        )
+    _refuse_left(network, blocks, frozen, paths, method, "is frozen")
     for layers in by_member.values():
         for path, roles in layers.items():
             if path not in paths:
@@ -142,18 +132,18 @@ def check_followed(
         paths = forward_order(network)
     except ConfigError:
         return
-    for bias, before in _cannot_follow(network, blocks, left, paths):
-        raise ConfigError(
-            f"{method}: {network.qualified(bias)} is left out by the hook's layers: it cannot "
-            f"follow {before}, and the network would compute something else; name "
-            f"{bias.path!r} too"
-        )
+    _refuse_left(network, blocks, left, paths, method, "is left out by the hook's layers")
 
 
-def _cannot_follow(
-    network: Network, blocks: Sequence[Block], left: Sequence[Block], paths: Sequence[str]
-) -> Iterator[tuple[Block, str]]:
-    """Yield each bias among `left` with the layer in `blocks` that scales what it is added to."""
+def _refuse_left(
+    network: Network,
+    blocks: Sequence[Block],
+    left: Sequence[Block],
+    paths: Sequence[str],
+    method: str,
+    why: str,
+) -> None:
+    """Refuse a bias among `left` if a layer in `blocks` scales what it is added to."""
     place = {path: i for i, path in enumerate(paths)}
     modules = dict(network.module.named_modules())
     norms = [place[path] for path in paths if isinstance(modules[path], NORMS)]
@@ -167,9 +157,13 @@ def _cannot_follow(
         before = [place[b.path] for b in inner if b.spec.member == bias.spec.member]
         start = max((i for i in before if i < end), default=end)
         if any(b.layer == bias.layer for b in weights):
-            yield bias, bias.path
-        elif start < end and not any(start < norm <= end for norm in norms):
-            yield bias, paths[start]
+            start = end
+        elif start == end or any(start < norm <= end for norm in norms):
+            continue
+        raise ConfigError(
+            f"{method}: {network.qualified(bias)} {why}: it cannot follow {paths[start]}, and the "
+            "network would compute something else; scale both or neither"
+        )
 
 
 def order_of(layers: list[list[Layer]]) -> Order:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,7 +24,7 @@ class RestartSteps(Method):
     """
 
     reads = ("moments",)
-    policies: ClassVar[tuple[str, str]] = ("keep", "leave")
+    policies = ("keep", "leave")
 
     def check_layers(
         self, network: Network, blocks: Sequence[Block], left: Sequence[Block]

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -15,6 +15,7 @@ from rlplast.core.method.method import Assign, Block, Context, Edit, Method, Net
 from rlplast.core.network.blocks import blocks_of
 from rlplast.core.network.network import INSTALLED
 from rlplast.core.network.order import matrices
+from rlplast.core.validation import Fraction, Share, Updates
 from rlplast.methods.draws import hashed
 from rlplast.methods.recycling import largest
 
@@ -42,12 +43,12 @@ class RigL(Method):
             at most 1; ``uniform``: the same for all, but the first layer stays dense.
     """
 
-    reads: ClassVar[tuple[str, ...]] = ("gradients", "moments")
+    reads = ("gradients", "moments")
 
-    sparsity: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    every: Annotated[int, Field(ge=1, le=1_000_000_000)] = 100
+    sparsity: Fraction = 0.9
+    every: Updates = 100
     until: Annotated[int, Field(ge=0, le=1_000_000_000)] = 25000
-    alpha: Annotated[float, Field(ge=0, le=1)] = 0.3
+    alpha: Share = 0.3
     distribution: Literal["erk", "uniform"] = "erk"
 
     def install(self, model: nn.Module, seed: int) -> list[str]:

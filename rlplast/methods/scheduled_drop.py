@@ -1,12 +1,11 @@
 """Scheduled dropout: Morerio et al. 2017 for the idea; the linear ramp is ours."""
 
 from dataclasses import dataclass
-from typing import Annotated
 
-from pydantic import Field
 from torch import Tensor
 
 from rlplast.core.method.method import method
+from rlplast.core.validation import Fraction, Updates
 from rlplast.methods.dropout import UnitDropout
 
 __all__ = ["ScheduledDrop"]
@@ -24,8 +23,8 @@ class ScheduledDrop(UnitDropout):
         updates: length of the ramp.
     """
 
-    p: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    updates: Annotated[int, Field(ge=1, le=1_000_000_000)] = 10000
+    p: Fraction = 0.1
+    updates: Updates = 10000
 
     def rate(self, updates: Tensor) -> Tensor:
         """Return p·min(1, t/T)."""

@@ -1,15 +1,16 @@
 """Shrink and Perturb: Ash & Adams 2020; one-coefficient form of Lee et al. 2024."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field, NonNegativeFloat
+from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.method import Assign, Block, Context, Edit, Method, method
 from rlplast.core.method.once import plain
+from rlplast.core.validation import Share
 from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["ShrinkPerturb", "shrink_perturb"]
@@ -33,9 +34,9 @@ class ShrinkPerturb(Method):
         running_stats: whether BatchNorm's running mean and variance are mixed as well.
     """
 
-    coef: Annotated[float, Field(ge=0, le=1)] = 0.8
+    coef: Share = 0.8
     init: Literal["stored", "fresh", "xavier"] = "stored"
-    shrink: Annotated[float, Field(ge=0, le=1)] | None = None
+    shrink: Share | None = None
     noise: NonNegativeFloat | None = None
     running_stats: bool = False
 

@@ -5,14 +5,14 @@ LeJEPA: Balestriero & LeCun 2025; the statistic: Epps & Pulley 1983.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 import torch
-from pydantic import Field, NonNegativeFloat
+from pydantic import NonNegativeFloat
 from torch import Tensor, nn
 
 from rlplast.core.method.method import Block, Context, Network, State, method
 from rlplast.core.network.units import ActivationPoint
+from rlplast.core.validation import Count
 from rlplast.methods.draws import normal
 from rlplast.methods.features import OutputTerm, Reading, read_by_heads
 from rlplast.metrics.ranks import at_least_float32
@@ -57,8 +57,8 @@ class SIGReg(OutputTerm):
     """
 
     coef: NonNegativeFloat = 0.2
-    slices: Annotated[int, Field(ge=1, le=1_000_000)] = 16
-    batch: Annotated[int, Field(ge=1, le=1_000_000)] = 128
+    slices: Count = 16
+    batch: Count = 128
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         """Keep no state: directions are hashes of the seed and the update."""

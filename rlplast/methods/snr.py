@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field, NonNegativeFloat
@@ -12,8 +12,9 @@ from torch import Tensor
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.method import Assign, Block, Context, Edit, Method, Network, State, method
-from rlplast.core.network.units import Part, UnitGroup
-from rlplast.methods.recycling import counters, largest_size, recycle, reset_counts, uniform_rows
+from rlplast.core.network.units import UnitGroup
+from rlplast.core.validation import Count, Updates
+from rlplast.methods.recycling import hashed_rows, largest_size, recycle, unit_state
 
 __all__ = ["Snr"]
 
@@ -46,32 +47,29 @@ class Snr(Method):
         eps: a unit fires where |h| is larger; None for h > 0, which only ReLUs have.
     """
 
-    reads: ClassVar[tuple[str, ...]] = ("activations", "moments")
-    policies: ClassVar[tuple[str, str]] = ("keep", "leave")
+    reads = ("activations", "moments")
+    policies = ("keep", "leave")
 
     percentile: Annotated[float, Field(gt=0, le=1)] = 0.98
-    tau_init: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    tau_max: Annotated[int, Field(ge=1, le=1_000_000)] = 20_000
-    tau_min: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    refresh: Annotated[int, Field(ge=1, le=1_000_000_000)] = 1000
-    expansion: Annotated[int, Field(ge=1, le=1_000_000)] = 2
+    tau_init: Count | None = None
+    tau_max: Count = 20_000
+    tau_min: Count | None = None
+    refresh: Updates = 1000
+    expansion: Count = 2
     empty: Literal["keep", "official"] = "keep"
     eps: NonNegativeFloat | None = None
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         """Return ages, thresholds and histograms of each layer."""
-        groups = network.units_in(blocks)
+        state = unit_state(network, blocks, age=torch.int64, drawn=torch.int64)
         device = blocks[0].view.device
-        state = counters(groups, device)
-        for group in groups:
+        for group in network.units_in(blocks):
             if self.eps is None and group.nonlinearity not in RECTIFIERS:
                 raise ConfigError(
                     f"snr: {network.name}.{group.name} uses {group.nonlinearity}, which is never "
                     "silent: give snr.eps, such as 0.01, below which a unit counts as silent"
                 )
             size, start = group.size, self.tau_init or self.tau_max
-            for name in ("age", "drawn"):
-                state[f"{name}/{group.name}"] = torch.zeros(size, dtype=torch.int64, device=device)
             state[f"tau/{group.name}"] = torch.full((size,), start, device=device)
             # One bin more than there are gaps: what falls outside goes there.
             bins = size * (self.tau_max + 2)
@@ -84,15 +82,9 @@ class Snr(Method):
         masks: dict[str, Tensor] = {}
         for group in context.units:
             masks[group.name], books = self._observe(context, state, group)
-            edits += books + reset_counts(state, group, masks[group.name])
-        tags = {group.name: i for i, group in enumerate(context.units)}
-
-        def draw(group: UnitGroup, part: Part, mask: Tensor) -> Tensor:
-            bound = math.sqrt(1 / group.weight.block.spec.fan_in)
-            number = state[f"drawn/{group.name}"]
-            return uniform_rows(group.weight, mask, bound, context.seed, tags[group.name], number)
-
-        return edits + recycle(context, masks, draw, moments=True)
+            edits += books
+        draw = hashed_rows(context, state, lambda g: math.sqrt(1 / g.weight.block.spec.fan_in))
+        return edits + recycle(context, state, masks, draw, moments=True)
 
     def captured_key(self, clock: Clock) -> bool:
         """Whether the thresholds are renewed."""
@@ -103,9 +95,7 @@ class Snr(Method):
     ) -> tuple[Tensor, list[Edit]]:
         """Return which units of a layer are reset, and the edits of its books."""
         h = context.activations[group.name]
-        age, drawn, tau, gaps = (
-            state[f"{name}/{group.name}"] for name in ("age", "drawn", "tau", "gaps")
-        )
+        age, tau, gaps = (state[f"{name}/{group.name}"] for name in ("age", "tau", "gaps"))
         fired = largest_size(h) > (self.eps or 0.0)  # of a ReLU: whether it is positive
         age_now = torch.where(fired, age, age + h.shape[0])
         reset = ~fired & (age_now >= tau)
@@ -113,7 +103,7 @@ class Snr(Method):
         bins = age_now.where(ended & (age_now <= self.tau_max), self.tau_max + 1)
         rows = bins + torch.arange(group.size, device=h.device) * (self.tau_max + 2)
         counted = gaps[rows] + ended
-        edits: list[Edit] = [Assign(age, age_now.where(~ended, 0)), Assign(drawn, drawn + reset)]
+        edits: list[Edit] = [Assign(age, age_now.where(~ended, 0))]
         if not self.captured_key(context.clock):
             edits.append(Assign(gaps, counted.to(gaps.dtype), rows=rows))
         else:

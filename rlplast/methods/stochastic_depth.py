@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field
 from torch import Tensor, nn
 
 from rlplast.core.errors import NothingToEdit
 from rlplast.core.method.method import method
+from rlplast.core.validation import Fraction
 from rlplast.methods.dropping import Dropping, stays
 
 __all__ = ["StochasticDepth"]
@@ -44,7 +44,7 @@ class StochasticDepth(Dropping):
         mode: ``linear``: p_l = p·l/L; ``uniform``: p_l = p.
     """
 
-    p: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    p: Fraction = 0.2
     mode: Literal["linear", "uniform"] = "linear"
 
     def places(self, model: nn.Module) -> dict[str, str]:

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError, NothingToEdit
@@ -13,6 +12,7 @@ from rlplast.core.method.method import Assign, Block, Context, Edit, Method, Net
 from rlplast.core.method.once import plain
 from rlplast.core.network.order import declared_order
 from rlplast.core.network.segments import segments
+from rlplast.core.validation import Share
 from rlplast.methods.rescaling import (
     Layer,
     Order,
@@ -62,10 +62,10 @@ class Swr(Method):
             Receipts then say in `deviation` how much, on a probe.
     """
 
-    policies: ClassVar[tuple[str, str]] = ("keep", "leave")
+    policies = ("keep", "leave")
 
-    coef: Annotated[float, Field(ge=0, le=1)] = 1e-3
-    coef_head: Annotated[float, Field(ge=0, le=1)] | None = None
+    coef: Share = 1e-3
+    coef_head: Share | None = None
     rule: Literal["exact", "printed"] = "exact"
     reanchor_on_lr_decay: bool = False
     rescale_running_stats: bool = False

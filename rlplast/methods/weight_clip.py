@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from pydantic import PositiveFloat
 
@@ -26,7 +25,7 @@ class WeightClip(Method):
         include_head: whether output layers are clipped.
     """
 
-    policies: ClassVar[tuple[str, str]] = ("keep", "leave")
+    policies = ("keep", "leave")
 
     kappa: PositiveFloat = 1.0
     include_head: bool = True

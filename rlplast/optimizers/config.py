@@ -8,7 +8,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.registry import checked, get, rows
-from rlplast.core.validation import Betas, Section, check_section
+from rlplast.core.validation import Betas, Fraction, Section, Share, check_section
 
 __all__ = ["OptimizerConfig", "lr_at"]
 
@@ -50,10 +50,10 @@ class OptimizerConfig(Section):
     decay: Literal["all", "matrices"] = "all"
     betas: Betas | None = None
     eps: PositiveFloat | None = None
-    momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
+    momentum: Fraction | None = None
     params: dict[str, Any] = field(default_factory=dict)
     schedule: Literal["constant", "linear", "cosine", "step"] = "constant"
-    warmup: Annotated[float, Field(ge=0, le=1)] = 0.0
+    warmup: Share = 0.0
     warmup_end: Literal["after", "inside"] = "after"
     warmup_max: PositiveInt | None = None
     lr_min: NonNegativeFloat = 0.0

@@ -13,12 +13,12 @@ from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import RULES, StateRule
 from rlplast.core.network.order import last_layers
 from rlplast.core.registry import register
-from rlplast.core.validation import Betas
+from rlplast.core.validation import Betas, Fraction
 
 __all__ = ["Momentum", "NewtonSteps", "optimizer", "split"]
 
 Groups = list[dict[str, Any]]
-Momentum = Annotated[float, Field(ge=0, lt=1)]
+Momentum = Fraction
 NewtonSteps = Annotated[int, Field(ge=1, le=99)]
 
 

@@ -28,9 +28,8 @@ _TREATMENT = ("hooks", "layers", "penalties")
 
 BASELINE = "#777777"
 # Paul Tol's "vibrant" scheme, moved until each has a contrast of 3 to white and to dark paper, and
-# colour-blind readers tell each pair apart (tests/report/test_palette.py).
+# colour-blind readers tell each pair apart (tests/report/test_arms.py).
 COLOURS = ("#0077bb", "#e3772b", "#00a5a4", "#f0015f", "#918ae2", "#c03517")
-SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right")
 DASHES = (*((1, 0), (6, 3), (2, 2), (8, 2, 2, 2)), *((12, 3), (4, 1), (1, 4), (12, 2, 2, 2, 2, 2)))
 
 
@@ -126,12 +125,11 @@ def number_variants(
 
 @dataclass(frozen=True)
 class Look:
-    """How an arm is drawn: its place in the study, name, colour, shape of points and dashes."""
+    """How an arm is drawn: its place in the study, name, colour and dashes."""
 
     index: int
     name: str
     colour: str
-    shape: str
     dash: tuple[int, ...]
 
 
@@ -145,14 +143,13 @@ def looks(arms: Sequence[str], baseline: str | None) -> tuple[Look, ...]:
     taken: list[int] = []
     for index, name in enumerate(arms):
         if name == baseline:
-            found.append(Look(index, name, BASELINE, SHAPES[0], DASHES[0]))
+            found.append(Look(index, name, BASELINE, DASHES[0]))
             continue
         turn = len(taken) // len(COLOURS)
         free = [c for c in range(len(COLOURS)) if taken.count(c) == turn]
         first = crc32(name.encode("utf-8", "replace")) % len(COLOURS)
         colour = next(c % len(COLOURS) for c in range(first, 99) if c % len(COLOURS) in free)
-        shape = SHAPES[(colour + turn + 1) % len(SHAPES)]
-        found.append(Look(index, name, COLOURS[colour], shape, DASHES[turn % len(DASHES)]))
+        found.append(Look(index, name, COLOURS[colour], DASHES[turn % len(DASHES)]))
         taken.append(colour)
     return tuple(found)
 

@@ -19,8 +19,7 @@ import jinja2
 import pandas as pd
 
 from rlplast.core.errors import ConfigError, RlplastError
-from rlplast.report import charts, sequences, tables
-from rlplast.report import drawing as pictures
+from rlplast.report import charts, drawing, sequences, tables, vega
 from rlplast.report.arms import Look
 from rlplast.report.charts import Chart
 from rlplast.report.frame import read, table_of_runs
@@ -102,7 +101,7 @@ def report(
         *folders: of studies, of runs, or with such folders somewhere in them.
         out: the folder to write, in which pictures, ``summary.csv``, ``runs.csv`` and
             ``curves.csv`` lie beside the page; default: ``report`` in the first one.
-        warn: called with a line for a chart that could not be drawn as a picture.
+        warn: called with a line that says why charts could not be drawn as pictures.
         live: whether the page is written again and again; then it is also while no run is done,
             and no pictures are drawn, and those of before deleted, until all runs have ended.
 
@@ -124,15 +123,20 @@ def write_report(
 ) -> Path:
     """Write a report's files, each whole at any moment, and return its page.
 
-    A chart that cannot be drawn is on the page all the same, without a picture; `warn` gets a line.
+    If charts cannot be drawn, they are on the page all the same, without pictures; `warn` gets a
+    line.
 
     Raises:
         RlplastError: if a file cannot be written.
     """
     contents = sections(report)
     specs = {chart.name: chart.spec for section in contents for chart in section.charts}
-    paper = charts.CONFIG | {"background": "white"}
-    found = pictures.draw(specs if drawn else {}, charts.VERSION, paper, warn)
+    paper = vega.CONFIG | {"background": "white"}
+    found: dict[str, drawing.Picture] = {}
+    try:
+        found = drawing.draw(specs if drawn else {}, vega.VERSION, paper)
+    except RlplastError as error:
+        warn(f"pictures are not drawn: {error}")
     files: dict[str, bytes | None] = {f"{name}.{end}": None for name in specs for end in ENDS}
     for name, own in found.items():
         files |= {f"{name}.svg": _encoded(own.svg), f"{name}.png": own.png}
@@ -201,14 +205,13 @@ def sections(report: Report) -> list[Section]:
         ("continuations", "Continuations", tables.recovered(report)),
         ("published", "Published curves", tables.published(report)),
         ("sequence", "Sequence of tasks", _sequences(report)),
-        ("profiles", "Performance profiles", charts.profiles(report)),
         ("ends", "At the end of a run", tables.ends(report)),
         ("firing", "Right after the first firing", tables.after_firing(report)),
         ("drops", "Drop and recovery", tables.drops(report)),
         ("metrics", "Plasticity metrics", charts.metrics(report)),
         ("receipts", "Receipts", tables.receipts(report)),
         ("costs", "Cost", tables.costs(report)),
-        ("configs", "Configs", [*tables.configs(report), tables.runs(report), *texts]),
+        ("configs", "Configs", [*tables.configs(report), *texts]),
         ("versions", "Versions", [*([words] if mixed else []), *([about] if about.rows else [])]),
     ]
     opened = {"curves", "numbers", "continuations", "published", "sequence"}
@@ -222,9 +225,9 @@ def _pairs(report: Report) -> Iterator[Pair]:
     for task in tasks:
         if task == ALL_TASKS and len(report.looks) == 1:
             continue
-        pair = [charts.ranking(report, task)]
-        pair.append(charts.chances(report) if task == ALL_TASKS else charts.curves(report, task))
-        found = [chart for chart in pair if chart is not None]
+        ranking = charts.ranking(report, task)
+        found = [ranking] if ranking is not None else []
+        found += [charts.curves(report, task)] if task != ALL_TASKS else []
         if found:
             yield Pair(task if len(tasks) > 1 else "", found)
 
@@ -276,7 +279,7 @@ def page(
         sections=shown,
         footer=footer,
         stills={name: _still(svg) for name, svg in (svgs or {}).items()},
-        data={"config": charts.CONFIG, "charts": specs, "arms": [look.name for look in looks]},
+        data={"config": vega.CONFIG, "charts": specs, "arms": [look.name for look in looks]},
         seeds=any(spec["datasets"].get("seeds") for spec in specs.values()),
         axes=list(dict.fromkeys(axes)),
         vega=_vega() if specs else "",
@@ -294,5 +297,5 @@ def _vega() -> str:
     """Return Vega, Vega-Lite and Vega-Embed as one script, compressed to less than half."""
     import vl_convert
 
-    script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", charts.VERSION)
+    script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vega.VERSION)
     return base64.b64encode(gzip.compress(script.encode(), mtime=0)).decode()

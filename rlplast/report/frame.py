@@ -81,7 +81,6 @@ class Results:
         notes: what a reader should know about how runs were put together.
         published: curves of others that studies hold their arms against.
         left: the status of each cell that is to end yet.
-        lost: task, arm and seed of runs that ended since something was not finite.
     """
 
     name: str
@@ -97,7 +96,6 @@ class Results:
     notes: tuple[str, ...] = ()
     published: tuple[PublishedCurve, ...] = ()
     left: tuple[str, ...] = ()
-    lost: tuple[tuple[str, str, int], ...] = ()
 
     @cached_property
     def done(self) -> pd.DataFrame:
@@ -126,6 +124,10 @@ class Results:
         xs = self.numbers[self.runs.at[run, "unit"]].to_numpy()[place]
         known = ~np.isnan(ys)
         return xs[known].astype(float), ys[known]
+
+    def scheduled(self, run: int) -> list[dict[str, Any]]:
+        """Return the receipts of scheduled firings; others sum up what a hook did in updates."""
+        return [row for row in self.receipts[run] if row.get("norm_after") is not None]
 
     def of(self, task: str, arm: str | None = None) -> pd.DataFrame:
         """Return the finished runs of a task, or an arm's of them."""
@@ -264,7 +266,7 @@ def read_run(folder: Path) -> Results:
     """Return a run's folder as results of one run, number 0, that were not measured."""
     with unaltered(folder):
         run = _Run("", "", "run", 0, 1, "done", folder, folder)
-        return _merge([_Part("", ["run"], [""], runs=[run])])
+        return _merge([_Part("", ["run"], [run.task], runs=[run])])
 
 
 def _find(folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
@@ -295,7 +297,7 @@ class _Run:
     """A run, read. Its other attributes come from its files; `_COLUMNS` are in `Results.runs`."""
 
     study: str
-    task: str
+    task: str  # if "" what the config says
     arm: str
     seed: int
     continuation: int
@@ -312,6 +314,7 @@ class _Run:
             read_lines(self.folder / f"{own}.jsonl") for own in ("metrics", "receipts")
         )
         self.config, self.info = dict(read_config(self.folder)), dict(read_info(self.folder))
+        self.task = self.task or naming.task_of(self.config)
         self.kind = str(self.config.get("kind"))
         self.unit, self.total = _length(self.config, self.lines, self.folder)
         self.names = set().union(*self.lines)
@@ -346,7 +349,6 @@ class _Part:
     notes: list[str] = field(default_factory=list)
     published: list[PublishedCurve] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
-    lost: list[tuple[str, str, int]] = field(default_factory=list)
 
 
 def _begun(*about: Any) -> list[_Run]:
@@ -374,10 +376,7 @@ def _of_study(study: Path) -> _Part:
         arm = cell["arm"] if cell["kind"] == "arm" else PREFIX
         info = read_info(folder)
         status = status_in(info)
-        # a study without tasks
-        config = read_config if status == "done" else _config
-        task = cell["task"] or (naming.task_of(config(folder)) if info else "")
-        about = (name, task, arm, seed, cell.get("continuation", 1))
+        about = (name, cell["task"] or "", arm, seed, cell.get("continuation", 1))
         places = (folder, study, level, config_path(study, cell["key"]))
         if status == "done":
             part.runs.append(_Run(*about, status, *places))
@@ -392,8 +391,6 @@ def _of_study(study: Path) -> _Part:
         if status in GOING and fate not in ("failed", "skipped"):
             part.left.append(status)
         if arm != PREFIX and info:
-            if info.get("diverged"):
-                part.lost.append((task, arm, seed))
             over = fate == "failed" and status in GOING
             part.runs += _begun(*about, fate if over else status, *places)
     part.tasks = list(dict.fromkeys([*part.tasks, *(run.task for run in part.runs)]))
@@ -412,12 +409,10 @@ def _of_runs(folders: Sequence[Path], name: str) -> _Part:
         status = status_in(info)
         if status != "done":
             part.missing.append(f"{folder}: {_in_words(status)}")
-        config = (read_config if status == "done" else _config)(folder)
-        task, arm = naming.task_of(config), naming.label_of(config)
-        about = ("", task, arm, int(config.get("seed", 0)), 1, status, folder, folder)
-        if info.get("diverged") and status != "done":
-            part.lost.append((task, arm, about[3]))
+        about = ("", "", "", 0, 1, status, folder, folder)
         part.runs += [_Run(*about)] if status == "done" else _begun(*about)
+    for run in part.runs:
+        run.arm, run.seed = naming.label_of(run.config), int(run.config.get("seed", 0))
     done = [run for run in part.runs if run.status == "done"]
     names, part.notes = naming.number_variants(
         [run.config for run in done], [run.task for run in done], [run.arm for run in done]
@@ -425,18 +420,11 @@ def _of_runs(folders: Sequence[Path], name: str) -> _Part:
     for run, label in zip(done, names, strict=True):
         run.arm = label
     part.left = [run.status for run in part.runs if run.status == "running" and run.score]
-    arms = {run.arm for run in part.runs} | {arm for _, arm, _ in part.lost}
+    arms = {run.arm for run in part.runs}
     part.baseline = naming.NO_TREATMENT if naming.NO_TREATMENT in arms else None
     part.arms = sorted(arms, key=lambda own: (own != part.baseline, own))
-    part.tasks = list(dict.fromkeys([r.task for r in part.runs] + [own[0] for own in part.lost]))
+    part.tasks = list(dict.fromkeys(run.task for run in part.runs))
     return part
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    try:
-        return dict(read_config(folder))
-    except DamagedFile:  # half written
-        return {}
 
 
 def _merge(parts: Sequence[_Part]) -> Results:
@@ -475,7 +463,6 @@ def _merge(parts: Sequence[_Part]) -> Results:
         notes=tuple(notes),
         published=tuple({(own.task, own.arm): own for p in parts for own in p.published}.values()),
         left=tuple(status for part in parts for status in part.left),
-        lost=tuple(dict.fromkeys(own for part in parts for own in part.lost)),
     )
 
 

@@ -37,21 +37,18 @@ def plot_run(folder: Path, out: Path) -> Path:
 
     Raises:
         RlplastError: if it cannot be drawn or written. An older picture is then gone.
+        DamagedFile: if a file is cut or altered.
     """
-    from rlplast.report.charts import CONFIG, VERSION  # slow to import; most commands draw nothing
+    from rlplast.report.vega import CONFIG, VERSION  # slow to import; most commands draw nothing
 
-    failures: list[str] = []
+    rows, receipts = (read_lines(folder / f"{name}.jsonl") for name in ("metrics", "receipts"))
     try:
         out.unlink(missing_ok=True)
-        rows, receipts = (read_lines(folder / f"{n}.jsonl") for n in ("metrics", "receipts"))
-        spec = {str(out): draw_run(rows, receipts)}
-        drawn = draw(spec, VERSION, CONFIG | {"background": "white"}, failures.append)
-        if not drawn:
-            raise RlplastError(failures[0])
-        (picture,) = drawn.values()
+        spec = {"run": draw_run(rows, receipts)}
+        picture = draw(spec, VERSION, CONFIG | {"background": "white"})["run"]
         with whole(out) as temporary:
             temporary.write_bytes(picture.svg.encode() if out.suffix == ".svg" else picture.png)
-    except OSError as error:
+    except (OSError, RlplastError) as error:
         raise RlplastError(f"picture {out} is not drawn: {error}") from error
     return out
 

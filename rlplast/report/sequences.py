@@ -167,24 +167,25 @@ def sequence(visits: pd.DataFrame, shares: bool) -> pd.DataFrame:
     apart = (-1.0, 1.0) if shares else UNBOUNDED  # what differences of scores can be
     rows = []
     for arm, own in visits.groupby("arm", sort=False):
-        found: dict[str, list[float]] = {name: [] for name in NUMBERS}
-        for (_, seed), run in own.groupby(["run", "seed"], sort=False):
-            found["revisits"].append(revisits(run))
-            found["late_change"].append(late_change(run))
-            found["forgetting"].append(forgetting(run))
-            if arm != ORACLE and seed in oracle:
-                found["plasticity_loss"].append(plasticity_loss(run, oracle[seed]))
-                found["forward_transfer"].append(forward_transfer(run, oracle[seed], shares))
-        row: dict[str, Any] = {"arm": arm, "seeds": own.run.nunique()}
-        for name, values in found.items():
-            row |= _estimate(name, values, UNBOUNDED if name == "forward_transfer" else apart)
+        runs = own.groupby(["run", "seed"], sort=False)
+        news = {} if arm == ORACLE else oracle
+        numbers = pd.DataFrame(_numbers(run, news.get(seed), shares) for (_, seed), run in runs)
+        row: dict[str, Any] = {"arm": arm, "seeds": len(runs)}
+        for name in NUMBERS:
+            bounds = UNBOUNDED if name == "forward_transfer" else apart
+            found = stratified_interval([numbers[name].dropna().to_numpy()], bounds)
+            row |= {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
         rows.append(row)
     return pd.DataFrame(rows)
 
 
-def _estimate(name: str, values: Iterable[float], bounds: tuple[float, float]) -> dict[str, float]:
-    known = np.array([value for value in values if not math.isnan(value)])
-    if not len(known):
-        return dict.fromkeys((name, f"{name}_low", f"{name}_high"), math.nan)
-    own = stratified_interval([known], bounds)
-    return {name: own.value, f"{name}_low": own.low, f"{name}_high": own.high}
+def _numbers(run: pd.DataFrame, oracle: pd.DataFrame | None, shares: bool) -> dict[str, float]:
+    """Return `NUMBERS` of one run; two of them need the run of a new agent per task."""
+    alone = oracle is None
+    return {
+        "revisits": revisits(run),
+        "late_change": late_change(run),
+        "plasticity_loss": math.nan if alone else plasticity_loss(run, oracle),
+        "forward_transfer": math.nan if alone else forward_transfer(run, oracle, shares),
+        "forgetting": forgetting(run),
+    }

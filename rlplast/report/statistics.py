@@ -36,15 +36,12 @@ __all__ = [
     "ALL_TASKS",
     "Summary",
     "compare",
-    "drop",
     "drop_and_recovery",
     "final",
     "firings",
     "improvement",
     "measure",
-    "recovery",
     "summarise",
-    "task_length",
 ]
 
 ALL_TASKS = "all tasks"
@@ -87,11 +84,8 @@ def measure(results: Results) -> Results:
 
 def _first_firing(results: Results, run: int) -> float:
     unit, branch = results.runs.unit[run], results.runs.branch[run]
-    for row in results.receipts[run]:
-        x = row["clock"][unit]
-        if row.get("norm_after") is not None and not x < branch:
-            return float(x)
-    return math.nan
+    xs = (row["clock"][unit] for row in results.scheduled(run))
+    return next((float(x) for x in xs if not x < branch), math.nan)
 
 
 def _measured(results: Results, run: int, start: float) -> tuple[float, ...]:
@@ -102,13 +96,13 @@ def _measured(results: Results, run: int, start: float) -> tuple[float, ...]:
     values = results.named(about.score, run).value
     diverged = len(values) and math.isnan(values.iloc[-1])
     final = float(ends.mean()) if len(ends) and not diverged else math.nan
-    early = ys[10 * xs <= about.total] if task_length(results.configs[run]) else ys[:0]
+    early = ys[10 * xs <= about.total] if _task_length(results.configs[run]) else ys[:0]
     change = final - float(early.mean()) if len(early) else math.nan
     after = area_under_curve(xs, ys, None if math.isnan(start) else start)
     return final, change, area_under_curve(xs, ys), after
 
 
-def task_length(config: Row) -> int | None:
+def _task_length(config: Row) -> int | None:
     """Return the epochs of each task, where a run's phases are tasks of one length; else None."""
     stream = config.get("stream") or {}
     epochs = stream.get("epochs")
@@ -140,8 +134,8 @@ def firings(results: Results, run: int | None = None) -> pd.DataFrame:
         fired: dict[int, list[tuple[Row, str]]] = {}  # by the index of the first score after it
         moments = [
             (row["clock"], str(row["method"]))
-            for row in results.receipts[number]
-            if row.get("norm_after") is not None and not row["clock"][about.unit] < about.branch
+            for row in results.scheduled(number)
+            if not row["clock"][about.unit] < about.branch
         ]
         if not moments and not math.isnan(about.branch):
             moments = [(results.infos[number]["branched_from"]["clock"], "")]
@@ -210,32 +204,16 @@ def final(runs: pd.DataFrame) -> pd.DataFrame:
     Args:
         runs: columns ``task``, ``arm``, ``seed``, ``final``, as `rlplast.runs` returns. Where they
             have a ``status``, runs that are not done are left out. Several runs of a seed, such as
-            continuations, count as one, their mean. All functions of this kind take runs so.
+            continuations, count as one, their mean. `compare` and `improvement` take them so too.
 
     Returns:
         Columns: ``task``, ``arm``, and those of an estimate.
     """
-    return _by_arm(_seeds(runs, "final"), "final")
-
-
-def drop(firings: pd.DataFrame) -> pd.DataFrame:
-    """Return how much a firing costs each task and arm: a mean per run, then over seeds.
-
-    Args:
-        firings: what the function of that name returns.
-    """
-    return _by_arm(_seeds(firings, "drop"), "drop")
-
-
-def recovery(firings: pd.DataFrame) -> pd.DataFrame:
-    """Return how long the score of each task and arm takes to come back after a firing.
-
-    Returns:
-        Columns: ``task``, ``arm``, ``median`` (over all firings; NaN where half of them or more
-        were not followed by a recovery), ``recovered`` and ``intervened`` (firings).
-    """
-    rows = [(*key, *_recovery(own)) for key, own in firings.groupby(["task", "arm"], sort=False)]
-    return pd.DataFrame(rows, columns=["task", "arm", "median", "recovered", "intervened"])
+    rows = [
+        (*key, *astuple(stratified_interval(_strata(own, "final"))))
+        for key, own in _seeds(runs).groupby(["task", "arm"], sort=False)
+    ]
+    return pd.DataFrame(rows, columns=["task", "arm", *_PARTS])
 
 
 def improvement(runs: pd.DataFrame, baseline: str) -> pd.DataFrame:
@@ -281,28 +259,20 @@ def compare(runs: pd.DataFrame, baseline: str) -> pd.DataFrame:
 _PARTS = ("value", "low", "high", "count")
 
 
-def _seeds(runs: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Return task, arm, seed and a number of what is done, a row per seed."""
+def _seeds(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return task, arm, seed and final score of what is done, a row per seed."""
     done = runs[runs.status == "done"] if "status" in runs else runs
     keys = ["task", "arm", "seed"]
-    return done.dropna(subset=column).groupby(keys, sort=False, as_index=False)[column].mean()
+    return done.dropna(subset="final").groupby(keys, sort=False, as_index=False).final.mean()
 
 
 def _pairs(runs: pd.DataFrame, baseline: str) -> Iterator[tuple[Any, ...]]:
     """Yield task, arm, its final scores and the baseline's, a row per seed."""
-    seeds = _seeds(runs, "final")
+    seeds = _seeds(runs)
     for (task, arm), own in seeds.groupby(["task", "arm"], sort=False):
         theirs = seeds[(seeds.task == task) & (seeds.arm == baseline)]
         if arm != baseline and len(theirs):
             yield task, arm, own, theirs
-
-
-def _by_arm(table: pd.DataFrame, column: str) -> pd.DataFrame:
-    rows = [
-        (*key, *astuple(stratified_interval(_strata(own, column))))
-        for key, own in table.groupby(["task", "arm"], sort=False)
-    ]
-    return pd.DataFrame(rows, columns=["task", "arm", *_PARTS])
 
 
 def _strata(runs: pd.DataFrame, column: str) -> list[np.ndarray]:
@@ -399,9 +369,9 @@ def summarise(results: Results) -> Summary:
         notes.append(f"no run of the baseline {baseline} has a score: nothing is compared with it")
         baseline = None
     diverged: dict[tuple[str, str], set[int]] = {}
-    lost = zip(silent.task, silent.arm, silent.seed, strict=True)
-    for task, arm, seed in (*results.lost, *lost):
-        diverged.setdefault((task, arm), set()).add(int(seed))
+    lost = [own for own in results.runs.index if results.infos[own].get("diverged")]
+    for run in results.runs.loc[sorted({*lost, *silent.index})].itertuples():
+        diverged.setdefault((run.task, run.arm), set()).add(int(run.seed))
     fired = firings(results)
     fired = fired[~fired.run.isin(silent.index)]
     means = fired.groupby("run")[["drop", "area"]].mean().rename(columns={"area": "lost_area"})

@@ -155,7 +155,7 @@ def drops(report: Report) -> Iterator[Table]:
         rows = rows[rows.intervened > 0]
         back = [f"{row.recovered} of {row.intervened}" for row in rows.itertuples()]
         if len(rows):
-            data, unit = rows.assign(back=back), report.unit(task).replace("_", " ")
+            data, unit = rows.assign(back=back), report.axis(task)
             yield table(data, report.looks, task, "", COLUMNS["drops"], unit=unit)
 
 
@@ -220,8 +220,8 @@ def after_firing(report: Report) -> Iterator[Table]:
 
 def _firing_clock(report: Report, run: int) -> Any:
     x, unit = report.results.runs.firing[run], report.results.runs.unit[run]
-    own = (row for row in report.results.receipts[run] if row.get("norm_after") is not None)
-    return next((row["clock"] for row in own if row["clock"][unit] == x), None)
+    own = (row["clock"] for row in report.results.scheduled(run))
+    return next((clock for clock in own if clock[unit] == x), None)
 
 
 def _measured(report: Report, task: str, rows: pd.DataFrame, what: str) -> Iterator[Table]:
@@ -265,7 +265,7 @@ def receipts(report: Report) -> Iterator[Table]:
             for row in report.results.receipts[run]
         ]
         if rows:
-            words = {"unit": unit.replace("_", " "), "most": str(MOST)}
+            words = {"unit": report.axis(task), "most": str(MOST)}
             data = _firings(pd.DataFrame(rows))
             yield table(data, report.looks, task, "", COLUMNS["receipts"], **words)
 
@@ -316,20 +316,6 @@ def configs(report: Report) -> Iterator[Table | str]:
         yield table(rows.map(_cut).reset_index(), report.looks, "What differs", words)
     elif len(report.looks) > 1:
         yield "The configs of all arms are equal."
-
-
-def runs(report: Report) -> Table:
-    """Return a row per run: its numbers, and where it ran."""
-    done = report.results.done
-    data = done[["arm", "task", "seed", "final", "area", "updates", "seconds", "cpu_seconds"]]
-    data = data.rename(columns={"final": "final score", "cpu_seconds": "CPU seconds"})
-    hosts = [str(report.results.infos[run].get("host") or "") for run in done.index]
-    best = ["" if own != own else f"{own:,.0f}" for own in done.best_at]
-    caption = (
-        "Area: mean height of the curve. Best at: where the evaluation was whose checkpoint the "
-        "run kept, if it did. runs.csv has these and the keys of configs that differ."
-    )
-    return table(data.assign(**{"best at": best}, host=hosts), report.looks, "Runs", caption)
 
 
 def texts(report: Report) -> Iterator[tuple[str, str, int]]:

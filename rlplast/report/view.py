@@ -9,7 +9,7 @@ import pandas as pd
 from rlplast.report.arms import Look, looks, unused
 from rlplast.report.frame import Results, averaged, comparable
 from rlplast.report.scores import bounds_of, reference_id
-from rlplast.report.statistics import ALL_TASKS, Summary, measure, summarise, task_length
+from rlplast.report.statistics import ALL_TASKS, Summary, measure, summarise
 
 __all__ = ["Report", "report_of", "slug_of"]
 
@@ -88,12 +88,9 @@ class Report:
         """Return what the x of a task's curves counts."""
         return self.results.runs.unit[self.any_of(task)]
 
-    def axis(self, task: str) -> tuple[str, int]:
-        """Return what the x axis of a task's pictures says, and how many units a step of it is."""
-        length = task_length(self.results.configs[self.any_of(task)])
-        unit = self.unit(task)
-        own = length and unit == "epochs"
-        return ("tasks done", length) if own else (unit.replace("_", " "), 1)
+    def axis(self, task: str) -> str:
+        """Return what the x axis of a task's curves says."""
+        return self.unit(task).replace("_", " ")
 
     def bounds(self, task: str, key: str) -> tuple[float, float]:
         """Return between what a score or metric of a task's runs lies, if that is known."""

@@ -15,13 +15,11 @@ from rlplast.report.statistics import ALL_TASKS, Summary
 from rlplast.training.best import higher_is_better
 
 __all__ = [
-    "COVERAGE",
     "Card",
     "Claim",
     "Verdict",
     "better",
     "card",
-    "coverage_words",
     "intervals",
     "p_words",
     "rulings",
@@ -30,18 +28,8 @@ __all__ = [
 ]
 
 Row = Mapping[str, Any]
-Kind = Literal["final score", "difference", "all tasks", "improvement"]
 Verdict = Literal["better", "worse", "mixed", "withheld", "unclear", "untested", "too few seeds"]
 
-# Kind of estimate → seeds → how many of 100 intervals held the true value, in the least and the
-# most favourable of the simulated distributions. `scripts/coverage.py` prints it.
-COVERAGE: Mapping[Kind, Mapping[int, tuple[int, int]]] = {
-    "final score": {5: (86, 97), 7: (88, 97), 10: (89, 98), 15: (93, 99), 20: (91, 100)},
-    "difference": {5: (92, 96), 7: (92, 97), 10: (91, 97), 15: (92, 97), 20: (91, 98)},
-    "all tasks": {5: (73, 100), 7: (78, 100), 10: (86, 100), 15: (90, 100), 20: (90, 100)},
-    "improvement": {5: (93, 97), 7: (93, 97), 10: (92, 96), 15: (92, 97), 20: (92, 97)},
-}
-_NAMES: Mapping[str, str] = {"all tasks": "mean over tasks", "improvement": "P(improvement)"}
 NAMED = 12  # arms that a sentence names
 LISTED = 8  # arms, tasks or seeds that the card names
 LINES = 8  # sentences that the card does not fold
@@ -50,24 +38,10 @@ HOLM = (
     "in which no arm differs, at most about 5% call one better or worse. Intervals are not "
     "corrected."
 )
-
-
-def coverage_words(count: int, kinds: Sequence[Kind] = ("final score",)) -> str:
-    """Return in words how often intervals of so many seeds, or the next fewer, held the true value.
-
-    Examples:
-        >>> coverage_words(4)
-        'With fewer than 5 seeds there are no intervals.'
-    """
-    if count < FEWEST:
-        return f"With fewer than {FEWEST} seeds there are no intervals."
-    seeds = max(own for own in COVERAGE["final score"] if own <= count)
-    ranges = ["of a {} in {} to {}".format(_NAMES.get(k, k), *COVERAGE[k][seeds]) for k in kinds]
-    words = ", ".join(ranges[:-1]) + (" and " if ranges[1:] else "") + ranges[-1]
-    return (
-        f"How far to trust 95% intervals: of 100 simulated studies with {seeds} seeds, they held "
-        f"the true value {words}."
-    )
+COVERAGE = (
+    "Intervals are made to hold the true value in 95 of 100 studies. With 5 seeds, of which one in "
+    "five fails, it may be 73: docs/explanation/statistics.md says what was measured."
+)
 
 
 def verdict(row: Row, sense: int, diverged: int = 0) -> Verdict:
@@ -135,10 +109,6 @@ _REST: Mapping[Verdict, str] = {
     "untested": "Not tested against {baseline}: {arms}. There is no spread between seeds.",
     "too few seeds": "Too few seeds to judge against {baseline}: {arms} (at least 5 are needed).",
 }
-_APART = (
-    "P(improvement) excludes 0.5, but p is not below 0.05: {}. p is corrected for the number of "
-    "verdicts, and asks how far apart scores are, not only which is higher."
-)
 
 
 def verdict_words(results: Results, summary: Summary) -> list[str]:
@@ -176,14 +146,8 @@ def rulings(results: Results, summary: Summary) -> list[Claim]:
         elif own.paired.notna().any():
             sense = 1 if higher_is_better(everyone.score.iloc[0]) else -1
             found += _ruling(about, own, everyone, baseline, sense)
-            found += _failed(results, everyone, baseline, sense, about)
         elif len(own):
             words = f"Nothing is compared, as no run of the baseline {baseline} has a score."
-            found.append(Claim(words, about=about))
-        fewer = everyone[everyone.seeds < everyone.seeds.max()]
-        if len(fewer):
-            names = _named(f"{row.arm} {row.seeds}" for row in fewer.itertuples())
-            words = f"Fewer runs with a score than the {everyone.seeds.max()} of others: {names}."
             found.append(Claim(words, about=about))
     return found
 
@@ -199,11 +163,6 @@ def _ruling(
     found: dict[Verdict, list[Row]] = {}
     for row in rows.to_dict("records"):
         found.setdefault(verdict(row, sense, theirs), []).append(row)
-    if found.keys() == {"too few seeds"}:
-        yield Claim(
-            f"Too few seeds to judge against {baseline}", "at least 5 are needed", None, about
-        )
-        return
     differ = [(own, row) for own in _CLAIMS for row in found.get(own, ())]
     tested = len(differ) + len(found.get("unclear", ())) + len(found.get("withheld", ()))
     what = "run" if rows.task.iloc[0] == ALL_TASKS else "seed"
@@ -215,39 +174,10 @@ def _ruling(
         words = _CLAIMS[own].format(arm=row["arm"], baseline=baseline, gain=_gain(row, own))
         yield Claim(words, _p_of(row) + shared, row["arm"], about)
         shared = ""
-    if "unclear" in found and "withheld" not in found and not differ:
-        least = _p_of(min(found["unclear"], key=lambda row: row["p_holm"]))
-        words = f"No arm clearly differs from {baseline}"
-        yield Claim(words, f"smallest {least}{shared}", None, about)
     for own, words in _REST.items():
-        names = [row["arm"] for row in found.get(own, ())]
-        if own == "withheld":
-            names = [f"{row['arm']} ({_side(row)}, {_p_of(row)})" for row in found.get(own, ())]
+        names = [_with_numbers(row, own) for row in found.get(own, ())]
         if names:
             yield Claim(words.format(baseline=baseline, arms=_named(names)), about=about)
-    apart = [
-        f"{row['arm']} ({estimate(row, 'improvement')}, {_p_of(row)})"
-        for row in found.get("unclear", ())
-        if not row["improvement_low"] <= 0.5 <= row["improvement_high"]
-    ]
-    if apart:
-        yield Claim(_APART.format(_named(apart)), about=about)
-
-
-def _failed(
-    results: Results, rows: pd.DataFrame, baseline: str, sense: int, about: str
-) -> Iterator[Claim]:
-    """Yield which seeds of better arms end nearer to the baseline's typical end than to theirs."""
-    theirs = results.of(rows.task.iloc[0], baseline).final.median()
-    found = []
-    for row in rows.to_dict("records"):
-        finals = results.of(row["task"], row["arm"]).set_index("seed").final.dropna()
-        near = finals[sense * (finals - theirs) < sense * (finals.median() - theirs) / 2]
-        if verdict(row, sense) == "better" and 0 < len(near) < len(finals) / 2:
-            seeds = ", ".join(map(str, sorted(near.index)))
-            found.append(f"{len(near)} of {len(finals)} seeds of {row['arm']} (seed {seeds})")
-    if found:
-        yield Claim(f"Nearer to where {baseline} ends: {_named(found)}.", about=about)
 
 
 def _named(names: Iterable[str]) -> str:
@@ -257,9 +187,14 @@ def _named(names: Iterable[str]) -> str:
     return ", ".join(names[:NAMED]) + more
 
 
-def _side(row: Row) -> str:
-    own: Verdict = "better" if row["gain"] > 0 else "worse"
-    return f"{own} by {_gain(row, own)}"
+def _with_numbers(row: Row, own: Verdict) -> str:
+    """Return an arm with what was measured of it, where it was tested."""
+    if own == "unclear":
+        return f"{row['arm']} ({_p_of(row)})"
+    if own == "withheld":
+        side: Verdict = "better" if row["gain"] > 0 else "worse"
+        return f"{row['arm']} ({side} by {_gain(row, side)}, {_p_of(row)})"
+    return row["arm"]
 
 
 def _gain(row: Row, own: Verdict) -> str:
@@ -319,7 +254,8 @@ def card(single: Results, results: Results, summary: Summary) -> Card:
         "More arms and tasks": [
             (f"{claim.about}: " if claim.about else "") + claim.text for claim in found[LINES:]
         ],
-        "How sure?": list(_sure(summary.rows)),
+        "How sure?": [HOLM] * bool(summary.rows.p_holm.notna().any())
+        + [COVERAGE] * bool(summary.rows.final_low.notna().any()),
         "Which cells are missing, and why": results.missing,
         "Notes": [note for note in notes if note != SMOKE],
     }
@@ -342,21 +278,6 @@ def _ends(results: Results, summary: Summary) -> Iterator[Claim]:
         about = row["task"] if len(results.tasks) > 1 else ""
         sure = f"{row['score']}, {_counted(row['seeds'], 'seed')}"
         yield Claim(f"{row['arm']} ends at {estimate(row, 'final')}", sure, row["arm"], about)
-
-
-def _sure(rows: pd.DataFrame) -> Iterator[str]:
-    """Yield how far numbers may be trusted."""
-    if rows.empty:
-        return
-    if rows.p_holm.notna().any():
-        yield HOLM
-    pooled = rows.task == ALL_TASKS
-    single = rows[~pooled & rows.final_low.notna()]
-    if len(single):
-        kinds: list[Kind] = ["final score"]
-        kinds += ["difference", "improvement"] if rows.improvement_low.notna().any() else []
-        kinds += ["all tasks"] if rows[pooled].p_value.notna().any() else []
-        yield coverage_words(int(single.seeds.min()), kinds)
 
 
 def _facts(results: Results) -> dict[str, str]:

@@ -25,22 +25,16 @@ ROOT = Path(__file__).resolve().parents[2]
 SEMANTIC: list[tuple[str, Any, str]] = [
     ("env.id", "gym/CartPol-v1", "'gym/CartPole-v1'"),
     ("env.id", "gym/Pendulum-v1", "use kind: sac"),
-    ("env.id", "atari/Asterx", "'atari/Asterix'"),
-    ("env.id", "minatar/breakot", "'minatar/breakout'"),
     ("env.id", "A" * 5000, "4096 characters"),
-    ("env.options.max_episode_steps", 0, "integer >= 1"),
     ("env.workers", 3, "[0, 2]"),
     ("metrics.names", ["feature_covariance_distance"], "feature_covariance_distance"),
     ("total", "5", "a number with a unit"),
-    ("total", "0 env_steps", "positive"),
     ("total", "50%", "positive"),
     ("total", f"{10**400} env_steps", "at most 1e18"),
-    ("log.every", "often", "log.every = 'often'"),
     ("log.every", "0%", "at least 1 env_steps"),
     ("evaluate.every", 2.5, "'2.5%'"),
     ("evaluate.steps", 9, "evaluate.episodes = 3"),
     ("checkpoint.keep_every", "0%", "at least 1"),
-    ("checkpoint.keep_every", "often", "'often'"),
     ("checkpoint.keep_every", "9 epochs", "this run counts"),
     ("checkpoint.keep_every", "201 env_steps", "never be due"),
     ("agent.buffer_size", 3, "at least"),
@@ -48,16 +42,8 @@ SEMANTIC: list[tuple[str, Any, str]] = [
     ("agent.initial_steps", 200, "less than the total"),
     ("agent.network", "minatar", "image observations"),
     ("device", "cuda:97", "is not there"),
-    ("device", "cpu:x", "cuda:N"),
     ("optimizer", {"name": "sgd", "params": {"nesterov": True}}, "momentum above 0"),
     ("optimizer.params.alpha", 10**400, "optimizer.params.alpha = 1000"),
-    ("hooks.0.params.iterations", 10**400, "up to 1e+38"),
-    ("replay_ratio", "9" * 400, "replay_ratio = '99999"),
-    ("hooks", ["fire"], "hooks[0] = 'fire'"),
-    ("hooks.0.scope", "", "hooks[0] (fire).scope = ''"),
-    ("hooks.0.optimizer", "kepp", "'keep'"),
-    ("hooks.0.followers", "copi", "'copy'"),
-    ("hooks.0.at", "50 env_step%", "'env_steps'"),
     ("hooks.0.at", "90 updates", "(80 updates)"),
     ("hooks.0", {"method": "fire", "every": "10 tokens"}, "counts tokens"),
     (
@@ -132,7 +118,7 @@ def test_files_that_are_no_config_are_named(tmp_path: Path):
     config.write_text("{}")  # all defaults
     assert command("train", config, "--print_config").code == 0
     rng, text = np.random.default_rng(0), list("[]{}:,&*!|>-?'\"%@` ab1\n#<~.")
-    for size in range(1, 60):
+    for size in range(1, 60, 12):
         for random in (rng.integers(256, size=size, dtype=np.uint8).tobytes(), None):
             config.write_bytes(random or "".join(rng.choice(text, size=size)).encode())
             assert command("train", config, "--out", tmp_path / "run").code == 2

@@ -30,7 +30,6 @@ def test_a_run_that_diverges_ends_with_what_did_named_and_keeps_the_last_good_ch
             ({"log": {"every": "10%"}}, "train/loss = nan"),
             ({"checkpoint": {"every": "25%"}}, "q.fc1.weight is not finite"),
             ({"hooks": [{"method": "fire", "at": "50%"}]}, "q.fc1.weight"),
-            ({"hooks": [{"method": "shrink_perturb", "at": "50%"}]}, "q.fc1.weight"),
         )
     ):
         (folder := tmp_path / str(number)).mkdir()

@@ -96,9 +96,9 @@ def test_environments_are_counted_or_stand_below_each_other_under_what_they_shar
     assert all(row["family"] == "envs" or row["name"] in outcome.out for row in rows())
     ids = [row["name"] for row in rows("envs")]
     for start, number in Counter(name.split("/")[0] for name in ids).items():
-        (line,) = [line for line in outcome.out.splitlines() if f" {start}/… " in line]
+        (line,) = [line for line in outcome.out.splitlines() if line.startswith(f"{start}/… ")]
         counted = "1 environment" if number == 1 else f"{number} environments"
-        assert f" {counted}, see `rlplast list envs`" in line
+        assert f" {counted}, see" in line
     assert "dmc/cheetah-run" not in outcome.out
     lines = command("list", "envs").out.splitlines()
     found = [line.split()[0] for line in lines if line and line.split()[0] in ids]

@@ -79,7 +79,7 @@ def test_cut_and_altered_files_are_damaged(tmp_path: Path):
     whole = path.read_bytes()
     inside = whole.index(torch.load(path)["4.weight"].numpy().tobytes())
     generator = torch.Generator().manual_seed(0)
-    for position in (inside, *torch.randint(len(whole), (60,), generator=generator).tolist()):
+    for position in (inside, *torch.randint(len(whole), (12,), generator=generator).tolist()):
         altered = bytearray(whole)
         altered[position] ^= 0x10
         path.write_bytes(altered)
@@ -91,7 +91,7 @@ def test_cut_and_altered_files_are_damaged(tmp_path: Path):
 def test_garbage_and_objects_are_refused_without_being_unpickled(tmp_path: Path):
     path = tmp_path / "weights.pt"
     generator = torch.Generator().manual_seed(0)
-    for size in range(1, 200, 7):
+    for size in (1, 50, 190):
         path.write_bytes(bytes(torch.randint(256, (size,), generator=generator).tolist()))
         assert command("measure", path).code == 1
     objects = "holds Python objects besides tensors, which are never unpickled"

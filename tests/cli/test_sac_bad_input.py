@@ -29,7 +29,6 @@ def written(folder: Path, config: dict[str, Any]) -> Path:
 
 
 RULES: list[tuple[str, Any, str]] = [
-    ("agent.critic_widht", 8, "'critic_width'"),
     ("agent.double", True, "for kind: dqn"),
     ("agent.hidden", [8], "at least one layer, with"),
     ("agent.critic_subset", 3, "agent.critics = 2"),
@@ -37,15 +36,11 @@ RULES: list[tuple[str, Any, str]] = [
     ("agent.initial_steps", 120, "less than the total"),
     ("agent.buffer_size", 2, "at least"),
     ("hooks", [FIRE | {"networks": ["critics"]}], "'critic'"),
-    ("hooks", [FIRE | {"networks": ["q"]}], "'q'"),
     ("hooks", [FIRE | {"networks": ["target"]}], "'target'"),
     ("hooks", [FIRE | {"networks": ["actor", "temperature"]}], "network 'temperature'"),
-    ("hooks", [FIRE | {"scope": "sacc"}], "'sac'"),
     ("env", {"id": "gym/CartPole-v1"}, "'gym/CartPole-v1' has 2 discrete actions"),
     ("env", {"id": "gym/Acrobot-v1"}, "use kind: dqn"),
     ("env", {"id": "gym/Drift-v0"}, "--import MODULE"),
-    ("env", {"id": "gym/Hoper-v5"}, "'gym/Hopper-v5'"),
-    ("env", {"id": "dmc/humanoid-wlak"}, "'dmc/humanoid-walk'"),
 ]
 
 

@@ -25,7 +25,7 @@ from tests.study.inline import arm_folders, attempts, inline, run_study, write_s
 
 def test_study_that_died_while_it_wrote_its_plan_starts_again(tmp_path: Path):
     config = write_study(tmp_path, TINY, ARMS)
-    for writes in range(1, 8):
+    for writes in (1, 4, 7):
         out = tmp_path / f"study-{writes}"
         with killed_at_rename(writes):
             run_study(config, out)

@@ -39,6 +39,27 @@ def test_readme_s_badges_version_and_picture_are_true() -> None:
     assert (ROOT / picture).exists()
 
 
+def test_readme_counts_the_verdicts_of_the_papers_pages() -> None:
+    counts = dict.fromkeys(("holds", "does not hold", "in part", "unclear"), 0)
+    for page in (DOCS / "papers").glob("*.md"):
+        table = page.read_text().partition("| claim |")[2].partition("\n\n")[0]
+        for line in table.splitlines()[2:]:
+            verdict = line.split(" | ")[2].strip()
+            part = "holds" in verdict and ("does not" in verdict or "unclear" in verdict)
+            counts["in part" if part else re.match(r"holds|does not hold|unclear", verdict)[0]] += 1
+    said = re.search(
+        r"Of (\d+) verdicts .*?, (\d+) hold, (\d+) do not, (\d+) hold in\s+part, (\d+) are unclear",
+        (ROOT / "README.md").read_text(),
+    )
+    assert said and list(map(int, said.groups())) == [sum(counts.values()), *counts.values()]
+
+
+def test_the_reference_names_what_the_package_offers() -> None:
+    table = (DOCS / "reference" / "api" / "rlplast.md").read_text().partition("\n\n`fire` takes")[0]
+    named = set(re.findall(r"`(\w+)`", table)) - {"Run"}
+    assert named >= set(rlplast.__all__) and all(hasattr(rlplast, name) for name in named)
+
+
 def test_a_list_or_table_has_an_empty_line_before_it() -> None:
     """GitHub shows it without one, the site shows a paragraph."""
     wrong = []

@@ -1,10 +1,9 @@
 import pytest
 
-from rlplast.methods import cbp, snr
+from rlplast.methods import recycling
 from tests.methods.unit_nets import table_rows
 
 
 @pytest.fixture
 def tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for method in (cbp, snr):
-        monkeypatch.setattr(method, "uniform_rows", table_rows)
+    monkeypatch.setattr(recycling, "uniform_rows", table_rows)

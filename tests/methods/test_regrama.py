@@ -1,6 +1,5 @@
 """ReGraMa against its slow twin and against gradients by hand; when it must do nothing."""
 
-import copy
 from functools import partial
 from itertools import product
 from typing import Any
@@ -13,23 +12,10 @@ import rlplast
 from rlplast.methods.redo import redo
 from rlplast.methods.regrama import inactive, regrama
 from tests.cases import about
-from tests.methods.nets import randomise
+from tests.methods.nets import changed, snapshot
 from tests.methods.unit_nets import NETS, Trained, check_recycling, normal, prepared, probe, silent
 from tests.models import assert_same
 from tests.naive import regrama as naive
-
-
-def gradients(made: Trained, x: Tensor, scale: float = 1.0) -> dict[str, Tensor]:
-    """∂L/∂W of each group's incoming weight in evaluation mode, by plain autograd."""
-    module = copy.deepcopy(made.module).eval()
-    module.zero_grad(set_to_none=True)
-    (module(x).square().mean() * scale).backward()
-    found = {}
-    for name in made.groups:
-        member, _, path = name.rpartition("].")
-        gradient = module.get_parameter(f"{path}.weight").grad
-        found[name] = gradient[int(member[1:])] if member else gradient
-    return found
 
 
 def fired(made: Trained, x: Tensor, scale: float = 1.0, **options: Any) -> rlplast.Receipt:
@@ -45,8 +31,8 @@ def test_weights_norm_entries_and_moments_are_the_twins(
 ) -> None:
     for threshold, overlap, optimizer in ((0.0, "redraw", "sgd_momentum"), (0.5, "zero", "adam")):
         made, x = prepared(net, optimizer), probe(net)
-        found = gradients(made, x)
-        masks = {name: naive.inactive(gradient, threshold) for name, gradient in found.items()}
+        found = made.gradients(x)
+        masks = {name: naive.inactive(found[f"{name}.weight"], threshold) for name in made.groups}
         for name, mask in masks.items():
             assert all(mask[: silent(len(mask))]), name  # what never fires never learns
             assert not all(mask), name
@@ -102,27 +88,19 @@ def test_a_second_firing_without_an_update_in_between_resets_nothing() -> None:
     assert later.units == first.units
 
 
-def test_a_layer_that_the_loss_does_not_reach_is_left() -> None:
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("regrama", {"threshold": 1e9}),
+        ("redo", {"threshold": 1e9, "score": "gxd"}),
+        ("renew_weights", {"share": 1}),
+    ],
+)
+def test_what_the_loss_does_not_reach_is_left(method: str, params: dict[str, Any]) -> None:
     net = nn.ModuleList([nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(3, 4), nn.Linear(4, 2)])
     specs = [rlplast.UnitSpec("0", ("1",)), rlplast.UnitSpec("2", ("3",))]
-    network = rlplast.Network("net", net, units=specs)
-    before = net.get_parameter("2.weight").clone()
-
-    def loss(x: Tensor) -> Tensor:
-        return net[1](torch.relu(net[0](x))).square().mean()
-
-    receipt = regrama(network, inputs=normal(5, 3), loss=loss, threshold=1e9)
-    assert receipt.units == {"0": 4, "2": 0}
-    assert torch.equal(before, net.get_parameter("2.weight"))
-
-
-def test_gradients_of_a_sparse_embedding_are_those_of_a_dense_one() -> None:
-    found, x = [], torch.tensor([[1, 2], [3, 1], [5, 9]])
-    for sparse in (False, True):
-        layers = [nn.Embedding(10, 4, sparse=sparse), nn.Flatten(), nn.Linear(8, 6)]
-        module = randomise(nn.Sequential(*layers, nn.ReLU(), nn.Linear(6, 2)), 1)
-        loss = lambda x, module=module: module(x).square().mean()  # noqa: E731
-        units = regrama(rlplast.Network("net", module), inputs=x, loss=loss, threshold=0.5).units
-        assert units is not None and sum(units.values()) > 0
-        found.append({"units": torch.tensor(list(units.values()))} | module.state_dict())
-    assert_same(*found)
+    network, before = rlplast.Network("net", net, units=specs), snapshot(net)
+    loss = lambda x: net[1](torch.relu(net[0](x))).square().mean()  # noqa: E731
+    receipt = rlplast.apply(method, network, inputs=normal(5, 3), loss=loss, **params)
+    assert receipt.units in (None, {"0": 4, "2": 0})
+    assert {name[0] for name in changed(before, net)} == {"0", "1"}

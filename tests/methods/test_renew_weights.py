@@ -1,6 +1,5 @@
 """Selective weight reinitialisation against its slow twin; which entries, how many, what else."""
 
-import copy
 from itertools import product
 from typing import Any
 
@@ -21,18 +20,6 @@ def fired(made: Trained, x: Tensor, **params: Any) -> rlplast.Receipt:
     return rlplast.apply("renew_weights", made.network, inputs=x, loss=loss, seed=5, **params)
 
 
-def gradients(made: Trained, x: Tensor) -> dict[str, Tensor]:
-    module = copy.deepcopy(made.module).eval()
-    module.zero_grad(set_to_none=True)
-    module(x).square().mean().backward()
-    grads = {n: p.grad for n, p in module.named_parameters()}
-    found = {}
-    for block in made.network.trainable():
-        grad = grads[block.path + "." + block.spec.tensor]
-        found[block.name] = block.like(grad)
-    return found
-
-
 @pytest.mark.parametrize("net", NETS)
 def test_entries_and_their_moments_are_the_twins(net: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for utility, chance in product(("gradient", "magnitude"), (0.25, 0.75)):
@@ -42,7 +29,7 @@ def test_entries_and_their_moments_are_the_twins(net: str, monkeypatch: pytest.M
 
 def compare(net: str, utility: str, chance: float, monkeypatch: pytest.MonkeyPatch) -> None:
     made, x = Trained(net, "adam").train(3), probe(net)
-    found = gradients(made, x)
+    found = made.gradients(x)
     before, moments = made.state(), made.moments()
     blocks = made.network.trainable()
     fresh = {b.name: torch.full(b.view.shape, 7.0 + i) for i, b in enumerate(blocks)}
@@ -84,16 +71,6 @@ def test_each_tensor_gets_its_share_on_average() -> None:
             "renew_weights", net, share=0.4, utility="magnitude", value="mean", seed=seed
         )
         assert receipt.entries_touched in (6, 7, 8)
-
-
-def test_a_tensor_that_the_loss_does_not_reach_is_left() -> None:
-    net = nn.ModuleList([nn.Linear(3, 4), nn.Linear(3, 4)])
-    network = rlplast.Network("net", net)
-    before = net.get_parameter("1.weight").clone()
-    loss = lambda x: net[0](x).square().mean()  # noqa: E731
-    receipt = rlplast.apply("renew_weights", network, inputs=torch.randn(5, 3), loss=loss, share=1)
-    assert receipt.entries_touched == 16
-    assert torch.equal(before, net.get_parameter("1.weight"))
 
 
 def test_magnitude_reads_no_data_and_parameters_of_no_layer_are_left() -> None:

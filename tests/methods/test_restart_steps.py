@@ -8,8 +8,6 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW
 
 import rlplast
-from tests.agents.test_dqn_hooks import run
-from tests.agents.toy_env import dqn, hooked, use_wheel
 from tests.models import assert_same, subject
 from tests.naive.optimizers import NaiveAdamRel
 
@@ -71,31 +69,6 @@ def test_an_optimizer_without_a_count_trains_as_without_it() -> None:
         driven(lambda p: SGD(p, lr=LR, momentum=0.9), at, gradients) for at in ([], ["4 updates"])
     )
     assert plain == restarted
-
-
-def test_a_dqn_counts_anew_from_each_copy_to_its_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    use_wheel(monkeypatch)
-    agent = dqn(2, total="96 env_steps", target_every=16)
-    hooks = hooked(agent, {"method": "restart_steps", "every": "16 env_steps"})
-    seen: list[tuple[bool, float]] = []  # of each update: whether the target is new, and t
-    sync, learn, new = agent.follow, agent.learn, [True]
-
-    def synced(*args: Any) -> None:
-        new.append(True)
-        sync(*args)
-
-    def learned(*args: Any, **options: Any) -> Any:
-        found = learn(*args, **options)
-        state = next(iter(agent.networks["q"].optimizers[0].state.values()))
-        seen.append((bool(new), float(state["step"])))
-        new.clear()
-        return found
-
-    monkeypatch.setattr(agent, "follow", synced)
-    monkeypatch.setattr(agent, "learn", learned)
-    run(agent, hooks, 90)
-    assert sum(fresh for fresh, _ in seen) > 3
-    assert all((t == 1) == fresh for fresh, t in seen)
 
 
 def test_members_of_an_ensemble_are_restarted_together() -> None:

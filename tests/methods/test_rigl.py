@@ -24,10 +24,6 @@ def made(net: str, optimizer: str = "adam", **params: Any) -> Trained:
     return Trained(net, optimizer, install=lambda m: rlplast.replace_layers(m, "rigl", **rule))
 
 
-def hooks_of(trained: Trained) -> rlplast.Hooks:
-    return rlplast.Hooks([], trained.network, "1000 updates")
-
-
 def masks_of(hooks: rlplast.Hooks) -> dict[str, Tensor]:
     return hooks.hooks[0].states["net"]
 
@@ -71,7 +67,7 @@ def test_densities_are_those_of_bisection() -> None:
 
 def test_uniform_leaves_the_first_layer_dense() -> None:
     for net in NETS:
-        masks = masks_of(hooks_of(made(net, distribution="uniform")))
+        masks = masks_of(made(net, distribution="uniform").ticking())
         names = weights_of(net)
         first = next(iter(names)).rpartition("].")[2]
         assert masks.keys() == {n for n in names if n.rpartition("].")[2] != first}
@@ -104,7 +100,7 @@ def test_masks_move_as_the_twins_and_weights_and_moments_are_zero_outside(
     net: str, optimizer: str
 ) -> None:
     trained = made(net, optimizer)
-    hooks = hooks_of(trained)
+    hooks = trained.ticking()
     masks, moved_at = masks_of(hooks), []
     counts = {name: int(mask.sum()) for name, mask in masks.items()}
     for update in range(1, 16):
@@ -142,7 +138,7 @@ def test_masks_move_as_the_twins_and_weights_and_moments_are_zero_outside(
 
 def test_weights_outside_the_mask_get_their_dense_gradient() -> None:
     trained = made("mlp")
-    hooks = hooks_of(trained)
+    hooks = trained.ticking()
     trained.update()
     hooks.step(updates=1)
     mask = masks_of(hooks)["0.weight"]

@@ -11,7 +11,7 @@ import rlplast
 from rlplast.core.errors import ConfigError, NothingToEdit
 from tests.cases import about
 from tests.methods.chains import ALL, inputs_for, make
-from tests.methods.nets import ConvNet, Mlp, randomise, snapshot
+from tests.methods.nets import Mlp, randomise, snapshot
 
 
 @torch.no_grad()
@@ -28,26 +28,6 @@ def test_in_proportion_outputs_are_one_multiple_of_what_they_were() -> None:
         with about(net, factor):
             assert power == pytest.approx(round(power)) and power > 0.5
             torch.testing.assert_close(after, multiple * before, rtol=1e-9, atol=1e-9 * multiple)
-
-
-def test_a_bias_gets_the_factor_once_per_layer_so_far() -> None:
-    model = randomise(ConvNet(norm=False), 1)
-    before = snapshot(model)
-    rlplast.apply("scale_weights", model, factor=0.5)
-    biases = [name for name in before if name.endswith("bias")]
-    assert len(biases) > 2
-    for name, value in snapshot(model).items():
-        power = biases.index(name) + 1 if name in biases else 1
-        assert torch.equal(value, before[name] * 0.5**power), name
-
-
-def test_a_norm_layer_starts_anew() -> None:
-    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.ReLU(), nn.Linear(4, 2))
-    before = snapshot(randomise(model, 2))
-    rlplast.apply("scale_weights", model, factor=0.5)
-    powers = {"0.bias": 1, "1.bias": 1, "3.bias": 2}
-    for name, value in snapshot(model).items():
-        assert torch.equal(value, before[name] * 0.5 ** powers.get(name, 1)), name
 
 
 def test_without_proportion_weights_alone_are_scaled_and_classes_change() -> None:

@@ -4,14 +4,13 @@ import math
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-import rlplast
 from rlplast.core.clock import Clock
 from rlplast.core.rng import derive_seed
 from rlplast.methods.sigreg import distance_to_normal
 from tests.methods.driven import Driven, assert_close, gradients
-from tests.models import FAMILIES, build, data
+from tests.models import FAMILIES
 from tests.naive import features as naive
 
 PARAMS = {"coef": 0.7, "slices": 3}
@@ -70,13 +69,3 @@ def test_directions_are_of_the_seed_and_the_update_and_move_no_stream() -> None:
     assert values[0] == values[1] and len(set(values)) == 3
     assert values[2] == pytest.approx(float(twin(made("mlp"), "mlp", 4).detach()), rel=1e-4)
     assert torch.equal(before, torch.get_rng_state())
-
-
-def test_bad_rows_say_why() -> None:
-    for module, keys, match in (
-        (build("mlp"), {"layers": ["0"]}, "features"),
-        (build("mlp").bfloat16(), {}, r"net\.0\.weight"),
-        (nn.Sequential(nn.BatchNorm1d(3)), {}, "no head"),
-    ):
-        with pytest.raises(rlplast.RlplastError, match=match):
-            Driven(module, data("mlp")[0], penalty={"method": "sigreg"} | keys)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import rlplast
 from tests.cases import about
 from tests.marks import slow
-from tests.methods.unit_nets import BATCH, Trained, chains, follow, normal, table_row
+from tests.methods.unit_nets import BATCH, Trained, chains, follow, table_row
 from tests.naive.snr import Snr
 from tests.naive.units import Layer
 
@@ -75,7 +75,7 @@ def compare(made: Trained, hooks: rlplast.Hooks, updates: int, **options: Any) -
 
 @pytest.mark.parametrize(
     ("net", "updates"),
-    [("mlp", 80), ("conv_batchnorm", 60), slow("residual", 120), ("stacked", 70)],
+    [("mlp", 50), ("conv_batchnorm", 40), slow("residual", 120), ("stacked", 45)],
 )
 def test_updates_of_training_reset_what_the_twin_resets(
     net: str, updates: int, tables: None
@@ -93,9 +93,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"percentile": 0.5, "expansion": 1},
     {"percentile": 1.0, "expansion": 3, "refresh": 7},
     {"tau_init": 8, "tau_min": 1, "empty": "official", "refresh": 3},
-    {"tau_min": 20, "tau_init": 10},
-    {"eps": 0.2},
-    {"tau_max": 8, "tau_init": 8},
+    {"tau_min": 20, "tau_init": 10, "eps": 0.2},
 ]
 
 
@@ -103,7 +101,7 @@ def test_every_option_is_the_twins(tables: None) -> None:
     for options in OPTIONS:
         with about(options):
             made = shy("mlp")
-            assert any(compare(made, hooked(made, **options), 45, **options).values())
+            assert any(compare(made, hooked(made, **options), 32, **options).values())
 
 
 def test_thresholds_begin_at_their_largest_and_fall_to_the_batch_size() -> None:
@@ -145,17 +143,6 @@ def test_gaps_are_counted_in_samples_and_the_threshold_is_their_percentile() -> 
         assert not state["gaps/0"].any()
     _, state = driven(fired, 10, percentile=1.0, **(kwargs | {"tau_init": 30}))
     assert state["tau/0"].tolist() == [60]  # no smaller: it grows
-
-
-def test_bf16_activations_fire_as_their_float32_values() -> None:
-    ages = []
-    for dtype in (torch.bfloat16, torch.float32):
-        made = Trained("mlp")
-        hooks = hooked(made, eps=0.1)
-        h = normal(BATCH, 6, seed=1).bfloat16().to(dtype) * 0.1
-        hooks.step(updates=1, activations={"0": h, "2": h})
-        ages.append(hooks.hooks[0].states["net"]["age/0"].tolist())
-    assert ages[0] == ages[1]
 
 
 def test_a_nonlinearity_that_is_never_silent_needs_eps() -> None:

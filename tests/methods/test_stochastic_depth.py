@@ -42,11 +42,6 @@ class Stream(nn.Module):
         return x
 
 
-def gpt() -> nn.Module:
-    return GPT(GPTModelConfig(layers=2, heads=2, width=8, context=4, vocab_size=9))
-
-
-simba = TrunkSpec("simba", 4, 3)
 # A network, its inputs, and of each block the layers whose outputs it adds.
 Made = tuple[Callable[[], nn.Module], tuple[Tensor, ...], list[list[str]]]
 NETS: dict[str, Made] = {

@@ -221,7 +221,7 @@ def test_batch_norm_in_evaluation_needs_its_statistics_rescaled() -> None:
 
 @pytest.mark.parametrize("radial", [False, True])
 @given(coef=st.floats(0.05, 1), growth=st.floats(0.01, 4))
-@settings(max_examples=6)
+@settings(max_examples=3)
 @torch.no_grad()
 def test_norms_stay_below_the_bound_of_theorem_two(
     radial: bool, coef: float, growth: float
@@ -243,7 +243,7 @@ def test_norms_stay_below_the_bound_of_theorem_two(
 
 
 @given(coef=st.floats(0.3, 1), growth=st.floats(0.25, 4))
-@settings(max_examples=5)
+@settings(max_examples=3)
 @torch.no_grad()
 def test_an_mlp_stays_lipschitz_with_the_product_of_corollary_two(
     coef: float, growth: float
@@ -273,7 +273,7 @@ def test_an_mlp_stays_lipschitz_with_the_product_of_corollary_two(
 
 
 @given(coef=st.floats(0, 1), seed=st.integers(0, 2**31), growth=st.floats(0.1, 10))
-@settings(max_examples=15)
+@settings(max_examples=8)
 def test_balance_never_gets_worse_with_one_coefficient(
     coef: float, seed: int, growth: float
 ) -> None:

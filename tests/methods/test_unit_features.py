@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 import rlplast
-from rlplast.agents.networks import Architecture, QNetwork
 from rlplast.agents.sac_networks import Actor, Critic, TrunkSpec
 from rlplast.gpt.model import GPT, GPTModelConfig
 from tests.methods.unit_nets import NETS, Trained, normal
@@ -67,16 +66,6 @@ def test_networks_of_sac_compute_it_for_each_member_and_head(trunk: str) -> None
     torch.testing.assert_close(log_std, -10 + 6 * (heads[1].tanh() + 1))
     for name, tap in recorded(critic, obs, action)[1].items():
         assert torch.equal(tap, taps[name]), name  # what metrics read is not scaled
-
-
-def test_the_networks_of_dqn_compute_it() -> None:
-    for output in ("linear", "softmax"):
-        q = QNetwork(Architecture(((4, 3, 1),), (6,), output=output), (2, 6, 6), 3)
-        obs = normal(5, 2, 6, 6)
-        values = expected(q, "head", obs)
-        assert install(q) == ["head"]
-        values = values.softmax(1) if output == "softmax" else values
-        torch.testing.assert_close(q(obs), values)
 
 
 def test_gradients_are_at_right_angles_to_the_features_and_shrink_with_them() -> None:

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import torch
@@ -170,11 +170,11 @@ def _place(whole: Tensor, part: Tensor) -> tuple[int, ...] | None:
 class Trained:
     def __init__(
         self,
-        net: str,
+        net: str | Net,
         optimizer: str = "adam",
         install: Callable[[nn.Module], Any] | None = None,
     ) -> None:
-        self.net, self.name = NETS[net], net
+        self.net, self.name = (NETS[net], net) if isinstance(net, str) else (net, "")
         self.module = self.net.module()
         if install is not None:
             install(self.module)
@@ -204,7 +204,20 @@ class Trained:
         self.updates += 1
         return found
 
-    def train(self, updates: int) -> "Trained":
+    def gradients(self, x: Tensor) -> dict[str, Tensor]:
+        """By name of a Block, those of the size of the outputs in evaluation mode."""
+        module = copy.deepcopy(self.module).eval()
+        module.zero_grad(set_to_none=True)
+        module(x).square().mean().backward()
+        grads = {name: p.grad for name, p in module.named_parameters()}
+        blocks = self.network.trainable()
+        return {b.name: b.like(grads[f"{b.path}.{b.spec.tensor}"]) for b in blocks}
+
+    def ticking(self) -> rlplast.Hooks:
+        """Return what ticks the layers that are installed."""
+        return rlplast.Hooks([], self.network, "1000 updates")
+
+    def train(self, updates: int) -> Self:
         for _ in range(updates):
             self.update()
         return self

@@ -6,20 +6,9 @@ W <- W * ||W_0|| / ||W|| per matrix. Scale and offset of the norms: `drop` (none
 """
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-
-
-@dataclass
-class NormLinear:
-    """One layer of the MLP: hidden ones may have a scale and a shift, the last one a bias."""
-
-    w: Tensor
-    gamma: Tensor | None = None
-    beta: Tensor | None = None
-    b: Tensor | None = None
 
 
 def norm(tensor: Tensor) -> float:
@@ -93,14 +82,3 @@ def layer_norm(
             units.append(unit if beta is None else unit + beta[i])
         samples.append(torch.stack(units))
     return torch.stack(samples)
-
-
-def forward_mlp(x: Tensor, layers: list[NormLinear], eps: float = 1e-5) -> Tensor:
-    """Linear without bias, LayerNorm, ReLU for all but the last layer; that one with its bias."""
-    for layer in layers[:-1]:
-        x = torch.stack([(x * row).sum(1) for row in layer.w], dim=1)
-        x = layer_norm(x, layer.gamma, layer.beta, eps)
-        x = torch.where(x > 0, x, torch.zeros_like(x))
-    last = layers[-1]
-    y = torch.stack([(x * row).sum(1) for row in last.w], dim=1)
-    return y if last.b is None else y + last.b

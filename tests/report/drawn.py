@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlplast.report import drawing
-from rlplast.report.charts import CONFIG, VERSION, Spec
 from rlplast.report.drawing import Picture
+from rlplast.report.vega import CONFIG, VERSION, Spec
 
 __all__ = ["svg", "undrawn"]
 

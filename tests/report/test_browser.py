@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from rlplast.report.arms import looks
-from rlplast.report.charts import WHOLE
 from rlplast.report.serve import _Handler
+from rlplast.report.vega import WHOLE
 from tests.report.browser import Browser, chromium
 from tests.report.pages import written
 from tests.report.runs import write_study
@@ -121,7 +121,7 @@ def test_page_draws_every_chart_without_complaint_and_asks_for_nothing_else(
         "[...document.querySelectorAll('figure.chart svg')]"
         ".map((own) => own.getBoundingClientRect()).map((box) => [box.width, box.height])"
     )
-    assert len(boxes) == opened.value(CHARTS) == 4
+    assert len(boxes) == opened.value(CHARTS) == 3
     assert all(width > 200 and height > 50 for width, height in boxes)
     assert opened.value("document.title") == "demo"
     assert opened.complaints == []
@@ -181,7 +181,7 @@ def test_a_point_under_the_mouse_says_its_arm_value_and_interval(opened: Browser
     opened.wait_for(f"{VIEW}.signal('focus') === null")
 
 
-def test_curves_are_drawn_over_other_axes_smoothed_and_by_seed(opened: Browser):
+def test_curves_are_drawn_over_other_axes_and_by_seed(opened: Browser):
     before, path, whole = drawn(opened), opened.value(LINE), domain(opened, "x")
     names = opened.value("[...document.querySelectorAll('#axis option')].map((own) => own.value)")
     assert names == ["", "updates", "seconds"]
@@ -192,13 +192,6 @@ def test_curves_are_drawn_over_other_axes_smoothed_and_by_seed(opened: Browser):
         opened.wait_for(f"{title} === '{names[number] or 'env steps'}'")
         heights = [re.findall(r",([\d.]+)", own) for own in (path, opened.value(LINE))]
         assert heights[0] == heights[1] and drawn(opened) == before
-    opened.click("#smooth")
-    opened.wait_for(f"{LINE} !== {path!r}")
-    ys = [height(opened, "none", x) for x in (2000, 2500, 3000)]  # its neighbours, 1 of 12 points
-    found = opened.value(f"{VIEW}.data('curves').find((own) => own.arm === 'none').y[4]")
-    assert found == pytest.approx(sum(ys) / 3)
-    opened.click("#smooth")
-    opened.wait_for(f"{LINE} === {path!r}")
     opened.click("#show-seeds")
     opened.wait_for(f"{DRAWN.format(CURVES, COLOURS[1])} > {before[1]}")
     assert drawn(opened) == [count + 5 for count in before]
@@ -231,8 +224,8 @@ def test_sections_unfold_by_their_links_and_on_paper(browser: Browser, address: 
     browser.open(address)
     closed = "document.querySelectorAll('.section:not([open])').length"
     assert browser.value(closed) > 3
-    browser.click("nav a[href='#profiles']")
-    browser.wait_for("views.has('profile-asterix')")
+    browser.click("nav a[href='#metrics']")
+    browser.wait_for(f"views.has('{METRICS}')")
     browser.value("dispatchEvent(new Event('beforeprint'))")
     assert browser.value(closed) == 0
     browser.ask("Emulation.setEmulatedMedia", media="print")

@@ -177,23 +177,12 @@ def test_receipts_are_means_over_seeds_and_sums_over_updates(tmp_path: Path):
     assert float(row["norm after"]) == MOST + 1  # the last
 
 
-def test_runs_have_a_row_each_and_configs_say_what_differs(tmp_path: Path):
+def test_configs_say_what_differs(tmp_path: Path):
     study = write_study(tmp_path, ARMS[:2], (1, 2), config={"clip_low": 0.1})
     for path in study.glob("cells/asterix/seed-2/fire-*/config.yaml"):
         text = path.read_text().replace("threads: 1", "threads: 7")
         path.write_text(text.replace("clip_low: 0.1", "clip_low: 0.2"))
-        (path.parent / "checkpoints").mkdir()
-        best = {"metric": "return_mean", "value": 0.5, "checkpoint": "best-1"}
-        best |= {"clock": {"updates": 750, "env_steps": 1500}}
-        (path.parent / "checkpoints" / "best.json").write_text(json.dumps(best))
     report = report_of(read([study]))
-    found = rows_of(tables.runs(report))
-    assert [(row["arm"], row["seed"], row["best at"]) for row in found] == [
-        *(("none", "1", ""), ("none", "2", ""), ("fire", "1", ""), ("fire", "2", "1,500"))
-    ]
-    for row, own in zip(found, report.results.done.itertuples(), strict=True):
-        assert float(row["final score"]) == pytest.approx(own.final, rel=6e-3)
-        assert (row["host"], row["seconds"], row["task"]) == ("here", "60.0", "asterix")
     (differs,) = tables.configs(report)
     assert isinstance(differs, Table)
     own = by_arm(differs)

@@ -26,22 +26,28 @@ def script() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("kind", made.COVERAGE)
-def test_the_table_of_coverage_is_what_a_simulation_gives(script: ModuleType, kind: str):
-    """Of 2000 studies three standard errors are 1.5 to 3 points; the table has whole numbers."""
-    assert tuple(made.COVERAGE) == script.KINDS and set(made.COVERAGE[kind]) == {5, 7, 10, 15, 20}
-    for seeds, ends in script.ranges(script.coverage(2000, (5, 10, 20), [kind]))[kind].items():
-        low, high = made.COVERAGE[kind][seeds]
-        assert ends == (pytest.approx(low, abs=3), pytest.approx(high, abs=2))
-    shares = re.findall(r"\d+", made.coverage_words(14, [kind]).partition("held")[2])
-    assert shares == [str(share) for share in made.COVERAGE[kind][10]]  # of the number below
+# Kind of estimate → how many of 100 intervals of 5 seeds hold the true value, at least and at most
+COVERAGE = {
+    "final score": (86, 97),
+    "difference": (92, 96),
+    "all tasks": (73, 100),
+    "improvement": (93, 97),
+}
+
+
+@pytest.mark.parametrize("kind", COVERAGE)
+def test_intervals_hold_the_true_value_as_often_as_the_docs_say(script: ModuleType, kind: str):
+    """Of 1000 studies three standard errors are 2 to 4 points."""
+    (ends,) = script.ranges(script.coverage(1000, (5,), [kind]))[kind].values()
+    low, high = COVERAGE[kind]
+    assert ends == (pytest.approx(low, abs=4), pytest.approx(high, abs=2))
 
 
 @pytest.mark.parametrize("scores", ["normal", "20% of seeds fail", "ties (11 values)"])
 def test_of_studies_without_differences_few_call_an_arm_better_or_worse(script: Any, scores: str):
-    """As the card says. 2000 studies: three standard errors are 1.5 points."""
-    alone, _, joint, better = script.called(script.distributions()[scores], 10, 2000, 4, 10)
-    assert joint < 5 + 1.5 and better < joint
+    """As the card says. 1000 studies: three standard errors are 2 points."""
+    alone, _, joint, better = script.called(script.distributions()[scores], 10, 1000, 4, 10)
+    assert joint < 5 + 2 and better < joint
     assert alone > 2 * joint
 
 
@@ -97,20 +103,16 @@ def lost(arm: str, count: int, how: str, task: str = "asterix") -> dict[str, Any
 UP, BOTH = {"high": 9.0}, {"high": 9.0, "low": -9.0}
 TWO, LOSS = {"tasks": ("asterix", "breakout")}, {"key": "eval/loss"}
 NONE = [0.1 * (k % 9) for k in range(10)]
-FAILS = [0.0, 0.4, 5.0, 9.3, 9.5, 9.7, 9.9, 10.0, 10.2, 4.8]  # half way is at 4.9
-ABOVE = [1.0, 1.1, 1.2, 1.3, 1.4, 90.0]
 # fmt: off
 WORDS: list[tuple[dict[str, Any], int, dict[str, Any], str]] = [
     (BOTH | {"same": 0.0}, 6, {}, r"^high is better than none by 9\.\d+ \[8.*?, 9.*?\] \(p < 0.001"
      r", Holm, 6 seeds, 2 of 3 arms differ\)\. low is worse .*by \d\.\d+ \[\d.*?\] \(p < 0.0"
-     r"01\)\. No clear difference from none: same\. This does not show that they are equal\.$"),
+     r"01\)\. No clear difference from none: same \(p = \S+\)\. This does not show"),
     (UP, 6, LOSS, r"^high is worse than none by 9\S* \[8"),  # the words have the sign
-    ({"low": -9.0}, 6, LOSS, r"^low is better than none by \d\S* \[\d"),
-    ({"same": 0.0}, 6, {}, r"^No arm clearly differs from none \(smallest p = .*0 of 1 arm"),
-    (UP, 4, {}, r"^Too few seeds to judge against none \(at least 5 are needed\)\.$"),
+    ({"same": 0.0}, 6, {}, r"^No clear difference from none: same \(p = "),
+    (UP, 4, {}, r"^Too few seeds to judge against none: high \(at least 5 are needed\)"),
     (UP, 6, {"baseline": None}, "no baseline"),
-    (BOTH, 6, lost("low", 4, "failed"), r"high is better .*Too few .*low \(at least 5.*: low 2"),
-    (UP, 10, lost("high", 5, "failed"), r"Fewer runs with a score than the 10 of others: high 5\."),
+    (BOTH, 6, lost("low", 4, "failed"), r"high is better .*Too few .*low \(at least 5"),
     (UP, 10, lost("high", 3, "diverged"), r"^No verdict against none: high.* \(better by .*?, p < "
      r"0\.001\)"),
     (UP, 5, lost("high", 5, "diverged"), r"5 runs diverged, and .*: 5 of asterix, high\.$"),
@@ -123,13 +125,8 @@ WORDS: list[tuple[dict[str, Any], int, dict[str, Any], str]] = [
      "asterix: high is better.*breakout: Nothing is compared, as no run of the baseline none"),
     (UP, 5, TWO | lost("high", 5, "failed", "breakout"), "^asterix: high is better than none by"),
     (UP, 9, TWO | lost("high", 1, "diverged", "breakout"), "^Mean over these 2 tasks: No verdict "
-     r"against none: high.* \(better.*breakout: Fewer runs .* 9 of others: high 8"),
+     r"against none: high.* \(better"),
     ({}, 5, {"tasks": ("asterix", "mini")} | lost("none", 5, "absent", "mini"), "mini: No run has"),
-    # where a verdict alone may mislead
-    ({"none": NONE, "high": FAILS}, 10, {}, "Nearer to .*: 3 of 10 seeds of high .seed 0, 1, 9"),
-    ({"none": NONE, "low": [-own for own in FAILS]}, 9, LOSS, "2 of 9 seeds of low .*seed 0, 1[)]"),
-    ({"none": NONE, "high": ABOVE}, 6, {}, r"^No arm .* P\(improvement\) excludes 0\.5, "
-     r"but p is not below 0\.05: high \(1\.00 .*, p = 0\."),
 ]
 # fmt: on
 
@@ -159,10 +156,11 @@ def test_the_card_says_who_is_better_how_sure_and_at_what_cost(tmp_path: Path):
     assert found.facts["Seeds"] == "5: 0, 1, 2, 3, 4"
     # 20 runs after the branch, of 30 s and 1500 updates each, and 5 prefixes of 25 s and 1250
     assert found.facts["Cost"] == "12 min of wall time, 36,250 updates, in all cells"
-    kinds = ["final score", "difference", "improvement"]
-    assert found.folded["How sure?"] == [made.HOLM, made.coverage_words(5, kinds)]
-    (line,) = card_of(tmp_path / "one", {}, 5).lines
+    assert found.folded["How sure?"] == [made.HOLM, made.COVERAGE]
+    alone = card_of(tmp_path / "one", {}, 5)
+    (line,) = alone.lines
     assert line.words.startswith("none ends at 12.") and line.certainty.endswith("5 seeds")
+    assert alone.folded["How sure?"] == [made.COVERAGE]
 
 
 def test_the_card_names_what_went_wrong_and_what_is_left(tmp_path: Path):
@@ -176,8 +174,9 @@ def test_the_card_names_what_went_wrong_and_what_is_left(tmp_path: Path):
     assert found.facts["Left"] == "0 running, 1 to start"
 
 
-def test_many_tasks_leave_the_card_small(tmp_path: Path):
-    tasks = [f"task{number}" for number in range(made.LINES + 2)]
+def test_many_tasks_leave_the_card_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(made, "LINES", 2)
+    tasks = [f"task{number}" for number in range(made.LINES + 1)]
     found = card_of(tmp_path, UP, 5, tasks=tasks)
     assert [line.about for line in found.lines] == tasks[: made.LINES]
     assert [own.split(":")[0] for own in found.folded["More arms and tasks"]] == tasks[made.LINES :]

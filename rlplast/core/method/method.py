@@ -57,8 +57,8 @@ class Method:
 
     @property
     def uses_initial(self) -> bool:
-        """Whether plans read the initial weights θ0."""
-        return False
+        """Whether plans read the initial weights θ0; default: whether `init` is ``stored``."""
+        return getattr(self, "init", None) == "stored"
 
     @property
     def reads_loss(self) -> bool:
