@@ -1,6 +1,7 @@
 """Errors that name the thing, its value, what is allowed and the remedy."""
 
 import difflib
+import re
 from collections.abc import Iterable
 
 __all__ = [
@@ -26,7 +27,17 @@ class RlplastError(Exception):
 
     def __str__(self) -> str:
         text = super().__str__().replace("\n", "\\n")
-        return text if len(text) <= 600 else f"{text[:300]}…{text[-299:]}"
+        text = _ENDLESS.sub(_cut, _VALUE.sub(_cut, text))
+        return text if len(text) <= 1000 else f"{text[:500]}…{text[-499:]}"
+
+
+# A list or mapping in "key = value: what is allowed".
+_VALUE = re.compile(r"(?<= = )[\[{](?:(?![\]}…]: [a-z]).){118,}[\]}]", re.DOTALL)
+_ENDLESS = re.compile(r"\S{200,}")  # a word that nobody wrote
+
+
+def _cut(match: "re.Match[str]") -> str:
+    return f"{match[0][:60]}…{match[0][-40:]}"
 
 
 class ConfigError(RlplastError, ValueError):
