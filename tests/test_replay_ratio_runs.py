@@ -112,7 +112,7 @@ def test_what_could_never_be_due_is_refused_in_any_unit(tmp_path: Path) -> None:
         ({"total": "5 episodes"}, "initial_steps"),
         (fire(at="180 env_steps"), "180 env_steps"),
         (fire(at="170 updates"), "160 updates"),
-        (fire(every="181 env_steps"), "longer than the run"),
+        (fire(every="181 env_steps"), "never be due"),
         ({"evaluate": {"every": "10%"}}, "evaluate.every"),
         ({"evaluate": {"overestimation": True, "every": None}}, "measured in evaluations"),
         (short | fire(at="51 episodes"), "51 episodes"),

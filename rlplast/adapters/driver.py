@@ -30,12 +30,12 @@ from rlplast.adapters.state import (
     hooks_text,
     read_list,
 )
-from rlplast.adapters.trained import check_policies, check_shared
+from rlplast.adapters.trained import check_policies
 from rlplast.core.clock import Clock, Time
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.context import Activations, Source
+from rlplast.core.method.context import Activations
 from rlplast.core.method.hooks import Hooks
-from rlplast.core.method.readings import OwnSource
+from rlplast.core.method.readings import OwnSource, Source
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.method.training import watch
 from rlplast.core.network.network import Network
@@ -166,7 +166,6 @@ class Driver:
         again = self.loaded is None and self.clock != Clock()  # a second call of the trainer
         state = self.state_dict() | {"weights": self._left} if again else self.loaded or {}
         check_start(fresh, state)
-        check_shared(networks)
         self.networks, self.units = dict(networks), ("updates", *units, "phase")
         if state:
             check_match(state, self.networks, self._lists(), self.seed, again)

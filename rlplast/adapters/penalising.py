@@ -33,7 +33,7 @@ def check_terms(penalties: Penalties, source: TrainerSource | None, probe: bool)
                 f"HookCallback: {term.label} follows the size of the loss, which the trainer keeps "
                 "to itself: give it a fixed strength (leave out `beta`)"
             )
-    for term, name in ((t, n.name) for t in reads if not probe for n in t.known):
+    for term, name in ((t, n.name) for t in reads if not probe for n in t.networks):
         if source is None or name not in source.with_outputs:
             raise ConfigError(
                 f"HookCallback: {term.label} compares outputs of network {name!r} on a batch, of "

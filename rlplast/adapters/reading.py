@@ -1,9 +1,10 @@
 """What hooks read in somebody else's trainer: activations of its updates, and probe batches."""
 
+from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,10 +12,10 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map, tree_map_only
 
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.context import Activations, Source
+from rlplast.core.method.context import Activations
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.method import implements
-from rlplast.core.method.readings import Reader, output_of
+from rlplast.core.method.readings import Source, output_of
 from rlplast.core.method.rule import Rule
 from rlplast.core.network.network import Network
 from rlplast.core.network.record import Recorder, record
@@ -88,7 +89,7 @@ class Recording:
             recorder.stop()
 
 
-class TrainerSource(Source, Protocol):
+class TrainerSource(Source):
     """Where scheduled hooks read, if the user gives no probe.
 
     `with_loss` and `with_outputs` are the networks of which these are known.
@@ -97,20 +98,20 @@ class TrainerSource(Source, Protocol):
     with_loss: Collection[str]
     with_outputs: Collection[str]
 
+    @abstractmethod
     def start(self) -> Sequence[Any]:
         """Begin to keep batches for hooks; return handles that end it."""
-        ...
 
+    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Return what has been kept: tensors and plain values."""
-        ...
 
+    @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Put back what `state_dict` returned."""
-        ...
 
 
-class LastBatch(Reader):
+class LastBatch(TrainerSource):
     """The arguments of each network's last training pass, detached, to be run again.
 
     `with_loss` names those whose module returns its loss when it is given labels.

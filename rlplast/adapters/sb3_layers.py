@@ -6,7 +6,7 @@ from typing import Any
 from rlplast.adapters.sb3_networks import find_networks
 from rlplast.adapters.sb3_parts import Part
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.install import install_rows
+from rlplast.core.method.install import install_methods
 from rlplast.core.method.listing import parse_row, row_implements
 from rlplast.core.network.network import Network
 
@@ -36,7 +36,7 @@ def install_layers(
     modules = {
         name: [n.module, *(f.module for f in n.followers.values())] for name, n in networks.items()
     }
-    install_rows(layers, hooks, modules, seed)
+    install_methods(layers, hooks, modules, seed)
     for network in networks.values():
         if isinstance(network.module, Part):
             network.module.hand_back(model.policy)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from rlplast.adapters.reading import TrainerSource
 from rlplast.core.method.readings import OwnSource
 from rlplast.core.network.network import Network
 from rlplast.core.rng import preserve_global_rng, torch_stream
@@ -15,7 +16,7 @@ from rlplast.core.rng import preserve_global_rng, torch_stream
 __all__ = ["Experience"]
 
 
-class Experience(OwnSource):
+class Experience(OwnSource, TrainerSource):
     """Batches of an algorithm's experience.
 
     Of a replay any transitions; of PPO and A2C observations of the last whole rollout, or, before

@@ -13,7 +13,7 @@ from rlplast.core.network.blocks import unwrap
 from rlplast.core.network.network import Init, Network, Place
 from rlplast.core.network.optim_state import DRAWN, moments, shared
 
-__all__ = ["check_policies", "check_shared", "find_networks", "raw_optimizer", "refuse_sharded"]
+__all__ = ["check_policies", "find_networks", "raw_optimizer", "refuse_sharded"]
 
 _SHARDED = (
     "torch.distributed.fsdp",
@@ -91,20 +91,6 @@ def find_networks(
         for path, each in zip(places, (network, *network.followers.values()), strict=True):
             each.place = Place(partial(root.get_submodule, path))
     return networks
-
-
-def check_shared(networks: Mapping[str, Network]) -> None:
-    """Raise ConfigError for a tensor that two networks would edit."""
-    owner: dict[int, tuple[str, str]] = {}
-    for network in networks.values():
-        for block in network.trainable():
-            name = network.qualified(block)
-            other, first = owner.setdefault(id(block.param), (network.name, name))
-            if other != network.name:
-                raise ConfigError(
-                    f"{name} and {first} are one tensor: hooks on both networks would edit it "
-                    "twice; give each network layers of its own"
-                )
 
 
 def check_policies(hooks: Hooks) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.method.method import Assign, Block, Context, Edit, Method, Network, method
 from rlplast.core.method.once import plain
+from rlplast.core.network.order import declared_order
 from rlplast.core.network.segments import segments
 from rlplast.core.validation import Share
 from rlplast.methods.rescaling import (
@@ -151,8 +152,7 @@ class Swr(Method):
         except NothingToEdit:
             raise
         except ConfigError as error:
-            declared = network.order is not None or hasattr(network.module, "forward_order")
-            if declared or self.rule != "exact":
+            if declared_order(network) is not None or self.rule != "exact":
                 raise
             return _branches(network, blocks, error, self.approximate)
 

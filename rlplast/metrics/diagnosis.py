@@ -10,7 +10,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from rlplast.core.mean_interval import student
-from rlplast.core.method.context import Source
+from rlplast.core.method.readings import Source
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import swapped
 from rlplast.core.network.network import Network

@@ -13,7 +13,8 @@ from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
 from rlplast.core.errors import ConfigError, NothingToEdit
-from rlplast.core.method.context import Activations, Source
+from rlplast.core.method.context import Activations
+from rlplast.core.method.readings import Source
 from rlplast.core.registry import register
 from rlplast.metrics.ranks import as_matrix, at_least_float32
 

@@ -6,7 +6,7 @@ and its update.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from rlplast.core.clock import Clock
 from rlplast.core.device import compile_options
 from rlplast.core.fast.graphs import Graphs, graphs_of
+from rlplast.core.fast.linear import use_fast_linear
 from rlplast.core.method.context import Activations
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.install import install_methods
 from rlplast.core.method.penalties import Penalties
-from rlplast.core.method.readings import Reader
+from rlplast.core.method.readings import Source
 from rlplast.core.network.network import Network
 from rlplast.core.network.optim_state import zero_all
 from rlplast.core.network.record import Recorder
@@ -35,7 +36,7 @@ AfterUpdate = Callable[[Clock, Mapping[str, Activations]], None]
 Learnt = tuple[Tensor, Mapping[str, Activations]]  # added to `sums`; activations by network
 
 
-class Trainable(Reader):
+class Trainable(Source):
     """Something that trains, one step at a time, and the source of what its hooks read.
 
     `build` makes its networks, `make_update` an update. The defaults: no update owed, no phase
@@ -105,6 +106,8 @@ class Trainable(Reader):
                 if number:
                     module.requires_grad_(False)
         install_methods(self.config.layers, self.config.hooks, modules, self.config.seed)
+        for module in (m for made in modules.values() for m in made):
+            use_fast_linear(module)  # now that methods have found the layers of torch they know
         for name, (module, *target) in modules.items():
             optimizers = None
             if any(p.requires_grad for p in module.parameters()):
@@ -261,14 +264,6 @@ class Trainable(Reader):
         self.sums.zero_()
         self.updates_summed = 0
         return values
-
-    @abstractmethod
-    def sample(self, size: int, number: int) -> Any:
-        """Return a batch drawn from stream `number`; None if there is no data yet."""
-
-    @abstractmethod
-    def batches(self, count: int | None, size: int, number: int) -> Iterator[Any]:
-        """Yield `count` batches of training data, from stream `number`; see `Source.batches`."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything but networks and files."""

@@ -35,7 +35,7 @@ SEMANTIC: list[tuple[str, Any, str]] = [
     ("evaluate.every", 2.5, "'2.5%'"),
     ("evaluate.steps", 9, "evaluate.episodes = 3"),
     ("checkpoint.every", "9 epochs", "this run counts"),
-    ("checkpoint.every", "201 env_steps", "longer than the run"),
+    ("checkpoint.every", "201 env_steps", "never be due"),
     ("agent.buffer_size", 3, "at least"),
     ("agent.initial_steps", 1, "num_envs * (n_step + 1)"),
     ("agent.initial_steps", 200, "less than the total"),

@@ -3,18 +3,19 @@
 What one decides follows from the value, the clock, and the clock of its last firing.
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, cast
+
+from pydantic import Field
 
 from rlplast.core.clock import Clock, Time
-from rlplast.core.errors import ConfigError, check_known, did_you_mean, shortened
+from rlplast.core.errors import ConfigError, did_you_mean, shortened
 from rlplast.core.registry import rows
+from rlplast.core.validation import Section, validated
 
-__all__ = ["WHEN_KEYS", "Condition", "Measured"]
+__all__ = ["Condition", "Measured"]
 
-WHEN_KEYS = ("metric", "above", "below", "cooldown")
 FAMILIES = ("metric", "eval", "train")
 
 
@@ -24,6 +25,16 @@ class Measured:
 
     metrics: tuple[str, ...] | None
     evaluate: bool
+
+
+@dataclass
+class _When(Section):
+    """A condition as a config has it."""
+
+    metric: str
+    above: float | None = None
+    below: float | None = None
+    cooldown: Annotated[str, Field(examples=["5 updates"])] | None = None
 
 
 @dataclass(frozen=True)
@@ -56,34 +67,17 @@ class Condition:
             >>> c.holds(2.5), c.holds(2.0), c.holds(float("nan"))
             (True, False, False)
         """
-        if not isinstance(config, Mapping):
+        when = validated(_When, config, key)
+        _check_metric(when.metric, key)
+        if (when.above is None) == (when.below is None):
             raise ConfigError(
-                f"{key} = {shortened(config)}: allowed is a mapping, such as "
-                "{metric: dormant_ratio, above: 0.3, cooldown: 5%}"
+                f"{key}.above = {when.above}, below = {when.below}: exactly one threshold is needed"
             )
-        check_known(key, config, WHEN_KEYS)
-        given = {k: v for k, v in config.items() if v is not None}
-        if "metric" not in given:
-            raise ConfigError(
-                f"{key} has no metric: name a plasticity metric, such as dormant_ratio, or a key "
-                "of metrics.jsonl, such as train/return"
-            )
-        _check_metric(given["metric"], key)
-        sides = [k for k in ("above", "below") if k in given]
-        if len(sides) != 1:
-            raise ConfigError(
-                f"{key} has {' and '.join(sides) or 'no threshold'}: exactly one of above, below "
-                "is needed"
-            )
-        [side] = sides
-        value = given[side]
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not math.isfinite(value):
-            raise ConfigError(f"{key}.{side} = {value!r}: allowed is a finite number")
+        threshold = when.below if when.above is None else when.above
         cooldown = None
-        if "cooldown" in given:
-            cooldown = Time.parse(given["cooldown"], f"{key}.cooldown").resolve(total)
-        return cls(given["metric"], float(value), side == "above", cooldown)
+        if when.cooldown is not None:
+            cooldown = Time.parse(when.cooldown, f"{key}.cooldown").resolve(total)
+        return cls(when.metric, cast(float, threshold), when.above is not None, cooldown)
 
     @property
     def bare(self) -> bool:
@@ -114,27 +108,18 @@ class Condition:
 
     def check_found(self, values: Mapping[str, Any], networks: Iterable[str], key: str) -> None:
         """Refuse a value that is not among those measured at one moment, if others like it are."""
-        where = f"{key}.metric = {self.metric!r}"
-        if self.bare:
-            names = list(networks)
-            for name in names:
-                parts = [k for k in values if k.startswith(f"{self.key(name)}/")]
-                if parts and self.key(name) not in values:
-                    raise ConfigError(
-                        f"{where} is measured for parts of {name!r}: name one, such as "
-                        f"{parts[0]!r}, or networks of which it is measured as a whole"
-                    )
-            others = [k for k in values if k.startswith(self.key(""))]
-            if others and not any(self.key(n) in values for n in names):
-                raise ConfigError(
-                    f"{where} is not measured of {', '.join(names)}, but as {', '.join(others)}"
-                )
+        if self.metric.startswith("train/"):  # such as a return, before an episode has ended
             return
-        family, *rest = self.metric.split("/")
-        like = {"eval": "eval/", "metric": "/".join(["metric", *rest[:2]])}.get(family)
-        alike = [k for k in values if like is not None and k.startswith(like)]
-        if alike and self.metric not in values:
-            raise ConfigError(f"{where} is never measured: {did_you_mean(self.metric, alike)}")
+        evaluated = self.metric.startswith("eval/")
+        like = "eval/" if evaluated else "/".join(self.key("").split("/")[:3])
+        wanted = [self.key(n) for n in networks] if self.bare else [self.metric]
+        absent = [k for k in wanted if k not in values]
+        alike = [v for k in absent for v in values if v.startswith(f"{k}/")]  # of its parts
+        if len(absent) == len(wanted):
+            alike += [v for v in values if v.startswith(like)]
+        if alike:
+            near = did_you_mean(absent[0], alike)
+            raise ConfigError(f"{key}.metric = {self.metric!r} is never measured: {near}")
 
     def check(self, measured: Measured, networks: Iterable[str], key: str = "when") -> None:
         """Refuse a value that a run does not measure, saying what to add to the config."""
@@ -164,9 +149,7 @@ class Condition:
             raise ConfigError(f"{where} is never measured: {did_you_mean(self.metric, allowed)}")
 
 
-def _check_metric(metric: Any, key: str) -> None:
-    if not isinstance(metric, str):
-        raise ConfigError(f"{key}.metric = {metric!r}: allowed is a name")
+def _check_metric(metric: str, key: str) -> None:
     names = [info.name for info in rows("metrics")]
     if "/" not in metric and metric not in names:
         raise ConfigError(

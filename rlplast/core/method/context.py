@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,49 +16,10 @@ from rlplast.core.network.optim_state import moments
 from rlplast.core.network.units import UnitGroup
 from rlplast.core.rng import torch_stream
 
-__all__ = ["READS", "Activations", "Context", "Source", "is_trainer"]
+__all__ = ["READS", "Activations", "Context"]
 
 READS = ("activations", "gradients", "moments", "batches")
 Activations = Mapping[str, Tensor]
-
-
-class Source(Protocol):
-    """Draws batches from its own streams, and computes on them without side effects."""
-
-    def sample(self, size: int, number: int) -> Any:
-        """Return a batch drawn from stream `number`; None if there is no data yet."""
-        ...
-
-    def batches(self, count: int | None, size: int, number: int) -> Iterator[Any]:
-        """Yield `count` batches of `size` samples of the training data, from stream `number`.
-
-        Without a count they are one pass over all data of now.
-        """
-        ...
-
-    def activations(self, network: str, batch: Any) -> Activations:
-        """Return activations (samples, units, …), after the nonlinearity, by name of units."""
-        ...
-
-    def loss(self, network: str, batch: Any, train: bool = False) -> Tensor:
-        """Return the loss that trains a network, on a batch, without penalties.
-
-        In either mode no statistics move.
-        """
-        ...
-
-    def outputs(self, network: str, batch: Any, module: nn.Module | None = None) -> Tensor | None:
-        """Return a network's outputs on a batch, (samples, outputs…); None if it reads no sample.
-
-        They are differentiable, and computed in evaluation mode: by `module`, if one of the same
-        architecture is given. Call it outside autocast.
-        """
-        ...
-
-
-def is_trainer(source: Source | None) -> bool:
-    """Whether a source is a trainer of ours, which moves, freezes and replaces nothing."""
-    return hasattr(source, "clock")
 
 
 @dataclass(frozen=True)

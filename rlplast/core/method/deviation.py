@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlplast.core.method.context import Source
+from rlplast.core.method.readings import Source
 from rlplast.core.network.blocks import Block
-from rlplast.core.network.edits import Edit, write
+from rlplast.core.network.edits import Edit, put_back, write
 from rlplast.core.network.network import Network
 from rlplast.core.network.order import last_layers
 from rlplast.core.network.trace import is_matrix
@@ -33,14 +33,9 @@ def deviation(
             return None
         before = _outputs(network, source, batch)
         blocks = dict.fromkeys(e.target for e in edits if isinstance(e.target, Block))
-        tensors = [t for b in blocks for t in (b.view, b.memory) if t is not None]
-        kept = [tensor.clone() for tensor in tensors]
-        try:
+        with put_back(t for b in blocks for t in (b.view, b.memory) if t is not None):
             write([e for e in edits if isinstance(e.target, Block)])
             after = _outputs(network, source, batch)
-        finally:
-            for tensor, value in zip(tensors, kept, strict=True):
-                tensor.copy_(value)
     rests = [_rest(x.double(), y.double()) for x, y in zip(before, after, strict=True)]
     return max(rests) if rests else None
 

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,7 +15,7 @@ from rlplast.core.method.receipt import Receipt
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Assign, Edit, check, masks, tensor_of, unmasked, write
 from rlplast.core.network.network import Network
-from rlplast.core.network.optim_state import moments, weights_in, zero, zero_all
+from rlplast.core.network.optim_state import moments, zero, zero_all
 
 __all__ = ["FOLLOWER_POLICIES", "OPTIMIZER_POLICIES", "Planned", "carry_out", "check_policy"]
 
@@ -137,8 +136,6 @@ def carry_out(
         for network in (p.network for p in planned):
             for block in network.trainable():
                 moments(network, block.param)
-    else:
-        _warn_of_copies(method, planned)
     begun = [(time.perf_counter(), _write(p, optimizer, followers)) for p in planned]
     numbers = _read([tensor for _, lists in begun for tensors in lists for tensor in tensors])
     receipts = []
@@ -167,19 +164,6 @@ def carry_out(
             )
         )
     return receipts
-
-
-def _warn_of_copies(method: str, planned: Sequence[Planned]) -> None:
-    """Warn where an optimizer, whose state is left alone, may undo what is edited."""
-    for one in planned:
-        for optimizer in one.network.optimizers if one.edited() else ():
-            if copies := weights_in(optimizer):
-                warnings.warn(
-                    f"{method}: {type(optimizer).__name__} keeps weights of network "
-                    f"{one.network.name!r} in {', '.join(copies)}: if its steps start from there, "
-                    "they undo the edit",
-                    stacklevel=2,
-                )
 
 
 def _write(p: Planned, optimizer: str, followers: str) -> list[list[Tensor]]:

@@ -13,12 +13,12 @@ from torch import Tensor
 from rlplast.core.clock import UNITS, Clock, Time
 from rlplast.core.errors import ConfigError, RlplastError, did_you_mean, shortened
 from rlplast.core.method.condition import Measured
-from rlplast.core.method.context import Activations, Source
+from rlplast.core.method.context import Activations
 from rlplast.core.method.install import installed_rules
 from rlplast.core.method.listing import Span, parse_row
 from rlplast.core.method.method import implements
 from rlplast.core.method.penalties import Penalties
-from rlplast.core.method.readings import OwnSource
+from rlplast.core.method.readings import OwnSource, Source
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.method.rule import Rule
 from rlplast.core.method.schedule import Schedule, hook_identity, next_due, unique
@@ -340,11 +340,12 @@ class Hooks:
         for unit, count in counts.items():
             if unit not in UNITS:
                 raise ConfigError(f"step({unit}={count}): {did_you_mean(unit, UNITS)}")
-            if not isinstance(count, numbers.Integral) or isinstance(count, bool) or count < 0:
-                raise ConfigError(f"step({unit}={count!r}): allowed is a whole number from 0 on")
-            if count < before.get(unit, 0):
+            whole = isinstance(count, numbers.Integral) and not isinstance(count, bool)
+            least = before.get(unit, 0)
+            if not whole or count < least:
                 raise ConfigError(
-                    f"step({unit}={count}) goes back from {before[unit]}: counters only grow"
+                    f"step({unit}={count!r}): allowed is a whole number from {least} on, since "
+                    "counters only grow"
                 )
         self.counted |= set(counts)
         needed = {unit for hook in self.hooks for unit in hook.schedule.units()}
@@ -355,12 +356,8 @@ class Hooks:
                 f"step({', '.join(counts)}) lacks {', '.join(lacking)}, which a hook's schedule or "
                 f"a layer's tick reads: pass it too, from the first call on, as in step({call})"
             )
-        if activations is not None and not isinstance(activations, Mapping):
-            raise ConfigError(
-                f"step(activations=…) got a {type(activations).__name__}: allowed is a mapping of "
-                "tensors by group of rlplast.units, as rlplast.record gives it"
-            )
-        if activations is not None and not activations.keys() & self.networks.keys():
+        by_network = isinstance(activations, Mapping) and activations.keys() & self.networks.keys()
+        if activations is not None and not by_network:
             activations = dict.fromkeys(self.networks, activations)
         clock = Clock(**{**before, **counts})
         self.go_to(clock)

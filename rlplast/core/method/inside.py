@@ -41,25 +41,15 @@ def accumulate(sums: Tensor, edits: Sequence[Edit]) -> None:
 
 def check_activations(label: str, context: Context, activations: Activations) -> None:
     """Refuse activations of an update that are not one tensor per group of units."""
-    where = f"{label}: activations= of network {context.network.name!r}"
-    if not isinstance(activations, Mapping):
-        raise ConfigError(
-            f"{where} are a {type(activations).__name__}: allowed is a mapping of tensors by "
-            "group of rlplast.units, as rlplast.record gives it"
-        )
-    missing = [g.name for g in context.units if g.name not in activations]
-    if missing:
-        raise ConfigError(
-            f"{where} lack {', '.join(missing)}: give one per group of rlplast.units, as "
-            "rlplast.record does"
-        )
     for group in context.units:
-        value = activations[group.name]
-        shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        if isinstance(shape, str) or len(shape) < 2 or shape[1] != group.size:
+        value = activations.get(group.name) if isinstance(activations, Mapping) else activations
+        fits = isinstance(value, Tensor) and value.ndim > 1 and value.shape[1] == group.size
+        if not fits:
+            what = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise ConfigError(
-                f"{where} have {shape} for {group.name}: allowed is a tensor (samples, "
-                f"{group.size}, …)"
+                f"{label}: activations= of network {context.network.name!r} have {what} for "
+                f"{group.name}: allowed is a mapping that has a tensor (samples, {group.size}, …) "
+                "of it, and one of each other group of rlplast.units, as rlplast.record gives it"
             )
 
 

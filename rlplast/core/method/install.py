@@ -8,7 +8,7 @@ from torch import nn
 
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, NothingToEdit, did_you_mean
-from rlplast.core.fast.linear import Linear, use_fast_linear
+from rlplast.core.fast.linear import Linear
 from rlplast.core.method.layer_names import stands_for
 from rlplast.core.method.listing import Row, parse_row, row_implements
 from rlplast.core.method.method import Method, implements
@@ -24,7 +24,6 @@ __all__ = [
     "as_kind",
     "hidden_layers",
     "install_methods",
-    "install_rows",
     "installed_rules",
     "kind_of",
     "named_layers",
@@ -42,27 +41,13 @@ def install_methods(
 ) -> dict[str, list[str]]:
     """Install the modules of methods under ``layers`` and ``hooks``; return their paths by network.
 
-    Call it before modules are initialised, get optimizers, and are compiled or captured. Then
-    linear layers of torch compute by `affine`. Networks come with their followers, which get the
-    same modules with the same draws.
+    Call it before modules are initialised, get optimizers, and are compiled or captured. Networks
+    come with their followers, which get the same modules with the same draws.
 
     Raises:
         ConfigError: for a wrong entry, and one that finds nothing to replace in a network it names,
             or in any.
     """
-    replaced = install_rows(layers, hooks, networks, seed)
-    for model in (m for models in networks.values() for m in models):
-        use_fast_linear(model)  # last, so that methods find the layers of torch that they know
-    return replaced
-
-
-def install_rows(
-    layers: Sequence[Mapping[str, Any]],
-    hooks: Sequence[Mapping[str, Any]],
-    networks: Mapping[str, Sequence[nn.Module]],
-    seed: int,
-) -> dict[str, list[str]]:
-    """Do as `install_methods`, and leave other layers as they are."""
     listed = [
         parse_row(f"{key}[{i}]", config, key, networks)
         for key, configs in (("layers", layers), ("hooks", hooks))

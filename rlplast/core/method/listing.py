@@ -138,7 +138,7 @@ def parse_row(
         )
     for network in chosen:
         if network not in list(networks):
-            near = did_you_mean(str(network), networks) + _follower(str(network), networks)
+            near = did_you_mean(str(network), networks)
             raise ConfigError(f"{label}.networks: {shortened(network)}: {near}")
     layers = check_value(f"{label}.layers", config.get("layers"), Names | None)
     row = Row(label, method, tuple(chosen), "networks" in config, layers)
@@ -180,11 +180,3 @@ def _window(label: str, given: Mapping[str, Any], span: Span | None) -> Schedule
     if until is not None and until.value == 0 and until.unit not in ("epochs", "phase"):
         raise ConfigError(f"{label}.until = {until} is before the first update: allowed is more")
     return window
-
-
-def _follower(name: str, networks: Mapping[str, Any]) -> str:
-    """Say which network `name` follows, if it follows one."""
-    for owner, network in networks.items():
-        if name in list(getattr(network, "followers", ())):
-            return f"; {name!r} follows {owner!r} as the key `followers` says"
-    return ""

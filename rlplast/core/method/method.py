@@ -1,7 +1,6 @@
 """Method: a dataclass with up to four functions; and what those who write one import."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -152,22 +151,23 @@ class Method:
         raise NotImplementedError
 
 
-class _Hidden(Clock):
+class _Hidden:
     """The clock of a captured update for a method without `captured_key`."""
 
-    label = ""
+    def __init__(self, label: str) -> None:
+        self.label = label
 
-    def __getattribute__(self, name: str) -> Any:
-        refuse_capture(f"{object.__getattribute__(self, 'label')} reads the clock")
-        return super().__getattribute__(name)
+    def __getattr__(self, name: str) -> Any:
+        refuse_capture(f"{self.label} reads the clock")
+
+    __getitem__ = __getattr__
 
 
 def readable(clock: Clock, method: Method, label: str) -> Clock:
     """Return a clock as a method may read it: in a captured update only by `captured_key`."""
     if not capturing() or implements(method, "captured_key"):
         return clock
-    hidden = _Hidden(**asdict(clock))
-    object.__setattr__(hidden, "label", label)
+    hidden: Any = _Hidden(label)
     return hidden
 
 

@@ -9,11 +9,11 @@ from torch import Tensor
 from rlplast.core.clock import Clock, Time
 from rlplast.core.device import refuse_capture
 from rlplast.core.errors import ConfigError
-from rlplast.core.method.context import Context, Source, is_trainer
+from rlplast.core.method.context import Context
 from rlplast.core.method.install import installed_rules
 from rlplast.core.method.listing import Span, parse_row
 from rlplast.core.method.method import implements, readable
-from rlplast.core.method.readings import OwnSource, Probe
+from rlplast.core.method.readings import OwnSource, Probe, Source, is_trainer
 from rlplast.core.method.rule import Rule
 from rlplast.core.network.network import Network, by_name
 from rlplast.core.rng import derive_seed

@@ -11,38 +11,56 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rlplast.core.errors import BadWeights, ConfigError
-from rlplast.core.method.context import Activations, Source
+from rlplast.core.errors import BadWeights, ConfigError, shortened
+from rlplast.core.method.context import Activations
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.modes import in_mode, reading
 from rlplast.core.network.network import Network
-from rlplast.core.network.record import check_norms, record
+from rlplast.core.network.record import record
 from rlplast.core.rng import derive_seed, preserve_global_rng, torch_stream
 
-__all__ = ["Inside", "OwnSource", "Probe", "Reader", "output_of"]
+__all__ = ["Inside", "OwnSource", "Probe", "Source", "is_trainer", "output_of"]
 
 
-class Reader(ABC):
-    """What computes the readings of a `Source`, and leaves its networks as they are.
+class Source(ABC):
+    """Draws batches from its own streams, and computes on them; its networks stay as they are.
 
     They and their followers are in evaluation mode meanwhile, but for a loss of training mode.
     """
 
     networks: Mapping[str, Network]
 
+    @abstractmethod
+    def sample(self, size: int, number: int) -> Any:
+        """Return a batch drawn from stream `number`; None if there is no data yet."""
+
+    @abstractmethod
+    def batches(self, count: int | None, size: int, number: int) -> Iterator[Any]:
+        """Yield `count` batches of `size` samples of the training data, from stream `number`.
+
+        Without a count they are one pass over all data of now.
+        """
+
     def activations(self, network: str, batch: Any) -> Activations:
-        """Return activations on a batch; see `Source.activations`."""
+        """Return activations (samples, units, …), after the nonlinearity, by name of units."""
         with self.reading(), torch.no_grad(), _eager():
             return self._activations_on(network, batch)
 
     def outputs(self, network: str, batch: Any, module: nn.Module | None = None) -> Tensor | None:
-        """Return outputs on a batch; see `Source.outputs`."""
+        """Return a network's outputs on a batch, (samples, outputs…); None if it reads no sample.
+
+        They are differentiable: by `module`, if one of the same architecture is given. Call it
+        outside autocast.
+        """
         module = self.networks[network].module if module is None else module
         with self.reading(), in_mode(module, train=False):
             return self._outputs_on(network, batch, module)
 
     def loss(self, network: str, batch: Any, train: bool = False) -> Tensor:
-        """Return the loss of a batch; see `Source.loss`."""
+        """Return the loss that trains a network, on a batch, without penalties.
+
+        In either mode no statistics move.
+        """
         training = (self.networks[network].module,) if train else ()
         with self.reading(evaluate=not train), in_mode(*training, train=True):
             return self._loss_on(network, batch)
@@ -64,6 +82,11 @@ class Reader(ABC):
 
     @abstractmethod
     def _loss_on(self, network: str, batch: Any) -> Tensor: ...
+
+
+def is_trainer(source: Source | None) -> bool:
+    """Whether a source is a trainer of ours, which moves, freezes and replaces nothing."""
+    return hasattr(source, "clock")
 
 
 def _eager() -> AbstractContextManager[Any]:
@@ -137,30 +160,18 @@ class Probe:
     def gradients_on(self, batch: Any, train: bool) -> Mapping[str, Tensor]:
         """Return gradients of the loss on a batch; nothing else moves."""
         network = self.network
-        handles = check_norms(network)
-        try:
-            with preserve_global_rng(), torch.enable_grad():  # the backward pass may draw too
-                loss = self.source.loss(network.name, batch, train)
-                _check_loss(loss, f"{self.label}, network {network.name!r}")
-                return _gradients(network, loss)
-        finally:
-            for handle in handles:
-                handle.remove()
+        with preserve_global_rng(), torch.enable_grad():  # the backward pass may draw too
+            loss = self.source.loss(network.name, batch, train)
+            _check_loss(loss, f"{self.label}, network {network.name!r}")
+            return _gradients(network, loss)
 
 
 def _check_loss(loss: Any, label: str) -> None:
-    if not isinstance(loss, Tensor):
-        wrong = f"a {type(loss).__name__}"
-    elif loss.numel() != 1:
-        wrong = f"a tensor of shape {tuple(loss.shape)}"
-    elif not loss.requires_grad:
-        wrong = "a tensor without gradient"
-    else:
-        return
-    raise ConfigError(
-        f"{label} reads gradients of a loss that is {wrong}: allowed is a scalar tensor that "
-        "is computed from the network's outputs"
-    )
+    if not (isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad):
+        raise ConfigError(
+            f"{label} reads gradients of a loss that is {shortened(loss)}: allowed is a scalar "
+            "tensor that is computed from the network's outputs"
+        )
 
 
 def _gradients(network: Network, loss: Tensor) -> dict[str, Tensor]:
@@ -201,7 +212,7 @@ class Inside:
         return {b.name: _dense(b, b.param.grad) for b in blocks if b.param.grad is not None}
 
 
-class OwnSource(Reader):
+class OwnSource(Source):
     """A source made of a user's functions, each one for all networks or a mapping by network.
 
     Args:

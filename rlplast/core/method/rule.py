@@ -12,13 +12,13 @@ from torch import Tensor
 from rlplast.core.clock import Clock
 from rlplast.core.device import refuse_capture
 from rlplast.core.errors import BadWeights, ConfigError, DamagedFile, NothingToEdit
-from rlplast.core.method.context import Activations, Context, Source, is_trainer
+from rlplast.core.method.context import Activations, Context
 from rlplast.core.method.deviation import deviation
 from rlplast.core.method.firing import Planned, carry_out
 from rlplast.core.method.inside import accumulate, check_activations, refuse_low_precision
 from rlplast.core.method.listing import Row
 from rlplast.core.method.method import State, carry, implements, readable
-from rlplast.core.method.readings import Inside, Probe
+from rlplast.core.method.readings import Inside, Probe, Source, is_trainer
 from rlplast.core.method.receipt import Receipt
 from rlplast.core.method.scope import Scope, narrowed
 from rlplast.core.network.blocks import Block
@@ -46,9 +46,9 @@ class Rule:
         sums: [Σ sfe, Σ log factor, Σ entries, firings] of every-update firings since the last
             flush, by network; on the device, so that they count in a captured update too.
         fired: by network, how often it has fired between updates, and the clock of the last time.
-        known: the networks in which it acts, or will once their layers train.
+        known: the row's networks.
         networks: those in which it acts now.
-        resting: why it finds nothing to edit in the others, whose layers are frozen as yet.
+        resting: why it finds nothing to edit in the others, such as layers that are frozen as yet.
         edited, restored, termed: by network, the Blocks that a plan may edit, those that a firing
             sets to θ0, and those that a term reads.
     """
@@ -60,7 +60,8 @@ class Rule:
         self.row, self.source, self.key = row, source, key or row.label
         self.method, self.schedule, self.label = row.method, row.schedule, row.label
         self.optimizer, self.followers = row.optimizer, row.followers
-        self.known = self.networks = tuple(networks)
+        self.known = tuple(networks)
+        self.networks: tuple[Network, ...] = ()
         self.states: dict[str, State] = {}
         self.sums: dict[str, Tensor] = {}
         self.fired: dict[str, tuple[int, Clock]] = {}
@@ -72,29 +73,20 @@ class Rule:
         covers, whole = self.method.covers, row.scope
         if self.method.key == "penalties":
             whole = Scope(lambda block: block.role != "buffer" and covers(block))
-        by_name, live = {n.name: n for n in self.known}, is_trainer(source)
-        self.scope = narrowed(whole, row.layers, by_name, row.label, live)
+        self.scope = narrowed(whole, row.layers, {n.name: n for n in self.known}, row.label)
         self._check_readings()
-        for network in self.known:
-            self._set_up(network)
+        self.refresh()
         missing = [n.name for n in self.known if n.name in self.resting and not self.may_thaw(n)]
-        self.known = tuple(n for n in self.known if n.name not in missing)
-        if missing and (row.named or not self.known):
+        if missing and (row.named or len(missing) == len(self.known)):
             raise self.resting[missing[0]]  # the first network is the most important
-        self._awake()
 
     def refresh(self) -> None:
         """Look anew at networks that have changed: what trains in them, and where state belongs."""
-        changed = [n for n in self.known if self._versions[n.name] != n.version]
+        changed = [n for n in self.known if self._versions.get(n.name) != n.version]
         for network in changed:
             self._set_up(network)
         if changed:
-            self._awake()
-
-    def _awake(self) -> None:
-        names = {n.name for n in self.known}
-        self.resting = {name: why for name, why in self.resting.items() if name in names}
-        self.networks = tuple(n for n in self.known if n.name not in self.resting)
+            self.networks = tuple(n for n in self.known if n.name not in self.resting)
 
     def may_thaw(self, network: Network) -> bool:
         """Whether layers of a network may train later that are frozen now."""
@@ -140,6 +132,7 @@ class Rule:
             layers = self.scope.layers
             what = "" if layers is None else f"{self.label}.layers = {list(layers)}: "
             self.resting[network.name] = NothingToEdit(f"{what}{error}")
+            self.termed[network.name] = ()
 
     def _allocate(self, network: Network) -> None:
         blocks, key = self.edited[network.name], self.method.key

@@ -113,11 +113,6 @@ class Schedule:
                 )
         self._check_first(key)
         every = self.every
-        if every is not None and 0 < horizon[every.unit] < self._first():
-            raise ConfigError(
-                f"{key}.every = {every} is longer than the run ({horizon[every.unit]} "
-                f"{every.unit}): it would never be due; allowed is at most that"
-            )
         cooldown = self.when and self.when.cooldown
         if cooldown is not None and 0 < horizon[cooldown.unit] < cooldown.value:
             raise ConfigError(
@@ -136,28 +131,19 @@ class Schedule:
             raise ConfigError(f"{key}: until = {until} comes before from = {start}")
         if every is not None and horizon[every.unit] > 0 and self.count(horizon) == 0:
             raise ConfigError(
-                f"{key}: no {'multiple' if self.first is None else 'due point'} of every = {every} "
-                f"lies between from = {start} and until = {until}, in a run of "
-                f"{horizon[every.unit]} {every.unit}: it would never be due"
+                f"{key}.every = {every} has no due point between from = {start} and until = "
+                f"{until}, in a run of {horizon[every.unit]} {every.unit}: it would never be due"
             )
 
     def _check_first(self, key: str) -> None:
         every, first = self.every, self.first
         if first is None:
             return
-        if every is None:
+        if every is None or first.unit != every.unit or not 1 <= first.value <= every.value:
             rule = next(rule for rule in RULES if getattr(self, rule))
             raise ConfigError(
-                f"{key}.first = {first}: first belongs to every, and this schedule has {rule}: "
-                "leave first out"
-            )
-        if first.unit != every.unit:
-            raise ConfigError(
-                f"{key}.first = {first}: allowed is a time in the unit of every, {every.unit}"
-            )
-        if not 1 <= first.value <= every.value:
-            raise ConfigError(
-                f"{key}.first = {first}: allowed is 1 to every = {every}; to start later, use from"
+                f"{key}.first = {first} with {rule} = {getattr(self, rule)}: allowed is a time "
+                "from 1 to every, in its unit; to start later, use from"
             )
 
     def count(self, clock: Clock | None) -> int:

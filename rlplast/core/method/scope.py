@@ -89,17 +89,10 @@ def narrowed(
     layers: tuple[str, ...] | None,
     networks: Mapping[str, Network],
     label: str,
-    live: bool = True,
 ) -> Scope:
-    """Return a scope that keeps to `layers`; all of it for None. Each has to be in some network.
-
-    With `live` the layers that are frozen now stay out of it: no layer thaws later.
-    """
+    """Return a scope that keeps to `layers`; all of it for None. Each has to be in some network."""
     if layers is None:
         return whole
-    able = {
-        key: n.select(lambda b: whole.selects(b) and (_is_live(b) or not live))
-        for key, n in networks.items()
-    }
+    able = {key: network.select(whole.selects) for key, network in networks.items()}
     check_layers(label, layers, able, "in the hook's scope")
     return replace(whole, layers=layers)

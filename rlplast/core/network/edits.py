@@ -4,7 +4,7 @@ Outside training, `write` alone writes weights (`swapped` for a while); `optim_s
 state of optimizers.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -15,7 +15,18 @@ from rlplast.core.errors import BadWeights, ConfigError
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
 
-__all__ = ["Assign", "Edit", "Scale", "check", "masks", "swapped", "tensor_of", "unmasked", "write"]
+__all__ = [
+    "Assign",
+    "Edit",
+    "Scale",
+    "check",
+    "masks",
+    "put_back",
+    "swapped",
+    "tensor_of",
+    "unmasked",
+    "write",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,29 +109,18 @@ def check(plans: Sequence[tuple[Network, Sequence[Edit]]]) -> None:
         ConfigError: if an edit does not fit its target, or a target is written twice.
         BadWeights: if a value is not finite or would not be, naming the tensors.
     """
-    checked: list[tuple[str, Tensor | None]] = []  # what a flag is about: values, or rows
+    labels: list[str] = []
     flags: list[Tensor] = []
     for network, edits in plans:
         _check_form(network, edits)
-        for edit in edits:
-            label = _label(network, edit)
-            checked.append((label, None))
-            flags.append(_stays_finite(edit))
-            if isinstance(edit, Assign) and edit.rows is not None:
-                last = tensor_of(edit).shape[edit.dim] - 1
-                checked.append((f"allowed is each of 0 to {last} once, of {label}", edit.rows))
-                rows = edit.rows.sort().values
-                flags.append(((rows >= 0) & (rows <= last)).all() & (rows.diff() > 0).all())
+        labels += [_label(network, edit) for edit in edits]
+        flags += map(_stays_finite, edits)
     if not flags:
         return
     good = torch.stack([flag.to(flags[0].device, non_blocking=True) for flag in flags]).tolist()
-    bad = [which for which, fine in zip(checked, good, strict=True) if not fine]
-    for allowed, rows in bad:
-        if rows is not None:
-            raise ConfigError(f"plan has rows {rows.tolist()}: {allowed}")
+    bad = [label for label, fine in zip(labels, good, strict=True) if not fine]
     if bad:
-        names = ", ".join(label for label, _ in bad)
-        raise BadWeights(f"plan has non-finite values for {names}; nothing was written")
+        raise BadWeights(f"plan has non-finite values for {', '.join(bad)}; nothing was written")
 
 
 def _check_form(network: Network, edits: Sequence[Edit]) -> None:
@@ -136,11 +136,6 @@ def _check_form(network: Network, edits: Sequence[Edit]) -> None:
         else:
             value, expected, mask, rows, dim = edit.factor, torch.Size([]), None, None, 0
         if rows is not None:
-            if rows.dtype != torch.int64 or rows.ndim != 1 or not 0 <= dim < len(shape):
-                raise ConfigError(
-                    f"plan for {label}: rows are one-dimensional int64 indices of a dimension of a "
-                    f"tensor; dim = {dim}"
-                )
             expected = torch.Size([*shape[:dim], len(rows), *shape[dim + 1 :]])
         if value.shape != expected or (mask is not None and mask.shape != expected):
             raise ConfigError(
@@ -201,16 +196,22 @@ def write(edits: Sequence[Edit]) -> None:
 
 
 @contextmanager
-def swapped(values: Mapping[Block, Tensor]) -> Iterator[None]:
-    """Put other values into Blocks for a while, in place, and then their own, bit for bit."""
-    pairs = [(block.view, value) for block, value in values.items()]
-    kept = [view.clone() for view, _ in pairs]
+def put_back(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Give tensors their values back, in place and bit for bit, after a ``with`` block."""
+    kept = [(tensor, tensor.clone()) for tensor in tensors]
     try:
-        with torch.no_grad():
-            for view, value in pairs:
-                view.copy_(value)
         yield
     finally:
         with torch.no_grad():
-            for (view, _), value in zip(pairs, kept, strict=True):
-                view.copy_(value)
+            for tensor, value in kept:
+                tensor.copy_(value)
+
+
+@contextmanager
+def swapped(values: Mapping[Block, Tensor]) -> Iterator[None]:
+    """Put other values into Blocks for a while, in place, and then their own, bit for bit."""
+    with put_back(block.view for block in values):
+        with torch.no_grad():
+            for block, value in values.items():
+                block.view.copy_(value)
+        yield

@@ -76,36 +76,28 @@ def _unwritable(tensor: Tensor) -> str:
     """Say why a tensor cannot be edited entry by entry; nothing if it can."""
     if tensor.is_complex():
         return f"is complex ({tensor.dtype}): hooks edit real tensors only"
-    reach, clear = 0, True  # of the dimensions with smaller strides, which a next one steps over
+    reach = 0  # of the dimensions with smaller strides, which a next one has to step over
     for stride, n in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        clear = clear and (n == 1 or stride > reach)
+        if n > 1 and stride <= reach:
+            how = "is expanded" if stride == 0 else "overlaps itself"
+            return (
+                f"{how}: several entries are one number in memory; copy it (.clone()) into the "
+                "parameter"
+            )
         reach += (n - 1) * stride
-    if clear or len(_bytes(tensor)) == tensor.numel():
-        return ""
-    how = "is expanded" if 0 in tensor.stride() else "overlaps itself"
-    return f"{how}: several entries are one number in memory; copy it (.clone()) into the parameter"
+    return ""
 
 
 def _overlap(tensors: Mapping[str, Tensor]) -> tuple[str, str] | None:
-    """Return the names of two tensors that share memory, or None; exact, entry by entry."""
-    spans: dict[tuple[int, torch.device], list[tuple[int, int, str]]] = {}
+    """Return the names of two tensors whose memory overlaps, or None."""
+    spans = []
     for name, tensor in tensors.items():
         size = tensor.element_size()
         last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
         start = int(tensor.storage_offset()) * size
-        key = (tensor.untyped_storage().data_ptr(), tensor.device)
-        spans.setdefault(key, []).append((start, start + (last + 1) * size, name))
-    for within in spans.values():
-        for (begin, end, one), (start, stop, other) in itertools.combinations(within, 2):
-            if start < end and begin < stop and _bytes(tensors[one]) & _bytes(tensors[other]):
-                return one, other
+        storage = str(tensor.device), tensor.untyped_storage().data_ptr()
+        spans.append((storage, start, start + (last + 1) * size, name))
+    for (storage, _, end, one), (other, start, _, two) in itertools.pairwise(sorted(spans)):
+        if storage == other and start < end:
+            return one, two
     return None
-
-
-def _bytes(tensor: Tensor) -> set[int]:
-    """Return the first byte of every entry of a tensor in its storage."""
-    places = torch.zeros((), dtype=torch.int64)
-    for n, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        places = places.unsqueeze(-1) + torch.arange(n) * stride
-    first = int(tensor.storage_offset())
-    return set(((places.flatten() + first) * tensor.element_size()).tolist())

@@ -374,21 +374,18 @@ def by_name(networks: Any) -> dict[str, Network]:
 
     Anything else is refused, and so are two that share a parameter which trains.
     """
-    networks = {networks.name: networks} if isinstance(networks, Network) else networks
+    given = networks
     if not isinstance(networks, Mapping):
-        raise ConfigError(
-            f"networks is a {type(networks).__name__}: allowed is a rlplast.Network (made from "
-            "the module and its optimizer), or a mapping of them by name"
-        )
-    for key, network in networks.items():
-        if getattr(network, "name", None) != key:
-            name = getattr(network, "name", type(network).__name__)
+        given = {getattr(networks, "name", "net"): networks}
+    for key, network in given.items():
+        if not isinstance(network, Network) or network.name != key:
+            what = getattr(network, "name", type(network).__name__)
             raise ConfigError(
-                f"networks[{key!r}] is {name!r}: allowed is a Network of that name, made by "
+                f"networks[{key!r}] is {what!r}: allowed is a Network of that name, made by "
                 f"rlplast.Network({key!r}, …)"
             )
     owners: dict[int, tuple[str, str]] = {}
-    for key, network in networks.items():
+    for key, network in given.items():
         for block in network.trainable():
             owner, name = owners.setdefault(id(block.param), (key, network.qualified(block)))
             if owner != key:
@@ -396,4 +393,4 @@ def by_name(networks: Any) -> dict[str, Network]:
                     f"networks {owner!r} and {key!r} share {name}: hooks would edit it once for "
                     "each; make one Network of a module that holds both"
                 )
-    return dict(networks)
+    return dict(given)

@@ -19,11 +19,11 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
 
 __all__ = [
+    "ABOUT_KEEP",
     "DRAWN",
     "RULES",
     "StateRule",
     "Whole",
-    "about_keep",
     "allocate",
     "always",
     "averages",
@@ -32,14 +32,17 @@ __all__ = [
     "optimizer_tensors",
     "share",
     "shared",
-    "weights_in",
     "zero",
     "zero_all",
 ]
 
+# Whether the policy keep suits an optimizer without a rule.
+ABOUT_KEEP = (
+    "the optimizer policy 'keep' leaves its state as it is, which is right if it keeps no weights "
+    "there (as schedule-free ones and Lookahead do)"
+)
 # Of what parameters share, how many updates have drawn noise: no reset starts a stream again.
 DRAWN = "drawn"
-_ALIKE = 0.5  # the correlation with the weights from which on state counts as weights
 _SHARED = "shared"  # key of an optimizer's state, among its parameters
 
 
@@ -92,41 +95,10 @@ def _rule(optimizer: Optimizer) -> StateRule:
         raise UnsupportedOptimizer(
             f"optimizer {type(optimizer).__name__} has no state rule: allowed are {allowed}; or "
             f"say what state it has with `@rlplast.optimizer(…, state={{{type(optimizer).__name__}:"
-            f" {{…}}}})`; {about_keep(optimizer)}"
+            f" {{…}}}})`; {ABOUT_KEEP}"
         )
     base = getattr(optimizer, "base", None)  # of an optimizer that wraps another
     return rule if base is None else {**_rule(base), **rule}
-
-
-def about_keep(optimizer: Optimizer) -> str:
-    """Say whether the policy keep suits an optimizer without a rule."""
-    if copies := weights_in(optimizer):
-        return (
-            f"it keeps weights in {', '.join(copies)}, from which it may bring back what an edit "
-            "changed: the optimizer policy 'keep' is no way out"
-        )
-    return (
-        "the optimizer policy 'keep' leaves its state as it is, which is right if it keeps no "
-        "weights there (as schedule-free ones and Lookahead do)"
-    )
-
-
-def weights_in(optimizer: Optimizer) -> list[str]:
-    """Return which state without a rule is much like the weights, such as averages; it waits."""
-    if type(optimizer) in RULES:
-        return []
-    # By entry ⟨value, weights⟩, ‖value‖², ‖weights‖²; each less its mean, so that scales near 1 and
-    # squares of gradients are not alike.
-    sums: dict[str, Tensor] = {}
-    for param, state in optimizer.state.items():
-        entries = state.items() if isinstance(state, Mapping) else ()
-        for name, value in entries if isinstance(param, Tensor) else ():
-            if isinstance(value, Tensor) and value.shape == param.shape and param.numel() > 1:
-                flat = (t.detach().double().flatten().cpu() for t in (value, param))
-                v, p = (t - t.mean() for t in flat)
-                parts = torch.stack([v @ p, v @ v, p @ p])
-                sums[name] = sums.get(name, torch.zeros_like(parts)) + parts
-    return [k for k, (both, v, p) in sums.items() if both > _ALIKE * (v * p).sqrt() > 0]
 
 
 def _whole(rule: StateRule, name: str) -> Whole | None:

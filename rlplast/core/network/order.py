@@ -1,4 +1,4 @@
-"""The forward order of a network's layers: declared, of an `nn.Sequential`, or traced.
+"""The forward order of a network's layers: declared, or traced.
 
 A traced network that branches or reuses a layer is refused: its order would be a guess. A declared
 order may end in a tuple of names: heads that all read what the layer before them gives.
@@ -10,12 +10,19 @@ import torch
 from torch import nn
 
 from rlplast.core.errors import ConfigError, NothingToEdit
-from rlplast.core.fast.linear import Linear
 from rlplast.core.network.blocks import NORMS, Block
 from rlplast.core.network.network import Network
-from rlplast.core.network.trace import UNTRACEABLE, Tracer, asks_shape, in_both_modes, why
+from rlplast.core.network.trace import UNTRACEABLE, asks_shape, traced, why
 
-__all__ = ["Order", "check_matrices", "forward_order", "heads", "last_layers", "matrices"]
+__all__ = [
+    "Order",
+    "check_matrices",
+    "declared_order",
+    "forward_order",
+    "heads",
+    "last_layers",
+    "matrices",
+]
 
 Order = Sequence[str | tuple[str, ...]]
 
@@ -28,7 +35,7 @@ def forward_order(network: Network) -> list[str]:
             once; or if a declared layer does not exist, or heads are not at the end.
     """
     modules = dict(network.module.named_modules())
-    declared = _declared(network)
+    declared = declared_order(network)
     if declared is not None:
         names: list[str] = []
         for i, place in enumerate(declared):
@@ -45,15 +52,14 @@ def forward_order(network: Network) -> list[str]:
             inside = modules[name].named_modules()  # such as a norm that the layer brought along
             order += [name, *(f"{name}.{n}" for n, m in inside if n and _counts(m))]
         return order
-    places = list(network.module.named_modules(remove_duplicate=False))
-    if _is_chain(network.module) and len(places) == len(modules):  # none is used twice
+    if len(modules) == 1:  # a single layer, which a trace would look into
         return [name for name, m in modules.items() if _counts(m)]
     return _traced(network, modules)
 
 
 def heads(network: Network) -> tuple[str, ...]:
     """Return the layers at the end of a declared order that read the same input; () if none."""
-    declared = _declared(network)
+    declared = declared_order(network)
     last = declared[-1] if declared else None
     return last if isinstance(last, tuple) else ()
 
@@ -63,7 +69,7 @@ def last_layers(network: Network) -> frozenset[str]:
     flagged = frozenset(block.path for block in network.blocks if block.spec.head)
     if flagged:
         return flagged
-    last = heads(network) or (_declared(network) or ())[-1:]
+    last = heads(network) or (declared_order(network) or ())[-1:]
     return frozenset(map(str, last)) | network.units().heads
 
 
@@ -85,7 +91,8 @@ def check_matrices(network: Network, blocks: Sequence[Block], heads: bool, metho
         )
 
 
-def _declared(network: Network) -> Order | None:
+def declared_order(network: Network) -> Order | None:
+    """Return the order that a network or its module declares; None if they declare none."""
     if network.order is not None:
         return network.order
     declare = getattr(network.module, "forward_order", None)
@@ -96,32 +103,13 @@ def _counts(module: nn.Module) -> bool:
     return isinstance(module, NORMS) or next(module.parameters(recurse=False), None) is not None
 
 
-def _is_chain(module: nn.Module) -> bool:
-    if type(module).forward is nn.Sequential.forward:
-        return all(_is_chain(child) for child in module.children())
-    known = type(module) is Linear or type(module).__module__.startswith("torch.nn.modules")
-    return known and next(module.children(), None) is None
-
-
 def _traced(network: Network, modules: dict[str, nn.Module]) -> list[str]:
     remedy = (
         "declare the forward order, by forward_order() of the module or order=[...] of its "
         "Network, or take a part that is a chain, by networks={...} in a callback"
     )
-    training, evaluation = in_both_modes(
-        network.module, lambda: _order_of_mode(network, modules, remedy)
-    )
-    if training != evaluation:
-        raise ConfigError(
-            f"{network.name} calls {', '.join(training)} in training mode and "
-            f"{', '.join(evaluation)} in evaluation mode; {remedy}"
-        )
-    return training
-
-
-def _order_of_mode(network: Network, modules: dict[str, nn.Module], remedy: str) -> list[str]:
     try:
-        graph = Tracer().trace(network.module)
+        graph = traced(network.module)
     except UNTRACEABLE as error:
         raise ConfigError(f"{network.name} could not be traced ({why(error)}): {remedy}") from error
     order: list[str] = []

@@ -8,44 +8,41 @@ from torch import nn
 
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
-from rlplast.core.network.trace import UNTRACEABLE, Tracer, asks_shape, in_both_modes, is_norm
+from rlplast.core.network.order import declared_order
+from rlplast.core.network.trace import (
+    DROPPING,
+    POOLING,
+    RESHAPING,
+    UNTRACEABLE,
+    asks_shape,
+    is_norm,
+    operation,
+    traced,
+)
 
 __all__ = ["mixes_scales", "segments"]
 
-# What gives c·f(x) for c·x, c > 0: by name of a function or method, and by class of a module.
-_KEEPS_SCALE = {"relu", "relu_", "leaky_relu", "dropout", "flatten", "reshape", "view", "getitem"}
+# What gives c·f(x) for c·x, c > 0, by the name of the operation; and nonlinearities of units.
+_KEEPS_SCALE = POOLING | DROPPING | RESHAPING | {"relu", "leakyrelu", "prelu", "identity"}
 _KEEPS_SCALE |= {"mean", "sum", "transpose", "permute", "contiguous", "squeeze", "unsqueeze"}
-_POOLS = {f"{kind}_pool{n}d" for kind in ("max", "avg") for n in (1, 2, 3)}
-_KEEPS_SCALE |= _POOLS | {f"adaptive_{name}" for name in _POOLS}
-_KEEPS_SCALE |= {"float", "double", "to", "clone", "unflatten", "neg", "abs"}
+_KEEPS_SCALE |= {"getitem", "unflatten", "float", "double", "to", "clone", "neg", "abs"}
 _BY_A_NUMBER = (operator.mul, operator.truediv, torch.mul, torch.div)
 _ACTIVATIONS = ("linear", "relu", "leaky_relu", "prelu", "identity")
-_MODULES = (nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.Identity, nn.Unflatten, nn.Flatten)
-_MODULES += (nn.modules.dropout._DropoutNd,)
-_MODULES += (nn.modules.pooling._MaxPoolNd, nn.modules.pooling._AvgPoolNd)
-_MODULES += (nn.modules.pooling._AdaptiveAvgPoolNd, nn.modules.pooling._AdaptiveMaxPoolNd)
 
 
 def segments(
     module: nn.Module, passes: Callable[[str], bool]
 ) -> list[tuple[list[str], str | None]]:
-    """Return runs of layers in forward order, alike in both modes; none if it cannot be traced.
+    """Return runs of layers in forward order; none if the module cannot be traced.
 
     Each layer may be scaled without changing what the network computes, up to one factor of its
     outputs: what one gives goes to the next one alone, through operations that keep its scale.
     After the last one comes a norm, which takes the scale out, or the network's output (None).
     `passes` says whether a layer gives c·y for c·x once its bias is scaled too.
     """
-    training, evaluation = in_both_modes(module, lambda: _segments(module, passes))
-    return [run for run in training if run in evaluation]
-
-
-def _segments(
-    module: nn.Module, passes: Callable[[str], bool]
-) -> list[tuple[list[str], str | None]]:
     modules = dict(module.named_modules())
     try:
-        graph = Tracer().trace(module)
+        graph = traced(module)
     except UNTRACEABLE:
         return []
     calls = [str(node.target) for node in graph.nodes if node.op == "call_module"]
@@ -84,23 +81,12 @@ def mixes_scales(network: Network, blocks: Sequence[Block]) -> str | None:
     for group in network.units().groups:
         if group.point and group.point.path in scaled and group.nonlinearity not in _ACTIVATIONS:
             return f"{group.nonlinearity}, after {network.name}.{group.point.path},"
-    modules = dict(network.module.named_modules())
-    known = {b.path for b in network.blocks if b.kind in ("linear", "conv")}
-    try:
-        graph = Tracer().trace(network.module)
-    except UNTRACEABLE:  # its order is declared
+    if declared_order(network) is not None:
         return None
-    behind: set[torch.fx.Node] = set()
-    for node in graph.nodes:
-        path = str(node.target) if node.op == "call_module" else None
-        reads = not behind.isdisjoint(node.all_input_nodes) and not asks_shape(node)
-        if path in scaled or (reads and path in known):
-            behind.add(node)
-        elif reads and node.op != "output" and not (path and is_norm(modules[path])):
-            if not _keeps_scale(node, modules):
-                return f"{network.name}.{path}" if path else str(node.name)
-            behind.add(node)
-    return None
+    known = {b.path for b in network.blocks if b.kind in ("linear", "conv")}
+    inside = {path for run, _ in segments(network.module, known.__contains__) for path in run}
+    outside = sorted(scaled - inside - {""})  # a network that is one layer mixes nothing
+    return f"what reads {network.name}.{outside[0]}" if outside else None
 
 
 def _end(
@@ -123,11 +109,9 @@ def _end(
 
 
 def _keeps_scale(node: torch.fx.Node, modules: dict[str, nn.Module]) -> bool:
-    if node.op == "call_module":
-        return isinstance(modules[str(node.target)], _MODULES)
     if node.target is getattr:
         return node.args[1] in ("mT", "T")
     if node.target in _BY_A_NUMBER:
         return not all(isinstance(arg, torch.fx.Node) for arg in node.args)
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return node.op in ("call_function", "call_method") and name in _KEEPS_SCALE
+    module = modules[str(node.target)] if node.op == "call_module" else None
+    return operation(node, module) in _KEEPS_SCALE

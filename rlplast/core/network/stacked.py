@@ -32,17 +32,8 @@ class StackedLinear(nn.Module):
     weight: nn.Parameter
     bias: nn.Parameter | None
 
-    def __init__(
-        self,
-        members: int,
-        d_in: int,
-        d_out: int,
-        bias: bool = True,
-    ) -> None:
+    def __init__(self, members: int, d_in: int, d_out: int, bias: bool = True) -> None:
         super().__init__()
-        for name, value in (("members", members), ("d_in", d_in), ("d_out", d_out)):
-            if value < 1:
-                raise ValueError(f"StackedLinear {name} = {value}: allowed is at least 1")
         build()
         self.members, self.d_in, self.d_out = members, d_in, d_out
         bound = 1 / math.sqrt(d_in)  # as of torch.nn.Linear
@@ -67,20 +58,11 @@ class StackedLinear(nn.Module):
         """
         if member is not None:
             return affine(x, self.weight[member], None if self.bias is None else self.bias[member])
-        if x.ndim not in (2, 3) or (x.ndim == 3 and x.shape[0] != self.members):
-            raise ValueError(
-                f"StackedLinear got input of shape {tuple(x.shape)}: allowed is "
-                f"({self.members}, batch, {self.d_in}) or (batch, {self.d_in})"
-            )
         return self.affine(x.expand(self.members, *x.shape[-2:]), self.weight)
 
     def affine(self, x: Tensor, weight: Tensor) -> Tensor:
         """Return x Wᵀ + b of every member, of (members, batch, d_in), for a weight in its place."""
         return affine(x, weight, self.bias)
-
-    def extra_repr(self) -> str:
-        """Return the sizes."""
-        return f"{self.members}, {self.d_in}, {self.d_out}, bias={self.bias is not None}"
 
 
 class StackedLayerNorm(nn.Module):
@@ -93,9 +75,6 @@ class StackedLayerNorm(nn.Module):
 
     def __init__(self, members: int, dim: int, eps: float = 1e-6) -> None:
         super().__init__()
-        for name, value in (("members", members), ("dim", dim)):
-            if value < 1:
-                raise ValueError(f"StackedLayerNorm {name} = {value}: allowed is at least 1")
         self.members, self.dim, self.eps = members, dim, eps
         self.weight = nn.Parameter(torch.ones(members, dim))
         self.bias = nn.Parameter(torch.zeros(members, dim))
@@ -116,15 +95,6 @@ class StackedLayerNorm(nn.Module):
         """
         if member is not None:
             return F.layer_norm(x, (self.dim,), self.weight[member], self.bias[member], self.eps)
-        if x.ndim != 3 or x.shape[0] != self.members:
-            raise ValueError(
-                f"StackedLayerNorm got input of shape {tuple(x.shape)}: allowed is "
-                f"({self.members}, batch, {self.dim})"
-            )
         wide = x if x.dtype == torch.float64 else x.float()
         normed = F.layer_norm(wide, (self.dim,), eps=self.eps)
         return torch.addcmul(self.bias[:, None], normed, self.weight[:, None]).to(x.dtype)
-
-    def extra_repr(self) -> str:
-        """Return the sizes."""
-        return f"{self.members}, {self.dim}, eps={self.eps}"

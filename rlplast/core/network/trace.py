@@ -1,8 +1,7 @@
 """Tracing of other people's modules, for their forward order and their units."""
 
 import operator
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,22 +13,33 @@ from rlplast.core.network.modes import in_mode, reading
 from rlplast.core.rng import preserve_global_rng
 
 __all__ = [
+    "DROPPING",
+    "NONLINEAR",
+    "POOLING",
+    "RESHAPING",
     "UNTRACEABLE",
     "Tracer",
     "asks_shape",
-    "in_both_modes",
     "is_activation",
     "is_matrix",
     "is_norm",
+    "operation",
+    "traced",
     "why",
 ]
 
-T = TypeVar("T")
 UNTRACEABLE = (TraceError, TypeError, RuntimeError, AttributeError)
 UNTRACEABLE += (AssertionError, ValueError, LookupError)
 _SHAPE_METHODS = ("size", "dim", "numel", "stride")
 _SHAPE_ATTRIBUTES = ("shape", "ndim", "dtype", "device")
 _COUNTING = (operator.getitem, operator.mul, operator.add, operator.sub, operator.floordiv)
+# What operations do, by the name of a function, method or class: see `operation`.
+NONLINEAR = {"relu", "relu6", "leakyrelu", "elu", "celu", "selu", "gelu", "silu", "mish", "sin"}
+NONLINEAR |= {"tanh", "sigmoid", "softplus", "hardtanh", "hardswish"}
+DROPPING = {"dropout", "dropout1d", "dropout2d", "dropout3d", "alphadropout"}
+POOLING = {f"{kind}pool{n}d" for kind in ("max", "avg") for n in (1, 2, 3)}
+POOLING |= {f"adaptive{name}" for name in POOLING}
+RESHAPING = {"flatten", "view", "reshape"}
 _ACTIVATIONS = ("relu", "gelu", "silu", "swish", "tanh", "sigmoid", "elu", "mish", "softplus")
 
 
@@ -44,17 +54,33 @@ class Tracer(torch.fx.Tracer):
         return whole or super().is_leaf_module(m, module_qualified_name)
 
 
-def in_both_modes(module: nn.Module, find: Callable[[], T]) -> tuple[T, T]:
-    """Return what `find` returns while a module is in training mode, and in evaluation mode."""
+def traced(module: nn.Module) -> torch.fx.Graph:
+    """Return the graph of a module in training mode; the module stays as it was.
+
+    Raises:
+        UNTRACEABLE: if it cannot be traced.
+    """
     with reading(module, evaluate=False), in_mode(module, train=True):
-        training = find()
-    with reading(module):
-        return training, find()
+        return Tracer().trace(module)
 
 
 def why(error: Exception) -> str:
     """Say in a few words why a module could not be traced."""
     return str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
+
+
+def operation(node: torch.fx.Node, module: nn.Module | None) -> str:
+    """Return the name of what a node calls, without case and underscores, such as ``maxpool2d``.
+
+    It is empty for a user's functions and modules. `module` is the one that is called, if any.
+    """
+    called: Any = node.target if module is None else type(module)
+    if isinstance(called, str):
+        name = called if node.op == "call_method" else ""
+    else:
+        package = str(getattr(called, "__module__", "")).partition(".")[0]
+        name = getattr(called, "__name__", "") if package in ("torch", "_operator") else ""
+    return name.replace("_", "").lower()
 
 
 def asks_shape(node: torch.fx.Node) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rlplast.core.network.units import Step, UnitSpec
+from rlplast.core.network.units import ActivationPoint, UnitSpec
 
 __all__ = ["Found", "joined"]
 
@@ -13,11 +13,8 @@ class Found:
     """The units of a layer, with whole paths, and where their activations are read."""
 
     spec: UnitSpec
-    anchor: str
-    steps: tuple[Step, ...]
     nonlinearity: str
-    between: tuple[str, ...] = ()
-    module: str | None = None  # that is the nonlinearity; empty where it is asked of `activated`
+    point: ActivationPoint
 
 
 def joined(
@@ -33,9 +30,9 @@ def joined(
         other = others.get(each.spec.layer)
         if other is not None and _activations(each) == _activations(other):
             readers = dict.fromkeys((*each.spec.downstream, *other.spec.downstream))
-            between = dict.fromkeys((*each.between, *other.between))
+            between = dict.fromkeys((*each.point.between, *other.point.between))
             spec = replace(each.spec, downstream=tuple(readers))
-            yield replace(each, spec=spec, between=tuple(between))
+            yield replace(each, spec=spec, point=replace(each.point, between=tuple(between)))
         else:
             refused.setdefault(each.spec.layer, _DIFFERS)
     for layer in others.keys() - {each.spec.layer for each in evaluation}:
@@ -49,6 +46,6 @@ _DIFFERS = (
 
 def _activations(found: Found) -> tuple[object, ...]:
     """Return what has to be equal in both modes."""
-    spec = found.spec
+    spec, point = found.spec, found.point
     units = spec.norms, spec.heads, spec.beside, spec.norms_last
-    return *units, found.anchor, len(found.steps), found.nonlinearity, found.module
+    return *units, point.path, len(point.steps), found.nonlinearity, point.nonlinearity

@@ -9,11 +9,11 @@ from torch import nn
 
 from rlplast.core.errors import ConfigError, did_you_mean
 from rlplast.core.network.blocks import Block
+from rlplast.core.network.modes import in_mode, reading
 from rlplast.core.network.trace import (
     UNTRACEABLE,
     Tracer,
     asks_shape,
-    in_both_modes,
     is_matrix,
     why,
 )
@@ -48,8 +48,12 @@ def find_units(
     if given is not None:
         found = [_declared(spec, "") for spec in given]
     else:
-        modes = in_both_modes(module, lambda: [*_search(module, "", refused, untraced, heads)])
-        found = list(joined(*modes, refused))
+        modes = []
+        for train in (True, False):
+            with reading(module, evaluate=False), in_mode(module, train=train):
+                modes.append([*_search(module, "", refused, untraced, heads)])
+        training, evaluation = modes
+        found = list(joined(training, evaluation, refused))
     paths = {path for path, _ in module.named_modules(remove_duplicate=False)}
     for path in (p for f in found for p in _paths(f.spec)):
         if path not in paths:
@@ -63,7 +67,7 @@ def find_units(
         by_path.setdefault(block.path, []).append(block)
     groups: list[UnitGroup] = []
     others = dict(getattr(module, "stream_activations", dict)())
-    tied = _tied(module)
+    tied = _tied(blocks)
     found = [_with_own(module, each) for each in found]
     for each in found:
         path = each.spec.layer
@@ -94,16 +98,17 @@ def _declared(spec: UnitSpec, prefix: str) -> Found:
     spec = _whole(spec, prefix)
     anchor = spec.norms[0] if spec.norms and not spec.norms_last else spec.layer
     module = "" if spec.replaceable else None
-    return Found(spec, anchor, (spec.nonlinearity,), name_of(spec.nonlinearity), module=module)
+    point = ActivationPoint(anchor, (spec.nonlinearity,), norms=spec.norms, nonlinearity=module)
+    return Found(spec, name_of(spec.nonlinearity), point)
 
 
 def _with_own(module: nn.Module, found: Found) -> Found:
     """Return the same with the nonlinearity that a method has put in its place, if one has."""
     replaced = getattr(module.get_submodule(found.spec.layer), NONLINEARITY, None)
-    if replaced is None or found.module != "":
+    if replaced is None or found.point.nonlinearity != "":
         return found
     step = alone(replaced) if isinstance(replaced, nn.Module) else replaced
-    return replace(found, steps=(step,), nonlinearity=name_of(replaced))
+    return replace(found, nonlinearity=name_of(replaced), point=replace(found.point, steps=(step,)))
 
 
 def _whole(spec: UnitSpec, prefix: str) -> UnitSpec:
@@ -222,30 +227,25 @@ def _traced(
             continue
         downstream = tuple(dict.fromkeys(search.downstream))
         norms = tuple(dict.fromkeys(search.norms))
-        yield Found(
-            _whole(UnitSpec(path, downstream, norms), prefix),
+        spec = _whole(UnitSpec(path, downstream, norms), prefix)
+        point = ActivationPoint(
             _join(prefix, search.anchor),
             tuple(search.steps),
-            search.nonlinearity or "linear",
-            tuple(search.between),
-            _join(prefix, search.module) if calls.count(search.module) == 1 else None,
+            between=tuple(search.between),
+            norms=spec.norms,
+            nonlinearity=_join(prefix, search.module) if calls.count(search.module) == 1 else None,
         )
+        yield Found(spec, search.nonlinearity or "linear", point)
 
 
-def _tied(module: nn.Module) -> dict[str, str]:
+def _tied(blocks: Sequence[Block]) -> dict[str, str]:
     """Return the path of each layer that shares a tensor with another one → what is tied."""
-    places: dict[int, list[tuple[str, str]]] = {}
-    for path, part in module.named_modules():
-        for name, tensor in (*part._parameters.items(), *part._buffers.items()):
-            if tensor is not None:
-                places.setdefault(id(tensor), []).append((path, name))
-    return {
-        path: f"{_join(path, name)} is tied to "
-        + ", ".join(_join(*place) for place in shared if place != (path, name))
-        for shared in places.values()
-        for path, name in shared
-        if len(shared) > 1
-    }
+    tied: dict[str, str] = {}
+    for block in blocks:
+        for alias in block.aliases:
+            tied[block.path] = f"{block.name} is tied to {', '.join(block.aliases)}"
+            tied[alias.rpartition(".")[0]] = f"{alias} is tied to {block.name}"
+    return tied
 
 
 def _gives_twice(layer: nn.Module) -> str | None:
@@ -262,24 +262,22 @@ def _problem(
     """Say why a layer's outputs cannot be edited unit by unit; None if they can."""
     if (problem := _gives_twice(module.get_submodule(spec.layer))) is not None:
         return problem
+    for path in _paths(spec):
+        if path in tied:
+            return tied[path]
     rows = _own(spec, by_path)
     if not any(b.role == "weight" for b in rows):
         return "it has no weight with a row per unit"
-    reading: list[Block] = []
     size = spec.heads or rows[0].view.shape[0]
     for other in spec.downstream:
         if getattr(module.get_submodule(other), "groups", 1) != 1:
             return f"{other}, which reads it, is a grouped conv"
         weights = [b for b in by_path.get(other, ()) if b.role == "weight"]
         if not weights:
-            weight = _join(other, "weight")
-            names = [b.name for held in by_path.values() for b in held if weight in b.aliases]
-            what = f"is tied to {names[0]}" if names else "has no weight with a column per unit"
-            return f"{other}, which reads it, {what}"
+            return f"{other}, which reads it, has no weight with a column per unit"
         members = {b.spec.member for b in rows}
         if len(members) > 1 and members != {b.spec.member for b in weights}:
             return f"{other}, which reads it, is shared by its members"
-        reading += weights
         columns = weights[0].view.shape[1]
         spatial = rows[0].kind == "conv" and weights[0].kind == "linear"
         fits = columns % size == 0 if spatial or spec.heads else columns == size
@@ -288,10 +286,6 @@ def _problem(
                 f"{other} has {columns} columns, which do not belong to its {size} outputs one by "
                 "one"
             )
-    shared = [f"{b.name} is tied to {', '.join(b.aliases)}" for b in (*rows, *reading) if b.aliases]
-    shared += [tied[path] for path in _paths(spec) if path in tied]
-    if shared:
-        return shared[0]
     for block in (b for norm in spec.norms for b in by_path.get(norm, ())):
         if block.view.ndim > 0 and not _per_unit(block, size):
             entries = f"{block.view.shape[0]} entries"
@@ -312,7 +306,8 @@ def _groups_of(
     for reader in spec.downstream:  # a reader says which frozen layers read what it reads
         beside = getattr(module.get_submodule(reader), "beside", ())
         reading += [b for p in beside for b in by_path[p] if b.spec.tensor == "weight"]
-    place = _join(path, NONLINEARITY) if found.module == "" else found.module
+    own_place = found.point.nonlinearity == ""
+    place = _join(path, NONLINEARITY) if own_place else found.point.nonlinearity
     slopes = [b for b in by_path.get(place or "", ()) if hasattr(b.module, PER_UNIT)]
     members = list(dict.fromkeys(b.spec.member for b in own))
     stacked = len(members) if hasattr(module.get_submodule(path), "members") else 0
@@ -325,8 +320,7 @@ def _groups_of(
         name = path if member is None or not stacked else f"[{member}].{path}"
         heads = spec.heads > 0
         space = size if rows[0].kind == "conv" else 0
-        more = found.between, found.spec.norms, found.module
-        point = ActivationPoint(found.anchor, found.steps, space, stacked, *more)
+        point = replace(found.point, units=space, members=stacked)
         yield UnitGroup(
             name=name,
             size=size,

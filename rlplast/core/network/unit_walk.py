@@ -13,7 +13,17 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from rlplast.core.network.trace import asks_shape, is_activation, is_matrix, is_norm
+from rlplast.core.network.trace import (
+    DROPPING,
+    NONLINEAR,
+    POOLING,
+    RESHAPING,
+    asks_shape,
+    is_activation,
+    is_matrix,
+    is_norm,
+    operation,
+)
 
 __all__ = ["ReaderSearch", "Step", "alone", "name_of"]
 
@@ -65,17 +75,13 @@ class ReaderSearch:
             self.follow(user, before)
             return
         steps = _steps(user, module, left)
-        if steps is None or not self._keeps_batch(user):
+        if steps is None:
             others = [n.name for n in user.all_input_nodes if not asks_shape(n)]
-            joined = len(others) > 1
-            what = f"joins {' and '.join(others)}" if joined else "reads it"
-            self.problem = f"{user.name} {what}" + (
-                ": a residual stream has no units of its own"
-                if joined and _adds(user)
-                else ", which is not known to act on each unit alone"
-            )
+            what = f"joins {' and '.join(others)}" if len(others) > 1 else "reads it"
+            self.problem = f"{user.name} {what}, which is not known to act on each unit alone"
             return
-        if _is_nonlinearity(user, module):
+        name = operation(user, module)
+        if name in NONLINEAR if module is None else is_activation(module):
             if self.nonlinearity is None:
                 self.nonlinearity = name_of(module or user.target)
                 self.module = "" if module is None else str(user.target)
@@ -87,9 +93,9 @@ class ReaderSearch:
             self._mixed()
             self.follow(user, None)
             return
-        self.left[user] = 0 if _is_reshape(user, module) else left - _averaged(user)
+        self.left[user] = 0 if name in RESHAPING else left - _averaged(user)
         flattens = self.left[user] == 0 < left
-        if _drops(user, module) or (before is None and (steps or flattens)):
+        if name in DROPPING or (before is None and (steps or flattens)):
             self.between.append(user.name)
         self.follow(user, None if before is None else [*before, *steps])
 
@@ -115,41 +121,22 @@ class ReaderSearch:
     def _path(self, node: torch.fx.Node) -> str:
         return ".".join(part for part in (self.prefix, str(node.target)) if part)
 
-    def _keeps_batch(self, node: torch.fx.Node) -> bool:
-        """Whether a node, if it is a view by sizes, takes the first from the batch's size."""
-        if node.target not in ("view", "reshape", torch.reshape):
-            return True
-        sizes = node.args[1:] or (node.kwargs.get("shape"),)
-        first: Any = sizes[0][0] if isinstance(sizes[0], list | tuple) else sizes[0]
-        source, data = _asked_first(first), node.args[0]
-        while isinstance(data, torch.fx.Node):
-            if data is source:
-                return True
-            module = self.modules.get(str(data.target)) if data.op == "call_module" else None
-            layer = module is not None and (is_matrix(module) or is_norm(module))
-            plain = data.target in _ARITHMETIC and len(data.all_input_nodes) == 1
-            known = any(_steps(data, module, n) is not None for n in (1, 2))
-            if not (layer or plain or known):
-                return False
-            data = data.args[0] if data.args else None
-        return False
-
 
 _SIZES = ("out_channels", "out_features", "nf")
-_ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.truediv)
+_PASSING = ("contiguous", "float", "clone")
 
 
-def _asked_first(size: Any) -> Any:
-    """Return the node of which a node is the first size; None if it is no such size."""
+def _is_first_size(size: Any) -> bool:
+    """Whether a node is the first size of a tensor."""
     if not isinstance(size, torch.fx.Node):
-        return None
+        return False
     if size.op == "call_method" and size.target == "size":
-        return size.args[0] if size.args[1:] == (0,) else None
+        return size.args[1:] == (0,)
     if size.target is not operator.getitem or size.args[1] != 0:
-        return None
+        return False
     sizes: Any = size.args[0]
     shape = sizes.target is getattr and sizes.args[1] == "shape"
-    return sizes.args[0] if shape or (sizes.target == "size" and len(sizes.args) == 1) else None
+    return shape or (sizes.target == "size" and len(sizes.args) == 1)
 
 
 def _norm_fits(norm: nn.Module, size: int, space: int, left: int) -> bool:
@@ -170,37 +157,6 @@ def _norm_fits(norm: nn.Module, size: int, space: int, left: int) -> bool:
     return True
 
 
-_NONLINEAR = {F.relu, F.relu_, F.relu6, F.gelu, F.silu, F.elu, F.selu, F.celu, F.leaky_relu, F.mish}
-_NONLINEAR |= {F.softplus, F.tanh, F.sigmoid, F.hardswish, F.hardtanh, torch.relu, torch.relu_}
-_NONLINEAR |= {torch.tanh, torch.sigmoid, torch.sin, torch.selu}
-_NONLINEAR_METHODS = ("relu", "relu_", "tanh", "tanh_", "sigmoid", "sigmoid_", "sin")
-_DROPPING_MODULES = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
-_DROPPING = {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, torch.dropout}
-_POOLING_MODULES = (nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d)
-_POOLING_MODULES += (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
-_POOLING = {F.max_pool1d, F.max_pool2d, torch.max_pool2d, F.avg_pool1d, F.avg_pool2d}
-_POOLING |= {F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_max_pool2d}
-_PASSING_METHODS = ("contiguous", "float", "clone")
-_ADDING = {torch.add, operator.add, operator.iadd}
-
-
-def _adds(node: torch.fx.Node) -> bool:
-    return node.target in _ADDING or (node.op == "call_method" and node.target in ("add", "add_"))
-
-
-def _drops(node: torch.fx.Node, module: nn.Module | None) -> bool:
-    called = node.op == "call_function" and node.target in _DROPPING
-    return called or isinstance(module, _DROPPING_MODULES)
-
-
-def _is_nonlinearity(node: torch.fx.Node, module: nn.Module | None) -> bool:
-    if module is not None:
-        return is_activation(module)
-    if node.op == "call_function":
-        return node.target in _NONLINEAR
-    return node.op == "call_method" and node.target in _NONLINEAR_METHODS
-
-
 @dataclass(frozen=True, eq=False)
 class _Applied:
     """A step that can be pickled: a function, or a method by its name, with its arguments."""
@@ -215,11 +171,6 @@ class _Applied:
         return self.function(x, *self.args, **self.options)
 
 
-def _is_reshape(node: torch.fx.Node, module: nn.Module | None) -> bool:
-    flattening = ("flatten", "view", "reshape", torch.flatten, torch.reshape)
-    return isinstance(module, nn.Flatten) or node.target in flattening
-
-
 def _averaged(node: torch.fx.Node) -> int:
     """Return how many spatial dimensions a node takes away."""
     if node.target not in ("mean", torch.mean):
@@ -229,53 +180,32 @@ def _averaged(node: torch.fx.Node) -> int:
     return 0 if kept else len(dims) if isinstance(dims, list | tuple) else 1
 
 
-def _pools(step: Any, left: int) -> bool:
-    """Whether a module or function pools over all spatial dimensions that are left."""
-    known = isinstance(step, _POOLING_MODULES) if isinstance(step, nn.Module) else step in _POOLING
-    return known and name_of(step).endswith(f"{left}d")
-
-
 def _steps(node: torch.fx.Node, module: nn.Module | None, left: int) -> list[Step] | None:
     """Return what a node does to each unit alone, nothing in place; None if unknown."""
     if len([n for n in node.all_input_nodes if not asks_shape(n)]) != 1:
         return None
-    if module is not None:
-        return _module_steps(module, left)
-    args = node.args[1:]
+    name, args = operation(node, module), node.args[1:]
     options = {k: v for k, v in node.kwargs.items() if k != "inplace"}
-    if node.op == "call_method":
-        name = str(node.target)
-        if name in ("flatten", "view", "reshape") and _flattens(name, args, options):
-            return []
-        averages = name == "mean" and _over_space(args, options, left)
-        if name in _NONLINEAR_METHODS or name in _PASSING_METHODS or averages:
-            return [_Applied(name.rstrip("_"), args, options)]
-        return None
-    if node.op != "call_function" or not callable(node.target):
-        return None
-    target: Any = node.target
-    if target in (torch.flatten, torch.reshape):
-        name = "flatten" if target is torch.flatten else "reshape"
+    if name in DROPPING or name == "identity":
+        return []
+    if name in RESHAPING:
+        if isinstance(module, nn.Flatten):
+            args = (module.start_dim, module.end_dim)
         return [] if _flattens(name, args, options) else None
-    if target in _DROPPING:
-        return []
-    if target in _NONLINEAR:
+    pools = name in POOLING and name.endswith(f"{left}d")
+    if module is not None:
+        return [alone(module)] if pools or is_activation(module) else None
+    averages = name == "mean" and _over_space(args, options, left)
+    if not (pools or averages or name in NONLINEAR or name in _PASSING):
+        return None
+    if isinstance(node.target, str):
+        return [_Applied(node.target.rstrip("_"), args, options)]
+    function: Any = node.target
+    if name in NONLINEAR:
         args = tuple(a for a in args if not isinstance(a, bool))  # in place or not
-        target = {F.relu_: F.relu, torch.relu_: torch.relu}.get(target, target)
-    elif not _pools(target, left) and not (
-        target is torch.mean and _over_space(args, options, left)
-    ):
-        return None
-    return [_Applied(target, args, options)]
-
-
-def _module_steps(module: nn.Module, left: int) -> list[Step] | None:
-    flat = isinstance(module, nn.Flatten) and (module.start_dim, module.end_dim) == (1, -1)
-    if flat or isinstance(module, (*_DROPPING_MODULES, nn.Identity)):
-        return []
-    if not is_activation(module) and not _pools(module, left):
-        return None
-    return [alone(module)]
+        if function.__name__.endswith("_"):
+            function = getattr(F, function.__name__.rstrip("_"))
+    return [_Applied(function, args, options)]
 
 
 def alone(module: nn.Module) -> nn.Module:
@@ -293,7 +223,7 @@ def _flattens(name: str, args: Sequence[Any], options: Mapping[str, Any]) -> boo
         end = args[1] if len(args) > 1 else options.get("end_dim", -1)
         return (start, end) == (1, -1)
     sizes = args[0] if len(args) == 1 and isinstance(args[0], list | tuple) else args
-    return len(sizes) == 2 and sizes[1] == -1 and sizes[0] != -1
+    return len(sizes) == 2 and sizes[1] == -1 and _is_first_size(sizes[0])
 
 
 def _over_space(args: Sequence[Any], options: Mapping[str, Any], left: int) -> bool:

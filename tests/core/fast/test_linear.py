@@ -67,7 +67,7 @@ def plain(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return y if bias is None else y + (bias if bias.ndim < 2 else bias[:, None])
 
 
-@pytest.mark.parametrize("draws", [150, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("draws", [60, pytest.param(2000, marks=pytest.mark.slow)])
 def test_values_and_first_and_second_gradients_are_those_of_float64(draws: int) -> None:
     rng = random.Random(draws)
 
@@ -146,26 +146,6 @@ def test_where_it_cannot_be_built_pytorchs_product_serves(
     assert not list(tmp_path.iterdir())
     x, weight, bias = tensors(*LARGE)
     assert torch.equal(affine(x, weight, bias), F.linear(x, weight, bias))
-
-
-@OURS
-def test_a_library_that_is_cut_off_is_built_anew(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    compiled: list[Path] = []
-
-    def cut(compiler: str, source: Path, library: Path) -> None:
-        compiled.append(library)
-        library.write_bytes(b"\x7fELF" + bytes(5000))
-        raise OSError("no space left")
-
-    monkeypatch.setattr(module, "_operator", None)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", ".")
-    monkeypatch.setattr(module, "_compile", cut)
-    assert "no space left" in (build.__wrapped__() or "")
-    assert "no space left" in (build.__wrapped__() or "")  # and not the end of the process
-    assert compiled == [tmp_path / compiled[0].name] * 2
 
 
 @pytest.mark.parametrize("of", [torch.float64, torch.bfloat16])

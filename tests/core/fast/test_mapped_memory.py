@@ -36,7 +36,7 @@ def test_arrays_begin_with_a_page_and_hold_zeros_and_too_large_ones_are_refused(
             mapped_memory.zeros((length,), np.dtype("u1"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     row=st.integers(1, 3000),
     first=st.integers(0, 20),

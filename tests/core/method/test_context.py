@@ -15,7 +15,7 @@ from rlplast.core.method.hooks import Hooks
 from rlplast.core.network.network import Network
 from rlplast.core.rng import preserve_global_rng
 from tests.core.method.spies import spy
-from tests.core.toy import Toy, loop, run
+from tests.core.toy import Toy
 from tests.models import assert_same, build, loss_of, subject
 
 AT = {"at": "50%"}
@@ -284,9 +284,8 @@ def test_what_a_reader_lacks_or_did_not_declare_is_named() -> None:
     for given, says in (
         (None, "pass activations="),
         (5, "int"),
-        ({"net": [1]}, "'net' are a list"),
-        ({"0": fine}, "lack 2"),
-        ({"0": None, "2": fine}, "NoneType for 0"),
+        ({"net": [1]}, "'net' have list for 0"),
+        ({"0": fine}, "NoneType for 2"),
         ({"0": torch.ones(3, 7), "2": fine}, r"\(3, 7\) for 0"),
     ):
         with pytest.raises(ConfigError, match=says):
@@ -294,41 +293,6 @@ def test_what_a_reader_lacks_or_did_not_declare_is_named() -> None:
     toy = Empty()
     with pytest.raises(ConfigError, match=rf"\({name}\) reads a probe batch and there are no data"):
         fired(name, toy.networks, source=toy)
-
-
-def gradients_of_batches(context: Context) -> Any:
-    return {i: context.gradients_on(b, train=True) for i, b in enumerate(context.batches(2, 3))}
-
-
-# What is declared, and what is read.
-READERS: list[tuple[tuple[str, ...], Any]] = [
-    (("activations", "gradients", "batches"), lambda c: None),
-    (("moments",), lambda c: c.moments(c.blocks[0])),
-    (("activations", "gradients"), lambda c: (c.gradients, c.activations)),
-    (("batches",), gradients_of_batches),
-]
-
-
-def test_reading_changes_no_bit_of_a_run(tmp_path: Any) -> None:
-    def final(folder: str, *rows: dict[str, Any]) -> tuple[Any, ...]:
-        with preserve_global_rng():  # dropout draws from torch's global stream
-            torch.manual_seed(0)
-            made = loop(tmp_path / folder, hooks=())
-            made.hooks = Hooks(
-                rows, made.trainable.networks, "16 env_steps", 0, source=made.trainable
-            )
-            toy = run(made)
-            streams = [toy.streams.numpy(n).bit_generator.state for n in ("environment", "replay")]
-            return {**toy.module.state_dict()}, torch.get_rng_state(), streams
-
-    plain, rng, streams = final("plain")
-    for reads, look in READERS:
-        name, seen = spy(look, *reads)
-        probed, rng_probed, streams_probed = final(name, {"method": name, "every": "2 updates"})
-        assert len(seen) == 4, reads
-        assert_same(plain, probed)
-        assert torch.equal(rng, rng_probed), reads
-        assert streams == streams_probed, reads
 
 
 def test_a_context_says_where_the_run_is_and_draws_the_same_again() -> None:

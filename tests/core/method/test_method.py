@@ -129,7 +129,6 @@ def parse(key: str, config: Any) -> Any:
 
 def test_a_row_is_for_the_networks_it_names_or_for_all_and_what_is_wrong_is_named() -> None:
     methods = {"hooks": Fire, "layers": Lifecycle, "penalties": L2}
-    follower = Network("net", build_model("mlp"), followers=build_model("mlp"))
     for key in ROW_KEYS:
         found = parse(key, row(key))
         assert (found.label, found.method) == (f"{key}[2] ({LISTED[key]})", methods[key]())
@@ -150,8 +149,6 @@ def test_a_row_is_for_the_networks_it_names_or_for_all_and_what_is_wrong_is_name
         for config, says in cases:
             with pytest.raises(ConfigError, match=says):
                 parse(key, config)
-        with pytest.raises(ConfigError, match="'target' follows 'net'"):
-            parse_row(f"{key}[0]", row(key, networks=["target"]), key, {"net": follower})
 
 
 def test_a_method_under_another_key_is_told_where_it_belongs() -> None:

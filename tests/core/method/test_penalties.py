@@ -321,26 +321,31 @@ SECOND_STAGE = [
 ]
 
 
-def weights_after(steps: int, **changes: Any) -> dict[str, torch.Tensor]:
+def weights_after(*steps: int, **changes: Any) -> list[dict[str, torch.Tensor]]:
+    """Return the weights of a run after some of its steps."""
     trainer: Any = build(api.read_config(small_supervised(**changes)))[0]
-    for _ in range(steps):
+    found = []
+    for step in range(1, max(steps) + 1):
         trainer.step()
-    return copy.deepcopy(trainer.model.state_dict())
+        if step in steps:
+            found.append(copy.deepcopy(trainer.model.state_dict()))
+    return found
 
 
 def test_a_penalty_from_phase_1_leaves_phase_0_as_it_is_without() -> None:
     # Phase 0 has 12 updates; the start of phase 1 is a step of its own.
-    def equal(steps: int) -> bool:
-        one, other = (weights_after(steps, penalties=rows) for rows in (SECOND_STAGE, []))
-        return all(torch.equal(tensor, other[name]) for name, tensor in one.items())
-
-    assert equal(13) and not equal(14)
+    runs = (weights_after(13, 14, penalties=rows) for rows in (SECOND_STAGE, []))
+    equal = [
+        all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+        for one, other in zip(*runs, strict=True)
+    ]
+    assert equal == [True, False]
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # torch's own import
 def test_a_windowed_penalty_trains_compiled_as_it_does_eager() -> None:
-    eager, compiled = (
+    [eager], [compiled] = (
         weights_after(16, penalties=SECOND_STAGE, accelerate=how) for how in ("off", "compile")
     )
     for name, tensor in eager.items():

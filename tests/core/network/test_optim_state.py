@@ -123,31 +123,6 @@ def test_unknown_optimizers_and_entries_are_refused() -> None:
         moments(made.network, bias)
 
 
-class Slow(SGD):
-    """SGD that goes half of the way back to slow weights at every update, as Lookahead does."""
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        super().step(closure)
-        for group in self.param_groups:
-            for param in group["params"]:
-                slow = self.state[param].setdefault("slow", param.clone())
-                slow.add_(0.5 * (param - slow))
-                param.copy_(slow)
-
-
-def test_keep_is_no_advice_where_an_optimizer_keeps_weights() -> None:
-    made = subject("mlp", functools.partial(Slow, lr=1e-2), updates=20)
-    with pytest.raises(UnsupportedOptimizer, match="weights in slow"):
-        rlplast.apply("fire", made.network)
-    with pytest.warns(UserWarning, match="'net' in slow"):
-        rlplast.apply("fire", made.network, optimizer_policy="keep")
-    plain = subject("conv_batchnorm", functools.partial(torch.optim.NAdam, lr=1e-2), updates=20)
-    with pytest.raises(UnsupportedOptimizer):
-        rlplast.apply("fire", plain.network)
-    rlplast.apply("fire", plain.network, optimizer_policy="keep")  # without a word
-
-
 def test_allocated_state_has_the_names_and_layout_of_real_state() -> None:
     for form in ALL:
         real, empty = subject("conv", ALL[form]), subject("conv", ALL[form], updates=0)
