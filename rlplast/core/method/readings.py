@@ -16,7 +16,7 @@ from rlplast.core.method.context import Activations
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.modes import in_mode, reading
 from rlplast.core.network.network import Network
-from rlplast.core.network.record import record
+from rlplast.core.network.record import check_norms, record
 from rlplast.core.rng import derive_seed, preserve_global_rng, torch_stream
 
 __all__ = ["Inside", "OwnSource", "Probe", "Source", "is_trainer", "output_of"]
@@ -160,10 +160,15 @@ class Probe:
     def gradients_on(self, batch: Any, train: bool) -> Mapping[str, Tensor]:
         """Return gradients of the loss on a batch; nothing else moves."""
         network = self.network
-        with preserve_global_rng(), torch.enable_grad():  # the backward pass may draw too
-            loss = self.source.loss(network.name, batch, train)
-            _check_loss(loss, f"{self.label}, network {network.name!r}")
-            return _gradients(network, loss)
+        handles = check_norms(network)
+        try:
+            with preserve_global_rng(), torch.enable_grad():  # the backward pass may draw too
+                loss = self.source.loss(network.name, batch, train)
+                _check_loss(loss, f"{self.label}, network {network.name!r}")
+                return _gradients(network, loss)
+        finally:
+            for handle in handles:
+                handle.remove()
 
 
 def _check_loss(loss: Any, label: str) -> None:

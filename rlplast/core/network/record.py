@@ -3,17 +3,19 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _NormBase
 
-from rlplast.core.errors import NothingToEdit
+from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.network.network import Network
 from rlplast.core.network.units import ActivationPoint
 
-__all__ = ["Keep", "Recorder", "WithWeights", "record"]
+__all__ = ["Keep", "Recorder", "WithWeights", "check_norms", "record"]
 
 
 class Recorder:
@@ -38,7 +40,7 @@ class Recorder:
                 Keep(self, point, at_point)
             )
             for point, at_point in names.items()
-        ]
+        ] + check_norms(network)
 
     def keep(self, point: ActivationPoint, names: list[str], out: Any, stacked: bool) -> None:
         """Keep the activations at a point, by these names, of a module's output."""
@@ -89,6 +91,32 @@ class Keep:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Keep":
         return self
+
+
+def check_norms(network: Network) -> list[Any]:
+    """Let each pass refuse a norm that normalises another dimension than the units'.
+
+    Sizes do not tell: of (batch, 5 steps, 5 units) a BatchNorm normalises the steps. Returns the
+    handles of the hooks.
+    """
+    points = {g.point: g.name for g in network.units().groups if g.point is not None}
+    handles = []
+    for point, units in points.items():
+        for path in () if point.units or point.members else point.norms:
+            norm = network.module.get_submodule(path)
+            if isinstance(norm, _NormBase | nn.GroupNorm):
+                labels = f"{network.name}.{path}", f"{network.name}.{units}"
+                handles.append(norm.register_forward_hook(partial(_check_norm, *labels)))
+    return handles
+
+
+def _check_norm(norm: str, units: str, module: nn.Module, args: Any, out: Any) -> None:
+    if isinstance(out, Tensor) and out.ndim > 2:
+        raise ConfigError(
+            f"{norm} normalises dimension 1 of {tuple(out.shape)}, and the units of {units} are "
+            "the last: its entries are none of theirs; pass units=[rlplast.UnitSpec(...)] without "
+            "that norm to its Network"
+        )
 
 
 @contextmanager
