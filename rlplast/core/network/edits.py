@@ -109,18 +109,29 @@ def check(plans: Sequence[tuple[Network, Sequence[Edit]]]) -> None:
         ConfigError: if an edit does not fit its target, or a target is written twice.
         BadWeights: if a value is not finite or would not be, naming the tensors.
     """
-    labels: list[str] = []
+    checked: list[tuple[str, Tensor | None]] = []  # what a flag is about: values, or rows
     flags: list[Tensor] = []
     for network, edits in plans:
         _check_form(network, edits)
-        labels += [_label(network, edit) for edit in edits]
-        flags += map(_stays_finite, edits)
+        for edit in edits:
+            label = _label(network, edit)
+            checked.append((label, None))
+            flags.append(_stays_finite(edit))
+            if isinstance(edit, Assign) and edit.rows is not None:
+                last = tensor_of(edit).shape[edit.dim] - 1
+                checked.append((f"allowed is each of 0 to {last} once, of {label}", edit.rows))
+                rows = edit.rows.sort().values
+                flags.append(((rows >= 0) & (rows <= last)).all() & (rows.diff() > 0).all())
     if not flags:
         return
     good = torch.stack([flag.to(flags[0].device, non_blocking=True) for flag in flags]).tolist()
-    bad = [label for label, fine in zip(labels, good, strict=True) if not fine]
+    bad = [which for which, fine in zip(checked, good, strict=True) if not fine]
+    for allowed, rows in bad:
+        if rows is not None:
+            raise ConfigError(f"plan has rows {rows.tolist()}: {allowed}")
     if bad:
-        raise BadWeights(f"plan has non-finite values for {', '.join(bad)}; nothing was written")
+        names = ", ".join(label for label, _ in bad)
+        raise BadWeights(f"plan has non-finite values for {names}; nothing was written")
 
 
 def _check_form(network: Network, edits: Sequence[Edit]) -> None:
@@ -136,6 +147,11 @@ def _check_form(network: Network, edits: Sequence[Edit]) -> None:
         else:
             value, expected, mask, rows, dim = edit.factor, torch.Size([]), None, None, 0
         if rows is not None:
+            if rows.dtype != torch.int64 or rows.ndim != 1 or not 0 <= dim < len(shape):
+                raise ConfigError(
+                    f"plan for {label}: rows are one-dimensional int64 indices of a dimension of a "
+                    f"tensor; dim = {dim}"
+                )
             expected = torch.Size([*shape[:dim], len(rows), *shape[dim + 1 :]])
         if value.shape != expected or (mask is not None and mask.shape != expected):
             raise ConfigError(

@@ -98,6 +98,23 @@ def test_rows_and_columns_are_written_as_a_mask_of_the_whole_would_be() -> None:
         assert receipts[0].sfe == pytest.approx(receipts[1].sfe)
 
 
+def test_bad_rows_are_refused() -> None:
+    made = subject("mlp", updates=0)
+    block = made.network.blocks[0]
+    for rows, size, mask, message in (
+        ([6], 1, None, r"rows \[6\].*0 to 5.*net\.0"),
+        ([-1], 1, None, r"rows \[-1\]"),
+        ([4, 1, 4], 3, None, r"rows \[4, 1, 4\]"),
+        ([1.0], 1, None, "int64"),
+        ([1], 1, torch.ones(6, 5, dtype=torch.bool), r"mask \(6, 5\)"),
+        ([0, 1], 1, None, r"\(2, 5\)"),
+    ):
+        edit = Assign(block, torch.zeros(size, 5), mask, rows=torch.tensor(rows))
+        with pytest.raises(ConfigError, match=message):
+            check([(made.network, [edit])])
+    check([(made.network, [Assign(block, torch.zeros(2, 5), rows=torch.tensor([5, 0]))])])
+
+
 def test_scale_computes_in_at_least_fp32_and_rounds_once() -> None:
     types = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
     module = nn.Sequential(*(nn.Linear(40, 30).to(dtype) for dtype in types))
