@@ -203,7 +203,7 @@ def test_default_folder_is_a_new_one_below_runs(tmp_path: Path, monkeypatch: pyt
         assert (outcome.code, outcome.err) == (0, "")
     made = list((tmp_path / "runs").iterdir())
     assert len(made) == 2
-    assert all(re.match(r"gym-CartPole-v1-seed3-\d{8}-\d{6}(-2)?$", path.name) for path in made)
+    assert all(re.match(r"gym-CartPole-v1-seed3-\d{8}-\d{6}(-1)?$", path.name) for path in made)
 
 
 def test_receipts_at_the_end_are_whole_in_80_columns(

@@ -112,7 +112,7 @@ def known(line: str) -> bool:
         case ["make", *targets]:
             text = (ROOT / "Makefile").read_text()
             return all(f"\n{target}:" in text for target in targets)
-        case ["pip", "install", *options]:
+        case ["pip", "install", *options] | ["uv", "pip", "install", *options]:
             extras = re.findall(r"\[([\w,]+)\]", options[-1])
             return options[-2] == "-e" and set(",".join(extras).split(",")) <= {*EXTRAS, ""}
         case ["python", "-m", "pytest", *files]:

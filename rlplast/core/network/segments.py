@@ -8,7 +8,6 @@ from torch import nn
 
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
-from rlplast.core.network.order import declared_order
 from rlplast.core.network.trace import (
     DROPPING,
     POOLING,
@@ -81,12 +80,23 @@ def mixes_scales(network: Network, blocks: Sequence[Block]) -> str | None:
     for group in network.units().groups:
         if group.point and group.point.path in scaled and group.nonlinearity not in _ACTIVATIONS:
             return f"{group.nonlinearity}, after {network.name}.{group.point.path},"
-    if declared_order(network) is not None:
-        return None
+    modules = dict(network.module.named_modules())
     known = {b.path for b in network.blocks if b.kind in ("linear", "conv")}
-    inside = {path for run, _ in segments(network.module, known.__contains__) for path in run}
-    outside = sorted(scaled - inside - {""})  # a network that is one layer mixes nothing
-    return f"what reads {network.name}.{outside[0]}" if outside else None
+    try:
+        graph = traced(network.module)
+    except UNTRACEABLE:  # its order is declared
+        return None
+    behind: set[torch.fx.Node] = set()
+    for node in graph.nodes:
+        path = str(node.target) if node.op == "call_module" else None
+        reads = not behind.isdisjoint(node.all_input_nodes) and not asks_shape(node)
+        if path in scaled or (reads and path in known):
+            behind.add(node)
+        elif reads and node.op != "output" and not (path and is_norm(modules[path])):
+            if not _keeps_scale(node, modules):
+                return f"{network.name}.{path}" if path else str(node.name)
+            behind.add(node)
+    return None
 
 
 def _end(
@@ -114,4 +124,4 @@ def _keeps_scale(node: torch.fx.Node, modules: dict[str, nn.Module]) -> bool:
     if node.target in _BY_A_NUMBER:
         return not all(isinstance(arg, torch.fx.Node) for arg in node.args)
     module = modules[str(node.target)] if node.op == "call_module" else None
-    return operation(node, module) in _KEEPS_SCALE
+    return isinstance(module, nn.PReLU) or operation(node, module) in _KEEPS_SCALE
