@@ -6,7 +6,7 @@ const views = new Map(); // name of a chart → its view
 window.views = views;
 let config, charts, arms; // what the page says in data
 let seeded = false; // whether each seed has its line
-let axis = ""; // what curves are drawn over: "" is their own unit
+let axis = "", smooth = false; // what curves are drawn over: "" is their own unit
 let queue = Promise.resolve();
 
 const boxes = () => [...document.querySelectorAll("input[data-toggles]")];
@@ -51,6 +51,11 @@ const sized = (spec, width) => {
   for (const own of spec.concat) own.width = room;
 };
 
+// Moves curves to the chosen axis, where they have it, and averages each point with its neighbours.
+const mean = (values, half) => values.map((own, i) => {
+  const near = values.slice(Math.max(0, i - half), i + half + 1).filter((value) => value !== null);
+  return own === null ? null : near.reduce((sum, value) => sum + value, 0) / near.length;
+});
 // Where a curve is on the chosen axis at an x of its own unit.
 const at = (curve, x) => {
   const next = curve.x.findIndex((own) => own >= x);
@@ -58,22 +63,24 @@ const at = (curve, x) => {
   const share = (x - curve.x[next - 1]) / (curve.x[next] - curve.x[next - 1]);
   return curve[axis][next - 1] + share * (curve[axis][next] - curve[axis][next - 1]);
 };
-// Moves curves to the chosen axis, where they have it.
 const moved = (spec) => {
   const { x, axes = [] } = spec.usermeta ?? {};
-  const curves = spec.datasets.curves ?? [];
-  if (!axes.includes(axis)) return spec;
+  const over = axes.includes(axis), curves = spec.datasets.curves ?? [];
+  if (!x || !(over || smooth)) return spec;
   const curveOf = (own) => curves.find((other) => other[axis] && (!own.arm || other.arm === own.arm));
   const row = (own) => {
-    const curve = curveOf(own);
-    return { ...own, x: Array.isArray(own.x) ? own.x.map((value) => at(curve, value)) : at(curve, own.x) };
+    const next = { ...own }, curve = curveOf(own);
+    if (over && curve) next.x = Array.isArray(own.x) ? own.x.map((value) => at(curve, value)) : at(curve, own.x);
+    const half = Array.isArray(own.y) ? Math.ceil(own.y.length / 20) : 0;
+    for (const key of smooth && half ? ["y", "low", "high"] : []) if (own[key]) next[key] = mean(own[key], half);
+    return next;
   };
   return JSON.parse(JSON.stringify(spec), (key, value) => {
     const name = axis.replace("_", " ");
-    if (key === "title" && value === x) return name;
-    if (key === "expr") return value.replaceAll(`${JSON.stringify(x)}:`, `${JSON.stringify(name)}:`); // a tooltip's
+    if (over && key === "title" && value === x) return name;
+    if (over && key === "expr") return value.replaceAll(`${JSON.stringify(x)}:`, `${JSON.stringify(name)}:`); // a tooltip's
     if (!Array.isArray(value) || value[0]?.x === undefined) return value;
-    return value.filter(curveOf).map(row); // others would be in another unit
+    return (over ? value.filter(curveOf) : value).map(row); // others would be in another unit
   });
 };
 
@@ -140,12 +147,16 @@ const begin = () => {
   const seeds = document.getElementById("show-seeds");
   if (seeds) seeds.checked = seeded;
   seeds?.addEventListener("change", () => tell("seeds", (seeded = seeds.checked)));
-  const choice = document.getElementById("axis");
-  if (choice) choice.value = axis;
-  choice?.addEventListener("change", () => {
-    axis = choice.value;
-    for (const name of views.keys()) if (charts[name].usermeta?.x) later(() => draw(figureOf(name)));
-  });
+  for (const [id, key] of [["smooth", "checked"], ["axis", "value"]]) {
+    const box = document.getElementById(id);
+    if (!box) continue;
+    box[key] = id === "axis" ? axis : smooth;
+    box.addEventListener("change", () => {
+      if (id === "axis") axis = box.value;
+      else smooth = box.checked;
+      for (const name of views.keys()) if (charts[name].usermeta?.x) later(() => draw(figureOf(name)));
+    });
+  }
   for (const link of document.querySelectorAll("nav a[href^='#']")) {
     link.addEventListener("click", () => (document.querySelector(link.hash).open = true));
   }

@@ -181,7 +181,7 @@ def test_a_point_under_the_mouse_says_its_arm_value_and_interval(opened: Browser
     opened.wait_for(f"{VIEW}.signal('focus') === null")
 
 
-def test_curves_are_drawn_over_other_axes_and_by_seed(opened: Browser):
+def test_curves_are_drawn_over_other_axes_smoothed_and_by_seed(opened: Browser):
     before, path, whole = drawn(opened), opened.value(LINE), domain(opened, "x")
     names = opened.value("[...document.querySelectorAll('#axis option')].map((own) => own.value)")
     assert names == ["", "updates", "seconds"]
@@ -192,6 +192,13 @@ def test_curves_are_drawn_over_other_axes_and_by_seed(opened: Browser):
         opened.wait_for(f"{title} === '{names[number] or 'env steps'}'")
         heights = [re.findall(r",([\d.]+)", own) for own in (path, opened.value(LINE))]
         assert heights[0] == heights[1] and drawn(opened) == before
+    opened.click("#smooth")
+    opened.wait_for(f"{LINE} !== {path!r}")
+    ys = [height(opened, "none", x) for x in (2000, 2500, 3000)]  # its neighbours, 1 of 12 points
+    found = opened.value(f"{VIEW}.data('curves').find((own) => own.arm === 'none').y[4]")
+    assert found == pytest.approx(sum(ys) / 3)
+    opened.click("#smooth")
+    opened.wait_for(f"{LINE} === {path!r}")
     opened.click("#show-seeds")
     opened.wait_for(f"{DRAWN.format(CURVES, COLOURS[1])} > {before[1]}")
     assert drawn(opened) == [count + 5 for count in before]
