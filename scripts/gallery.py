@@ -28,7 +28,6 @@ STUDIES: dict[str, dict[str, Any]] = {
     },
     "digits_warm_start": {},
     "demo": {},
-    "library_digits": {},
     "permuted_pixels": {"arms": ["none", "full_reset", "l2_init", "layer_norm"], "seeds": 5},
     "cartpole_permuted": {"arms": ["none", "oracle", "fire", "layer_norm"], "seeds": 5},
     "persistent/digits": {"seeds": 5},
