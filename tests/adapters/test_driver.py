@@ -14,7 +14,7 @@ import rlplast
 from rlplast.adapters.driver import Driver
 from rlplast.adapters.trained import find_networks, raw_optimizer, refuse_sharded
 from rlplast.core.clock import Clock
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import ConfigError, DamagedFile
 from tests.adapters.hosts import begin, begun
 
 RESET = {"method": "full_reset"}
@@ -147,6 +147,13 @@ def test_state_of_other_weights_hooks_or_seed_is_refused():
         module.bias.view(torch.int32)[1] += 1  # one bit
     with pytest.raises(ConfigError, match=r"model\.bias: 1 of 2 weights differ"):
         go_on()
+
+
+def test_a_state_that_is_of_no_callback_is_refused():
+    state = stopped([SHRINK])[2]
+    for part in ("hooks", "initial", "weights", "configs", "seed", "total", "probe", "length"):
+        with pytest.raises(DamagedFile, match=f"has no '{part}'"):
+            Driver([]).load_state_dict({k: v for k, v in state.items() if k != part})
 
 
 def test_layers_that_live_tick_at_each_update():
