@@ -21,6 +21,7 @@ def test_a_network_that_cannot_learn_from_one_is_refused() -> None:
     for config, keys in (
         (supervised(model=MODEL, batch_size=1), "batch_size = 1, micro_batch = None"),
         (supervised(model=MODEL, micro_batch=1), "batch_size = 100, micro_batch = 1"),
+        (supervised(model=MODEL, batch_size=5, micro_batch=2), "batch_size = 5, micro_batch = 2"),
     ):
         with pytest.raises(ConfigError, match=rf"^{keys}: .* one input"):
             build(read_config(config))

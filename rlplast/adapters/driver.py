@@ -32,7 +32,7 @@ from rlplast.adapters.state import (
 )
 from rlplast.adapters.trained import check_policies
 from rlplast.core.clock import Clock, Time
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import ConfigError, DamagedFile
 from rlplast.core.method.context import Activations
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.method.readings import OwnSource, Source
@@ -44,6 +44,8 @@ from rlplast.training.distributed import check_in_step
 from rlplast.training.run_folder import clock_fields
 
 __all__ = ["Driver"]
+
+_PARTS = ("hooks", "initial", "weights", "configs", "seed", "total", "probe", "length")
 
 # What ends an update: returns optimizers, and whether a step of theirs that is just done ends one.
 Steps = Callable[[], Mapping[Optimizer, Callable[[], bool]]]
@@ -435,7 +437,16 @@ class Driver:
         return [*self.configs, *(self.penalties or ()), *self.layers]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned, when the trainer begins."""
+        """Go on from what `state_dict` returned, when the trainer begins.
+
+        Raises:
+            DamagedFile: if a part is missing, as in a checkpoint of a run.
+        """
+        if state and (missing := [part for part in _PARTS if part not in state]):
+            raise DamagedFile(
+                f"what is loaded has no {missing[0]!r}: allowed is what `save` of a callback with "
+                "hooks wrote, in this version"
+            )
         self.detach()
         self.loaded, self._hooks, self.receipts = state or None, None, []
 

@@ -42,14 +42,17 @@ def find_networks(model: Any, named: Collection[str] = ()) -> dict[str, Network]
     """
     policy = model.policy
     networks = _networks_of(model, policy, named)
+    paths = {module: path for path, module in policy.named_modules()}
     for network in networks.values():
-        network.place = Place(partial(_place, model, policy, network.module))
+        path = paths.get(network.module)
+        network.place = Place(partial(_place, model, policy, network.module, path))
     return networks
 
 
-def _place(model: Any, policy: Any, module: nn.Module) -> nn.Module:
-    """Return a network's module, unless the algorithm trains another policy by now."""
-    return module if model.policy is policy else model.policy
+def _place(model: Any, policy: Any, module: nn.Module, path: str | None) -> nn.Module:
+    """Return what an algorithm trains now in a network's place; `path` is None outside a policy."""
+    outside = path is None and model.policy is policy
+    return module if outside else model.policy.get_submodule(path or "")
 
 
 def _networks_of(model: Any, policy: Any, named: Collection[str]) -> dict[str, Network]:

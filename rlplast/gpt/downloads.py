@@ -97,6 +97,10 @@ def check_text(
 
 def _source(data: TextSet, root: Path, download: bool) -> tuple[Finding, Tables]:
     """Return where the rows of a set are to come from, or what is in the way."""
+    stray = next((f for f in _FILES if (root / f).exists()), None)
+    if stray is not None:  # such as nanoGPT's, which would be replaced
+        remedy = "move the .bin files elsewhere, or copy the corpus.json that belongs to them"
+        return Finding(stray, "is there without corpus.json, which says what it is", remedy), {}
     shards = _shards(data, root)
     if shards:
         finding = _find_shards(data, shards)

@@ -62,12 +62,13 @@ def load_gpt2(
 
     Raises:
         ConfigError: if a file is absent, or the model is another one than `GPT` can be.
-        DamagedFile: if a file is cut, or tensors are missing, not finite, or of other shapes.
+        DamagedFile: if a file is cut, or tensors are missing, there twice, not finite, or of other
+            shapes.
     """
     path = Path(folder) / WEIGHTS
     config = _read_config(Path(folder) / CONFIG)
     tensors = _read_tensors(path)
-    tensors.pop("lm_head.weight", None)  # of some files; it is the embedding
+    _drop_head(tensors, str(path))
     _check_shapes(tensors, config, path)
     if not bias:
         tensors = _without_biases(tensors, path)
@@ -119,10 +120,23 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
         name = stored.removeprefix(PREFIX)
         if name.endswith(MASKS):
             continue
+        if name in tensors:
+            raise DamagedFile(f"{path} has {name} twice, with the prefix {PREFIX!r} and without")
         tensors[name] = (tensor.T if name.endswith(TRANSPOSED) else tensor).float()
         if not tensors[name].isfinite().all():
             raise DamagedFile(f"{path}: {stored} has a value that is not finite in float32")
     return tensors
+
+
+def _drop_head(tensors: dict[str, Tensor], where: str) -> None:
+    """Take the head out, which not all files have, and which has to be the embedding."""
+    embedding = tensors.get("wte.weight")
+    head = tensors.pop("lm_head.weight", embedding)
+    if embedding is not None and head is not None and not torch.equal(head, embedding):
+        raise ConfigError(
+            f"{where}: lm_head.weight differs from wte.weight: a GPT ties the two, and so does a "
+            "GPT-2 of transformers"
+        )
 
 
 def _shapes(config: GPTModelConfig) -> dict[str, tuple[int, ...]]:
@@ -169,12 +183,13 @@ def save_gpt2(model: GPT, folder: str | Path) -> None:
     For a model without biases zeros are written. Wrappers of DDP or torch.compile are taken off.
 
     Raises:
-        ConfigError: if a layer was swapped for one that theirs has not.
+        ConfigError: if the head is not the embedding, or a layer was swapped for one that theirs
+            has not.
         RlplastError: if the disk is full or not writable.
     """
     model = cast(GPT, unwrap(model))
     tensors = {n: t.detach().cpu().float() for n, t in model.state_dict().items()}
-    del tensors["lm_head.weight"]
+    _drop_head(tensors, str(folder))
     config = replace(model.config, bias=True)
     shapes = _shapes(config)
     for name in sorted(tensors.keys() - shapes.keys()):

@@ -124,6 +124,8 @@ def _text(span: _Span, advance: Callable[[int], None]) -> Iterator[str]:
         file.seek(position)
         while position < span.stop:
             chunk = file.read(min(CHUNK, span.stop - position))
+            if not chunk:
+                raise RlplastError(f"{span.path} became shorter while it was read: try again")
             position += len(chunk)
             advance(len(chunk))
             try:

@@ -4,6 +4,7 @@ A page of another site that a browser shows may send requests here under a name 
 leads to this machine (DNS rebinding). So only requests for this machine's own name are answered.
 """
 
+import os
 import re
 import threading
 import time
@@ -90,10 +91,13 @@ class _Handler(SimpleHTTPRequestHandler):
             return self.send_error(403, "Only at http://localhost and http://127.0.0.1")
         if self.path.partition("?")[0] == "/":
             self.path = "/report.html"
-        return super().send_head()
-
-    def list_directory(self, path: Any) -> None:
-        """Show no other folder."""
+        try:
+            path = os.path.realpath(self.translate_path(self.path))
+        except ValueError:  # a path that no file can have
+            path = ""
+        inside = path.startswith(os.path.realpath(self.directory) + os.sep)
+        if inside and os.path.isfile(path):  # no folder, and nothing a link leads out to
+            return super().send_head()
         self.send_error(404)
 
     def log_message(self, format: str, *args: Any) -> None:

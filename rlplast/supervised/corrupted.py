@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
 import torch
@@ -78,5 +79,5 @@ def _load(path: Path) -> np.ndarray:
     """Map a ``.npy`` file; one with objects, which are pickles, is refused."""
     try:
         return np.lib.format.open_memmap(path, mode="r")
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, ValueError, TokenError) as error:  # the last of a header
         raise unreadable(path, error) from error

@@ -94,7 +94,7 @@ def read_tiny_imagenet(folder: Path) -> tuple[Images, Images, int]:
 
 def _classes(path: Path) -> dict[str, int]:
     """Return the label of each WordNet id in a file of one a line."""
-    wnids = sorted(set(path.read_text(encoding="utf-8").split()))
+    wnids = sorted(set(path.read_text("utf-8", "replace").split()))
     if not wnids:
         raise DamagedFile(f"{path} is empty; needed is one WordNet id a line: unpack {_TINY} again")
     return {wnid: i for i, wnid in enumerate(wnids)}
@@ -103,7 +103,7 @@ def _classes(path: Path) -> dict[str, int]:
 def _annotated(annotations: Path, classes: Mapping[str, int]) -> tuple[list[Path], list[int]]:
     """Return the paths and labels in a file of lines ``name, WordNet id, box``."""
     paths, labels = [], []
-    for number, line in enumerate(annotations.read_text("utf-8").splitlines(), 1):
+    for number, line in enumerate(annotations.read_text("utf-8", "replace").splitlines(), 1):
         name, _, rest = line.partition("\t")
         wnid = rest.partition("\t")[0]
         if wnid not in classes:
@@ -113,6 +113,12 @@ def _annotated(annotations: Path, classes: Mapping[str, int]) -> tuple[list[Path
             )
         paths.append(annotations.parent / "images" / name)
         labels.append(classes[wnid])
+    present = sorted((annotations.parent / "images").glob("*.JPEG"))
+    if sorted(paths) != present:
+        raise DamagedFile(
+            f"{annotations} lists {len(paths)} pictures, and images beside it has {len(present)}; "
+            f"needed is each picture once: unpack {_TINY} again"
+        )
     return paths, labels
 
 

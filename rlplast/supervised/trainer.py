@@ -77,7 +77,8 @@ class Supervised(Trainable):
             # The order that they read; pictures in another one would be copied for every layer.
             self.model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         self.build({"model": (self.model,)})
-        if 1 in (config.batch_size, config.micro_batch):
+        parts = -(-config.batch_size // (config.micro_batch or config.batch_size))
+        if config.batch_size // parts == 1:  # images of the smallest part
             keys = f"batch_size = {config.batch_size}, micro_batch = {config.micro_batch}"
             check_single(keys, self.model, torch.zeros(1, *self.data.input_shape, device=device))
         self.order: tuple[tuple[int, int], Tensor] | None = None  # of the epoch now

@@ -14,7 +14,7 @@ import rlplast
 from rlplast.adapters.driver import Driver
 from rlplast.adapters.trained import find_networks, raw_optimizer, refuse_sharded
 from rlplast.core.clock import Clock
-from rlplast.core.errors import ConfigError
+from rlplast.core.errors import ConfigError, DamagedFile
 from tests.adapters.hosts import begin, begun
 
 RESET = {"method": "full_reset"}
@@ -129,16 +129,17 @@ def test_state_goes_on_with_theta_0_counters_and_open_sums():
     ]
 
 
-def test_state_of_other_weights_hooks_or_seed_is_refused():
-    hooks = [RESET | {"at": "6 updates"}]
+def test_state_of_other_weights_hooks_or_seed_is_refused(tmp_path: Path):
+    hooks, path = [RESET | {"at": "6 updates"}], tmp_path / "receipts.jsonl"
     module, optimizer, state = stopped(hooks)
+    path.write_text("of another run\n")
 
-    def go_on(configs: Any = hooks, seed: int = 0) -> None:
-        driver = Driver(configs, "10 updates", seed)
-        driver.load_state_dict(state)
+    def go_on(configs: Any = hooks, seed: int = 0, path: Path | None = path) -> None:
+        driver = Driver(configs, "10 updates", seed, receipts=path)
+        driver.load_state_dict(state | {"length": 3})
         begin(driver, module, optimizer)
 
-    go_on()
+    go_on(path=None)
     with pytest.raises(ConfigError, match=r"hook list .*6 updates.*, this one is .*7 updates"):
         go_on([RESET | {"at": "7 updates"}])
     with pytest.raises(ConfigError, match="seed = 0, this is 4"):
@@ -147,6 +148,14 @@ def test_state_of_other_weights_hooks_or_seed_is_refused():
         module.bias.view(torch.int32)[1] += 1  # one bit
     with pytest.raises(ConfigError, match=r"model\.bias: 1 of 2 weights differ"):
         go_on()
+    assert path.read_text() == "of another run\n"
+
+
+def test_a_state_that_is_of_no_callback_is_refused():
+    state = stopped([SHRINK])[2]
+    for part in ("hooks", "initial", "weights", "configs", "seed", "total", "probe", "length"):
+        with pytest.raises(DamagedFile, match=f"has no '{part}'"):
+            Driver([]).load_state_dict({k: v for k, v in state.items() if k != part})
 
 
 def test_layers_that_live_tick_at_each_update():

@@ -310,3 +310,13 @@ def test_batch_that_was_not_seen_or_cannot_be_kept_is_refused(tmp_path: Path):
     callback = hook_callback("hf", [SLOPE], networks=None)
     with pytest.raises(ConfigError, match="returns no loss on its last batch"):
         hf_trainer(tmp_path, Silent(net()), [callback]).train()
+
+
+def test_layers_that_are_not_called_as_modules_are_named():
+    module = net()
+    optimizer = torch.optim.Adam(module.parameters())
+    driver = begun([NEVER], module, optimizer)
+    nn.functional.linear(torch.ones(2, 64), module[0].weight).sum().backward()
+    with pytest.raises(ConfigError, match="'model' was updated and none of its layers was seen"):
+        optimizer.step()
+    driver.detach()

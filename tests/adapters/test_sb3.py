@@ -270,8 +270,15 @@ class NewPolicy(NewOptimizer):
         self.model._setup_model()
 
 
-def test_a_policy_that_another_one_replaces_is_an_error():
-    for algorithm in ("PPO", "DQN", "SAC"):
+class NewNetwork(NewOptimizer):
+    def change(self, policy: Any) -> None:
+        policy.q_net = policy.make_q_net()
+        super().change(policy)
+
+
+def test_a_policy_or_network_that_another_one_replaces_is_an_error():
+    policies = ((algorithm, NewPolicy()) for algorithm in ("PPO", "DQN", "SAC"))
+    for algorithm, change in (*policies, ("DQN", NewNetwork())):
         callback = HookCallback([RESET | {"every": "16 env_steps"}])
         with pytest.raises(ConfigError, match="is another module now"):
-            sb3_model(algorithm).learn(64, callback=[callback, NewPolicy()])
+            sb3_model(algorithm).learn(64, callback=[callback, change])

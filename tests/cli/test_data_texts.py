@@ -164,3 +164,7 @@ def test_altered_tokens_are_named(tmp_path: Path, hub: Hub):
     ):
         path.write_bytes(content)
         assert says in not_ready(data("openwebtext", "--root", tmp_path))
+    (tmp_path / "corpus.json").unlink()
+    kept = path.read_bytes()
+    output = not_ready(data("openwebtext", "--root", tmp_path))
+    assert "train.bin is there without corpus.json" in output and path.read_bytes() == kept

@@ -158,6 +158,9 @@ def test_what_computes_something_else_is_refused(tmp_path: Path):
     load({})
     with pytest.raises(ConfigError, match=r"h\.0\.\S+\.bias .*model\.bias = true"):
         load_gpt2(tmp_path, bias=False)
+    store(tmp_path, stored(tmp_path) | {"lm_head.weight": torch.zeros(13, 8)})
+    with pytest.raises(ConfigError, match=r"lm_head\.weight differs from wte\.weight"):
+        load({})
 
 
 def test_tensors_that_are_no_gpt_2s_are_named(tmp_path: Path):
@@ -168,6 +171,7 @@ def test_tensors_that_are_no_gpt_2s_are_named(tmp_path: Path):
         ({key: None}, f"{name} has shape None"),
         ({key: torch.zeros(8, 8)}, f"{name} has shape (8, 8)"),
         ({extra: torch.zeros(8)}, "h.2.ln_1.bias has shape (8,), needed by config.json is None"),
+        ({name: value.clone()}, f"has {name} twice"),
     ]
     for bad in (math.nan, -math.inf, 1e300):
         rows.append(({key: value.double().index_fill(0, torch.tensor(3), bad)}, "is not finite"))
@@ -193,10 +197,16 @@ def test_absent_and_damaged_files_are_told_apart(tmp_path: Path):
 
 
 def test_what_cannot_be_saved_is_refused(tmp_path: Path):
-    swapped = ours()
+    swapped, untied, wrapped = ours(), ours(), ours()
     replace_layers(swapped, "lifecycle", layers=["h.*.mlp.c_fc"])
-    with pytest.raises(ConfigError, match="has no place in a GPT-2"):
-        save_gpt2(swapped, tmp_path)
+    untied.lm_head.weight = torch.nn.Parameter(torch.zeros(13, 8))
+    wrapped.lm_head = torch.nn.Sequential(wrapped.lm_head)  # type: ignore[assignment]
+    rows = [
+        (swapped, "has no place in a GPT-2"),
+        (untied, "lm_head.weight differs from wte.weight"),
+        (wrapped, "lm_head.0.weight has no place in a GPT-2"),
+    ]
+    check_refused(lambda model: save_gpt2(model, tmp_path), rows)
     assert not list(tmp_path.iterdir())
     (tmp_path / "file").write_text("")
     with pytest.raises(RlplastError, match="could not be written"):

@@ -137,6 +137,9 @@ def test_long_texts_come_in_pieces_of_bounded_size(tmp_path: Path, monkeypatch: 
     texts = list(tokens._text(tokens._Span(path, 0, 11_000), lambda read: None))
     assert max(map(len, texts)) <= 101
     assert max(map(len, tokens._pieces(texts))) <= 111
+    shortened = tokens._text(tokens._Span(path, 0, 12_000), lambda read: None)
+    with pytest.raises(RlplastError, match="became shorter"):
+        list(shortened)
 
 
 @pytest.mark.usefixtures("gpt2")

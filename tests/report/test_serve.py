@@ -104,7 +104,10 @@ def test_only_files_of_the_folder_are_shown(shown: tuple[Path, int]):
     folder, port = shown
     (folder.parent / "secret.html").write_text("secret")
     (folder / "inner").mkdir()
-    for path in ("inner/", "./", "missing", "../secret.html", "%2e%2e/secret.html"):
+    (folder / "out.html").symlink_to(folder.parent / "secret.html")
+    (folder / "deep").symlink_to(folder.parent)
+    linked = ("out.html", "deep/secret.html", "deep/")
+    for path in (*linked, "inner/", "%00", "missing", "../secret.html", "%2e%2e/secret.html"):
         assert answer(port, f"/{path}", "localhost")[0] == 404, path
     for path in ("/?x", "/report.html"):
         assert answer(port, path, "localhost") == (200, "the page")

@@ -413,7 +413,10 @@ def test_runs_without_a_score_at_their_end_are_in_no_average(tmp_path: Path):
         return None if x > late or x == 5500 else float(seed + x)
 
     statuses = {("asterix", "fire", 3): "running", ("asterix", "none", 4): "diverged"}
-    results = measured(write_study(tmp_path, score=score, statuses=statuses, seeds=FIVE))
+    study = write_study(tmp_path, score=score, statuses=statuses, seeds=FIVE)
+    (diverged,) = (own for own in study.rglob("run.json") if '"diverged": true' in own.read_text())
+    (diverged.parent / "metrics.jsonl").write_text("")  # before its first score
+    results = measured(study)
     summary = made.summarise(results)
     for arm, seeds, lost in (("none", 4, (4,)), ("fire", 3, (1,)), ("full_reset", 4, (2,))):
         found = row(summary, arm)

@@ -89,6 +89,7 @@ def test_file_that_does_not_fit_or_is_cut_or_holds_pickles_is_refused(fog: Path,
 
     rows = [(array, words) for name, array, words in ARRAYS if name == file]
     rows.append((np.array([{}] * 20), f"{file}.npy cannot be read"))
-    for kept in (0, 20, 129, len(whole) - 1):
-        rows.append((whole[:kept], f"{file}.npy cannot be read, {kept} bytes"))
+    cut = [whole[:kept] for kept in (0, 20, 129, len(whole) - 1)]
+    for damaged in (*cut, whole.replace(b"}", b" ", 1), whole.replace(b"'descr'", b"'depth'", 1)):
+        rows.append((damaged, f"{file}.npy cannot be read, {len(damaged)} bytes"))
     check_refused(load_with, rows, DamagedFile)

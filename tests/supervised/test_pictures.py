@@ -56,13 +56,17 @@ def test_lists_of_tiny_imagenet_that_are_missing_or_wrong_are_named(tmp_path: Pa
 
     def load_with(changed: tuple[str, str]) -> None:
         for name, content in [*before.items(), changed]:
-            (tmp_path / name).write_text(content)
+            (tmp_path / name).write_text(content, encoding="latin-1")
         tiny(tmp_path)
 
     rows = [
         ((wnids, ""), "is empty"),
         ((wnids, "n00001000\nn00001007\nn9\n"), "n9/images has 0 JPEGs, another class 2"),
-        ((annotations, whole + lines[0].replace("val_0", "val_9")), "val_9.JPEG is no whole"),
+        ((wnids, "n00001000\nn00001007\n\xff\n"), "/images has 0 JPEGs"),
+        ((annotations, "".join(lines[:-1])), "lists 3 pictures, and images beside it has 4"),
+        ((annotations, whole + lines[0]), "lists 5 pictures"),
+        ((annotations, "\xff" + whole), "lists 4 pictures"),
+        ((annotations, whole.replace("val_0", "val_9")), "lists 4 pictures"),
         ((annotations, whole + "val_0.JPEG\tn99\t0\t0\t1\t1\n"), "line 5: class 'n99'"),
     ]
     check_refused(load_with, rows, DamagedFile)
@@ -82,7 +86,7 @@ def test_pictures_of_tiny_imagenet_that_are_cut_or_absent_or_of_another_size_are
     for damage, words in (
         (lambda: path.write_bytes(whole[:-200]), f"{path.name} is no whole picture"),
         (lambda: Image.fromarray(pictures(1, 32, 64, 3)[0]).save(path), r"shape \(3, 32, 64\)"),
-        (path.unlink, "has 2 JPEGs, another class 3" if where == "train" else "no whole picture"),
+        (path.unlink, "has 2 JPEGs, another class 3" if where == "train" else "beside it has 3"),
     ):
         damage()
         with pytest.raises(DamagedFile, match=words):

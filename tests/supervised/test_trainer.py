@@ -214,6 +214,16 @@ def test_killed_and_resumed_equals_uninterrupted(tmp_path, through):
     assert final(tmp_path / "run") == final(through.path)
 
 
+def test_looking_changes_no_training(tmp_path):
+    changes: dict[str, Any] = {"model": {"name": "cnn_bn"}, "total": "1 epochs", "hooks": []}
+    found = []
+    for name, often in (("quiet", None), ("often", "1 updates")):
+        looks = {"evaluate": {"every": often}, "metrics": {"every": often, "batch_size": 32}}
+        api.train(small_supervised(**changes, **looks), tmp_path / name)
+        found.append(final(tmp_path / name)["tensors.safetensors"])
+    assert found[0] == found[1]
+
+
 def test_a_saved_run_predicts_and_is_evaluated_on_its_phase(through):
     trainer = through.agent()
     assert trainer.clock.phase == 1
