@@ -223,7 +223,8 @@ def test_a_unit_that_starts_anew_leaves_the_frozen_copies_too() -> None:
     )
     for row in rows:
         torch.manual_seed(0)
-        module, x = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3)), normal(16, 5)
+        module: Any = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+        x = normal(16, 5)
         rlplast.replace_layers(module, "plasticity_injection")
         network = rlplast.Network("net", module, torch.optim.Adam(module.parameters()))
         rlplast.apply("plasticity_injection", network)
