@@ -222,13 +222,13 @@ class Env:
         if not self._running:
             raise RuntimeError(f"env '{self.spec.id}' has no episode running: call reset() first")
         checked, simulator = self._checked(action), self.simulator
+        steps, limit = simulator.steps + 1, self.spec.max_episode_steps
         try:
             obs_next, reward, terminated, truncated = simulator.step(checked)
         except NotFinite as error:
-            raise NotFinite(f"episode step {simulator.steps + 1}: {error}") from error
-        simulator.steps += 1
-        limit = self.spec.max_episode_steps
-        truncated = truncated or (limit is not None and simulator.steps >= limit)
+            raise NotFinite(f"episode step {steps}: {error}") from error
+        simulator.steps = steps  # also of one that counts its own in this attribute
+        truncated = truncated or (limit is not None and steps >= limit)
         truncated = truncated and not terminated
         self._running = not (terminated or truncated)
         return obs_next, reward, terminated, truncated

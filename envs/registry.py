@@ -161,7 +161,7 @@ def make_vector(
         options: as for `make`, and so are errors.
 
     Raises:
-        ValueError: for a bad worker count too.
+        ValueError: for a bad worker count or a generator used twice too.
     """
     family, resolved = _resolve(env_id, options)
     make_env = _maker(family, env_id, resolved, workers)

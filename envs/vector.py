@@ -225,8 +225,10 @@ class VectorEnv:
         take `timeout` seconds to answer.
 
         Raises:
-            ValueError: for a bad number of workers.
+            ValueError: for a generator used twice, or a bad number of workers.
         """
+        if len({id(rng.bit_generator) for rng in rngs}) < len(rngs):
+            raise ValueError("rngs holds one generator twice: each environment needs its own")
         if not 0 <= workers <= len(rngs):
             raise ValueError(f"workers is {workers}: allowed are 0 to num_envs = {len(rngs)}")
         self.spec = spec

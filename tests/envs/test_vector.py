@@ -207,13 +207,35 @@ def test_the_last_observation_of_an_episode_outlives_the_next_ones_first() -> No
             envs.VectorEnv(other, one_array, [rng]).reset()
 
 
+class Counting(OneArray):
+    """Counts its steps where `Env` does."""
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool]:
+        self.steps += 1
+        return np.full(1, self.steps, np.float32), 0.0, False, self.steps > 9
+
+
+def test_a_step_of_a_simulator_that_counts_its_own_counts_once() -> None:
+    spec = envs.EnvSpec("x/Counting", (1,), num_actions=2, max_episode_steps=4)
+    env = envs.Env(spec, Counting(), generator(0))
+    env.reset()
+    steps = [env.step(0) for _ in range(4)]
+    assert [(obs[0], truncated) for obs, *_, truncated in steps] == [
+        (1, False), (2, False), (3, False), (4, True),
+    ]  # fmt: skip
+
+
 def test_what_does_not_go_together_is_refused() -> None:
     vector = envs.make_vector("gym/CartPole-v1", generators(2))
     with pytest.raises(RuntimeError, match=r"call reset\(\) or load_state_dict\(\) first"):
         vector.step(np.array([0, 0]))
-    for workers in (-1, 3):
-        with pytest.raises(ValueError, match=f"workers is {workers}"):
-            envs.make_vector("gym/CartPole-v1", generators(2), workers=workers)
+    for rngs, workers, message in (
+        ([generator(0)] * 2, 2, "its own"),  # each worker would play the same
+        (generators(2), -1, "workers is -1"),
+        (generators(2), 3, "workers is 3"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            envs.make_vector("gym/CartPole-v1", rngs, workers=workers)
     vector.reset()
     with pytest.raises(ValueError, match="2 environments cannot fill 3"):
         envs.make_vector("gym/CartPole-v1", generators(3)).load_state_dict(vector.state_dict())

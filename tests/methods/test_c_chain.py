@@ -1,6 +1,7 @@
 """c_chain beside closed forms and lists kept by hand."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,10 @@ from torch import Tensor, nn
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.network.edits import Assign, write
 from rlplast.methods import c_chain
-from tests.methods.driven import Driven, assert_close, gradients
+from rlplast.run.build import build_trainable
+from rlplast.run.config_file import read_config
+from tests.gpt.runs import write_corpora
+from tests.methods.driven import Driven, assert_close, gradients, run_of
 
 COEF = 0.7
 
@@ -127,3 +131,14 @@ def test_a_later_arm_has_the_fixed_strength_and_asking_for_the_term_notes_nothin
     assert all(torch.equal(t, state[n]) for n, t in before.items())
     followed.penalties.add("net", torch.ones(()))
     assert state["losses"][0].tolist().count(1.0) == 1
+
+
+def test_of_micro_batches_the_loss_of_the_whole_update_is_noted(tmp_path: Path) -> None:
+    config = run_of("gpt", write_corpora(tmp_path), "c_chain", beta=0.1) | {"micro_batch": 2}
+    made: Any = build_trainable(read_config(config))
+    losses = []
+    for _ in range(2):
+        made.step()
+        losses.append(made.metrics()["train/loss"])
+    noted = made.penalties.terms[0].states["gpt"]["losses"][0, :3].tolist()
+    assert noted == pytest.approx([*losses, -1.0])

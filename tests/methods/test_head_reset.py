@@ -4,11 +4,13 @@ from collections.abc import Callable
 from itertools import product
 
 import pytest
+import torch
 from torch import nn
 
 import rlplast
 from rlplast.agents.sac_networks import Actor, TrunkSpec
 from rlplast.core.network.blocks import BlockSpec
+from rlplast.core.network.stacked import StackedLinear
 from tests.methods.nets import ConvNet, Dueling, Mlp, Untraceable, changed, randomise, snapshot
 
 ROLES = ("weight", "bias")
@@ -73,6 +75,15 @@ def test_head_is_what_gives_the_outputs_wherever_it_is_registered() -> None:
     before = snapshot(model)
     rlplast.head_reset(model)
     assert changed(before, model) == tensors("body")
+
+
+def test_every_member_of_a_stack_gets_a_head_of_its_own() -> None:
+    stack = nn.Sequential(StackedLinear(2, 4, 6), nn.ReLU(), StackedLinear(2, 6, 3))
+    before = snapshot(randomise(stack, 1))
+    rlplast.head_reset(stack)
+    assert changed(before, stack) == tensors(2)
+    head = snapshot(stack)["2.weight"]
+    assert not torch.equal(head[0], head[1]) and not (head == before["2.weight"]).any()
 
 
 def test_bad_uses_are_refused() -> None:

@@ -6,6 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from rlplast.agents.sac_networks import Critic, TrunkSpec
+from rlplast.core.network.network import Network
+from rlplast.methods.features import readers
 from rlplast.methods.l2_er import lost_rank
 from rlplast.metrics.ranks import effective_rank
 from tests.methods.driven import Driven
@@ -82,3 +85,10 @@ def test_features_that_are_all_0_have_finite_gradients() -> None:
         for name in ("0.bias", "2.bias"):
             termed.module.get_parameter(name).fill_(-100.0)
     assert all(g is not None and g.isfinite().all() for g in termed.gradients().values())
+
+
+def test_of_simba_the_inner_units_of_all_blocks_count_and_what_the_head_reads() -> None:
+    critic = Critic(5, 2, TrunkSpec("simba", 4, 2))
+    found = readers(Network("critic", critic), "l2_er")
+    names = [n for n, m in critic.named_modules() if m in found]
+    assert names == ["blocks.0.fc2", "blocks.1.fc2", "head"]

@@ -267,6 +267,12 @@ def test_durations_are_those_of_the_hash_of_seed_place_and_unit() -> None:
     layer = LifecycleLinear.of(nn.Linear(2, 50), rule, 99)
     assert layer.life_max.tolist() == [duration(99, 10, 500, 0, 0, i) for i in range(50)]
     assert layer.recovery_max.tolist() == [duration(99, 3, 77, 1, 0, i) for i in range(50)]
+    drawn = []
+    for seed in (1, 1, 2):
+        module = build("mlp")
+        rlplast.replace_layers(module, "lifecycle", seed=seed)
+        drawn.append(torch.cat([m.life_max for m in layers_of(module).values()]).tolist())
+    assert drawn[0] == drawn[1] != drawn[2]
 
 
 # Attention, whose units are heads.

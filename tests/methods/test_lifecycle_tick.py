@@ -14,7 +14,7 @@ from rlplast.core.errors import ConfigError
 from rlplast.core.method.context import Context
 from rlplast.core.rng import torch_stream
 from rlplast.methods import recycling
-from rlplast.metrics import awake_fraction
+from rlplast.metrics import awake_fraction, measure
 from rlplast.metrics.probe import measure_run
 from tests.cases import ACCEPTED, Tape, about, fire
 from tests.core.toy import Toy
@@ -498,3 +498,6 @@ def test_metrics_count_the_awake_by_units_and_ignore_memories() -> None:
     assert not any("memory" in name for name in values)
     norm = torch.cat([p.flatten() for p in toy.module.parameters()]).detach().norm()
     assert values["metric/weight_norm/net"] == pytest.approx(float(norm))
+    made = halfway("mlp")
+    plain = without_lifecycle(made).module.state_dict()
+    assert measure(made.module.state_dict()) == measure(plain)

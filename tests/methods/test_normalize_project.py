@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 import rlplast
 import rlplast.methods.normalize_project as nap
+from rlplast.core.errors import BadWeights
 from tests.methods.nets import snapshot
 from tests.methods.unit_nets import NETS, Trained, normal
 from tests.models import assert_same
@@ -137,6 +138,13 @@ def test_every_nth_update_projects() -> None:
             _ = rlplast.tick(trained.network) if by_hand else hooks.step(updates=update)
             changed.append(not torch.equal(before["0.weight"], trained.state()["0.weight"]))
         assert changed == [update % 3 == 0 for update in range(1, 8)]
+
+
+def test_low_precision_where_a_factor_of_0_999_rounds_to_nothing_is_refused() -> None:
+    module = made("mlp").module.bfloat16()
+    network = rlplast.Network("net", module, torch.optim.SGD(module.parameters(), lr=0.1))
+    with pytest.raises(BadWeights, match=r"net\.0\.weight"):
+        rlplast.Hooks([], network, "10 updates")
 
 
 @every_net

@@ -3,6 +3,7 @@
 import copy
 import io
 from itertools import cycle
+from typing import Any
 
 import pytest
 import torch
@@ -211,6 +212,32 @@ def test_the_columns_of_the_frozen_copies_belong_to_the_units_below(case: str) -
                 part.block.view.copy_(units[order].flatten(0, 1).transpose(0, part.dim).clone())
     assert frozen >= 2
     torch.testing.assert_close(made.module(x), before, rtol=1e-4, atol=1e-5)
+
+
+def test_a_unit_that_starts_anew_leaves_the_frozen_copies_too() -> None:
+    """Afterwards outputs are those without the unit, or with `cbp` those of its mean."""
+    mean = {"replacement_rate": 0.5, "maturity": 0, "decay": 0.0, "bias_transfer": True}
+    rows: tuple[dict[str, Any], ...] = (
+        {"method": "redo", "at": "1 updates", "params": {"threshold": 0.9}},
+        {"method": "cbp", "every": "1 updates", "params": mean},
+    )
+    for row in rows:
+        torch.manual_seed(0)
+        module: Any = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+        x = normal(16, 5)
+        rlplast.replace_layers(module, "plasticity_injection")
+        network = rlplast.Network("net", module, torch.optim.Adam(module.parameters()))
+        rlplast.apply("plasticity_injection", network)
+        nn.init.normal_(module[2].weight)  # as after training: no longer its frozen draw
+        before, hidden = copy.deepcopy(module), torch.relu(module[0](x))
+        hooks = rlplast.Hooks([row], network, "4 updates", probe=x)
+        hooks.step(updates=1, activations={"0": hidden})
+        anew = (module[0].weight != before[0].weight).any(1)
+        assert 0 < int(anew.sum()) < 8
+        constant = hidden.mean(0) if row["method"] == "cbp" else torch.zeros(8)
+        expected = before[2](torch.where(anew, constant, hidden))
+        with about(row["method"]):
+            torch.testing.assert_close(module(x), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_network_can_be_copied_and_pickled_after_a_forward_pass() -> None:

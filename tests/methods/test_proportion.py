@@ -27,7 +27,7 @@ def chain(*between: nn.Module) -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 6), *between, nn.Linear(6, 3))
 
 
-def replaced(layer: str, **params: str) -> nn.Module:
+def replaced(layer: str, **params: Any) -> nn.Module:
     module = chain(nn.ReLU())
     rlplast.replace_layers(module, layer, **params)
     return module
@@ -42,6 +42,8 @@ KEPT: dict[str, Callable[[], nn.Module]] = {
     "norm without a scale before tanh": lambda: chain(
         nn.LayerNorm(6, elementwise_affine=False, eps=1e-30), nn.Tanh()
     ),
+    "norm that a layer brings along": lambda: replaced("layer_norm", eps=1e-30),
+    "one without a scale": lambda: replaced("layer_norm", eps=1e-30, affine=False),
     "scaled": lambda: Between(lambda h: torch.relu(h) / 3),
 }
 MIXED: dict[str, tuple[Callable[[], nn.Module], str]] = {

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rlplast.core.network.network import Network
 from rlplast.core.rng import torch_stream
+from rlplast.methods.recycling import mean_over_samples
 from rlplast.methods.redo import dormant, redo
 from tests.cases import about
 from tests.methods.unit_nets import (
@@ -68,6 +69,8 @@ def test_dormancy_does_not_depend_on_memory_format_or_low_precision() -> None:
     last = h.contiguous(memory_format=torch.channels_last)
     for value in (h, h.bfloat16(), h.double(), last, last.bfloat16()):
         assert dormant(value, 0.1).tolist() == [False, False, True, True, False]
+    low = h.bfloat16()
+    torch.testing.assert_close(mean_over_samples(low), mean_over_samples(low.float()))
 
 
 @torch.no_grad()

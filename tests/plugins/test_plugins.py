@@ -55,7 +55,8 @@ def test_rows_say_which_package_they_come_from(site: Path) -> None:
     }
     assert {package for key, package in found.items() if key not in toys} == {"rlplast"}
     assert "toy-plugin 0.1" in command("list", "interventions").out
-    assert "rlplast; toy-plugin 0.1" in " ".join(command("list").out.split())  # the environments of gym/…
+    everything = " ".join(command("list").out.split())
+    assert "rlplast; toy-plugin 0.1" in everything  # the environments of gym/…
 
 
 def test_a_plugin_is_imported_when_something_is_looked_up_and_then_once(site: Path) -> None:

@@ -4,7 +4,7 @@ A traced network that branches or reuses a layer is refused: its order would be 
 order may end in a tuple of names: heads that all read what the layer before them gives.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
@@ -49,8 +49,7 @@ def forward_order(network: Network) -> list[str]:
         for name in names:
             if name not in modules:
                 raise ConfigError(f"{network.name}: declared order names no module {name!r}")
-            inside = modules[name].named_modules()  # such as a norm that the layer brought along
-            order += [name, *(f"{name}.{n}" for n, m in inside if n and _counts(m))]
+            order += _with_inside(modules, name)
         return order
     if len(modules) == 1:  # a single layer, which a trace would look into
         return [name for name, m in modules.items() if _counts(m)]
@@ -103,6 +102,12 @@ def _counts(module: nn.Module) -> bool:
     return isinstance(module, NORMS) or next(module.parameters(recurse=False), None) is not None
 
 
+def _with_inside(modules: Mapping[str, nn.Module], path: str) -> list[str]:
+    """Return a layer's path, and after it those inside, such as a norm that it brought along."""
+    inside = modules[path].named_modules()
+    return [path, *(f"{path}.{name}" for name, m in inside if name and _counts(m))]
+
+
 def _traced(network: Network, modules: dict[str, nn.Module]) -> list[str]:
     remedy = (
         "declare the forward order, by forward_order() of the module or order=[...] of its "
@@ -127,7 +132,7 @@ def _traced(network: Network, modules: dict[str, nn.Module]) -> list[str]:
         if node.op == "call_module" and _counts(modules[str(node.target)]):
             if str(node.target) in order:
                 raise ConfigError(f"{network.name} uses {node.target} twice; {remedy}")
-            order.append(str(node.target))
+            order += _with_inside(modules, str(node.target))
     for node in data:
         users = [user.name for user in node.users if user in data and user.op != "output"]
         if len(users) > 1:
