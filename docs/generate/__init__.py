@@ -75,6 +75,7 @@ def built(page: Path, text: str) -> str:
     if not _is_card(page):
         return text
     title, words, example, rest = text.split("\n\n", 3)
+    words = words.partition("\nParameters: ")[0]  # the table below has them
     return "\n\n".join((title, words, example, cards.frame(page.stem), rest))
 
 
