@@ -201,7 +201,7 @@ def _show_lines(rows: list[Row]) -> None:
     for row in rows:
         origin = "" if row["from"] == "rlplast" else f" (from {row['from']})"
         line = f"{row['name']:<{longest}}  {row['summary']}{origin}"
-        say(textwrap.fill(line, width, subsequent_indent=" " * (min(longest, 40) + 2)))
+        say(_filled(line, width, min(longest, 40) + 2))
 
 
 def _show_entries(rows: list[Row]) -> None:
@@ -232,4 +232,9 @@ def _origin(row: Row) -> list[str]:
 
 def _indented(texts: Iterable[str]) -> None:
     for text in texts:
-        say(textwrap.fill(f"    {text}", columns(_PIPED_WIDTH), subsequent_indent=" " * 6))
+        say(_filled(f"    {text}", columns(_PIPED_WIDTH), 6))
+
+
+def _filled(text: str, width: int, indent: int) -> str:
+    """Return a text in lines of a width; names such as ``my-package`` stay whole."""
+    return textwrap.fill(text, width, subsequent_indent=" " * indent, break_on_hyphens=False)
