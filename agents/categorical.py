@@ -18,6 +18,8 @@ from rlplast.core.validation import Section
 __all__ = ["Categorical", "ValuesConfig", "check_values"]
 
 _SIGMA = 0.75
+_FINEST = 1e-6  # width of a bin, in shares of the largest value: some steps of float32
+_LEAST = 1e-30  # width of a bin: far from where float32 ends
 
 
 @dataclass
@@ -45,7 +47,7 @@ def check_values(config: ValuesConfig | None) -> None:
     """Check ``agent.values`` against itself.
 
     Raises:
-        ConfigError: for an empty range, or a width that nothing reads.
+        ConfigError: for an empty range, bins too narrow for float32, or a width that nothing reads.
     """
     if config is None:
         return
@@ -53,6 +55,14 @@ def check_values(config: ValuesConfig | None) -> None:
         raise ConfigError(
             f"agent.values.low = {config.low}: allowed is less than agent.values.high = "
             f"{config.high}"
+        )
+    width = (config.high - config.low) / config.bins
+    least = max(_FINEST * max(abs(config.low), abs(config.high)), _LEAST)
+    if width < least:
+        raise ConfigError(
+            f"agent.values.bins = {config.bins}: between low = {config.low} and high = "
+            f"{config.high} a bin is {width:.3g} wide; allowed is {least:.3g} or more, which "
+            "float32 can tell apart there: give fewer bins, or a wider range"
         )
     if config.sigma != _SIGMA and config.kind != "hl_gauss":
         raise ConfigError(

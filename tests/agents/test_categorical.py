@@ -167,6 +167,7 @@ def test_outputs_are_means_and_log_lines_have_both_scales(make: Callable[..., An
 def test_what_does_not_go_together_is_refused():
     for kind, values, agent, key in (
         ("hl_gauss", {"low": 100.0}, {}, "values.low"),
+        ("hl_gauss", {"low": 1e8, "high": 1e8 + 1}, {}, "values.bins"),
         ("c51", {"sigma": 1.0}, {}, "values.sigma"),
         ("c51", {}, {"output": "softmax"}, "agent.output"),
         ("c51", {}, {"huber_delta": 2}, "agent.huber_delta"),
