@@ -7,13 +7,12 @@ runs.csv and curves.csv.
 
 import argparse
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.table import Column, Table
 
-from rlplast.cli.output import new_console, say, warn
+from rlplast.cli.output import new_console, warn
 from rlplast.cli.tables import counted, show
 
 if TYPE_CHECKING:
@@ -25,19 +24,10 @@ __all__ = ["add_arguments", "report", "run"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="studies or runs")
     parser.add_argument("--out", type=Path, help="folder to write; default: DIR/report")
-    parser.add_argument(
-        "--serve",
-        action="store_true",
-        help="show the page, and renew it as runs go on, until Ctrl-C",
-    )
-    parser.add_argument("--port", type=int, default=8000, help="of --serve; 0: any free one")
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.serve:
-        _serve(args)
-    else:
-        report(args.folders, args.out)
+    report(args.folders, args.out)
     return 0
 
 
@@ -52,22 +42,6 @@ def report(folders: Sequence[Path], out: Path | None = None) -> None:
 
 def _warn(line: str) -> None:
     warn(f"rlplast: {line}")
-
-
-def _serve(args: argparse.Namespace) -> None:
-    from rlplast.report import contents
-    from rlplast.report.serve import serve
-
-    out = args.folders[0] / "report" if args.out is None else args.out
-
-    def write() -> None:
-        contents.report(*args.folders, out=out, warn=_warn, live=True)
-
-    def started(address: str) -> None:
-        say(f"report: {address}   Ctrl-C ends it")
-
-    with suppress(KeyboardInterrupt):
-        serve(args.folders, write, out, args.port, started, _warn)
 
 
 def _table(written: "Written") -> Table:

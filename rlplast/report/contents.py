@@ -93,7 +93,6 @@ def report(
     *folders: str | Path,
     out: str | Path | None = None,
     warn: Callable[[str], object] = warnings.warn,
-    live: bool = False,
 ) -> Written:
     """Write a report of studies and runs, as `rlplast report` does.
 
@@ -102,8 +101,6 @@ def report(
         out: the folder to write, in which pictures, ``summary.csv``, ``runs.csv`` and
             ``curves.csv`` lie beside the page; default: ``report`` in the first one.
         warn: called with a line that says why charts could not be drawn as pictures.
-        live: whether the page is written again and again; then it is also while no run is done,
-            and no pictures are drawn, and those of before deleted, until all runs have ended.
 
     Raises:
         ConfigError: if no run is done, or the runs cannot be compared; or if `out` is a file.
@@ -113,14 +110,11 @@ def report(
     where = paths[0] / "report" if out is None else Path(out)
     if where.exists() and not where.is_dir():
         raise ConfigError(f"--out {where} is a file: allowed is a folder, which may be new")
-    found = report_of(read(paths), waits=live)
-    drawn = not (live and found.results.left)
-    return Written(write_report(found, where, warn, drawn), found)
+    found = report_of(read(paths))
+    return Written(write_report(found, where, warn), found)
 
 
-def write_report(
-    report: Report, out: Path, warn: Callable[[str], object] = warnings.warn, drawn: bool = True
-) -> Path:
+def write_report(report: Report, out: Path, warn: Callable[[str], object] = warnings.warn) -> Path:
     """Write a report's files, each whole at any moment, and return its page.
 
     If charts cannot be drawn, they are on the page all the same, without pictures; `warn` gets a
@@ -134,7 +128,7 @@ def write_report(
     paper = vega.CONFIG | {"background": "white"}
     found: dict[str, drawing.Picture] = {}
     try:
-        found = drawing.draw(specs if drawn else {}, vega.VERSION, paper)
+        found = drawing.draw(specs, vega.VERSION, paper)
     except RlplastError as error:
         warn(f"pictures are not drawn: {error}")
     files: dict[str, bytes | None] = {f"{name}.{end}": None for name in specs for end in ENDS}

@@ -125,7 +125,7 @@ const redraw = () => {
   for (const [name, view] of views) later(() => draw(figureOf(name), chosen(view)));
 };
 
-// Makes the page answer; at the beginning, and after it was renewed.
+// Makes the page answer.
 const begin = () => {
   ({ config, charts, arms } = JSON.parse(document.getElementById("data").textContent));
   const match = /^#hide=([\d,]+)$/.exec(location.hash);
@@ -165,9 +165,9 @@ const begin = () => {
 };
 
 // Runs the library that draws, which a page with charts has compressed.
-const load = async (page) => {
-  const text = page.getElementById("vega").textContent;
-  if (window.vegaEmbed || !text) return;
+const load = async () => {
+  const text = document.getElementById("vega").textContent;
+  if (!text) return;
   const packed = Uint8Array.from(atob(text), (own) => own.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
   const script = document.createElement("script");
@@ -175,7 +175,7 @@ const load = async (page) => {
   document.head.append(script);
 };
 
-later(() => load(document));
+later(load);
 begin();
 document.addEventListener("toggle", (event) => drawOpen(event.target), true);
 let width = innerWidth;
@@ -187,43 +187,3 @@ addEventListener("resize", () => {
 addEventListener("beforeprint", () => {
   for (const own of document.querySelectorAll(".section, .card details")) own.open = true;
 });
-
-// Puts the parts of a newer page in place. A chart that says the same stays as it is; another one
-// stays until it is drawn again, zoomed as before.
-const renew = (text) => {
-  const newer = new DOMParser().parseFromString(text, "text/html");
-  const fresh = newer.getElementById("page");
-  const page = document.getElementById("page");
-  if (!fresh) return;
-  later(() => load(newer));
-  for (const own of page.querySelectorAll("details[id]")) {
-    const same = fresh.querySelector(`#${CSS.escape(own.id)}`);
-    if (same) same.open = own.open;
-  }
-  const before = charts;
-  for (const name of views.keys()) {
-    fresh.querySelector(`#chart-${name} .drawing`)?.replaceWith(figureOf(name).querySelector(".drawing"));
-  }
-  page.replaceWith(fresh);
-  begin();
-  for (const [name, view] of views) {
-    if (!charts[name]) {
-      view.finalize();
-      views.delete(name);
-    } else if (JSON.stringify(charts[name]) !== JSON.stringify(before[name])) {
-      later(() => draw(figureOf(name), chosen(view)));
-    }
-  }
-};
-
-if (location.protocol.startsWith("http")) {
-  // `rlplast report --serve` writes the page again when runs have gone on
-  let written = Date.parse(document.lastModified);
-  setInterval(async () => {
-    const answer = await fetch(location.pathname, { method: "HEAD" }).catch(() => null);
-    const now = Date.parse(answer?.ok && answer.headers.get("Last-Modified"));
-    if (!now || now === written) return;
-    written = now;
-    renew(await (await fetch(location.pathname)).text());
-  }, 5000);
-}

@@ -16,14 +16,14 @@ __all__ = ["Report", "report_of", "slug_of"]
 LONGEST = 80  # letters of a task in a file's name
 
 
-def report_of(raw: Results, waits: bool = False) -> "Report":
-    """Return what a report says, from what was read; with `waits` also while no run is finished.
+def report_of(raw: Results) -> "Report":
+    """Return what a report says, from what was read.
 
     Raises:
         NothingDone: if no run is finished.
         ConfigError: if runs of one task cannot be compared.
     """
-    single = measure(raw if waits and raw.done.empty else comparable(raw))
+    single = measure(comparable(raw))
     several = (single.done.continuation > 1).any()
     results = measure(averaged(single)) if several else single
     return Report(single, results, summarise(results))

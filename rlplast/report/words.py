@@ -241,8 +241,6 @@ class Card:
 def card(single: Results, results: Results, summary: Summary) -> Card:
     """Return what a reader is to know first; `single` has continuations one by one."""
     found = rulings(results, summary) or list(_ends(results, summary))
-    if results.done.empty:
-        found = [Claim("No run is done yet.")]
     notes = list(dict.fromkeys((*results.notes, *summary.notes)))
     bad = [SMOKE] if SMOKE in notes else []
     failed = sum(": failed" in words for words in results.missing)
@@ -285,8 +283,6 @@ def _facts(results: Results) -> dict[str, str]:
     starting = results.left.count("absent")
     words = f"{len(results.left) - starting} running, {starting} to start"
     left = {"Left": words} if results.left else {}
-    if results.done.empty:
-        return left
     done, missing = len(results.done), len(results.missing)
     named = {"Arms": results.arms, "Tasks": results.tasks, "Seeds": sorted(set(results.done.seed))}
     facts = {

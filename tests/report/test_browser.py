@@ -1,20 +1,14 @@
 """The page of a report in a real browser: it draws, loads nothing else, hides, zooms, answers."""
 
 import json
-import os
 import re
-import threading
-import time
 from collections.abc import Iterator
-from functools import partial
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rlplast.report.arms import looks
-from rlplast.report.serve import _Handler
 from rlplast.report.vega import WHOLE
 from tests.report.browser import Browser, chromium
 from tests.report.pages import written
@@ -254,43 +248,3 @@ def test_without_scripts_pictures_stand_in_the_place_of_charts(browser: Browser,
             assert box["width"] > 300 and box["height"] > 100
     finally:
         browser.ask("Emulation.setScriptExecutionDisabled", value=False)
-
-
-def test_a_served_page_is_renewed_without_losing_what_was_chosen(browser: Browser, tmp_path: Path):
-    study = write_study(tmp_path, ARMS, range(3), statuses={("asterix", "none", 2): "running"})
-    out = tmp_path / "out"
-    written(study, out, drawn=False)
-    handler = partial(_Handler, directory=str(out))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            draw_all(browser, f"http://127.0.0.1:{server.server_port}/report.html")
-            browser.value("window.same = true")
-            browser.click("#show-2")
-            choose(browser, "#axis", 1)
-            browser.wait_for(f"{VIEW}.scale('x').domain()[1] === 3000")
-            x, y = place(browser, 2000, 50)
-            browser.move(x, y)
-            browser.move(x, y, "mouseWheel", deltaX=0, deltaY=-200, modifiers=2)
-            browser.wait_for(f"{VIEW}.scale('x').domain()[0] > 250")
-            browser.value("document.getElementById('costs').open = false")
-            zoomed = domain(browser, "x")
-            browser.value(f"{VIEW}.__old = 1")
-            (run,) = study.glob("cells/asterix/seed-2/none-*/run.json")
-            run.write_text(run.read_text().replace("running", "done"))
-            written(study, out, drawn=False)
-            os.utime(out / "report.html", (time.time() + 5, time.time() + 5))
-            browser.wait_for(
-                "document.querySelector('.card').innerText.includes('9 runs are done')"
-            )
-            browser.wait_for(f"{VIEW}.__old === undefined")
-            assert domain(browser, "x") == zoomed
-            assert browser.value("window.same") is True
-            assert browser.value("document.getElementById('show-2').checked") is False
-            assert browser.value("document.getElementById('axis').value") == "updates"
-            assert browser.value("document.getElementById('costs').open") is False
-            assert browser.complaints == []
-        finally:
-            server.shutdown()
-            thread.join()

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from rlplast.report import contents
 from rlplast.report.frame import read
 from rlplast.report.view import report_of
 from tests.report.pages import Page, reported, written
@@ -24,11 +23,6 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder and the page of an ordinary report: one task, three arms, five seeds."""
     folder = tmp_path_factory.mktemp("plain")
     return folder / "out", written(write_study(folder, seeds=range(1, 6)), folder / "out")
-
-
-def end(run: Path, status: str) -> None:
-    path = run / "run.json"
-    path.write_text(path.read_text().replace("running", status))
 
 
 def test_page_loads_nothing_and_its_links_lead_somewhere(plain: tuple[Path, str]):
@@ -102,27 +96,6 @@ def test_a_report_repeats_byte_for_byte_and_replaces_its_own_files_alone(
     files = {path.name: path.read_bytes() for path in plain[0].iterdir()}
     again = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert again == files | {"notes.txt": b"mine"}
-    written(plain[0].parent / "demo", tmp_path, drawn=False)  # pictures would show what was
-    assert {path.name for path in tmp_path.iterdir()} == FILES | {"notes.txt"}
-
-
-def test_a_live_page_has_curves_at_once_and_pictures_when_all_runs_have_ended(
-    tmp_path: Path, quick: None
-):
-    statuses = {("asterix", arm, 1): "running" for arm in ARMS}
-    study = write_study(tmp_path, seeds=(1,), statuses=statuses)
-    out = contents.report(study, live=True).page.parent
-    text = (out / "report.html").read_text()
-    assert "No run is done yet" in Page(text).text and "3 running, 0 to start" in Page(text).text
-    assert re.findall(r'id="chart-([^"]+)"', text) == ["curve-asterix"]
-    first, *others = sorted(study.glob("cells/asterix/seed-1/[fn]*"))
-    end(first, "done")
-    found = contents.report(study, live=True)
-    assert found.page == study / "report" / "report.html" and list(found.summary.arm) == ["fire"]
-    assert not list(found.page.parent.glob("*.svg"))
-    for run in others:
-        end(run, "failed")
-    assert list(contents.report(study, live=True).page.parent.glob("*.svg"))
 
 
 def assert_harmless(found: Page) -> None:
