@@ -276,5 +276,4 @@ def _copies(entries: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def assert_same(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
     """Assert that two snapshots are equal bit for bit."""
     assert left.keys() == right.keys()
-    different = [name for name in left if not torch.equal(left[name], right[name])]
-    assert not different
+    assert [name for name in left if not torch.equal(left[name], right[name])] == []

@@ -106,7 +106,8 @@ class Method:
     def setup(self, network: Network, blocks: Sequence[Block]) -> State:
         """Return the method's own tensors for one network, allocated once and saved.
 
-        Receipts say what was added to those whose names begin with ``count/``.
+        Those whose names begin with ``count/`` are counters of reset units, int64 without
+        dimensions: receipts say what was added.
 
         Raises:
             NothingToEdit: if there is nothing to act on in this network.

@@ -148,6 +148,13 @@ class Rule:
                 moments(network, block.param)
         if network.name not in self.states or network.version > 0:
             anew = self.method.setup(network, blocks)
+            for name, own in anew.items():
+                if name.startswith(_COUNT) and (own.dtype, own.ndim) != (torch.int64, 0):
+                    raise ConfigError(
+                        f"{self.label}: its state {name!r} has {own.dtype} and shape "
+                        f"{tuple(own.shape)}: allowed for a counter is int64 without dimensions, "
+                        "such as torch.zeros((), dtype=torch.int64)"
+                    )
             carry(self.states.setdefault(network.name, {}), anew, network.module)
         if self.schedule.every_update:
             device, sums = network.blocks[0].view.device, self.sums.get(network.name)

@@ -1,6 +1,6 @@
 """Methods: what registering one checks, and the lists of a config that they are named in."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -110,6 +110,24 @@ def test_a_users_method_needs_the_public_names_alone() -> None:
     assert torch.equal(network.blocks[0].view, before / 4)
     assert (receipt.method, receipt.optimizer_policy) == ("own_decay", "network")
     assert [info.name for info in registry.rows("interventions")].count("own_decay") == 1
+
+
+@pytest.mark.parametrize("counter", [torch.zeros(()), torch.zeros(1, dtype=torch.int64)])
+def test_a_counter_that_a_receipt_would_round_or_not_hold_is_refused(counter: Tensor) -> None:
+    @rlplast.method("counts", source="a test")
+    @dataclass(frozen=True)
+    class Counts(rlplast.Method):
+        """Count."""
+
+        def setup(self, network: Network, blocks: Sequence[Block]) -> State:
+            return {"count/fc": counter}
+
+        def plan(self, context: rlplast.Context, state: State) -> list[Edit]:
+            return [rlplast.Assign(state["count/fc"], counter + 1)]
+
+    network = rlplast.Network("net", build_model("mlp"))
+    with pytest.raises(ConfigError, match=r"'count/fc' has torch.*allowed for a counter is int64"):
+        rlplast.Hooks([{"method": "counts", "at": "50%"}], network, "10 updates")
 
 
 # One parser for the lists of a config: hooks, layers and penalties.
