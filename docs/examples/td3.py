@@ -71,7 +71,7 @@ class TD3(OffPolicyAgent):
     def __init__(self, config, device):
         super().__init__(config, device)
         obs, actions, width = self.spec.stacked_shape[0], self.spec.action_dim, config.agent.width
-        actors = [nn.Sequential(mlp(obs, width, actions), nn.Tanh()) for _ in range(2)]
+        actors = [mlp(obs, width, actions) for _ in range(2)]  # tanh stays outside
         critics = [Critics(obs + actions, width) for _ in range(2)]
         (self.actor, self.actor_target), (self.critic, self.target) = actors, critics
         self.build({"actor": actors, "critic": critics})
@@ -82,13 +82,19 @@ class TD3(OffPolicyAgent):
         return (actions + noise).clip(-1, 1).astype(np.float32)
 
     def _act_greedily(self, obs):
-        return self._computed(self.actor.forward, obs)
+        return self._computed(self.policy, obs)
+
+    def policy(self, obs):
+        """Return actions in [-1, 1]."""
+        return self.actor(obs).tanh()
 
     def critic_loss(self, batch):
         """Return the critics' loss, the mean value, and activations if they are recorded."""
         with torch.no_grad():  # noise of torch's own generator, which is saved with the run
             noise = self.config.agent.smoothing * torch.randn_like(batch.action)
-            action = (self.actor_target(batch.obs_next) + noise.clamp(-0.5, 0.5)).clamp(-1, 1)
+            action = (self.actor_target(batch.obs_next).tanh() + noise.clamp(-0.5, 0.5)).clamp(
+                -1, 1
+            )
             target = batch.reward + batch.discount * self.target(batch.obs_next, action).amin(0)
         q, activations = self.call("critic", batch.obs, batch.action)
         return nn.functional.mse_loss(q, target.expand_as(q)) * 2, q.detach().mean(), activations
@@ -97,7 +103,9 @@ class TD3(OffPolicyAgent):
         """Return the actor's loss, and activations if they are recorded."""
         action, activations = self.call("actor", batch.obs)
         fixed = {name: p.detach() for name, p in self.critic.named_parameters()}
-        return -functional_call(self.critic, fixed, (batch.obs, action))[0].mean(), activations
+        return -functional_call(self.critic, fixed, (batch.obs, action.tanh()))[
+            0
+        ].mean(), activations
 
     def _part(self):
         later = (self.clock.updates + 1) % self.config.agent.actor_every

@@ -36,7 +36,7 @@ def naive_update(nets: dict[str, Any], batch: Any, with_actor: bool) -> None:
     obs, action, reward, discount, obs_next = batch
     with torch.no_grad():
         noise = torch.clip(0.2 * torch.randn(action.shape), -0.5, 0.5)
-        next_action = torch.clip(nets["actor_target"](obs_next) + noise, -1, 1)
+        next_action = torch.clip(torch.tanh(nets["actor_target"](obs_next)) + noise, -1, 1)
         following = torch.minimum(*nets["critic_target"](obs_next, next_action))
         y = reward + discount * following
     q1, q2 = nets["critic"](obs, action)
@@ -45,7 +45,7 @@ def naive_update(nets: dict[str, Any], batch: Any, with_actor: bool) -> None:
     nets["critic_adam"].step()
     if with_actor:
         nets["actor_adam"].zero_grad()
-        (-nets["critic"](obs, nets["actor"](obs))[0]).mean().backward()
+        (-nets["critic"](obs, torch.tanh(nets["actor"](obs)))[0]).mean().backward()
         nets["actor_adam"].step()
         for name in ("actor", "critic"):
             pairs = zip(nets[f"{name}_target"].parameters(), nets[name].parameters(), strict=True)
@@ -87,7 +87,7 @@ def test_hooks_probes_and_a_resume_work_in_it(tmp_path: Path) -> None:
     changes = {
         "hooks": [
             {"method": "redo", "at": "60%", "networks": ["critic"]},
-            {"method": "swr", "every": "1 updates", "params": {"approximate": True}},
+            {"method": "swr", "every": "1 updates", "networks": ["actor"]},
             {"method": "cbp", "every": "1 updates", "networks": ["actor"]},
         ],
         "penalties": [{"method": "l2_init", "params": {"coef": 1e-3}}],
