@@ -96,6 +96,7 @@ def evaluate_policy(
     spec = env.spec
     stack = envs.FrameStack(n, spec)
     errors = None if values is None else ValueErrors(n, values)
+    # Fixed shares, since whichever episode ends first is a short one.
     quota = np.array([episodes // n + (i < episodes % n) for i in range(n)])
     returns: list[list[float]] = [[] for _ in range(n)]
     lengths: list[list[int]] = [[] for _ in range(n)]
