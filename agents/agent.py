@@ -298,13 +298,16 @@ class Agent(Trainable):
                 [first, *_] = self.networks.values()
                 key = (compute.__name__, first.module.training)
                 computed = self._graphs(key, compute, *sent).cpu().numpy()
-        if not np.isfinite(computed).all():
+        return self._finite(computed)
+
+    def _finite(self, actions: np.ndarray) -> np.ndarray:
+        if not np.isfinite(actions).all():
             raise Diverged(
                 f"the policy's actions are not finite at {self.clock}: training diverged; the last "
                 "checkpoint is kept (lower optimizer.lr, or look at receipts.jsonl for a hook just "
                 "before)"
             )
-        return computed
+        return actions
 
     def _act_in_evaluation(self, obs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         return self._act_greedily(obs)

@@ -136,7 +136,8 @@ class PPO(Agent):
         rng, log_std = self.streams.numpy("exploration"), self.actor.log_std
         if log_std is None:
             return draw_categorical(output, rng)
-        return draw_gaussian(output, log_std.detach().cpu().numpy(), rng)
+        actions, log_prob = draw_gaussian(output, log_std.detach().cpu().numpy(), rng)
+        return self._finite(actions), log_prob
 
     @torch.no_grad()
     def _value(self, obs: np.ndarray) -> np.ndarray:

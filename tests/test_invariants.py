@@ -229,7 +229,9 @@ def restored_hooks_continue_identically(method: str, family: str, optimizer: str
                 for name, tensor in second.state().items():
                     tensor.copy_(first.state()[name])
             first, first_hooks = second, hooks(method, second.network, **schedule(method))
-            first_hooks.load_state_dict(saved)
+            read = [t.data_ptr() for t in first_hooks.hooks[0].states["net"].values()]
+            first_hooks.load_state_dict(saved)  # into tensors that captured code may read
+            assert read == [t.data_ptr() for t in first_hooks.hooks[0].states["net"].values()]
         for made, driven in ((whole, whole_hooks), (first, first_hooks)):
             fired = drive(made, driven, update)
             receipts.append([(r.sfe, r.clock, r.crossings, r.norm_after, r.units) for r in fired])

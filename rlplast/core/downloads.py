@@ -8,16 +8,12 @@ import shutil
 import tarfile
 import tempfile
 import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlplast.core.errors import DamagedFile, RlplastError
+from rlplast.core.errors import RlplastError
 
 __all__ = ["Download", "Finding", "Published", "find_download", "unpack"]
-
-# What the standard library raises for archives that are cut or altered.
-_BROKEN = (EOFError, gzip.BadGzipFile, tarfile.TarError, zipfile.BadZipFile, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -82,25 +78,18 @@ def find_download(path: Path, download: Download) -> Finding:
 
 
 def unpack(archive: Path, target: str) -> None:
-    """Unpack an archive: a file or folder of it appears next to it, whole or not at all.
+    """Unpack a published archive: a file or folder of it appears next to it, whole or not at all.
 
-    It is a ``.tar``, ``.tar.gz`` or ``.zip``, or one file as ``.gz``.
+    It is a ``.tar``, ``.tar.gz`` or ``.zip``, or one file as ``.gz``, of which `find_download` has
+    found nothing wrong.
 
     Raises:
-        DamagedFile: for an archive that is cut, lacks the target, or leads out of its folder.
         RlplastError: if the disk is full or not writable.
     """
     try:
         with tempfile.TemporaryDirectory(".tmp", f".{target}.", archive.parent) as temporary:
             inner = Path(temporary)
-            try:
-                _extract(archive, inner, target)
-            except _BROKEN as error:
-                raise DamagedFile(
-                    f"{archive} cannot be read ({error}): download it again"
-                ) from error
-            if not (inner / target).exists():
-                raise DamagedFile(f"{archive} holds no {target}: download it again")
+            _extract(archive, inner, target)
             os.sync()  # at once, for a set may be 100 000 files
             (inner / target).rename(archive.parent / target)
     except OSError as error:

@@ -9,7 +9,7 @@ import torch
 import rlplast
 from rlplast.agents.ppo_config import PPOAgentConfig, PPOConfig
 from rlplast.agents.ppo_networks import SharedNetwork, networks_of
-from rlplast.core.errors import ConfigError, RlplastError
+from rlplast.core.errors import ConfigError, Diverged
 from rlplast.core.network.network import Network
 from rlplast.core.network.order import forward_order
 from rlplast.methods.features import Reading, head_layers
@@ -234,11 +234,12 @@ def test_what_does_not_fit_is_refused():
 
 
 def test_a_policy_that_diverged_stops_the_run(slide: None):
-    agent = ppo()
-    with torch.no_grad():
-        agent.actor.get_parameter("head.bias").fill_(torch.nan)
-    with pytest.raises(RlplastError, match="not finite"):
-        agent.step()
+    for name in ("head.bias", "log_std"):
+        agent = ppo()
+        with torch.no_grad():
+            agent.actor.get_parameter(name).fill_(torch.nan)
+        with pytest.raises(Diverged, match="not finite"):
+            agent.step()
 
 
 # A trunk that actor and critic share; its updates: test_ppo_parity.py.

@@ -10,7 +10,7 @@ import torch
 from rlplast import envs
 from rlplast.agents.replay import Batch
 from rlplast.agents.sac import SAC, SACBatch
-from rlplast.core.errors import ConfigError, RlplastError
+from rlplast.core.errors import ConfigError, Diverged
 from rlplast.core.rng import numpy_stream
 from rlplast.metrics.probe import measure_run
 from rlplast.run import api
@@ -75,7 +75,7 @@ def test_actions_that_are_not_finite_or_of_another_shape_are_refused():
     with torch.no_grad():
         agent.networks["actor"].blocks[0].view.fill_(np.nan)
     agent.experience.credit = 0.0
-    with pytest.raises(RlplastError, match="not finite"):
+    with pytest.raises(Diverged, match="not finite"):
         agent.step()
 
 

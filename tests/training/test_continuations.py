@@ -1,5 +1,6 @@
 """Continuations of one branch: one state, and draws of their own from there on."""
 
+import copy
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,14 @@ import torch
 from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError
 from rlplast.core.rng import Streams, derive_seed, numpy_stream
+from rlplast.envs.base import rng_state
 from rlplast.run import api
 from rlplast.run.build import build
 from rlplast.training import checkpoint
-from tests.every_kind import small_run
+from tests.agents.toy_env import same
+from tests.every_kind import KINDS, small_run
+from tests.gpt.runs import write_corpora
+from tests.marks import slow_but
 from tests.runs import Killed, at_step, final, kill
 
 QUIET: dict[str, Any] = {
@@ -26,8 +31,9 @@ QUIET: dict[str, Any] = {
 }
 
 
-def test_the_first_is_the_run_itself_and_others_draw_anew(tmp_path: Path):
-    config = api.read_config(small_run("dqn", {}, **QUIET))
+@pytest.mark.parametrize("kind", slow_but(["dqn"], KINDS))
+def test_the_first_is_the_run_itself_and_others_draw_anew(kind: str, tmp_path: Path):
+    config = api.read_config(small_run(kind, write_corpora(tmp_path), **QUIET))
     end = config.total_time()
     until = (Time(end.value // 2, end.unit),)
 
@@ -50,6 +56,19 @@ def test_the_first_is_the_run_itself_and_others_draw_anew(tmp_path: Path):
         api.resume(again, observer=at_step(5, kill))
     api.resume(again)
     assert final(again) == final(two)
+
+
+def test_environments_go_on_from_their_state_with_new_draws():
+    config = api.read_config(small_run("dqn", {}, **QUIET))
+    first, second = (build(dataclasses.replace(config, continuation=n))[0] for n in (1, 2))
+    for _ in range(4):
+        first.step()
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    before, after = (t.state_dict()["experience"]["env"]["envs"] for t in (first, second))
+    seed = derive_seed(config.seed, "continuation", 2)
+    for number, (own, other) in enumerate(zip(before, after, strict=True)):
+        drawn = rng_state(numpy_stream(seed, "environment", number))
+        assert same(own | {"rng": drawn}, other) and not same(own, other)
 
 
 def test_streams_of_a_continuation_are_new_ones_and_then_resume():

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import safetensors.torch
+from safetensors import SafetensorError
 
 from rlplast.core.errors import Interrupted, RlplastError
 from rlplast.training import checkpoint
@@ -103,7 +104,7 @@ def test_error_of_a_write_ends_the_run_and_the_checkpoint_before_is_the_newest(
 
     def full(tensors: Any, path: Path) -> None:
         if ".step-8." in str(path):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise SafetensorError("Error while serializing: I/O error: No space left on device")
         save(tensors, path)
 
     with monkeypatch.context() as patch:

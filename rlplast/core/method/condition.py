@@ -115,7 +115,7 @@ class Condition:
         wanted = [self.key(n) for n in networks] if self.bare else [self.metric]
         absent = [k for k in wanted if k not in values]
         alike = [v for k in absent for v in values if v.startswith(f"{k}/")]  # of its parts
-        if len(absent) == len(wanted):
+        if 0 < len(absent) == len(wanted):
             alike += [v for v in values if v.startswith(like)]
         if alike:
             near = did_you_mean(absent[0], alike)

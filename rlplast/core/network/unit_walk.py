@@ -75,7 +75,7 @@ class ReaderSearch:
             self.follow(user, before)
             return
         steps = _steps(user, module, left)
-        if steps is None:
+        if steps is None or not self._keeps_batch(user):
             others = [n.name for n in user.all_input_nodes if not asks_shape(n)]
             what = f"joins {' and '.join(others)}" if len(others) > 1 else "reads it"
             self.problem = f"{user.name} {what}, which is not known to act on each unit alone"
@@ -121,22 +121,40 @@ class ReaderSearch:
     def _path(self, node: torch.fx.Node) -> str:
         return ".".join(part for part in (self.prefix, str(node.target)) if part)
 
+    def _keeps_batch(self, node: torch.fx.Node) -> bool:
+        """Whether a view by sizes takes the first one from what has the batch of its input."""
+        if node.target not in ("view", "reshape", torch.reshape):
+            return True
+        sizes: Any = node.args[1]
+        source = _of_first_size(sizes[0] if isinstance(sizes, list | tuple) else sizes)
+        data = node.all_input_nodes[0]
+        while data is not source:
+            module = self.modules.get(str(data.target)) if data.op == "call_module" else None
+            layer = module is not None and (is_matrix(module) or is_norm(module))
+            known = (layer or data.target in _ARITHMETIC) and len(data.all_input_nodes) == 1
+            if not (known or any(_steps(data, module, n) is not None for n in (1, 2))):
+                return False
+            data = data.all_input_nodes[0]
+        return True
+
 
 _SIZES = ("out_channels", "out_features", "nf")
 _PASSING = ("contiguous", "float", "clone")
+_ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.truediv)
 
 
-def _is_first_size(size: Any) -> bool:
-    """Whether a node is the first size of a tensor."""
+def _of_first_size(size: Any) -> torch.fx.Node | None:
+    """Return the tensor whose first size a node is; None if it is none."""
     if not isinstance(size, torch.fx.Node):
-        return False
+        return None
     if size.op == "call_method" and size.target == "size":
-        return size.args[1:] == (0,)
+        return size.all_input_nodes[0] if size.args[1:] == (0,) else None
     if size.target is not operator.getitem or size.args[1] != 0:
-        return False
+        return None
     sizes: Any = size.args[0]
     shape = sizes.target is getattr and sizes.args[1] == "shape"
-    return shape or (sizes.target == "size" and len(sizes.args) == 1)
+    whole = shape or (sizes.target == "size" and len(sizes.args) == 1)
+    return sizes.args[0] if whole else None
 
 
 def _norm_fits(norm: nn.Module, size: int, space: int, left: int) -> bool:
@@ -204,7 +222,8 @@ def _steps(node: torch.fx.Node, module: nn.Module | None, left: int) -> list[Ste
     if name in NONLINEAR:
         args = tuple(a for a in args if not isinstance(a, bool))  # in place or not
         if function.__name__.endswith("_"):
-            function = getattr(F, function.__name__.rstrip("_"))
+            plain = function.__name__.rstrip("_")
+            function = getattr(F, plain, None) or getattr(torch, plain)
     return [_Applied(function, args, options)]
 
 
@@ -223,7 +242,7 @@ def _flattens(name: str, args: Sequence[Any], options: Mapping[str, Any]) -> boo
         end = args[1] if len(args) > 1 else options.get("end_dim", -1)
         return (start, end) == (1, -1)
     sizes = args[0] if len(args) == 1 and isinstance(args[0], list | tuple) else args
-    return len(sizes) == 2 and sizes[1] == -1 and _is_first_size(sizes[0])
+    return len(sizes) == 2 and sizes[1] == -1 and _of_first_size(sizes[0]) is not None
 
 
 def _over_space(args: Sequence[Any], options: Mapping[str, Any], left: int) -> bool:

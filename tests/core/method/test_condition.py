@@ -102,6 +102,7 @@ def test_value_whose_like_is_measured_and_it_is_not_is_an_error() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             parse(metric=metric, above=0).check_found(dict.fromkeys(values, 1.0), networks, "w")
+    parse(metric="dfi", above=0).check_found({"metric/dfi/q": 1.0}, [], "w")  # all of it is frozen
     later: list[tuple[str, list[str]]] = [
         ("srank", ["metric/srank/q", "metric/srank/q/fc1"]),  # and nothing of the temperature
         ("srank", ["metric/weight_norm/q"]),  # no data to probe with yet

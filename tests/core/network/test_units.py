@@ -157,6 +157,7 @@ LAID_OUT: dict[str, tuple[Callable[[Tensor], Tensor], int, str]] = {
     "flatten": (lambda x: F.elu(x).flatten(1), 48, "elu"),
     "flatten by name": (lambda x: torch.flatten(torch.tanh(x), start_dim=1), 48, "tanh"),
     "flat before": (lambda x: F.leaky_relu(x.flatten(1)), 48, "leaky_relu"),
+    "in place": (lambda x: torch.sin_(x).flatten(1), 48, "sin"),
     "max pool": (lambda x: F.max_pool2d(F.relu(x), 2).flatten(1), 12, "relu"),
     "pool before": (lambda x: F.relu(F.avg_pool2d(x, 2)).flatten(1), 12, "relu"),
     "global pool": (lambda x: F.adaptive_avg_pool2d(x.sigmoid(), 1).flatten(1), 3, "sigmoid"),
@@ -292,6 +293,11 @@ REFUSED: list[tuple[str, str, Code]] = [
     ("line", "mean reads it", lambda m, x: m.b(F.relu(m.line(x)).mean(-2))),
     ("conv", "mean_1 reads it", lambda m, x: m.b(m.conv(x).relu().mean(-1).mean(-2))),
     ("a", "view reads it", lambda m, x: m.b(m.a(x).relu().view(x.shape[0] * 2, -1))),
+    (
+        "conv",
+        "view reads it",  # by the size of the batch before the steps of a sequence joined it
+        lambda m, x: m.side(m.conv(x.flatten(0, 1)).relu().view(x.shape[0], -1)),
+    ),
     (
         "conv",
         "max_pool1d reads it",
