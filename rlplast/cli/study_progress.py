@@ -29,10 +29,12 @@ class StudyProgress(Rows):
         self._whole = self.add_task("study", total=None)
         self.details = ["starting the first cells"]
         self._rows: dict[str, TaskID] = {}  # of a running cell
+        self._weights: dict[str, float] = {}  # which may take seconds
 
     def observe(self, progress: Progress) -> None:
         """Read how far the running cells are."""
-        cells, weight = {cell.key: cell for cell in progress.cells}, weights(progress.cells)
+        cells = {cell.key: cell for cell in progress.cells}
+        weight = self._weights = self._weights or weights(progress.cells)
         for key in self._rows.keys() - progress.running:
             self.remove_task(self._rows.pop(key))
         failed = {failure.cell.key for failure in progress.failures}

@@ -351,11 +351,13 @@ class _Part:
     left: list[str] = field(default_factory=list)
 
 
-def _begun(*about: Any) -> list[_Run]:
-    """Return a run that has not ended, if its files can be read: they may be half written."""
+def _begun(info: Row, *about: Any) -> list[_Run]:
+    """Return a run that is not done; none if its files are half written, as of one that runs."""
     try:
         return [_Run(*about)]
     except DamagedFile:
+        if info.get("diverged"):  # no verdict may do without it
+            raise
         return []
 
 
@@ -392,7 +394,7 @@ def _of_study(study: Path) -> _Part:
             part.left.append(status)
         if arm != PREFIX and info:
             over = fate == "failed" and status in GOING
-            part.runs += _begun(*about, fate if over else status, *places)
+            part.runs += _begun(info, *about, fate if over else status, *places)
     part.tasks = list(dict.fromkeys([*part.tasks, *(run.task for run in part.runs)]))
     return part
 
@@ -410,7 +412,7 @@ def _of_runs(folders: Sequence[Path], name: str) -> _Part:
         if status != "done":
             part.missing.append(f"{folder}: {_in_words(status)}")
         about = ("", "", "", 0, 1, status, folder, folder)
-        part.runs += [_Run(*about)] if status == "done" else _begun(*about)
+        part.runs += [_Run(*about)] if status == "done" else _begun(info, *about)
     for run in part.runs:
         run.arm, run.seed = naming.label_of(run.config), int(run.config.get("seed", 0))
     done = [run for run in part.runs if run.status == "done"]

@@ -166,8 +166,9 @@ def _ruling(
     differ = [(own, row) for own in _CLAIMS for row in found.get(own, ())]
     tested = len(differ) + len(found.get("unclear", ())) + len(found.get("withheld", ()))
     what = "run" if rows.task.iloc[0] == ALL_TASKS else "seed"
+    fewest, most = everyone.seeds.min(), everyone.seeds.max()
     shared = (
-        f", Holm, {_counted(everyone.seeds.max(), what)}, {len(differ)} of "
+        f", Holm, {f'{fewest} to ' * bool(fewest < most)}{_counted(most, what)}, {len(differ)} of "
         f"{_counted(tested, 'arm')} {'differs' if tested == 1 else 'differ'}"
     )
     for own, row in differ:  # the first one is complete

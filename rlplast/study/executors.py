@@ -325,8 +325,5 @@ def _checked(given: Any, names: Collection[str]) -> dict[str, Any]:
         )
     more = given.get("additional_parameters") or {}
     more = check_value(f"{key}.additional_parameters", more, dict[str, Any])
-    return {
-        **given,
-        "signal_delay_s": warning,
-        "additional_parameters": {"requeue": True, **more},
-    }
+    own = {"time": minutes, "signal_delay_s": warning}
+    return {**given, **own, "additional_parameters": {"requeue": True, **more}}

@@ -87,7 +87,9 @@ def figures(watched: StudyProgress) -> list[list[str]]:
     return [part.split(": ")[1].split(", ") for part in watched.plain().split("; ")]
 
 
-def test_cells_are_as_far_as_their_metrics_say(cells: dict[str, Cell], tmp_path: Path):
+def test_cells_are_as_far_as_their_metrics_say(
+    cells: dict[str, Cell], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     seconds = [0.0]
     watched = StudyProgress(tmp_path, lambda: seconds[-1])
     prefix, fire = cells["prefix to 50 env_steps"], cells["fire"]
@@ -114,7 +116,12 @@ def test_cells_are_as_far_as_their_metrics_say(cells: dict[str, Cell], tmp_path:
     watched.observe(progress)
     assert figures(watched)[1] == ["60%", "2.5 env_steps/s", "8 s left"]
 
+    # Weights of a big study take seconds.
+    monkeypatch.setattr("rlplast.cli.study_progress.weights", None)
+    watched.observe(progress)
+
     # What failed is no longer waited for.
+    monkeypatch.undo()
     watched = StudyProgress(tmp_path, lambda: 0.0)
     done = {cell.key for cell in cells.values()} - {fire.key}
     watched.observe(Progress(progress.cells, done, set(), [Failure(fire, "why", None)]))

@@ -499,6 +499,9 @@ def test_files_that_are_damaged_are_named_unless_their_run_goes_on(tmp_path: Pat
     if name != "run.json":
         alter(folder / "run.json", status="running")
         assert read([tmp_path]).runs.seed.tolist() == [1]
+        alter(folder / "run.json", status="failed", diverged=True)  # it counts in verdicts
+        with pytest.raises(DamagedFile, match=name.replace(".", r"\.")):
+            read([tmp_path])
 
 
 # Scores and lengths

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rlplast.core.errors import DamagedFile
-from rlplast.report import tables
+from rlplast.report import charts, tables
 from rlplast.report.frame import read
 from rlplast.report.published import bands, compared, uncompared
 from rlplast.report.view import Report, report_of
@@ -61,6 +61,8 @@ def test_means_are_judged_where_they_were_published(tmp_path: Path):
     assert xs == [20_000, 40_000, 50_000]  # as far as ours go
     assert heights == [[16, 40, 40], [15, 38, 38], [17, 42, 42]]
     assert fire[:2] == ("fire", "other2021, 4 seeds")
+    drawn = charts.curves(own, "hop").spec["datasets"]["bands"]
+    assert [(row["arm"], row["words"]) for row in drawn] == [none[:2], fire[:2]]
 
 
 def test_runs_without_evaluations_before_a_moment_are_left_out(tmp_path: Path):

@@ -424,6 +424,8 @@ def test_runs_without_a_score_at_their_end_are_in_no_average(tmp_path: Path):
         assert summary.diverged["asterix", arm] == lost
         assert math.isnan(found.final_low) and math.isnan(found.difference)
     assert row(summary, "fire").final == pytest.approx(6000 + (2 + 4 + 5) / 3)  # not of 5500
+    counts = made.final(results.runs).set_index("arm")["count"]  # of runs, also those not done
+    assert counts["fire"] == 3 and counts["none"] == 4
     first, second = (note.partition(" has no score")[0] for note in summary.notes)
     assert (first, second) == ("asterix, fire, seed 1", "asterix, full_reset, seed 2")
     none = replace(results, runs=results.runs.assign(final=nan))

@@ -113,6 +113,8 @@ WORDS: list[tuple[dict[str, Any], int, dict[str, Any], str]] = [
     (UP, 4, {}, r"^Too few seeds to judge against none: high \(at least 5 are needed\)"),
     (UP, 6, {"baseline": None}, "no baseline"),
     (BOTH, 6, lost("low", 4, "failed"), r"high is better .*Too few .*low \(at least 5"),
+    (UP, 10, lost("high", 5, "failed"), r"^high is better .* \(p < 0.001, Holm, 5 to 10 seeds, 1"),
+    (BOTH, 9, lost("none", 3, "diverged"), r"^high is .* No verdict against none: low \(worse by"),
     (UP, 10, lost("high", 3, "diverged"), r"^No verdict against none: high.* \(better by .*?, p < "
      r"0\.001\)"),
     (UP, 5, lost("high", 5, "diverged"), r"5 runs diverged, and .*: 5 of asterix, high\.$"),

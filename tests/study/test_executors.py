@@ -145,6 +145,11 @@ def test_what_is_not_allowed_is_refused(
         make_executor(kind, 1, 1, options, processes)
 
 
+def test_whole_numbers_of_a_job_are_written_as_such() -> None:
+    found = executors._checked({"time": 1e2, "signal_delay_s": 60.0}, {"time", "signal_delay_s"})
+    assert (str(found["time"]), str(found["signal_delay_s"])) == ("100", "60")
+
+
 @pytest.mark.parametrize(("kind", "library"), [("ray", "ray"), ("slurm", "submitit")])
 def test_missing_library_is_named_with_its_extra(kind: str, library: str, monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, library, None)

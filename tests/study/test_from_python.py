@@ -38,6 +38,13 @@ def test_study_says_what_has_become_of_each_cell_and_goes_on(
     }
     assert sorted(filter(None, seen)) == sorted(f"done: {name}" for name in ALL)
     assert capsys.readouterr() == ("", "")
+    file = tmp_path / "study" / "study.json"
+    plan = json.loads(file.read_text())
+    file.write_text(json.dumps(plan | {"versions": plan["versions"] | {"torch": "1.0"}}))
+    before = file.read_bytes()
+    with pytest.raises(ConfigError, match=r"was begun with torch 1\.0, this is "):
+        rlplast.study(config, tmp_path / "study")
+    assert file.read_bytes() == before
 
 
 def test_a_mapping_is_a_study_too(tmp_path: Path) -> None:

@@ -117,6 +117,7 @@ def test_rows_of_no_task_of_the_study_are_refused(tmp_path: Path) -> None:
 
 BAD_ROWS = {
     "words": ("a,run,1,20000,4,much,1", "line 2: return_mean = 'much': allowed is a finite number"),
+    "not finite": ("a,run,1,20000,4,inf,1", "return_mean = 'inf'"),
     "negative sd": ("a,run,1,20000,4,1,-1", "return_sd = '-1': allowed is a finite number from 0"),
     "one seed": ("a,run,1,20000,1,1,1", "seeds = '1': allowed is a whole number from 2 on"),
     "part of a step": ("a,run,1,2.5,4,1,1", "env_steps = '2.5': allowed is a whole number from 1"),
