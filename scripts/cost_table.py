@@ -7,17 +7,14 @@ that is made for every update, a penalty or a layer: update with it over update 
 it adds. A method with a schedule: a firing, also in updates. Sides alternate; figures are medians.
 "–" stands for a method that refuses the model; the reason is printed, and not written.
 
-A second table has the cost of the metrics that a run measures by default, in 100 k updates, and a
-pair of real runs that checks it. With ``--write`` both go into docs/explanation/benchmarks.md,
-from where ``make reference`` takes the costs on the methods' cards; that takes all methods and all
-models.
+A second table has the cost of the metrics that a run measures by default, in 100 k updates. With
+``--write`` both go into docs/explanation/benchmarks.md, which takes all methods and all models.
 """
 
 import argparse
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,13 +22,11 @@ from typing import Any
 
 import numpy as np
 
-import rlplast
 from benchmarks.tools import AGENTS, alternate, built, machine, medians
 from rlplast.core.errors import RlplastError
 from rlplast.core.method.method import implements
 from rlplast.core.registry import LISTS, Info, rows
 from rlplast.metrics.probe import measure_run
-from rlplast.run import api
 
 PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "benchmarks.md"
 MARKS = ("<!-- costs -->", "<!-- end of costs -->")
@@ -40,7 +35,6 @@ PARAMS = {"dash": {"batches": 4, "batch": 64}}  # where the default depends on t
 SCHEDULED = ("pfo", "restart_steps")  # leave the optimizer its moments, yet have a schedule
 UPDATES = 100_000  # of the run of which metrics take a share
 MEASUREMENTS = 20  # of a run with the default `metrics.every: 5%`
-PAIR = 400  # updates of the two runs that check the share
 
 
 @dataclass(frozen=True)
@@ -211,34 +205,6 @@ def measuring(trainable: Any) -> Callable[[], Any]:
     return lambda: measure_run(trainable, default.names, default.batch_size, 0)
 
 
-def pair(name: str, model: Model, trainable: Any) -> str:
-    """Make two real runs of few updates, with metrics and without; return what they say.
-
-    In CPU seconds of one thread, which do not count what else the machine does.
-    """
-    total = {"total": f"{model.changes['agent__initial_steps'] + PAIR} env_steps", "threads": 1}
-    quiet = {"evaluate.every": None, "log.to": [], "checkpoint.every": "100%"}
-    changes = {key.replace("__", "."): value for key, value in model.changes.items()}
-    seconds, count = [], 0
-    for every in (None, "5%"):
-        keys = changes | total | quiet | {"device": "cpu", "metrics.every": every}
-        with tempfile.TemporaryDirectory() as folder:
-            config = api.read_config(model.config, keys)
-            started = time.process_time()
-            run = rlplast.train(config, Path(folder) / "run")
-            seconds.append(time.process_time() - started)
-            count = sum(any(key.startswith("metric/") for key in line) for line in run.lines())
-    started = time.process_time()
-    measuring(trainable)()
-    predicted = count * (time.process_time() - started)
-    return (
-        f"The check: two runs of {PAIR} updates of the {name}, in CPU seconds of one thread. "
-        f"Without metrics a run takes {seconds[0]:.1f}. With {count} measurements it takes "
-        f"{seconds[1]:.1f}, which is {seconds[1] - seconds[0]:.1f} more. {count} measurements "
-        f"alone take {predicted:.1f}."
-    )
-
-
 def main() -> int:
     """Measure, print the tables, and write them if asked."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -278,9 +244,6 @@ def tables(
     yield from method_table(chosen, measured, threads)
     yield from ("", f"Default metrics, {MEASUREMENTS} times in a run of {UPDATES:,} updates:", "")
     yield from metric_table(measured)
-    name = next((n for n in measured if n in AGENTS), None)
-    if name is not None:
-        yield from ("", pair(name, *measured[name]))
 
 
 if __name__ == "__main__":
