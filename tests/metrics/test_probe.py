@@ -182,10 +182,12 @@ def test_unit_age_is_in_a_run_that_lists_cbp(tmp_path: Path) -> None:
 def test_what_adds_up_over_weights_has_a_total_of_the_network() -> None:
     module = nn.Sequential(nn.Conv2d(4, 8, 3, groups=2), nn.Flatten(), nn.Linear(8, 3))
     network = Network("net", module)
-    fire = apply("fire", network, polynomial="exact")
     trainable: Any = SimpleNamespace(networks={"net": network}, sample=lambda size, number: None)
+    start = measure_run(trainable, ["dfi_scaled"], 1, 0)
+    fire = apply("fire", network, polynomial="exact")
+    assert start["metric/dfi_scaled/net"] == pytest.approx(fire.dfi_before)
     names = ["dfi", "dfi_scaled", "sfe", "sfe_normalized", "stable_rank"]
-    found = measure_run(trainable, names, 1, 0)
+    found = measure_run(trainable, [*names, "weight_norm", "weight_difference"], 1, 0)
     after = [module.get_parameter(f"{i}.weight").detach().double() for i in (0, 2)]
     before = [network.initial[name].double() for name in ("0.weight", "2.weight")]
     slices = [*after[0].flatten(2).unbind(-1), after[1]]
@@ -194,6 +196,9 @@ def test_what_adds_up_over_weights_has_a_total_of_the_network() -> None:
     assert found["metric/dfi/net"] == pytest.approx(float(sum(gaps)))
     assert found["metric/dfi_scaled/net"] == pytest.approx(fire.dfi_after, abs=1e-9)
     assert found["metric/sfe/net"] == pytest.approx(float(moved))
+    assert found["metric/weight_difference/net"] == pytest.approx(float(moved) ** 0.5)
+    norm = torch.nn.utils.parameters_to_vector(module.parameters()).norm()
+    assert found["metric/weight_norm/net"] == pytest.approx(norm.item())
     squares = sum(w0.square().sum() for w0 in before)
     assert found["metric/sfe_normalized/net"] == pytest.approx(float(moved / squares))
     assert "metric/stable_rank/net" not in found  # ranks have none

@@ -33,6 +33,8 @@ def test_checkpoints_precede_the_first_update_hold_the_last_and_only_the_newest_
     assert torch.equal(tensors["net.0.weight"], tensors["net.0.weight@initial"])
     run(loop(tmp_path / "many", save="2 env_steps", keep=3))
     assert names("many") == {"step-16", "step-14", "step-12"}
+    same = {p.stat().st_ino for p in tmp_path.glob("many/checkpoints/*/initial.safetensors")}
+    assert len(same) == 1  # written once
 
 
 def test_run_ends_at_its_total_with_the_updates_owed(tmp_path: Path) -> None:
