@@ -38,8 +38,8 @@ __all__ = [
 
 # Whether the policy keep suits an optimizer without a rule.
 ABOUT_KEEP = (
-    "the optimizer policy 'keep' leaves its state as it is, which is right if it keeps no weights "
-    "there (as schedule-free ones and Lookahead do)"
+    "the optimizer policy 'keep' leaves its state as it is, which is wrong for one that keeps "
+    "weights there, as schedule-free ones and Lookahead do: it would undo the edit"
 )
 # Of what parameters share, how many updates have drawn noise: no reset starts a stream again.
 DRAWN = "drawn"
