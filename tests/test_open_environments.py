@@ -16,6 +16,7 @@ from rlplast.core.clock import Time
 from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.run import api
 from rlplast.run.info import resume_words
+from rlplast.run.native import NativeEnv
 from tests.envs import hiding
 from tests.marks import slow_but
 from tests.runs import TINY, Killed, at_step, final, kill
@@ -207,6 +208,17 @@ def test_a_run_acts_in_the_form_of_its_environment(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="'gym/Kettle-v0'"):
             run.act(wrong)
     run.close()
+
+
+def test_an_observation_is_not_rounded_to_whole_numbers() -> None:
+    env = NativeEnv("minatar/breakout", {})
+    board = np.ones(env._env.spec.obs_shape)
+    assert env.act(lambda obs: obs[:, 0, 0, 0], board) == 1
+    for wrong in (board / 2, -board, 300 * board):
+        for obs in (wrong, wrong[None]):
+            with pytest.raises(ConfigError, match="sees as uint8"):
+                env.act(lambda obs: obs[:, 0, 0, 0], obs)
+    env.close()
 
 
 def fickle_run(name: str = "Fickle", n_step: int = 2, **env: Any) -> dict[str, Any]:

@@ -58,7 +58,10 @@ class NativeEnv:
         seen, spec = self._simulator.read(obs), self._env.spec
         if seen.shape != spec.obs_shape or not np.isfinite(seen).all():
             raise ValueError("is none, or not finite")
-        return seen.astype(spec.obs_dtype)
+        own = seen.astype(spec.obs_dtype)
+        if not np.allclose(own, seen):
+            raise ValueError(f"is not of {spec.obs_dtype}")
+        return own
 
 
 def _rows(obs: Any) -> list[Any]:
