@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import PositiveInt
+
 from rlplast.core.errors import ConfigError, RlplastError
+from rlplast.core.validation import check_value
 from rlplast.run.build import build, check_hooks_of_processes, check_processes
 from rlplast.run.config_file import read_config
 from rlplast.run.imports import imported
@@ -139,10 +142,8 @@ def read_study_config(
     jobs: int | None = None,
 ) -> StudyConfig:
     """Return a study's checked config; arguments as of `study`."""
-    if jobs is not None and type(jobs) is not int:
-        raise ConfigError(f"--jobs {jobs!r}: allowed is a whole number from 1 on")
-    if jobs is not None and jobs < 1:
-        raise ConfigError(f"--jobs {jobs}: allowed is at least 1")
+    if jobs is not None:
+        check_value("--jobs", jobs, PositiveInt)
     mapped = isinstance(source, Mapping)
     study = StudyConfig.parse(dict(source) if mapped else read_yaml(find_config(str(source))))
     published_curves(study)

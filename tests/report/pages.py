@@ -69,10 +69,6 @@ class Page(HTMLParser):
     def text(self) -> str:
         return " ".join(self.words)
 
-    def under(self, heading: str) -> list[list[str]]:
-        """The first table below a heading."""
-        return next(rows for own, rows in self.tables if own == heading)
-
     def table(self, *columns: str) -> dict[str, dict[str, str]]:
         """First cell of a row → column → cell, of the first table with these columns."""
         for _, rows in self.tables:
