@@ -16,15 +16,15 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_run_that_is_killed_goes_on(tmp_path: Path) -> None:
-    words = ["--config", "dqn/minatar_breakout", "--kills", "4", "--out", str(tmp_path / "runs")]
+    words = ["--config", "dqn/minatar_breakout", "--kills", "2", "--out", str(tmp_path / "runs")]
     assert kill_resume.main(words) != 1
 
 
 def test_a_study_that_is_killed_goes_on(tmp_path: Path) -> None:
     resets = {at: {"hooks": [{"method": "full_reset", "at": at}]} for at in ("25%", "50%")}
     study = write_study(tmp_path, "dqn/minatar_breakout", {"none": {"hooks": []}} | resets)
-    words = [str(study), "--kills", "2", "--out", str(tmp_path / "studies")]
-    assert kill_study.main([*words, "--total", "600 env_steps"]) != 1
+    words = [str(study), "--kills", "1", "--out", str(tmp_path / "studies")]
+    assert kill_study.main([*words, "--total", "400 env_steps"]) != 1
 
 
 def test_what_is_hostile_is_refused_in_a_line_that_names_it() -> None:

@@ -68,12 +68,11 @@ def cancelled(slurm: Cluster) -> str:
     return slurm.say("squeue", "--noheader")
 
 
-@pytest.mark.parametrize("cells", [1, 2])
 def test_jobs_that_are_requeued_warned_and_cancelled_end_as_a_local_study(
-    cells: int, slurm: Cluster, through: Path, tmp_path: Path
+    slurm: Cluster, through: Path, tmp_path: Path
 ) -> None:
     study = tmp_path / "study"
-    process = start(tmp_path, cells=cells)
+    process = start(tmp_path, cells=2)
     until(lambda: training(study) and running(slurm), 180)
     slurm.control("requeue", running(slurm)[0])  # as an administrator does
     until(lambda: training(study) and running(slurm), 180)
@@ -83,7 +82,7 @@ def test_jobs_that_are_requeued_warned_and_cancelled_end_as_a_local_study(
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 130 and "workers go on" in output
     until(lambda: not cancelled(slurm), 120)  # one that is being queued again takes two
-    process = start(tmp_path, cells=cells)
+    process = start(tmp_path, cells=2)
     output, _ = process.communicate(timeout=400)
     assert process.returncode == 0, output
     assert results(study) == results(through)
