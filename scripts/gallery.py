@@ -20,7 +20,7 @@ from rlplast.training.config import dump_yaml, read_yaml
 ROOT = Path(__file__).parents[1]
 GALLERY = ROOT / "docs" / "gallery"
 
-# Name of a shipped study → what is made smaller; arms are those of the shipped file.
+# Name of a shipped study → what is made smaller; arms and tasks are those of the shipped file.
 STUDIES: dict[str, dict[str, Any]] = {
     "random_labels": {
         "arms": ["none", "full_reset", "shrink_perturb", "fire", "redo", "l2_init"],
@@ -30,7 +30,7 @@ STUDIES: dict[str, dict[str, Any]] = {
     "demo": {},
     "permuted_pixels": {"arms": ["none", "full_reset", "l2_init", "layer_norm"], "seeds": 5},
     "cartpole_permuted": {"arms": ["none", "oracle", "fire", "layer_norm"], "seeds": 5},
-    "persistent/digits": {"seeds": 5},
+    "persistent/digits": {"tasks": ["bad", "good"], "seeds": 10},
 }
 FILES = re.compile(r' ?<a href="[\w-]+\.(?:csv|png|svg)">[^<]*</a>')  # links to what stays out
 WIDTH = 900  # pixels of a picture
@@ -67,14 +67,14 @@ def make(name: str, out: Path, jobs: str) -> None:
 
 
 def smaller(name: str, path: Path) -> Path:
-    """Write the config of a study with fewer arms and seeds; the shipped one if it is whole."""
+    """Write the config of a study with fewer arms, tasks, seeds; or return the shipped one."""
     shipped = ROOT / "configs" / "study" / f"{name}.yaml"
     changes = STUDIES[name]
     if not changes:
         return shipped
     config = read_yaml(shipped)  # in which "on" is a word
-    if "arms" in changes:
-        config["arms"] = {arm: config["arms"][arm] for arm in changes["arms"]}
+    for key in {"arms", "tasks"} & set(changes):
+        config[key] = {name: config[key][name] for name in changes[key]}
     config["seeds"] = changes["seeds"]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(dump_yaml(config))

@@ -1,4 +1,4 @@
-"""Break the product in 60 known ways, one at a time, and see whether the tests notice.
+"""Break the product in 59 known ways, one at a time, and see whether the tests notice.
 
     python tests/mutations.py           # all: about half an hour
     python tests/mutations.py 3 17      # these alone
