@@ -11,7 +11,7 @@ from stable_baselines3 import DQN
 from rlplast.adapters.sb3 import HookCallback
 
 HOOKS = [
-    {"method": "fire", "at": "50%", "scope": "dqn"},
+    {"method": "fire", "at": "50%"},
     {"method": "head_reset", "every": "100 updates"},
     {"method": "swr", "every": "1 updates", "params": {"coef": 1e-4}},
 ]

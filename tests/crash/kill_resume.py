@@ -106,7 +106,8 @@ SAC_SHORT: dict[str, Any] = {
     "evaluate": {"every": "15%", "episodes": 3},
 }
 SHORT_OF |= {"gym": SAC_SHORT, "dmc": SAC_SHORT, "humanoid_bench": SAC_SHORT}
-DQN_SHORT: dict[str, Any] = {  # of small environments
+DQN_SHORT: dict[str, Any] = {  # of small environments, whose networks have no convs
+    "hooks": [{"method": "fire", "at": "50%"}, *HOOKS[1:]],
     "total": "2400 env_steps",
     "agent.initial_steps": 150,
     "agent.buffer_size": 1500,

@@ -136,7 +136,7 @@ class Rule:
 
     def _allocate(self, network: Network) -> None:
         blocks, key = self.edited[network.name], self.method.key
-        if key != "layers" and not blocks and not self.restored[network.name]:
+        if key != "layers" and not blocks:
             keys = "scope selects" if self.scope.layers is None else "scope and layers select"
             raise NothingToEdit(
                 f"{self.label} finds nothing to edit in network {network.name!r}: its {keys} no "

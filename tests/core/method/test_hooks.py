@@ -265,6 +265,9 @@ def test_networks_with_nothing_to_edit_are_left_out_unless_named() -> None:
             Hooks([config | {"networks": named}], networks(), "10 updates")
     with pytest.raises(NothingToEdit, match="'temperature'"):
         Hooks([config], {"temperature": networks()["temperature"]}, "10 updates")
+    row = {"method": "fire", "at": "50%", "scope": "dqn"}  # of an MLP it would be a reset alone
+    with pytest.raises(NothingToEdit, match="scope selects no trainable layer"):
+        Hooks([row], Network("net", build("mlp")), "10 updates")
     with pytest.raises(ConfigError, match=r"head_reset\.layers.*actor"):  # nor other mistakes
         Hooks([config | {"params": {"layers": 4}}], networks(), "10 updates")
 
