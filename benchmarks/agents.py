@@ -26,6 +26,7 @@ CARTPOLE = {
     "agent.target_every": 500,
     "agent.n_step": 1,
     "replay_ratio": 1,
+    "hooks": [],
 }
 H1 = {"env.id": "gym/benchmarks.made_envs:Numbers-v0", "env.options": {}}
 LIKE_SB3 = {"agent.n_step": 1, "agent.double": False}

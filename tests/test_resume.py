@@ -201,7 +201,9 @@ NATURE: dict[str, Any] = {"network": "nature", "batch_size": 2}
         {"total": "40 updates", "replay_ratio": 1.5},
         env_of("minatar/asterix", 1),
         *(slow(env_of(f"minatar/{name}")) for name in ("freeway", "seaquest", "space_invaders")),
-        env_of("gym/CartPole-v1", 3, max_episode_steps=20) | agent_of(network="mlp", double=True),
+        env_of("gym/CartPole-v1", 3, max_episode_steps=20)
+        | agent_of(network="mlp", double=True)
+        | {"hooks": TINY["hooks"][1:]},
         slow(env_of("atari/Pong", max_episode_steps=25) | agent_of(**NATURE)),
         env_of(
             "atari/Asterix",
