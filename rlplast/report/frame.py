@@ -34,7 +34,6 @@ __all__ = [
     "read",
     "read_run",
     "runs",
-    "walk",
 ]
 
 EVALUATIONS = ("eval/return_mean", "eval/accuracy", "eval/loss")
@@ -223,7 +222,7 @@ def _fired(receipts: Iterable[Row]) -> dict[str, int]:
     return {name: sum(own.values()) for name, own in moments.items()}
 
 
-def walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+def _walk(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
     """Yield as `os.walk` does, in order, without hidden folders; links are followed once."""
     walked: set[Path] = set()
     for root, inner, files in os.walk(folder, followlinks=True):
@@ -278,7 +277,7 @@ def _find(folders: Sequence[Path]) -> tuple[list[Path], list[Path]]:
             raise ConfigError(
                 f"{folder} is no folder: allowed are folders of `rlplast study` and `rlplast train`"
             )
-        for path, inner, files in walk(folder):
+        for path, inner, files in _walk(folder):
             if "study.json" in files:
                 studies.setdefault(path.resolve(), path)
                 inner.clear()

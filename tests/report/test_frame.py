@@ -18,13 +18,13 @@ from rlplast.report.frame import (
     PREFIX,
     NothingDone,
     Results,
+    _walk,
     averaged,
     comparable,
     frame,
     read,
     read_run,
     runs,
-    walk,
 )
 from rlplast.study.folder import config_path
 from tests.report.runs import metric_rows, receipt_row, smooth_score, write_run, write_study
@@ -284,7 +284,7 @@ def test_links_are_followed_once_and_hidden_folders_not(tmp_path: Path):
     (tmp_path / "runs" / "linked").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "runs" / "round").symlink_to(tmp_path / "runs")
     assert read([tmp_path / "runs"]).runs.seed.tolist() == [1, 2]
-    entered = [path.name for path, inner, files in walk(tmp_path / "runs") if inner or files]
+    entered = [path.name for path, inner, files in _walk(tmp_path / "runs") if inner or files]
     assert entered == ["runs", "a2", "linked", "a1"]
 
 

@@ -140,7 +140,7 @@ class Rule:
             keys = "scope selects" if self.scope.layers is None else "scope and layers select"
             raise NothingToEdit(
                 f"{self.label} finds nothing to edit in network {network.name!r}: its {keys} no "
-                "trainable layer there"
+                "trainable layer there: give a scope that does, such as all"
             )
         self._check_layers(network)
         if "moments" in self.method.reads:  # an optimizer without a rule must not stop a run later
