@@ -3,11 +3,11 @@
     python scripts/nine_rooms.py add docs/findings/nine_rooms.csv runs/nine_rooms
     python scripts/nine_rooms.py table docs/findings/nine_rooms.csv docs/images/nine_rooms.png
 
-`add` writes a row per finished run and measure into a CSV, in place of those of the same arm and
-seed: the mean over each goal's env_steps of the share of training episodes that reach it
+`add` writes a row per finished run and measure into a CSV, in place of those of the same task, arm
+and seed: the mean over each goal's env_steps of the share of training episodes that reach it
 (success), of their return, and the return of the evaluation at the goal's end. `table` prints the
-interquartile means over seeds of the last ten goals with 95% intervals, and p of the success
-against `none` (Holm), and draws the goals.
+interquartile means over seeds of the last goals (of 20 ten, of fewer all but the first) with 95%
+intervals, and p of the success against `none` (Holm), and draws the goals.
 """
 
 import argparse
@@ -28,8 +28,15 @@ MEASURES = {
     "return": "train/return",
     "end": "eval/return_mean",
 }
-DRAWN = ["none", "shrink_perturb", "fire", "parseval", "oracle"]
-KEY = ["arm", "seed", "measure"]
+DRAWN = {
+    "none": "#b3001b",
+    "shrink_perturb": "#e09f3e",
+    "fire": "#33658a",
+    "parseval": "#5f9e6e",
+    "oracle": "#7a6f9b",
+    "full_reset": "#7a6f9b",
+}
+KEY = ["task", "arm", "seed", "measure"]
 
 
 def add(path: Path, folders: list[Path]) -> None:
@@ -37,8 +44,8 @@ def add(path: Path, folders: list[Path]) -> None:
     found, parts = read(folders), []
     for measure, key in MEASURES.items():
         rows = found.numbers[found.numbers.name == key]
-        rows = rows.merge(found.done[["arm", "seed"]], left_on="run", right_index=True)
-        goals = rows.groupby(["run", "arm", "seed", "phase"]).value
+        rows = rows.merge(found.done[KEY[:3]], left_on="run", right_index=True)
+        goals = rows.groupby(["run", *KEY[:3], "phase"], observed=True).value
         means = (goals.last() if measure == "end" else goals.mean()).map("{:.4f}".format)
         table = means.unstack("phase").rename(columns=lambda phase: f"goal_{phase + 1}")
         infos = [found.infos[run] for run in table.index.get_level_values("run")]
@@ -58,22 +65,29 @@ def goals_of(rows: pd.DataFrame) -> list[str]:
 
 
 def table(path: Path, picture: Path) -> None:
-    """Print a table of all arms and draw some of them goal by goal."""
+    """Print a table of all tasks and arms, and draw some arms goal by goal."""
     rows = pd.read_csv(path)
-    rows["last"] = np.ascontiguousarray(rows[goals_of(rows)[-10:]]).mean(axis=1)
+    goals = goals_of(rows)
+    judged = goals[-10:] if len(goals) == 20 else goals[1:]
+    rows["last"] = np.ascontiguousarray(rows[judged]).mean(axis=1)
     found = {
-        arm: [stratified_interval([own["last"][own.measure == m].to_numpy()]) for m in MEASURES]
-        for arm, own in rows.groupby("arm")
+        key: [stratified_interval([own["last"][own.measure == m].to_numpy()]) for m in MEASURES]
+        for key, own in rows.groupby(["task", "arm"])
     }
-    last = rows[rows.measure == "success"].assign(task="", score="success", final=rows["last"])
-    tests = compare(last, "none").dropna(subset="p_holm").set_index("arm").p_holm
-    print("| arm | seeds | success | return in training | return at the end | p |")
-    print("|---|---|---|---|---|---|")
-    for arm, own in sorted(found.items(), key=lambda item: -item[1][0].value):
-        texts = " | ".join(words(estimate, 2) for estimate in own)
-        p_value = p_words(tests[arm]) if arm in tests else ""
-        print(f"| `{arm}` | {own[0].count} | {texts} | {p_value} |")
+    last = rows[rows.measure == "success"].assign(score="success", final=rows["last"])
+    tests = compare(last, "none").dropna(subset="p_holm").set_index(["task", "arm"]).p_holm
+    print("| task | arm | seeds | success | return in training | return at the end | p |")
+    print("|---|---|---|---|---|---|---|")
+    for key in sorted(found, key=lambda key: (*by_size(key[0]), -found[key][0].value)):
+        texts = " | ".join(words(estimate, 2) for estimate in found[key])
+        p_value = p_words(tests[key]) if key in tests else ""
+        print(f"| {key[0]} | `{key[1]}` | {found[key][0].count} | {texts} | {p_value} |")
     draw(rows[rows.measure == "success"], picture)
+
+
+def by_size(task: str) -> tuple[int, str]:
+    """Return a sort key that has ratio-4 before ratio-16."""
+    return len(task), task
 
 
 def draw(success: pd.DataFrame, picture: Path) -> None:
@@ -81,25 +95,29 @@ def draw(success: pd.DataFrame, picture: Path) -> None:
     import altair as alt
 
     rows = []
-    for arm in DRAWN:
-        for goal, name in enumerate(goals_of(success), 1):
-            seeds = success[name][success.arm == arm].to_numpy()
-            if len(seeds):
-                found = stratified_interval([seeds], (0.0, 1.0))
-                ends = {"value": found.value, "low": found.low, "high": found.high}
-                rows.append({"arm": arm, "goal": goal} | ends)
-    colours = alt.Scale(domain=DRAWN, range=["#b3001b", "#e09f3e", "#33658a", "#5f9e6e", "#7a6f9b"])
+    for (task, arm), own in success[success.arm.isin(list(DRAWN))].groupby(["task", "arm"]):
+        for goal, name in enumerate(goals_of(own), 1):
+            found = stratified_interval([own[name].to_numpy()], (0.0, 1.0))
+            ends = {"value": found.value, "low": found.low, "high": found.high}
+            rows.append({"task": task, "arm": arm, "goal": goal} | ends)
+    tasks = sorted({row["task"] for row in rows}, key=by_size)
+    arms = [arm for arm in DRAWN if any(row["arm"] == arm for row in rows)]
+    colours = alt.Scale(domain=arms, range=[DRAWN[arm] for arm in arms])
     legend = alt.Legend(title=None, symbolType="stroke", symbolStrokeWidth=3, symbolOpacity=1)
     goals = alt.Scale(domain=[1, max(row["goal"] for row in rows)], nice=False)
-    base = alt.Chart(alt.Data(values=rows)).encode(
-        x=alt.X("goal:Q", title="goal, 40,000 env_steps each", scale=goals),
-        color=alt.Color("arm:N", scale=colours, sort=DRAWN, legend=legend),
+    base = alt.Chart().encode(
+        x=alt.X("goal:Q", title="goal", scale=goals),
+        color=alt.Color("arm:N", scale=colours, sort=arms, legend=legend),
     )
     band = base.mark_area(opacity=0.12).encode(y="low:Q", y2="high:Q")
     title = "episodes that reach the goal"
     axis = alt.Y("value:Q", title=title, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
     line = base.mark_line(strokeWidth=2, point=True).encode(y=axis)
-    alt.layer(band, line).properties(width=640, height=280).save(str(picture), scale_factor=2)
+    layers = alt.layer(band, line, data=alt.Data(values=rows))
+    chart = layers.properties(width=640 // len(tasks), height=280)
+    if len(tasks) > 1:
+        chart = chart.facet(column=alt.Column("task:N", sort=tasks, title=None))
+    chart.save(str(picture), scale_factor=2)
 
 
 def main() -> None:
