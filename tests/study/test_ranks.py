@@ -21,7 +21,7 @@ GPT: dict[str, Any] = {
     "device": "cpu",
     "model": {"layers": 1, "heads": 2, "width": 16, "context": 16, "vocab_size": 256},
     "corpora": {"source": "embedded/stdlib"},
-    "phases": [{"updates": 60, "mixture": {"source": 1}}],
+    "phases": [{"updates": 200, "mixture": {"source": 1}}],
     "batch_size": 8,
     "log": {"every": "10 updates", "to": []},
     "evaluate": {"every": "20 updates", "batches": 1},
@@ -60,36 +60,34 @@ def arm(study: Path, name: str) -> Path:
     return next((study / "cells" / "seed-1").glob(f"{name}-*"))
 
 
-@pytest.mark.slow
-def test_cells_are_the_runs_of_torchrun(tmp_path: Path) -> None:
-    study = study_of(tmp_path, GPT, fire=FIRE)
-    assert rlplast("study", study, "--out", tmp_path / "study").wait(300) == 0
-    (tmp_path / "fire.yaml").write_text(yaml.safe_dump(GPT | FIRE | {"seed": 1}))
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
-    run = rlplast("train", tmp_path / "fire.yaml", "--out", tmp_path / "fire", launch=torchrun)
-    assert run.wait(300) == 0
-    assert final(arm(tmp_path / "study", "fire")) == final(tmp_path / "fire")
-    assert not ranks(tmp_path / "study")
-
-
 @pytest.fixture(scope="module")
-def longer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def through(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study's file; beside it, the study that went through."""
-    folder = tmp_path_factory.mktemp("longer")
-    config = GPT | {"phases": [{"updates": 200, "mixture": {"source": 1}}]}
-    study = study_of(folder, config, none={"hooks": []})
+    folder = tmp_path_factory.mktemp("through")
+    study = study_of(folder, GPT, fire=FIRE)
     assert rlplast("study", study, "--out", folder / "whole").wait(300) == 0
     return study
 
 
 @pytest.mark.slow
+def test_cells_are_the_runs_of_torchrun(through: Path, tmp_path: Path) -> None:
+    (tmp_path / "fire.yaml").write_text(yaml.safe_dump(GPT | FIRE | {"seed": 1}))
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
+    run = rlplast("train", tmp_path / "fire.yaml", "--out", tmp_path / "fire", launch=torchrun)
+    assert run.wait(300) == 0
+    whole = through.with_name("whole")
+    assert final(arm(whole, "fire")) == final(tmp_path / "fire")
+    assert not ranks(whole)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["other rank", "study"])
 def test_a_cell_goes_on_after_a_process_of_it_was_killed(
-    victim: str, longer: Path, tmp_path: Path
+    victim: str, through: Path, tmp_path: Path
 ) -> None:
-    study, whole, out = longer, longer.with_name("whole"), tmp_path / "study"
+    study, whole, out = through, through.with_name("whole"), tmp_path / "study"
     run = rlplast("study", study, "--out", out)
-    saved = "cells/seed-1/none-*/checkpoints/step-*/COMPLETE"
+    saved = "cells/seed-1/fire-*/checkpoints/step-*/COMPLETE"
     until(lambda: ranks(out) and list(out.glob(saved)), 120)
     os.kill(ranks(out)[0] if victim == "other rank" else run.pid, signal.SIGKILL)
     code = run.wait(300)  # the cell is tried again, by this study or the next
@@ -99,8 +97,8 @@ def test_a_cell_goes_on_after_a_process_of_it_was_killed(
         assert rlplast("study", study, "--out", out).wait(300) == 0
     else:
         assert code == 0
-        assert "attempt 2" in next((out / "logs").glob("*none*.log")).read_text()
-    assert final(arm(out, "none")) == final(arm(whole, "none"))
+        assert "attempt 2" in next((out / "logs").glob("*fire*.log")).read_text()
+    assert final(arm(out, "fire")) == final(arm(whole, "fire"))
 
 
 CBP = {"hooks": [{"method": "cbp", "every": "1 updates"}]}
