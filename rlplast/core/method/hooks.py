@@ -117,9 +117,9 @@ class Hooks:
             if penalties is not None:
                 penalties.include(hook)
         for hook in self.hooks if made else ():
-            if made and "gradients" in hook.method.reads and not hook.schedule.every_update:
+            if made and not hook.schedule.every_update:
                 for network in hook.networks:
-                    made.loss_of(network.name, hook.label)
+                    made.check(hook.method.reads, network.name, hook.label)
         self._measure = None if metrics is None else measurer()(metrics, batch_size, self.hooks)
         if self._measure is not None and (made or source is None):
             self.source = made or OwnSource(networks, None, loss, seed)

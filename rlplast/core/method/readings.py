@@ -2,7 +2,7 @@
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -254,8 +254,24 @@ class OwnSource(Source):
 
     def _activations_on(self, network: str, batch: Any) -> Activations:
         with record(self.networks[network]) as activations:
-            _call(self.networks[network].module, self._batch_of(batch, network))
+            _call(self._called(network, "what reads activations"), self._batch_of(batch, network))
         return activations
+
+    def check(self, reads: Iterable[str], network: str, reader: str) -> None:
+        """Check that a network's module and functions give what a method reads."""
+        if "gradients" in reads:
+            self.loss_of(network, reader)
+        if "activations" in reads:
+            self._called(network, reader)
+
+    def _called(self, network: str, reader: str) -> nn.Module:
+        module = self.networks[network].module
+        if getattr(module.forward, "__func__", None) is nn.Module.forward:
+            raise ConfigError(
+                f"{reader} calls network {network!r}, but its {type(module).__name__} has no "
+                "forward: write one that returns all outputs, such as self.actor(x), self.critic(x)"
+            )
+        return module
 
     def _outputs_on(self, network: str, batch: Any, module: nn.Module) -> Tensor | None:
         return output_of(_call(module, self._batch_of(batch, network)), network)

@@ -124,6 +124,12 @@ def test_what_cannot_be_read_is_refused_by_name() -> None:
             hooks_of(network_of(net()), **options)
     with pytest.raises(ConfigError, match="metrics="):
         hooks_of(network_of(net())).measure()
+    silent = nn.ModuleDict({"actor": net()})  # as CleanRL's Agent: no forward
+    row = {"method": "redo", "at": "1 updates"}
+    with pytest.raises(ConfigError, match=r"\(redo\) calls network 'net'"):
+        hooks_of(network_of(silent), [row], probe=draw)
+    with pytest.raises(ConfigError, match="ModuleDict has no forward"):
+        hooks_of(network_of(silent), metrics=["dormant_ratio"], probe=draw).measure()
     with pytest.raises(ConfigError, match="phase=0, updates="):
         hooks_of(network_of(net()), [{"method": "full_reset", "every": "2 updates"}]).step(phase=0)
 
