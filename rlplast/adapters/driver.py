@@ -418,7 +418,7 @@ class Driver:
         """Return θ0, the hooks' state, and what identifies the run; empty before `begin`."""
         if self._hooks is None:
             return {}
-        path, hooks = self.path, self._hooks.state_dict()
+        path, hooks = self.path, self._hooks.state()
         if hooks["clock"] is not None:
             hooks["clock"] |= self._held  # what is due by these units has not fired yet
         return {

@@ -382,7 +382,7 @@ class Loop:
         state = {
             "clock": dataclasses.asdict(clock),
             "trainable": trainable.state_dict(),
-            "hooks": self.hooks.state_dict(),
+            "hooks": self.hooks.state(),
             "measured": getattr(self.measure, "state_dict", dict)(),
             "lengths": self.folder.lengths(),
             "stage": self.stage,

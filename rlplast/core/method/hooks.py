@@ -380,7 +380,11 @@ class Hooks:
         return next_due(schedules, clock, self.horizon)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return methods' state, the sums not yet flushed, and where `step` was."""
+        """Return θ0, methods' state, the sums not yet flushed, and where `step` was."""
+        return self.state() | {"initial": {n: dict(x.initial) for n, x in self.networks.items()}}
+
+    def state(self) -> dict[str, Any]:
+        """Return what `state_dict` does, without θ0, of which a run keeps one file."""
         self.refresh()
         state = {hook.key: hook.state_dict() for hook in self.hooks}
         clock = None if self.clock is None else asdict(self.clock)
@@ -388,7 +392,7 @@ class Hooks:
         return state | {"clock": clock, "ends": dict(self.ends)} | measured
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Copy what `state_dict` returned into the tensors allocated at construction.
+        """Copy what `state_dict` returned into the tensors allocated at construction, and into θ0.
 
         A hook that the saved run did not have (the arm of a study) keeps what `setup` gave it.
 
@@ -412,6 +416,9 @@ class Hooks:
         if self._measure is not None:
             self._measure.load_state_dict(state.get("measured", {}))
         self._loaded_ends = {unit: int(end) for unit, end in state["ends"].items()}
+        for name, initial in state.get("initial", {}).items():
+            for block in self.networks[name].blocks:
+                self.networks[name].initial[block.name].copy_(initial[block.name])
         for hook in self.hooks:
             if hook.key in state:
                 hook.load_state_dict(state[hook.key])

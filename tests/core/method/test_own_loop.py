@@ -1,5 +1,6 @@
 """`penalty` and `measure` of `Hooks`: against the formulas, and without a trace in the training."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 import rlplast
 from rlplast.core.errors import ConfigError
+from tests.models import assert_same
 
 X = torch.linspace(-1, 1, 60).reshape(20, 3)
 
@@ -110,6 +112,15 @@ def test_what_is_compared_with_the_last_measurement_is_saved_and_no_generator_mo
     again.load_state_dict(hooks.state_dict())
     assert "metric/churn/net" in again.measure()
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_initial_weights_are_saved() -> None:
+    rows = [{"method": "full_reset", "at": "2 updates", "params": {"init": "stored"}}]
+    hooks, again = (hooks_of(network_of(net(seed)), rows) for seed in (1, 2))
+    initial = {n: t.clone() for n, t in hooks.networks["net"].module.state_dict().items()}
+    again.load_state_dict(copy.deepcopy(hooks.state_dict()))
+    again.step(updates=2)
+    assert_same(initial, dict(again.networks["net"].module.state_dict()))
 
 
 def test_what_cannot_be_read_is_refused_by_name() -> None:
