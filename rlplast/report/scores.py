@@ -20,6 +20,7 @@ _SHARES = {
     *("accuracy", "accuracy_all", "online_accuracy", "success_rate", "ece", "dormant_ratio"),
     *("active_fraction", "awake_fraction", "grama_share", "churn_argmax", "saturation", "mca"),
 }
+_LAKE = "toy/switching_frozen_lake"  # an episode pays 1 or nothing
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,8 @@ def bounds_of(task_id: str, score_key: str) -> tuple[float, float]:
         >>> bounds_of("", "eval/accuracy"), bounds_of("dmc/humanoid-walk", "eval/return_mean")
         ((0.0, 1.0), (0.0, 1000.0))
     """
-    if not _SHARES.isdisjoint(score_key.split("/")):
+    returns = score_key in ("train/return", "eval/return_mean")
+    if not _SHARES.isdisjoint(score_key.split("/")) or (returns and task_id == _LAKE):
         return 0.0, 1.0
     scale = scale_of(task_id, score_key)
     return (0.0, scale.one) if scale.label == "return / 1000" else (-math.inf, math.inf)

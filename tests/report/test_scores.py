@@ -73,5 +73,6 @@ def test_shortened_episodes_of_control_tasks_have_no_scale():
 def test_what_scores_can_be():
     assert bounds_of("", "eval/accuracy") == bounds_of("", "metric/dormant_ratio/q") == (0, 1)
     assert bounds_of("dmc/humanoid-walk", RETURN) == (0, 1000)
+    assert bounds_of("toy/switching_frozen_lake", "train/return") == (0, 1)
     for task_id, key in (("atari/Asterix", RETURN), ("dmc/humanoid-walk", "eval/loss")):
         assert bounds_of(task_id, key) == (-math.inf, math.inf)
