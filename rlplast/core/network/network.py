@@ -1,6 +1,7 @@
 """Network: a module, and what hooks may read and edit of it."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -201,7 +202,9 @@ class Network:
     def _initial(self, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
         if given is None:
             return {b.name: b.view.clone() for b in self.blocks}
-        initial = {}
+        # A wrapped module's state dict has the wrappers' names in front.
+        bare = {re.sub(r"^((module|_orig_mod)\.)+", "", name): t for name, t in given.items()}
+        given, initial = bare | dict(given), {}
         for block in self.blocks:
             names = [name for name in (block.name, *block.aliases) if name in given]
             value = given[names[0]] if names else part_of(given, block)
