@@ -91,6 +91,10 @@ def part_of(tensors: Mapping[str, Tensor], block: Block) -> Tensor | None:
     return None if whole is None or whole.shape != block.param.shape else block.like(whole)
 
 
+def _is_compiled(module: nn.Module) -> bool:
+    return type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+
+
 def _frozen_in(group: UnitGroup) -> list[str]:
     blocks = [part.block for part in group.parts]
     return [b.name for b in blocks if b.role != "buffer" and not b.trainable]
@@ -157,6 +161,7 @@ class Network:
             tuple(given) if isinstance(given, Iterable) else (given,)
         )
         check_module(name, self.module, self.optimizers)
+        self.compiled = any(map(_is_compiled, module.modules()))
         self.blocks = blocks_of(self.module)
         check_memory(name, self.module, self.blocks)
         self.version = 0  # grows whenever `refresh` finds that parameters or layers have changed
