@@ -85,5 +85,10 @@ def _renew_optimizers(networks: Mapping[str, Network]) -> None:
             )
         trained = [n.module for n in networks.values() if optimizer in n.optimizers]
         parameters = [p for module in trained for p in module.parameters() if p.requires_grad]
-        (group,) = optimizer.param_groups
+        group, *others = optimizer.param_groups
+        if others:
+            raise ConfigError(
+                f"layers: they bring parameters, and the {type(optimizer).__name__} has "
+                f"{len(others) + 1} groups of them: allowed is one, as an optimizer_class makes it"
+            )
         group["params"] = list(dict.fromkeys(parameters))

@@ -253,8 +253,13 @@ def _leaves(module: nn.Module, part: str) -> list[str]:
     return [n for n in names if not any(n.startswith(f"{other}.") for other in names)]
 
 
+_KNOWN_CODE = ("torch.", "stable_baselines3.", "sb3_contrib.", "rlplast.")
+
+
 def _is_plain(module: nn.Module) -> bool:
-    """Say whether every layer below is one of which methods know what it does to a scale."""
+    """Say whether layers below are run as theirs are, and it is known what they do to a scale."""
+    if not all(type(m).forward.__module__.startswith(_KNOWN_CODE) for m in module.modules()):
+        return False
     layers = [m for m in module.modules() if m is not module and _holds(m)]
     known = (nn.Linear, _ConvNd, *NORMS)
     return all(

@@ -146,9 +146,10 @@ class Fire(Method):
         for block in blocks:
             if block.spec.part == UNKNOWN:
                 raise ConfigError(
-                    f"fire: {network.qualified(block)} is packed, of several matrices, or lies "
-                    f"transposed, and how is not known for a {type(block.module).__name__} of this "
-                    "name and size: give its module a block_specs(), or leave it out of the scope"
+                    f"fire: {network.qualified(block)} is packed, of several matrices, lies "
+                    "transposed, or is none, and which is not known for a "
+                    f"{type(block.module).__name__} of this name and size: give its module a "
+                    "block_specs(), or leave it out of the scope"
                 )
         if blocks and not any(self._edits(block) for block in blocks):
             raise NothingToEdit(

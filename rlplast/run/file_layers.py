@@ -21,6 +21,7 @@ NORM_ROLES = {"weight": "scale", "bias": "shift", **dict.fromkeys(RUNNING, "buff
 WRITABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 CONV1D = ("c_attn", "q_attn", "c_proj", "c_fc")  # what GPT-2 of transformers stores transposed
 RECURRENT = re.compile(r"weight_[ih]h(_l\d+(_reverse)?)?")  # the gates of torch's LSTM and GRU
+SPREADS = re.compile(r".*(log_?std|sigma|epsilon)")  # of a policy's actions, of noisy layers
 
 
 def is_weight(name: str, tensor: Tensor) -> bool:
@@ -108,7 +109,8 @@ def _specs(
     d_out, d_in, *kernel = (shape[1], shape[0]) if transposed else shape
     biases = {n: t for n, t in tensors.items() if n != weight and "bias" in n}
     turned = kernel and [len(t) for t in biases.values()] == [d_in] and d_in != d_out
-    if turned or (bare and kernel) or RECURRENT.fullmatch(own):  # a transposed conv, or gates
+    unknown = RECURRENT.fullmatch(own) or SPREADS.fullmatch(own)
+    if turned or (bare and kernel) or unknown:  # a transposed conv, or gates
         return [BlockSpec(weight, "other", "other", UNKNOWN)]
     kind, area = "conv" if kernel else "linear", math.prod(kernel)
     # Torch's own attention has one tensor of that name; its parts follow one another.

@@ -86,3 +86,8 @@ def test_what_does_not_fit_is_refused_by_name():
     model.learn(40)
     with pytest.raises(ConfigError, match="Adam has been training without them"):
         model.learn(40, callback=HookCallback([], layers=[{"method": "layer_norm"}]))
+    model = sb3_model("DQN")
+    groups = [{"params": [p]} for p in model.policy.q_net.parameters()]
+    model.policy.optimizer = torch.optim.Adam(groups)
+    with pytest.raises(ConfigError, match=f"{len(groups)} groups"):
+        model.learn(8, callback=HookCallback([], layers=[{"method": "layer_norm"}]))

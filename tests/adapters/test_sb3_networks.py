@@ -219,3 +219,25 @@ def test_reset_unit_of_crossq_begins_anew_in_its_renormalisation():
     for tensor, new in (("scale", 1), ("bias", 0), ("ra_mean", 0), ("ra_var", 1)):
         assert (getattr(norm, tensor)[:2] == new).all(), tensor
     assert (model.actor.latent_pi[4].weight[:, :2] == 0).all()
+
+
+class Residual(torch.nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.a, self.act = torch.nn.Linear(width, width), torch.nn.ReLU()
+        self.b = torch.nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.b(self.act(self.a(x)))
+
+
+def test_layers_inside_modules_of_a_user_are_not_taken_for_a_chain():
+    model = sb3_model("DQN", policy_kwargs={"net_arch": [16]})
+    for net in (model.policy.q_net, model.policy.q_net_target):
+        net.q_net = torch.nn.Sequential(net.q_net[0], Residual(16), net.q_net[2])
+    model.policy.optimizer = torch.optim.Adam(model.policy.q_net.parameters())
+    network = find_networks(model)["q"]
+    parts = [[str(p) for p in group.parts] for group in network.units().groups]
+    assert parts == [["q_net.1.a.weight[i]", "q_net.1.a.bias[i]", "q_net.1.b.weight[:, i]"]]
+    with pytest.raises(ConfigError, match=r"swr|traced"):
+        Hooks([SWR], network, "10 updates")

@@ -123,8 +123,27 @@ class Experts(nn.Module):
         self.up = nn.Parameter(torch.randn(4, 6, 5))
 
 
+class Noisy(nn.Module):
+    """A layer whose weight's spread is trained, with the noise of one step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight_sigma = nn.Parameter(torch.rand(4, 6))
+        self.register_buffer("weight_epsilon", torch.randn(4, 6))
+
+
+class Policy(nn.Module):
+    """Log σ of two actions, as CleanRL keeps it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.actor_logstd = nn.Parameter(torch.full((1, 2), -0.5))
+
+
 UNKNOWN: list[tuple[nn.Module, str]] = [
     (Experts(), "up"),
+    (Noisy(), "weight_sigma"),
+    (Policy(), "actor_logstd"),
     (nn.LSTM(6, 5, bidirectional=True, proj_size=3), "weight_ih_l0"),
     (nn.GRU(6, 5), "weight_ih_l0"),
     (nn.LSTMCell(6, 5), "weight_ih"),

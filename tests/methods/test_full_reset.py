@@ -43,6 +43,20 @@ def test_every_tensor_is_reset_and_the_target_is_a_copy_running_statistics_inclu
         rlplast.full_reset(plain, init="stored")
 
 
+def test_a_frozen_part_keeps_its_statistics_with_and_without_parameters_beside_them() -> None:
+    def part() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False), nn.BatchNorm1d(4))
+
+    model = nn.Sequential(part().requires_grad_(False), part())
+    model(torch.randn(8, 4))
+    before = snapshot(model)
+    rlplast.full_reset(model)
+    assert changed(before, model) == {name for name in before if name.startswith("1.")} - {
+        "1.2.weight",  # which is 1 and 0 still
+        "1.2.bias",
+    }
+
+
 def test_a_tensor_without_a_known_law_is_named_and_nothing_is_written() -> None:
     model = randomise(Mlp(), 1)
     model.register_parameter("position", nn.Parameter(torch.ones(3)))

@@ -330,7 +330,7 @@ class Hooks:
 
         Raises:
             ConfigError: if a counter goes back, a unit that a schedule reads was never given, or a
-                hook reads activations at every update and got none.
+                hook reads activations or gradients at every update and there are none.
         """
         if self.watches:
             self.watches = False
@@ -360,13 +360,23 @@ class Hooks:
         if activations is not None and not by_network:
             activations = dict.fromkeys(self.networks, activations)
         clock = Clock(**{**before, **counts})
-        self.go_to(clock)
         done = before.get("updates", 0) if self.inside else clock.updates
         if done < clock.updates:
             self.refresh()
+            self._check_gradients()
+        self.go_to(clock)
         for update in range(done + 1, clock.updates + 1):
             self.after_update(replace(clock, updates=update), activations)
         return self.fire(previous, clock)
+
+    def _check_gradients(self) -> None:
+        """Refuse an update without any gradient, if one is read."""
+        trained = [b for network in self.networks.values() for b in network.trainable()]
+        if self.gradients_read() and all(b.param.grad is None for b in trained):
+            raise ConfigError(
+                "a hook or layer reads gradients at every update and there are none: call "
+                "hooks.step right after optimizer.step(), before zero_grad()"
+            )
 
     def go_to(self, clock: Clock | None) -> None:
         """Set the clock of the last `step`; nothing fires."""

@@ -261,7 +261,8 @@ class Rule:
         if self.resting and (self.row.named or not self.networks):
             raise next(iter(self.resting.values()))
         chosen = tuple(self.networks if networks is None else networks)
-        planned = [self._planned(n, clock, due_count, seed) for n in chosen]
+        held = {id(block.param) for network in self.known for block in network.blocks}
+        planned = [self._planned(n, clock, due_count, seed, held) for n in chosen]
         moved = [self._deviation(p.network, p.edits, clock) for p in planned]
         receipts = carry_out(
             planned,
@@ -307,8 +308,13 @@ class Rule:
             self.method.reads,
         )
 
-    def _planned(self, network: Network, clock: Clock, due_count: int, seed: int) -> Planned:
-        """Return a network's plan, those for its followers, and the seconds they took."""
+    def _planned(
+        self, network: Network, clock: Clock, due_count: int, seed: int, held: set[int]
+    ) -> Planned:
+        """Return a network's plan, those for its followers, and the seconds they took.
+
+        Followers leave tensors that are `held`, by networks and followers before them.
+        """
         started = time.perf_counter()
         context = self._context(network, clock, seed, due_count, inside=False)
         if self.source is not None:
@@ -320,9 +326,12 @@ class Rule:
         for follower in network.followers.values() if self.followers == "same_edit" else ():
             blocks = _namesakes(follower, context.blocks)
             theirs = replace(context, network=follower, blocks=blocks, owner=network)
-            # The method's own state is the network's: its edits are written once, above.
-            plan = self.plan(network, follower, theirs)
-            plans.append((follower, [e for e in plan if isinstance(e.target, Block)]))
+            # The method's own state is the network's, and so may be layers that both hold: their
+            # edits are written once.
+            plan = [(e, e.target) for e in self.plan(network, follower, theirs)]
+            own = [e for e, b in plan if isinstance(b, Block) and id(b.param) not in held]
+            plans.append((follower, own))
+            held |= {id(block.param) for block in follower.blocks}
         seconds = time.perf_counter() - started
         within = None if self.scope.layers is None else network.select(self.scope.reaches)
         return Planned(network, edits, plans, seconds, self.counters(network), within)

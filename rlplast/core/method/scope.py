@@ -25,15 +25,17 @@ class Scope:
 
     def edited(self, network: Network) -> tuple[Block, ...]:
         """Return the Blocks offered to the method: trainable ones and their layers' buffers."""
-        return network.select(lambda b: self.edit(b) and self.reaches(b) and _is_live(b))
+        return network.select(lambda b: self.edit(b) and self.reaches(b) and _is_live(network, b))
 
     def restored(self, network: Network) -> tuple[Block, ...]:
         """Return the Blocks set to θ0."""
-        return network.select(lambda b: self.restore(b) and self.reaches(b) and _is_live(b))
+        return network.select(
+            lambda b: self.restore(b) and self.reaches(b) and _is_live(network, b)
+        )
 
     def frozen(self, network: Network) -> tuple[Block, ...]:
         """Return the Blocks that would be edited or restored, if they were not frozen."""
-        return network.select(lambda b: self.selects(b) and not _is_live(b))
+        return network.select(lambda b: self.selects(b) and not _is_live(network, b))
 
     def selects(self, block: Block) -> bool:
         """Whether a Block would be edited or restored if it trained."""
@@ -45,15 +47,18 @@ class Scope:
 
     def left(self, network: Network) -> tuple[Block, ...]:
         """Return the Blocks that training moves and `layers` does not name."""
-        return network.select(lambda b: _is_live(b) and not self.reaches(b))
+        return network.select(lambda b: _is_live(network, b) and not self.reaches(b))
 
 
-def _is_live(block: Block) -> bool:
-    """Whether training moves a Block; the buffers of a frozen layer are frozen with it."""
-    parameters = list(block.module.parameters(recurse=False))
-    trains = not parameters or any(p.requires_grad for p in parameters)
-    buffer = block.role == "buffer" and trains
-    return block.trainable or buffer
+def _is_live(network: Network, block: Block) -> bool:
+    """Whether training moves a Block; buffers are frozen with their layer or the part around it."""
+    if block.role != "buffer":
+        return block.trainable
+    path, parameters = block.path, list(block.module.parameters(recurse=False))
+    while path and not parameters:
+        path = path.rpartition(".")[0]
+        parameters = list(network.module.get_submodule(path).parameters())
+    return not parameters or any(p.requires_grad for p in parameters)
 
 
 def _is_query_or_key(block: Block) -> bool:

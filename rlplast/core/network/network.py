@@ -1,6 +1,7 @@
 """Network: a module, and what hooks may read and edit of it."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -90,6 +91,10 @@ def part_of(tensors: Mapping[str, Tensor], block: Block) -> Tensor | None:
     return None if whole is None or whole.shape != block.param.shape else block.like(whole)
 
 
+def _is_compiled(module: nn.Module) -> bool:
+    return type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+
+
 def _frozen_in(group: UnitGroup) -> list[str]:
     blocks = [part.block for part in group.parts]
     return [b.name for b in blocks if b.role != "buffer" and not b.trainable]
@@ -156,6 +161,7 @@ class Network:
             tuple(given) if isinstance(given, Iterable) else (given,)
         )
         check_module(name, self.module, self.optimizers)
+        self.compiled = any(map(_is_compiled, module.modules()))
         self.blocks = blocks_of(self.module)
         check_memory(name, self.module, self.blocks)
         self.version = 0  # grows whenever `refresh` finds that parameters or layers have changed
@@ -201,7 +207,9 @@ class Network:
     def _initial(self, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
         if given is None:
             return {b.name: b.view.clone() for b in self.blocks}
-        initial = {}
+        # A wrapped module's state dict has the wrappers' names in front.
+        bare = {re.sub(r"^((module|_orig_mod)\.)+", "", name): t for name, t in given.items()}
+        given, initial = bare | dict(given), {}
         for block in self.blocks:
             names = [name for name in (block.name, *block.aliases) if name in given]
             value = given[names[0]] if names else part_of(given, block)

@@ -90,6 +90,9 @@ RULES: dict[type[Optimizer], StateRule] = {
 
 def _rule(optimizer: Optimizer) -> StateRule:
     rule = RULES.get(type(optimizer))
+    inner = getattr(optimizer, "optimizer", None)  # of a wrapper, as Accelerate's
+    if rule is None and isinstance(inner, Optimizer) and inner.state is optimizer.state:
+        return _rule(inner)
     if rule is None:
         allowed = ", ".join(sorted(o.__name__ for o in RULES))
         raise UnsupportedOptimizer(

@@ -1,5 +1,6 @@
 """Activations of forward passes, read by forward hooks."""
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -128,7 +129,8 @@ def record(network: Network) -> Iterator[dict[str, Tensor]]:
 
     Yields:
         A mapping of group → activations (samples, units, …), for `Hooks.step(activations=...)`. It
-        is filled when the block ends.
+        is filled when the block ends; it stays empty, with a warning, where code runs that was
+        compiled outside of such a block.
     """
     network.refresh()
     recorder = Recorder(network)
@@ -136,6 +138,13 @@ def record(network: Network) -> Iterator[dict[str, Tensor]]:
     try:
         yield activations
         activations.update(recorder.take())
+        if not activations and network.compiled:
+            warnings.warn(
+                f"record saw no pass of network {network.name!r}, which is compiled: what was "
+                "compiled outside of record does not see it; call torch.compiler.reset() once "
+                "before the first update, and make other passes under torch.no_grad()",
+                stacklevel=3,
+            )
     finally:
         recorder.stop()
 

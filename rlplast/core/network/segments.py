@@ -15,6 +15,7 @@ from rlplast.core.network.trace import (
     UNTRACEABLE,
     asks_shape,
     is_norm,
+    keeps_scale,
     operation,
     traced,
 )
@@ -50,7 +51,8 @@ def segments(
     def layer(node: torch.fx.Node) -> bool:
         path = str(node.target)
         single = node.op == "call_module" and calls.count(path) == 1 and path not in read
-        return single and (passes(path) or is_norm(modules[path]))
+        known = single and (passes(path) or is_norm(modules[path]))
+        return known and keeps_scale(modules[path])
 
     nodes = [node for node in graph.nodes if layer(node)]
     after: dict[torch.fx.Node, torch.fx.Node | None] = {}  # None: the outputs
@@ -90,6 +92,8 @@ def mixes_scales(network: Network, blocks: Sequence[Block]) -> str | None:
     for node in graph.nodes:
         path = str(node.target) if node.op == "call_module" else None
         reads = not behind.isdisjoint(node.all_input_nodes) and not asks_shape(node)
+        if path in known and (reads or path in scaled) and not keeps_scale(modules[path]):
+            return f"{network.name}.{path}, a {type(modules[path]).__name__},"
         if path in scaled or (reads and path in known):
             behind.add(node)
         elif reads and node.op != "output" and not (path and is_norm(modules[path])):

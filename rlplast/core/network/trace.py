@@ -1,5 +1,6 @@
 """Tracing of other people's modules, for their forward order and their units."""
 
+import copy
 import operator
 from typing import Any
 
@@ -19,10 +20,12 @@ __all__ = [
     "RESHAPING",
     "UNTRACEABLE",
     "Tracer",
+    "acts_by_rows",
     "asks_shape",
     "is_activation",
     "is_matrix",
     "is_norm",
+    "keeps_scale",
     "operation",
     "traced",
     "why",
@@ -134,4 +137,51 @@ def _acts_on_each_entry(module: nn.Module) -> bool:
         alone = torch.cat(alone).view(x.shape)
         return whole.shape == x.shape and torch.allclose(whole, alone, rtol=1e-4, atol=1e-6)
     except UNTRACEABLE:  # it takes other inputs than one tensor of any shape
+        return False
+
+
+def acts_by_rows(layer: nn.Module) -> bool:
+    """Whether each output of a layer is a row of its weight's, and each input a column's."""
+    return _is_torchs(layer) or _tried(layer, rows=True)
+
+
+def keeps_scale(layer: nn.Module) -> bool:
+    """Whether a layer gives c·y for c·x, and for a weight of c·W, once its bias is scaled too."""
+    return _is_torchs(layer) or _tried(layer, rows=False)
+
+
+def _is_torchs(layer: nn.Module) -> bool:
+    """Whether it computes as its class in torch does; ours are known, or declare Blocks."""
+    known = type(layer).forward.__module__.startswith(("torch.", "rlplast."))
+    return known or not isinstance(layer, nn.Linear | _ConvNd)
+
+
+@torch.no_grad()
+def _tried(layer: Any, rows: bool) -> bool:
+    """Try a layer whose forward pass is a user's on drawn weights, in training mode."""
+    tried = copy.copy(layer)
+    vars(tried)["training"] = True
+
+    def output(x: torch.Tensor, weight: torch.Tensor, shift: float | torch.Tensor) -> torch.Tensor:
+        bias = None if layer.bias is None else b * shift
+        vars(tried)["_parameters"] = layer._parameters | {"weight": weight, "bias": bias}
+        return tried.forward(x)  # a trace under way patches calls
+
+    sizes = zip(getattr(layer, "kernel_size", ()), getattr(layer, "dilation", ()), strict=True)
+    sides = [(kernel - 1) * dilation + 3 for kernel, dilation in sizes]
+    groups, ones = getattr(layer, "groups", 1), (1,) * len(sides)
+    try:
+        with preserve_global_rng():
+            w, b = torch.randn_like(layer.weight), torch.randn(len(layer.weight)).to(layer.weight)
+            x = torch.randn(2, w.shape[1] * groups, *sides).to(w)
+            y, row, column = output(x, w, 1), *(torch.arange(n).to(w) % 2 for n in w.shape[:2])
+            if not rows:
+                pairs = [(output(2 * x, w, 2), 2 * y), (output(x, 2 * w, 2), 2 * y)]
+            else:
+                row, column = row.view(-1, *ones), column.view(-1, *ones)
+                pairs = [(output(x, w * row.unsqueeze(1), row.flatten()), y * row)]
+                if groups == 1:
+                    pairs += [(output(x, w * column, 1), output(x * column, w, 1))]
+            return all(torch.allclose(one, two, rtol=1e-2, atol=1e-2) for one, two in pairs)
+    except UNTRACEABLE:
         return False

@@ -15,6 +15,7 @@ class Found:
     spec: UnitSpec
     nonlinearity: str
     point: ActivationPoint
+    within: str | None = None  # path of the module whose trace found them; None if declared
 
 
 def joined(

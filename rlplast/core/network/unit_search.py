@@ -13,6 +13,7 @@ from rlplast.core.network.modes import in_mode, reading
 from rlplast.core.network.trace import (
     UNTRACEABLE,
     Tracer,
+    acts_by_rows,
     asks_shape,
     is_matrix,
     why,
@@ -45,15 +46,11 @@ def find_units(
     refused: dict[str, str] = {}
     heads: set[str] = set()
     untraced: set[str] = set()
+    unseen: dict[str, list[str]] = {}
     if given is not None:
         found = [_declared(spec, "") for spec in given]
     else:
-        modes = []
-        for train in (True, False):
-            with reading(module, evaluate=False), in_mode(module, train=train):
-                modes.append([*_search(module, "", refused, untraced, heads)])
-        training, evaluation = modes
-        found = list(joined(training, evaluation, refused))
+        found, unseen = _in_both_modes(module, refused, untraced, heads)
     paths = {path for path, _ in module.named_modules(remove_duplicate=False)}
     for path in (p for f in found for p in _paths(f.spec)):
         if path not in paths:
@@ -72,6 +69,7 @@ def find_units(
     for each in found:
         path = each.spec.layer
         problem = _problem(module, each.spec, by_path, tied)
+        problem = problem or _unknown_inside(module, each, by_path, unseen)
         if problem is not None and given is not None:
             raise ConfigError(f"declared units of {path}: {problem}")
         if problem is not None:
@@ -131,10 +129,30 @@ def _own(spec: UnitSpec, by_path: Mapping[str, Sequence[Block]]) -> list[Block]:
     return [b for b in rows if b.role in ("weight", "bias")]
 
 
+def _in_both_modes(
+    module: nn.Module, refused: dict[str, str], untraced: set[str], heads: set[str]
+) -> tuple[list[Found], dict[str, list[str]]]:
+    """Return what `_search` finds in both modes, and what no trace saw called, by traced module."""
+    calls: dict[str, set[str]] = {}  # of each traced module
+    modes = []
+    for train in (True, False):
+        with reading(module, evaluate=False), in_mode(module, train=train):
+            modes.append([*_search(module, "", refused, untraced, heads, calls)])
+    with reading(module, evaluate=False):
+        unseen = {p: [*_unseen(module.get_submodule(p), p, called)] for p, called in calls.items()}
+    training, evaluation = modes
+    return list(joined(training, evaluation, refused)), unseen
+
+
 def _search(
-    module: nn.Module, prefix: str, refused: dict[str, str], untraced: set[str], heads: set[str]
+    module: nn.Module,
+    prefix: str,
+    refused: dict[str, str],
+    untraced: set[str],
+    heads: set[str],
+    calls: dict[str, set[str]],
 ) -> Iterator[Found]:
-    """Yield what modules declare or a trace finds; write `refused`, `untraced` and `heads`."""
+    """Yield what modules declare or a trace finds; write the other arguments."""
     declared = getattr(module, "unit_specs", None)
     if declared is not None:
         yield from (_declared(spec, prefix) for spec in declared())
@@ -156,17 +174,19 @@ def _search(
                 "units=[rlplast.UnitSpec(...)] to its Network"
             )
         for name, child in children.items():
-            yield from _search(child, _join(prefix, name), refused, untraced, heads)
+            yield from _search(child, _join(prefix, name), refused, untraced, heads, calls)
         return
     if not prefix:
         heads |= _heads(module, graph)
     yield from _traced(module, graph, prefix, refused)
     leaves = [str(node.target) for node in graph.nodes if node.op == "call_module"]
+    read = [str(n.target).rpartition(".")[0] for n in graph.nodes if n.op == "get_attr"]
+    calls.setdefault(prefix, set()).update(_join(prefix, path) for path in (*leaves, *read))
     for path in dict.fromkeys(leaves):  # parts that the trace kept whole
         child = module.get_submodule(path)
         # Torch's composite layers, such as its transformers, are whole to the trace.
         if hasattr(child, "unit_specs") or any(map(is_matrix, child.modules())):
-            yield from _search(child, _join(prefix, path), refused, untraced, heads)
+            yield from _search(child, _join(prefix, path), refused, untraced, heads, calls)
 
 
 def _unknown(module: nn.Module, prefix: str) -> list[str]:
@@ -235,7 +255,7 @@ def _traced(
             norms=spec.norms,
             nonlinearity=_join(prefix, search.module) if calls.count(search.module) == 1 else None,
         )
-        yield Found(spec, search.nonlinearity or "linear", point)
+        yield Found(spec, search.nonlinearity or "linear", point, prefix)
 
 
 def _tied(blocks: Sequence[Block]) -> dict[str, str]:
@@ -290,6 +310,51 @@ def _problem(
         if block.view.ndim > 0 and not _per_unit(block, size):
             entries = f"{block.view.shape[0]} entries"
             return f"{block.name} has {entries}, which do not belong to its {size} outputs"
+    return None
+
+
+def _unseen(part: nn.Module, path: str, called: set[str]) -> Iterator[str]:
+    """Yield the layers that no trace saw called, as those of another method of the module.
+
+    Of a part of several layers only those that read none of the others.
+    """
+    if path in called:
+        return
+    if any(other.startswith(f"{path}." if path else "") for other in called):
+        for name, child in part.named_children():
+            yield from _unseen(child, _join(path, name), called)
+        return
+    found = _search(part, path, {}, set(), set(), {})
+    read = {reader for each in found for reader in each.spec.downstream}
+    for name, layer in part.named_modules():
+        if is_matrix(layer) and _join(path, name) not in read:
+            yield _join(path, name)
+
+
+def _unknown_inside(
+    module: nn.Module,
+    found: Found,
+    by_path: Mapping[str, Sequence[Block]],
+    unseen: Mapping[str, Sequence[str]],
+) -> str | None:
+    """Say what a trace did not see: a layer's own way to compute, or one that may read units."""
+    if found.within is None:
+        return None
+    for path in (found.spec.layer, *found.spec.downstream):
+        layer = module.get_submodule(path)
+        if not acts_by_rows(layer):
+            return f"{path} is a {type(layer).__name__}, which does more than torch's own layer"
+    rows = by_path[found.spec.layer][0].view
+    for path in unseen[found.within]:
+        for block in (b for b in by_path.get(path, ()) if b.role == "weight"):
+            columns = block.view.shape[1] * block.groups
+            flattened = rows.ndim > 2 == block.view.ndim and columns % len(rows) == 0
+            if columns == len(rows) or flattened:
+                return (
+                    f"{path} may read it, which was not called when the module was traced: declare "
+                    "both in unit_specs() of the module, or pass units=[rlplast.UnitSpec(...)] to "
+                    "its Network"
+                )
     return None
 
 

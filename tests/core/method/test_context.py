@@ -233,9 +233,14 @@ def test_gradients_inside_an_update_are_the_ones_it_used() -> None:
     for block in made.network.trainable():
         assert block.param.grad is not None
         assert torch.equal(seen[0][block.name], block.like(block.param.grad))
-    made.optimizer.zero_grad(set_to_none=True)
+    left, *others = made.network.trainable()
+    left.param.grad = None
     hooks.step(updates=2)
-    assert seen[1] == {}
+    assert left.name not in seen[1] and others[-1].name in seen[1]
+    made.optimizer.zero_grad(set_to_none=True)
+    with pytest.raises(ConfigError, match="before zero_grad"):
+        hooks.step(updates=3)
+    assert hooks.clock == Clock(updates=2) and len(seen) == 2
 
 
 class Empty(Toy):

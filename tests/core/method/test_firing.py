@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import rlplast
 from rlplast.core.clock import Clock
 from rlplast.core.errors import BadWeights, ConfigError
 from rlplast.core.method.firing import Planned, carry_out, check_policy
@@ -205,3 +206,17 @@ def test_the_normalised_sfe_is_the_share_of_the_squared_norm_that_moved() -> Non
     assert (nothing.norm_before, nothing.sfe_normalized) == (0.0, 0.0)
     from_zero = apply(network, [Assign(weight, torch.ones(4, 3))], method="toy")
     assert from_zero.sfe_normalized == math.inf and from_zero.row()["sfe_normalized"] is None
+
+
+def test_a_layer_that_network_and_followers_share_is_edited_once() -> None:
+    encoder, frozen = nn.Linear(5, 4), nn.Linear(5, 4).requires_grad_(False)
+    net, *targets = (nn.Sequential(encoder, nn.Linear(4, 2)) for _ in range(2))
+    others = [nn.Sequential(frozen, nn.Linear(4, 2)) for _ in range(2)]
+    followers = {str(i): module for i, module in enumerate([*targets, *others])}
+    before = {id(p): p.detach().clone() for m in (net, *followers.values()) for p in m.parameters()}
+    network = Network("net", net, torch.optim.SGD(net.parameters()), followers)
+    params = {"factor": 0.5, "proportional": False}
+    rlplast.apply("scale_weights", network, follower_policy="same_edit", **params)
+    for module in (net, *followers.values()):
+        for weight in (p for p in module.parameters() if p.ndim > 1):
+            assert torch.equal(weight, 0.5 * before[id(weight)])

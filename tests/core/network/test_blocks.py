@@ -141,7 +141,10 @@ def test_wrappers_are_taken_off() -> None:
     for wrapped in (compiled, DistributedDataParallel(raw), DistributedDataParallel(compiled)):
         assert unwrap(wrapped) is raw
         assert names(wrapped) == names(raw)
-        assert Network("q", wrapped, torch.optim.Adam(wrapped.parameters())).module is raw
+        start = {name: tensor + 1 for name, tensor in wrapped.state_dict().items()}
+        network = Network("q", wrapped, torch.optim.Adam(wrapped.parameters()), initial=start)
+        assert network.module is raw
+        assert all(torch.equal(network.initial[b.name], b.view + 1) for b in network.blocks)
     plain = nn.Sequential()
     plain.add_module("module", nn.Linear(2, 2))  # a name is not a wrapper
     assert unwrap(plain) is plain

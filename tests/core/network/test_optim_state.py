@@ -110,6 +110,20 @@ def test_state_is_found_by_identity_in_any_group_of_any_optimizer() -> None:
     assert not optimizers[1].state[third.weight]["momentum_buffer"].any()
 
 
+def test_state_that_a_wrapper_passes_on_is_reset() -> None:
+    class Wrapper(Optimizer):  # as accelerate.optimizer.AcceleratedOptimizer
+        def __init__(self, optimizer: Optimizer) -> None:
+            self.optimizer = optimizer
+
+        state = property(lambda self: self.optimizer.state)  # type: ignore[assignment]
+        param_groups = property(lambda self: self.optimizer.param_groups)  # type: ignore[assignment]
+
+    weight, adam, network = driven(Adam, 3)
+    network.optimizers = (Wrapper(adam),)
+    rlplast.apply("full_reset", network)
+    assert not any(bool(tensor.any()) for tensor in adam.state[weight].values())
+
+
 def test_unknown_optimizers_and_entries_are_refused() -> None:
     class MyAdam(Adam):
         pass

@@ -3,6 +3,7 @@
 import pickle
 from collections.abc import Callable
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -222,3 +223,22 @@ def test_recording_ends_with_its_block_even_if_that_fails_and_needs_units() -> N
     assert not any(m._forward_hooks for m in module.modules())
     with pytest.raises(NothingToEdit, match="'net'"):
         recorded(build("residual"), data("residual")[0])
+
+
+@pytest.mark.slow
+def test_a_pass_of_code_compiled_before_the_first_record_is_missed_with_a_warning() -> None:
+    torch.compiler.reset()
+    module, x = build("mlp"), data("mlp")[0]
+    compiled: Any = torch.compile(module, backend="eager")
+    network = Network("net", compiled)
+    compiled(x)
+    with pytest.warns(UserWarning, match="'net', which is compiled"), record(network) as found:
+        compiled(x)
+    torch.compiler.reset()
+    for _ in range(2):
+        with record(network) as found:
+            compiled(x)
+        with torch.no_grad():
+            compiled(x)
+        assert torch.equal(found["0"], recorded(module, x)[1]["0"])
+    torch.compiler.reset()
