@@ -45,7 +45,7 @@ from rlplast.training.run_folder import clock_fields
 
 __all__ = ["Driver"]
 
-_PARTS = ("hooks", "initial", "weights", "configs", "seed", "total", "probe", "length")
+_PARTS = ("hooks", "weights", "configs", "seed", "total", "probe", "length")
 
 # What ends an update: returns optimizers, and whether a step of theirs that is just done ends one.
 Steps = Callable[[], Mapping[Optimizer, Callable[[], bool]]]
@@ -172,8 +172,7 @@ class Driver:
         if state:
             check_match(state, self.networks, self._lists(), self.seed, again)
             for name, network in self.networks.items():
-                for block in network.blocks:
-                    network.initial[block.name].copy_(state["initial"][name][block.name])
+                network.load_initial(state["hooks"]["initial"][name])
         hooks = self._parse(state.get("total") or self.total or total, horizon, source)
         reads = check_readings(hooks, source, self.probe, self.loss, max(shards, _processes()))
         if hooks.penalties is not None:
@@ -418,12 +417,11 @@ class Driver:
         """Return θ0, the hooks' state, and what identifies the run; empty before `begin`."""
         if self._hooks is None:
             return {}
-        path, hooks = self.path, self._hooks.state()
+        path, hooks = self.path, self._hooks.state_dict()
         if hooks["clock"] is not None:
             hooks["clock"] |= self._held  # what is due by these units has not fired yet
         return {
             "hooks": hooks,
-            "initial": {name: dict(n.initial) for name, n in self.networks.items()},
             "weights": fingerprint(self.networks),
             "configs": hooks_text(self._lists()),
             "seed": self.seed,

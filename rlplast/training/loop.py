@@ -382,7 +382,8 @@ class Loop:
         state = {
             "clock": dataclasses.asdict(clock),
             "trainable": trainable.state_dict(),
-            "hooks": self.hooks.state(),
+            # A run keeps θ0 once, in a file of its own.
+            "hooks": {k: v for k, v in self.hooks.state_dict().items() if k != "initial"},
             "measured": getattr(self.measure, "state_dict", dict)(),
             "lengths": self.folder.lengths(),
             "stage": self.stage,

@@ -122,7 +122,7 @@ def test_state_goes_on_with_theta_0_counters_and_open_sums():
     begin(again, module, optimizer)
     train(module, optimizer, 2)
     again.end()
-    assert torch.equal(module.weight, state["initial"]["model"]["weight"])
+    assert torch.equal(module.weight, state["hooks"]["initial"]["model"]["weight"])
     assert [(r.method, r.firings, r.clock.updates) for r in again.receipts] == [
         ("full_reset", 1, 6),
         ("shrink_perturb", 6, 6),
@@ -153,7 +153,7 @@ def test_state_of_other_weights_hooks_or_seed_is_refused(tmp_path: Path):
 
 def test_a_state_that_is_of_no_callback_is_refused():
     state = stopped([SHRINK])[2]
-    for part in ("hooks", "initial", "weights", "configs", "seed", "total", "probe", "length"):
+    for part in ("hooks", "weights", "configs", "seed", "total", "probe", "length"):
         with pytest.raises(DamagedFile, match=f"has no '{part}'"):
             Driver([]).load_state_dict({k: v for k, v in state.items() if k != part})
 

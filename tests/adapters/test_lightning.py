@@ -54,7 +54,7 @@ def test_state_lies_in_the_checkpoint_and_is_missed_in_one_without(tmp_path: Pat
 
     callback = hook_callback("lightning", [REDO])
     state = saved(callback)[callback.state_key]
-    assert set(state["initial"]) == set(state["probe"]["last_batch"]) == {"model"}
+    assert set(state["hooks"]["initial"]) == set(state["probe"]["last_batch"]) == {"model"}
     (tmp_path / "step=8.ckpt").unlink()
     saved()
     with pytest.raises(ConfigError, match="load what was saved beside it"):

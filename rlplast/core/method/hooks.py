@@ -371,8 +371,9 @@ class Hooks:
 
     def _check_gradients(self) -> None:
         """Refuse an update without any gradient, if one is read."""
-        trained = [b for network in self.networks.values() for b in network.trainable()]
-        if self.gradients_read() and all(b.param.grad is None for b in trained):
+        networks = self.networks.values() if self.gradients_read() else ()
+        trained = [block for network in networks for block in network.trainable()]
+        if trained and all(block.param.grad is None for block in trained):
             raise ConfigError(
                 "a hook or layer reads gradients at every update and there are none: call "
                 "hooks.step right after optimizer.step(), before zero_grad()"
@@ -391,15 +392,12 @@ class Hooks:
 
     def state_dict(self) -> dict[str, Any]:
         """Return θ0, methods' state, the sums not yet flushed, and where `step` was."""
-        return self.state() | {"initial": {n: dict(x.initial) for n, x in self.networks.items()}}
-
-    def state(self) -> dict[str, Any]:
-        """Return what `state_dict` does, without θ0, of which a run keeps one file."""
         self.refresh()
         state = {hook.key: hook.state_dict() for hook in self.hooks}
         clock = None if self.clock is None else asdict(self.clock)
         measured = {} if self._measure is None else {"measured": self._measure.state_dict()}
-        return state | {"clock": clock, "ends": dict(self.ends)} | measured
+        initial = {name: dict(network.initial) for name, network in self.networks.items()}
+        return state | {"clock": clock, "ends": dict(self.ends), "initial": initial} | measured
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Copy what `state_dict` returned into the tensors allocated at construction, and into θ0.
@@ -426,12 +424,11 @@ class Hooks:
         if self._measure is not None:
             self._measure.load_state_dict(state.get("measured", {}))
         self._loaded_ends = {unit: int(end) for unit, end in state["ends"].items()}
-        for name, initial in state.get("initial", {}).items():
-            for block in self.networks[name].blocks:
-                self.networks[name].initial[block.name].copy_(initial[block.name])
         for hook in self.hooks:
             if hook.key in state:
                 hook.load_state_dict(state[hook.key])
+        for name, network in self.networks.items() if "initial" in state else ():
+            network.load_initial(state["initial"].get(name, {}))
 
 
 def _is_number(value: Any) -> bool:

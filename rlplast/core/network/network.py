@@ -204,6 +204,15 @@ class Network:
                 if hasattr(layer, "follows"):
                     vars(layer)["follows"] = True
 
+    def load_initial(self, saved: Mapping[str, Tensor]) -> None:
+        """Copy a θ0 that was saved into this one.
+
+        Raises:
+            ConfigError: if it lacks a tensor, or one has another shape.
+        """
+        for name, value in self._initial(saved).items():
+            self.initial[name].copy_(value)
+
     def _initial(self, given: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
         if given is None:
             return {b.name: b.view.clone() for b in self.blocks}

@@ -121,6 +121,9 @@ def test_initial_weights_are_saved() -> None:
     again.load_state_dict(copy.deepcopy(hooks.state_dict()))
     again.step(updates=2)
     assert_same(initial, dict(again.networks["net"].module.state_dict()))
+    for other in (network_of(nn.Linear(3, 2)), network_of(net(), "other")):
+        with pytest.raises(ConfigError, match="initial value of"):
+            hooks_of(other).load_state_dict(hooks.state_dict())
 
 
 def test_what_cannot_be_read_is_refused_by_name() -> None:
