@@ -96,15 +96,13 @@ class Reading(nn.Module):
 
 
 def head_layers(network: Network, method: str) -> list[nn.Module]:
-    """Return the layers that give a network's outputs; else the linear layer registered last.
+    """Return the layers that give a network's outputs.
 
     Raises:
         ConfigError: if there is none, or one is no linear layer; it names `method`.
     """
     modules = dict(network.module.named_modules())
     paths = [path for path in modules if path in last_layers(network)]
-    if not paths:  # neither declared nor traced
-        paths = [path for path, m in modules.items() if isinstance(m, nn.Linear)][-1:]
     if not paths:
         raise ConfigError(
             f"{method} finds no head in network {network.name!r}, a "

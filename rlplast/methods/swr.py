@@ -55,7 +55,7 @@ class Swr(Method):
         rule: ``exact`` restarts C at every norm layer; ``printed`` is the paper's Algorithm 1,
             which lets the layer before the last norm layer leak into that norm's shift, and
             gives layers before it their own factor only.
-        reanchor_on_lr_decay: n_l ← ‖W_l‖ when the learning rate drops (Appendix E).
+        reanchor_on_lr_decay: n_l ← ‖W_l‖ when the layer's learning rate drops (Appendix E).
         rescale_running_stats: whether a BatchNorm's running mean and variance follow the
             scale of its input, C and C²; else they lag behind in evaluation. ``exact`` only.
         approximate: whether layers are rescaled too that change what the network computes.
@@ -106,17 +106,16 @@ class Swr(Method):
                 )
 
     def setup(self, network: Network, blocks: Sequence[Block]) -> dict[str, Tensor]:
-        """Return the anchors n_l = ‖W_l at init‖ of every layer, and the learning rate."""
+        """Return the anchors n_l = ‖W_l at init‖ of every layer, and their learning rates."""
         order = self._order(network, blocks)
         anchor = norms_of([network.initial[w.name] for w in order.weights]).to(order.classifier)
-        # Not 0-d: a compiled update on a CPU loses what it writes to a float64 scalar.
-        return {"anchor": anchor, "lr": torch.zeros_like(anchor[:1], dtype=torch.float64)}
+        return {"anchor": anchor, "lr": torch.zeros_like(anchor, dtype=torch.float64)}
 
     def plan(self, context: Context, state: dict[str, Tensor]) -> list[Edit]:
         """Plan one factor per tensor; branch-free, without host synchronisation."""
         order = self._order(context.network, context.blocks)
         norms = norms_of([w.view for w in order.weights]).to(state["anchor"])
-        edits, anchor = self._reanchored(context, state, norms)
+        edits, anchor = self._reanchored(context, order.weights, state, norms)
         head = self.coef if self.coef_head is None else self.coef_head
         lam = order.classifier * (head - self.coef) + self.coef
         factors = torch.where(norms == 0, 1.0, (lam * anchor + (1 - lam) * norms) / norms)
@@ -157,15 +156,15 @@ class Swr(Method):
             return _branches(network, blocks, error, self.approximate)
 
     def _reanchored(
-        self, context: Context, state: dict[str, Tensor], norms: Tensor
+        self, context: Context, weights: Sequence[Block], state: dict[str, Tensor], norms: Tensor
     ) -> tuple[list[Edit], Tensor]:
         if not self.reanchor_on_lr_decay:
             return [], state["anchor"]
         groups = [g for o in context.network.optimizers for g in o.param_groups]
-        lr = groups[0]["lr"] if groups else 0.0
+        rates = {id(param): group["lr"] for group in groups for param in group["params"]}
         # A float is filled in, not copied: a copy from the host would wait for the device.
-        known = isinstance(lr, Tensor)
-        lr = lr.to(state["lr"]).expand(1) if known else torch.full_like(state["lr"], lr)
+        zero = torch.zeros_like(state["lr"][0])
+        lr = torch.stack([zero + rates.get(id(w.param), 0.0) for w in weights])
         anchor = torch.where(lr < state["lr"], norms, state["anchor"])
         return [Assign(state["anchor"], anchor), Assign(state["lr"], lr)], anchor
 

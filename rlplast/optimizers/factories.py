@@ -142,9 +142,6 @@ def muon(
 def _hidden_matrices(module: nn.Module) -> set[Tensor]:
     network = Network("model", module)
     last = last_layers(network)
-    if not last:  # neither declared nor traced: the one that was registered last
-        names = [n for n, m in network.module.named_modules() if isinstance(m, nn.Linear)]
-        last = frozenset(names[-1:])
     weights = network.select(lambda b: b.kind == "linear" and b.role == "weight" and not b.aliases)
     return {b.param for b in weights if b.param.ndim == 2 and b.path not in last}
 

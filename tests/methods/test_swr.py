@@ -105,6 +105,23 @@ def test_norms_are_anchored_anew_when_the_learning_rate_drops(reanchor: bool) ->
     assert norm_after_doubling(0.05, 6) == pytest.approx(2 * new if reanchor else new)
 
 
+@torch.no_grad()
+def test_only_layers_whose_learning_rate_drops_are_anchored_anew() -> None:
+    module = randomise(Mlp(), 0).double()
+    groups = [{"params": module.get_submodule(path).parameters()} for path in "024"]
+    optimizer = torch.optim.SGD(groups, lr=0.1)
+    config = {"method": "swr", "every": "1 updates"}
+    config["params"] = {"coef": 1.0, "reanchor_on_lr_decay": True}
+    hooks = rlplast.Hooks([config], rlplast.Network("q", module, optimizer), total="100 updates")
+    start = {path: float(module.get_submodule(path).weight.norm()) for path in "024"}
+    for update in (1, 2):
+        double(module)
+        optimizer.param_groups[1]["lr"] /= update  # at the second update half of it
+        hooks.step(updates=update)
+    new = {path: float(module.get_submodule(path).weight.norm()) for path in "024"}
+    assert new == pytest.approx(start | {"2": 2 * start["2"]})
+
+
 def test_summary_receipt_adds_up_the_logarithms_of_the_factors() -> None:
     hooks, module, _ = hooked(0.2)
     log_factor = 0.0

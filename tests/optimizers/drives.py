@@ -15,6 +15,7 @@ class Mixed(nn.Module):
         self.conv = nn.Conv2d(3, 4, 2)
         self.stacked = StackedLinear(2, 4, 5)
         self.linear, self.head = nn.Linear(4, 6), nn.Linear(6, 2)
+        self.head.is_head = True  # pyright: ignore
         self.scalar = nn.Parameter(torch.tensor(0.5))
         self.conv.to(memory_format=torch.channels_last)  # pyright: ignore
 

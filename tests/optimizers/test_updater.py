@@ -134,23 +134,12 @@ def test_adamw_trains_what_muon_cannot_or_should_not():
     tied = nn.ModuleDict(
         {"embed": nn.Embedding(5, 4), "inner": nn.Linear(4, 4), "out": nn.Linear(4, 5)}
     )
-    tied["out"].weight = tied["embed"].weight
+    tied["out"].weight, tied["out"].is_head = tied["embed"].weight, True
     muon, adamw = Updater(OptimizerConfig(name="muon"), tied).optimizers
     assert muon.param_groups[0]["params"] == [tied["inner"].weight]
     held = {id(p) for p in adamw.param_groups[0]["params"]}
     assert held == {id(p) for p in tied.parameters()} - {id(tied["inner"].weight)}
 
-    class Branches(nn.Module):  # no trace says which layer is the output: the last one
-        def __init__(self):
-            super().__init__()
-            self.inner, self.out = nn.Linear(4, 4), nn.Linear(4, 2)
-
-        def forward(self, x):
-            return self.out(self.inner(x) if x.sum() > 0 else x)
-
-    module = Branches()
-    muon, _ = Updater(OptimizerConfig(name="muon"), module).optimizers
-    assert muon.param_groups[0]["params"] == [module.inner.weight]
     options = {"momentum": 0.8, "betas": [0.5, 0.9], "eps": 0.1}
     (matrix,), (rest,) = (o.param_groups for o in small(name="muon", **options)[1].optimizers)
     assert (matrix["momentum"], rest["betas"], rest["eps"]) == (0.8, (0.5, 0.9), 0.1)

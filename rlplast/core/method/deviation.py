@@ -11,7 +11,6 @@ from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import Edit, put_back, write
 from rlplast.core.network.network import Network
 from rlplast.core.network.order import last_layers
-from rlplast.core.network.trace import is_matrix
 from rlplast.core.rng import preserve_global_rng
 
 __all__ = ["deviation"]
@@ -50,8 +49,7 @@ def _rest(before: Tensor, after: Tensor) -> float:
 def _outputs(network: Network, source: Source, batch: Any) -> list[Tensor]:
     """Return a network's outputs on a batch; its layers' outputs if only these are called."""
     modules = dict(network.module.named_modules())
-    matrices = [n for n, m in modules.items() if is_matrix(m)]
-    last = [n for n in matrices if n in last_layers(network)] or matrices[-1:]
+    last = [path for path in modules if path in last_layers(network)]
     outputs: dict[str, list[Tensor]] = {path: [] for path in ("", *last)}
     handles = [
         modules[path].register_forward_hook(

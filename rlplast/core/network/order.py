@@ -4,15 +4,17 @@ A traced network that branches or reuses a layer is refused: its order would be 
 order may end in a tuple of names: heads that all read what the layer before them gives.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
+from torch.nn.modules.conv import _ConvNd
 
 from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.network.blocks import NORMS, Block
 from rlplast.core.network.network import Network
-from rlplast.core.network.trace import UNTRACEABLE, asks_shape, traced, why
+from rlplast.core.network.trace import UNTRACEABLE, asks_shape, is_matrix, traced, why
 
 __all__ = [
     "Order",
@@ -64,12 +66,32 @@ def heads(network: Network) -> tuple[str, ...]:
 
 
 def last_layers(network: Network) -> frozenset[str]:
-    """Return the layers whose outputs are the network's: those flagged, else declared or traced."""
+    """Return the layers whose outputs are the network's: those flagged, else declared or traced.
+
+    Where nothing says so it is the layer registered last, and a warning.
+    """
+    if "last_layers" not in network.cache:
+        network.cache["last_layers"] = _last_layers(network)
+    return network.cache["last_layers"]
+
+
+def _last_layers(network: Network) -> frozenset[str]:
     flagged = frozenset(block.path for block in network.blocks if block.spec.head)
     if flagged:
         return flagged
     last = heads(network) or (declared_order(network) or ())[-1:]
-    return frozenset(map(str, last)) | network.units().heads
+    known = frozenset(map(str, last)) | network.units().heads
+    layers = {path: m for path, m in network.module.named_modules() if is_matrix(m)}
+    if known or not layers:
+        return known
+    *others, last = [p for p, m in layers.items() if not isinstance(m, _ConvNd)] or layers
+    if others:
+        warnings.warn(
+            f"the head of network {network.name!r} is not known, and {last} is taken, the layer "
+            "registered last: say which one it is, as in model.out.is_head = True",
+            stacklevel=2,
+        )
+    return frozenset([last])
 
 
 def matrices(network: Network, blocks: Sequence[Block], heads: bool = True) -> list[Block]:

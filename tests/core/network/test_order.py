@@ -13,6 +13,7 @@ from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.network.network import Network
 from rlplast.core.network.order import forward_order, heads, last_layers, matrices
 from rlplast.core.network.segments import segments
+from tests.methods.nets import Untraceable
 from tests.models import Residual, build
 
 
@@ -108,6 +109,14 @@ def test_a_flag_says_which_layers_give_the_outputs_whatever_else_is_known() -> N
     assert last_layers(Network("q", module, order=["inp", "norm", "head"])) == {"fc"}
     kept = {b.name for b in matrices(network, network.blocks, heads=False)}
     assert kept == {"inp.weight", "head.weight"}
+
+
+def test_a_head_that_nobody_knows_is_the_layer_registered_last_and_a_warning_says_so() -> None:
+    network = Network("q", Untraceable())
+    with pytest.warns(UserWarning, match="head of network 'q' is not known, and body is taken"):
+        assert last_layers(network) == {"body"}
+    left = {b.path for b in matrices(network, network.blocks, heads=False)}
+    assert left == {"value", "advantage"}
 
 
 # Networks that compute one thing in training mode and another in evaluation mode.
