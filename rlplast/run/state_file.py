@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError, DamagedFile, RlplastError, did_you_mean
-from rlplast.core.method.layer_names import stands_for
+from rlplast.core.method.scope import stands_for
 from rlplast.core.network.network import Network
 from rlplast.run.file_layers import RUNNING, check_own, is_weight, layer_of, stored_transposed
 from rlplast.training.files import fsync, whole

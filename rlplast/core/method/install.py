@@ -9,10 +9,10 @@ from torch import nn
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError, NothingToEdit, did_you_mean
 from rlplast.core.fast.linear import Linear
-from rlplast.core.method.layer_names import stands_for
 from rlplast.core.method.listing import Row, parse_row, row_implements
 from rlplast.core.method.method import Method, implements
 from rlplast.core.method.rule import Rule
+from rlplast.core.method.scope import stands_for
 from rlplast.core.network.blocks import blocks_of, unwrap
 from rlplast.core.network.network import INSTALLED, Network
 from rlplast.core.network.unit_search import find_units

@@ -1,15 +1,18 @@
-"""Scopes: which layers a firing works on; which of their tensors is the method's own affair."""
+"""Scopes: which layers a firing works on; and what the key ``layers`` of a row means."""
 
-from collections.abc import Callable, Mapping
+import fnmatch
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from rlplast.core.errors import check_choice
-from rlplast.core.method.layer_names import check_layers, in_layers
+from rlplast.core.errors import ConfigError, check_choice, did_you_mean
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
 from rlplast.core.network.packing import QUERY_KEY, UNKNOWN
 
-__all__ = ["SCOPES", "Scope", "narrowed", "scope"]
+__all__ = ["SCOPES", "Scope", "in_layers", "narrowed", "scope", "stands_for"]
+
+_MEMBER = re.compile(r"^\[(?=[^]]+\]\.)")
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,42 @@ def narrowed(
     """Return a scope that keeps to `layers`; all of it for None. Each has to be in some network."""
     if layers is None:
         return whole
-    able = {key: network.select(whole.selects) for key, network in networks.items()}
-    check_layers(label, layers, able, "in the hook's scope")
+    able = [block for network in networks.values() for block in network.select(whole.selects)]
+    for glob in layers:
+        if any(in_layers(block, [glob]) for block in able):
+            continue
+        remedy = did_you_mean(glob, {name for block in able for name in _names(block) if name})
+        for key in networks:
+            if glob.startswith((f"{key}.", f"{key}[")):
+                remedy = f"leave {key!r} out of it, and give networks: [{key}]"
+        raise ConfigError(
+            f"{label}.layers: {glob!r} matches no layer in the hook's scope: {remedy}"
+        )
     return replace(whole, layers=layers)
+
+
+def stands_for(glob: str, name: str) -> bool:
+    """Whether a name or glob means `name`; upper and lower case differ.
+
+    Examples:
+        >>> stands_for("blocks.*.fc1", "blocks.0.fc1"), stands_for("[*].fc1", "[0].fc1")
+        (True, True)
+    """
+    # In a glob the brackets of ``[0].fc1`` are a set of characters: it is read as a name too.
+    as_member = _MEMBER.sub("[[]", glob)
+    return glob == name or any(fnmatch.fnmatchcase(name, g) for g in (glob, as_member))
+
+
+def _names(block: Block) -> set[str]:
+    """Return a Block's layer with member and part, without, and by its aliases."""
+    return {block.layer, block.path, *(alias.rpartition(".")[0] for alias in block.aliases)}
+
+
+def in_layers(block: Block, globs: Iterable[str] | None) -> bool:
+    """Whether one of `globs` means a Block's layer; None means all.
+
+    A member of a stacked layer is ``[0].fc1``, and ``fc1`` is all of them. A part of a packed
+    projection is ``attn.c_attn.q``, and ``attn.c_attn`` is all of it.
+    """
+    names = _names(block)
+    return globs is None or any(stands_for(glob, name) for glob in globs for name in names)

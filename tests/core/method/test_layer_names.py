@@ -10,8 +10,8 @@ import rlplast
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
 from rlplast.core.method.hooks import Hooks
-from rlplast.core.method.layer_names import stands_for
 from rlplast.core.method.penalties import Penalties
+from rlplast.core.method.scope import stands_for
 from tests.core.method.networks import networks
 from tests.models import subject
 
