@@ -29,7 +29,6 @@ STUDIES: dict[str, dict[str, Any]] = {
     "digits_warm_start": {},
     "demo": {},
     "permuted_pixels": {"arms": ["none", "full_reset", "l2_init", "layer_norm"], "seeds": 5},
-    "cartpole_permuted": {"arms": ["none", "oracle", "fire", "layer_norm"], "seeds": 5},
     "persistent/digits": {"tasks": ["bad", "good"], "seeds": 10},
 }
 FILES = re.compile(r' ?<a href="[\w-]+\.(?:csv|png|svg)">[^<]*</a>')  # links to what stays out
