@@ -20,10 +20,7 @@ from tests.naive.categorical import (
 )
 from tests.runs import TINY
 
-KINDS = ("hl_gauss", "two_hot", "c51")
 BINS, LOW, HIGH, WIDTH = 11, -3.0, 5.0, 0.8  # of atoms
-EACH = pytest.mark.parametrize("kind", KINDS)
-TIGHT = {"atol": 2e-6, "rtol": 1e-5}
 
 
 def config_of(kind: str, **changes: Any) -> ValuesConfig:
@@ -37,7 +34,7 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
 TWINS: dict[str, Any] = {"hl_gauss": hl_gauss_twin, "two_hot": two_hot_twin, "c51": two_hot_twin}
 
 
-@EACH
+@pytest.mark.parametrize("kind", TWINS)
 def test_values_are_projected_onto_bins_as_by_the_twins(kind: str):
     values = torch.linspace(LOW - 1, HIGH + 1, 83)
     for sigma in (0.2, 0.75, 3.0) if kind == "hl_gauss" else (None,):

@@ -21,7 +21,6 @@ import os
 import subprocess
 import sys
 import sysconfig
-import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -165,11 +164,6 @@ class Counts:
         """All launches, those inside graphs not counted."""
         return sum(self.launches.values())
 
-    @property
-    def waited(self) -> int:
-        """All waits."""
-        return sum(self.waits.values())
-
 
 def counts() -> Counts:
     """Return what happened since the last call."""
@@ -244,25 +238,13 @@ def _wait(what: str) -> None:
 class Event:
     """A moment; all work before it is done at once, so waiting for one is merely counted."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._time = 0.0
-
     def record(self, stream: "Stream | None" = None) -> None:
-        self._time = time.perf_counter()
+        """Note the work of now, which is done."""
 
     def synchronize(self) -> None:
         if _library.pretend_capturing():
             _wait("event.synchronize")
         _library.pretend_count(b"event wait")
-
-    def wait(self, stream: "Stream | None" = None) -> None:
-        """Let a stream wait, not the host."""
-
-    def query(self) -> bool:
-        return True
-
-    def elapsed_time(self, end: "Event") -> float:
-        return 1000 * (end._time - self._time)
 
 
 class Stream:
@@ -295,17 +277,6 @@ class Stream:
 
     def wait_stream(self, other: "Stream") -> None:
         _library.pretend_join(self.stream_id, other.stream_id)
-
-    def wait_event(self, event: Event) -> None:
-        """Let this stream wait, not the host."""
-
-    def record_event(self, event: Event | None = None) -> Event:
-        event = Event() if event is None else event
-        event.record(self)
-        return event
-
-    def query(self) -> bool:
-        return True
 
     def synchronize(self) -> None:
         _wait("stream.synchronize")
@@ -449,10 +420,6 @@ def _patch() -> None:
     }
     memory = {
         "memory_allocated": _allocated,
-        "max_memory_allocated": _allocated,
-        "memory_reserved": _allocated,
-        "max_memory_reserved": _allocated,
-        "reset_peak_memory_stats": lambda device=None: None,
         "empty_cache": lambda: None,
         "mem_get_info": lambda device=None: (MEMORY - _allocated(), MEMORY),
     }
