@@ -18,6 +18,7 @@ from tests.naive.categorical import (
     target_twin,
     two_hot_twin,
 )
+from tests.naive.sac import log_prob_twin
 from tests.runs import TINY
 
 BINS, LOW, HIGH, WIDTH = 11, -3.0, 5.0, 0.8  # of atoms
@@ -66,10 +67,8 @@ def values(kind: str, **changes: Any) -> dict[str, Any]:
 
 def policy(agent: Any, obs: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     mean, log_std = agent.actor(agent.statistics.normalise(obs))
-    u = mean + log_std.exp() * noise
-    gauss = torch.distributions.Normal(mean, log_std.exp()).log_prob(u).sum(1)
-    log_prob = gauss - torch.log(1 - u.double().tanh().square()).sum(1).float()
-    return u.tanh(), agent.temperature() * log_prob
+    action, log_prob = log_prob_twin(mean, log_std, noise)
+    return action, agent.temperature() * log_prob
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ REASONS: dict[Any, str] = {
 def test_the_level_is_what_can_be_kept() -> None:
     levels = {"exact": hiding.EXACT, "replayed": hiding.REPLAYED, "restarted": hiding.RESTARTED}
     for expected, kinds in levels.items():
-        for kind in kinds:  # Late does not show within the trial: the docs say so
+        for kind in kinds:
             found = envs.find_resume(named(kind))
             assert found.name == expected, (kind, found)
             assert bool(found.reason) == (expected != "exact")
