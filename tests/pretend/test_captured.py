@@ -48,26 +48,16 @@ LONG: dict[str, dict[str, Any]] = {
 }
 KEYS = {"supervised": 2}  # graphs of an update: its last batch of an epoch is smaller
 # What cannot be part of a graph, and what the warning says of it.
+DRAWS = ("drm", "full_reset", "head_reset", "redo", "renew_weights", "shrink_perturb")
+OPTIMIZERS = ("adam_o", "kron", "muon", "muon_fire", "schedule_free", "trac", "upgd")
 EAGER_BECAUSE = {
     "fire": "reads norms on the host",
-    "c_chain": "reads batches of its own",
-    "infer": "reads batches of its own",
-    "l2_er": "reads batches of its own",
-    "sigreg": "reads batches of its own",
     "regrama": "reads the clock",
-    "adam_o": "steps on the host",
-    "kron": "steps on the host",
-    "muon": "steps on the host",
-    "muon_fire": "steps on the host",
-    "schedule_free": "steps on the host",
-    "trac": "steps on the host",
-    "upgd": "steps on the host",
-    **dict.fromkeys(
-        ("drm", "full_reset", "head_reset", "redo", "renew_weights", "shrink_perturb"),
-        "draws from a gen",
-    ),
     "persistent": "draws from a gen",
     "fp16": "skips updates, as the host decides",
+    **dict.fromkeys(("c_chain", "infer", "l2_er", "sigreg"), "reads batches of its own"),
+    **dict.fromkeys(OPTIMIZERS, "steps on the host"),
+    **dict.fromkeys(DRAWS, "draws from a gen"),
 }
 # What waits for the device, and for what.
 WAITS = {
@@ -75,14 +65,8 @@ WAITS = {
     "l2_er": "singular values are checked",
     "permuted_pixels": "the pixels of a task are sent where it begins",
     # Made to fire now and then, not in every update.
-    "drm": "fresh weights are drawn on the host",
     "fire": "eigenvalues are checked, and a choice is made by them",
-    "full_reset": "fresh weights are drawn on the host",
-    "head_reset": "fresh weights are drawn on the host",
-    "redo": "fresh weights are drawn on the host",
-    "regrama": "fresh weights are drawn on the host",
-    "renew_weights": "fresh weights are drawn on the host",
-    "shrink_perturb": "fresh weights are drawn on the host",
+    **dict.fromkeys((*DRAWS, "regrama"), "fresh weights are drawn on the host"),
 }
 BINS = {"bins": 7, "low": -5.0, "high": 5.0}
 WITH_VALUES = {
