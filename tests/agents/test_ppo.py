@@ -56,7 +56,7 @@ def test_truncated_episodes_are_worth_their_last_observation(toy: str):
     assert kinds == {(False, False), (True, False), (False, True)}
 
 
-def test_values_are_those_of_the_critic_when_the_rollout_is_full(toy: str, tmp_path: Path):
+def test_values_are_those_of_the_critic_when_the_rollout_is_full(toy: str):
     agent = ppo(gamma=0.9, gae_lambda=0.0, rollout_steps=30)
     with torch.no_grad():
         agent.critic.head.bias.fill_(100.0)
