@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
@@ -90,7 +91,7 @@ def evaluate_policy(
         RlplastError: as `environment_errors` says.
         EvaluationStopped: once a signal asked the run to stop.
     """
-    n = max(1, num_envs) if steps is not None else min(episodes, max(1, num_envs))
+    n = num_envs if steps is not None else min(episodes, num_envs)
     with environment_errors("as an evaluation began"):
         env = make([rng(i) for i in range(n)])
     spec = env.spec
@@ -98,18 +99,16 @@ def evaluate_policy(
     errors = None if values is None else ValueErrors(n, values)
     # Fixed shares, since whichever episode ends first is a short one.
     quota = np.array([episodes // n + (i < episodes % n) for i in range(n)])
-    returns: list[list[float]] = [[] for _ in range(n)]
-    lengths: list[list[int]] = [[] for _ in range(n)]
-    successes: list[list[float]] = [[] for _ in range(n)]
+    played: list[list[tuple[float, int, float]]] = [[] for _ in range(n)]  # return, length, success
     taken = 0
 
     def is_over() -> bool:
         if steps is not None:
-            return taken >= steps and any(returns)
-        return all(len(r) >= q for r, q in zip(returns, quota, strict=True))
+            return taken >= steps and any(played)
+        return not any(map(counts, range(n)))
 
     def counts(i: int) -> bool:
-        return steps is not None or len(returns[i]) < quota[i]
+        return steps is not None or len(played[i]) < quota[i]
 
     try:
         with environment_errors("in an evaluation"):
@@ -130,11 +129,10 @@ def evaluate_policy(
                 on_frame(picture)
             for i in map(int, np.flatnonzero(ended)):
                 if counts(i):
-                    returns[i].append(float(step.episode_return[i]))
-                    lengths[i].append(int(step.episode_length[i]))
-                    successes[i].append(float(step.success[i]))
+                    episode = step.episode_return[i], step.episode_length[i], step.success[i]
+                    played[i].append(episode)
     finally:
         env.close()
-    return_, length, success = map(np.concatenate, (returns, lengths, successes))
+    return_, length, success = map(np.array, zip(*chain(*played), strict=True))
     errors_of_values = {} if errors is None else errors.scores()
     return Evaluation(return_, length, spec.success_return, success, errors_of_values)

@@ -85,10 +85,6 @@ class Experience(Environments):
         """Return how many updates are due before the next environment step."""
         return int(self.credit + 1e-9)
 
-    def step(self, actions: np.ndarray, clock: Clock) -> Clock:
-        """Step every environment, store the transitions, and return the new clock."""
-        return self.store(actions, self.play(actions, clock), clock)
-
     def store(self, actions: np.ndarray, step: envs.VectorStep, clock: Clock) -> Clock:
         """Store the transitions of a step, and return the new clock."""
         self.replay.add(

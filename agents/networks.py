@@ -7,6 +7,7 @@ initialises each Block (``init_block``).
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -211,7 +212,7 @@ class QNetwork(nn.Module):
 
     def unit_specs(self) -> list[UnitSpec]:
         """Return the units of each hidden layer."""
-        pairs, (named, _) = zip(self.order, self.order[1:], strict=False), self.activation
+        pairs, (named, _) = pairwise(self.order), self.activation
         return [UnitSpec(layer, (after,), (), named, replaceable=True) for layer, after in pairs]
 
     def init_block(self, block: Block, generator: torch.Generator) -> Tensor:

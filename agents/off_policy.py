@@ -78,7 +78,9 @@ class OffPolicyAgent(Agent):
         return self._steps_of_schedule() < self.config.agent.initial_steps
 
     def _environment_step(self) -> None:
-        self.clock = self.experience.step(self._choose(self.experience.obs()), self.clock)
+        actions = self._choose(self.experience.obs())
+        step = self.experience.play(actions, self.clock)
+        self.clock = self.experience.store(actions, step, self.clock)
 
     def _choose(self, obs: np.ndarray) -> np.ndarray:
         """Return the next actions, of which the first `initial_steps` are drawn uniformly."""

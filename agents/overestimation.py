@@ -4,7 +4,6 @@ Source: Chen et al. 2021 (REDQ), Section 3: the normalised bias of Q. Our own: w
 time limit cuts an episode.
 """
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -66,9 +65,7 @@ class ValueErrors:
             steps.append((float(value), float(reward)))
         cut = np.flatnonzero(step.truncated)
         if len(cut):
-            last = copy.deepcopy(stack)
-            last.push(step.obs_final, False)
-            tails = self.values.q(last.obs()[cut], None).tolist()
+            tails = self.values.q(stack.after(step.obs_final)[cut], None).tolist()
             for i, tail in zip(map(int, cut), tails, strict=True):
                 self._end(i, tail, counted[i])
         for i in map(int, np.flatnonzero(step.terminated)):

@@ -121,24 +121,23 @@ class PPOConfig(AgentConfig):
                 f"agent.batch_size = {agent.batch_size}: allowed is a divisor of env.num_envs * "
                 f"agent.rollout_steps = {whole}, such as {near}"
             )
-        if total.unit != "updates" and whole > self.env_steps_total(total):
+        if total.unit != "updates":
+            self._check_rollout(self.env_steps_total(total), f"those of the total, {total}")
+
+    def _check_rollout(self, most: int, what: str) -> None:
+        if self.transitions > most:
             raise ConfigError(
-                f"agent.rollout_steps = {agent.rollout_steps}: a rollout of {self.env.num_envs} "
-                f"environments has {whole} env_steps, allowed are at most those of the total, "
-                f"{total}, or nothing is ever learnt"
+                f"agent.rollout_steps = {self.agent.rollout_steps}: a rollout of "
+                f"{self.env.num_envs} environments has {self.transitions} env_steps, allowed are "
+                f"at most {what}, or nothing is learnt"
             )
 
     def _check_sequence(self) -> None:
         super()._check_sequence()
-        sequence, whole = self.sequence(), self.transitions
+        sequence = self.sequence()
         if sequence.each is None:
             return
-        if whole > sequence.each:
-            raise ConfigError(
-                f"agent.rollout_steps = {self.agent.rollout_steps}: a rollout of "
-                f"{self.env.num_envs} environments has {whole} env_steps, allowed are at most "
-                f"env.steps_per_task = {sequence.each}, or nothing is learnt in a task"
-            )
+        self._check_rollout(sequence.each, f"env.steps_per_task = {sequence.each}")
         for part in ("replay", "explore", "target"):
             chosen, usual = getattr(sequence.switch, part), getattr(Switch(), part)
             if chosen != usual:

@@ -78,10 +78,7 @@ class RunningStatistics:
     def _refresh(self) -> None:
         inv_std = 1 / np.sqrt(self._variance + EPS)
         for tensor, value in ((self.mean, self._mean), (self.inv_std, inv_std)):
-            if tensor.is_cpu:
-                tensor.numpy()[...] = value
-            else:
-                tensor.copy_(on_device(np.asarray(value, np.float32), tensor.device))
+            tensor.copy_(on_device(np.asarray(value, np.float32), tensor.device))
 
 
 class ReturnScale:

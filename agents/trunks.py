@@ -233,13 +233,11 @@ class TrunkNetwork(nn.Module):
             return torch_default(block, generator)
         if kind == "drq":
             return orthogonal(block, generator, math.sqrt(2) if block.kind == "conv" else 1.0)
-        value = torch.zeros(block.view.shape)
-        if block.role == "bias":
-            return value
-        if block.path.startswith("blocks."):
+        if block.role != "bias" and block.path.startswith("blocks."):
+            value = torch.zeros(block.view.shape)
             std = math.sqrt(2 / block.spec.fan_in) / CUT_NORMAL_STD
             return nn.init.trunc_normal_(value, 0, std, -2 * std, 2 * std, generator=generator)
-        return nn.init.orthogonal_(value, generator=generator)
+        return orthogonal(block, generator, 1.0)
 
     def _hidden(self, x: Tensor, member: int | None = None) -> Tensor:
         """Return what the heads read; of one member or all."""

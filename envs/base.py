@@ -28,7 +28,6 @@ __all__ = [
     "require",
     "rng_state",
     "said",
-    "stacked_shape",
 ]
 
 State: TypeAlias = dict[str, Any]
@@ -101,8 +100,12 @@ class EnvSpec:
 
     @property
     def stacked_shape(self) -> tuple[int, ...]:
-        """Shape of what networks see."""
-        return stacked_shape(self.frame_stack, self.obs_shape)
+        """Shape of what networks see: stacked pictures lie beside each other, as channels."""
+        if self.frame_stack == 1:
+            return self.obs_shape
+        if len(self.obs_shape) == 3:  # with channels of its own
+            return (self.frame_stack * self.obs_shape[0], *self.obs_shape[1:])
+        return (self.frame_stack, *self.obs_shape)
 
     def __post_init__(self) -> None:
         given = [size for size in (self.num_actions, self.action_dim) if size is not None]
@@ -111,20 +114,6 @@ class EnvSpec:
                 f"env '{self.id}' has num_actions {self.num_actions} and action_dim "
                 f"{self.action_dim}: exactly one of them must be set, from 1"
             )
-
-
-def stacked_shape(frame_stack: int, obs_shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of a stack of observations; pictures lie beside each other, as channels.
-
-    Examples:
-        >>> stacked_shape(4, (84, 84)), stacked_shape(3, (3, 64, 64)), stacked_shape(1, (17,))
-        ((4, 84, 84), (9, 64, 64), (17,))
-    """
-    if frame_stack == 1:
-        return obs_shape
-    if len(obs_shape) == 3:  # with channels of its own
-        return (frame_stack * obs_shape[0], *obs_shape[1:])
-    return (frame_stack, *obs_shape)
 
 
 class Simulator:

@@ -66,14 +66,12 @@ class TaskVector:
 
     Attributes:
         spec: the joined description, with the environment's own bar of success.
-        num_envs: how many there are.
     """
 
     def __init__(self, env: VectorEnv, spec: EnvSpec, shift: Shift) -> None:
         self._env, self._shift = env, shift
         own = env.spec
         self.spec = dataclasses.replace(spec, success_return=own.success_return, tried=own.tried)
-        self.num_envs = env.num_envs
         size = env.spec.action_dim
         one, kind = ((), np.int64) if size is None else ((size,), np.float32)
         self._late = np.zeros((shift.delay, env.num_envs, *one), kind)  # the next one first

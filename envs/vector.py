@@ -82,9 +82,7 @@ class EnvGroup:
         self, make_env: MakeEnv, rngs: Sequence[np.random.Generator], first: int = 0
     ) -> None:
         self._make_env, self._rngs, self._first = make_env, rngs, first
-        self._envs = list[Env]()
-        for position in range(len(rngs)):
-            self._envs.append(self._made(position))
+        self._envs = [self._made(position) for position in range(len(rngs))]
         self.spec = self._envs[0].spec
 
     def _made(self, position: int) -> Env:

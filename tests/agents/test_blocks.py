@@ -12,7 +12,7 @@ from rlplast.agents.off_policy import OffPolicyAgent
 from rlplast.agents.ppo import PPO
 from rlplast.run import api
 from tests.agents.toy_env import trace_alone
-from tests.marks import slow
+from tests.marks import slow_but
 from tests.ppo_runs import small_ppo
 from tests.runs import TINY, final, interrupt
 from tests.sac_runs import small_sac
@@ -43,20 +43,11 @@ RUNS: dict[str, Any] = {
     | {"agent": TINY["agent"] | {"network": "mlp_small"}},
     "redq": small_sac(total="36 env_steps", replay_ratio=7, agent=REDQ),
     "ppo": small_ppo(total="60 env_steps", agent=MINIBATCHES),
-}
-SLOW: dict[str, Any] = {
-    "whole updates": small_sac(
-        total="36 env_steps", replay_ratio=8, agent=COMPILED | {"network": "mlp"}
-    ),
     "lifecycle": small_sac(total="36 env_steps", replay_ratio=9, agent=COMPILED, layers=[LIFE]),
 }
-RUNS |= SLOW
 
 
-# In steps, at which a run is interrupted: those of a block alone among them.
-
-
-@pytest.mark.parametrize("name", [slow(name) if name in SLOW else name for name in RUNS])
+@pytest.mark.parametrize("name", slow_but(("dqn", "redq", "ppo"), RUNS))
 def test_blocks_equal_single_updates(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     trace_alone(monkeypatch)
     config, sizes = RUNS[name] | SCHEDULES, []
@@ -78,8 +69,8 @@ def test_blocks_equal_single_updates(name: str, tmp_path: Path, monkeypatch: pyt
         api.train(config, tmp_path / "single")
     assert set(sizes[blocks:]) == {1} and sum(sizes[:blocks]) == sum(sizes[blocks:])
     assert final(tmp_path / "single") == expected
-    if name in ("dqn", "ppo"):
-        interrupt(config, tmp_path / "interrupted", (13, 22, 27))
+    if name == "dqn":
+        interrupt(config, tmp_path / "interrupted", (13, 22, 27))  # inside blocks among them
         assert final(tmp_path / "interrupted") == expected
 
 

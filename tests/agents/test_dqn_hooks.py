@@ -9,14 +9,8 @@ from rlplast.agents.dqn import DQN
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.rng import torch_stream
 from tests.agents.toy_env import dqn, everything, hooked, same
-from tests.cases import CASES
 
 wheel = pytest.mark.usefixtures("wheel")
-TOTAL = 120
-
-
-def row(method: str, **keys: Any) -> dict[str, Any]:
-    return {"method": method, "params": dict(CASES[method].params)} | keys
 
 
 def run(agent: DQN, hooks: Hooks, until: int) -> list:
@@ -32,8 +26,8 @@ def run(agent: DQN, hooks: Hooks, until: int) -> list:
 
 @wheel
 def test_hook_due_at_an_env_step_fires_before_the_updates_it_owes():
-    agent = dqn(num_envs=4, total=f"{TOTAL} env_steps", replay_ratio=2)
-    (receipt,) = run(agent, hooked(agent, {"method": "fire", "at": "50%"}), TOTAL)
+    agent = dqn(num_envs=4, total="120 env_steps", replay_ratio=2)
+    (receipt,) = run(agent, hooked(agent, {"method": "fire", "at": "50%"}), 120)
     assert receipt.clock.env_steps == 60
     assert receipt.clock.updates == 2 * (56 - 24)
 
@@ -106,7 +100,7 @@ def test_encoder_by_half_and_a_new_head_equal_a_twin_by_hand():
 @wheel
 def test_hooks_that_are_attached_again_leave_no_readers_of_the_ones_before() -> None:
     agent = dqn()
-    hooks = hooked(agent, row("cbp", every="1 updates"))
+    hooks = hooked(agent, {"method": "cbp", "every": "1 updates"})
     counts = []
     for _ in range(2):
         agent.attach(hooks)

@@ -87,7 +87,7 @@ def test_looking_leaves_training_bit_identical(make: Any, monkeypatch: pytest.Mo
     options = {"env": "minatar/breakout"} if make is toy_env.dqn else {"normalize_obs": True}
     plain, watched = (make(2, **options) for _ in range(2))
     watched.config.evaluate.overestimation = make in (toy_env.dqn, toy_control.sac)
-    for i in range(60):
+    for i in range(36):
         plain.step()
         watched.step()
         toy_env.look_at(watched, i)

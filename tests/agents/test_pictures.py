@@ -20,6 +20,7 @@ from rlplast.run import api
 from rlplast.run.build import build
 from rlplast.run.config_file import read_config
 from tests.agents.toy_env import advanced
+from tests.naive.sac import log_prob_twin
 from tests.runs import check_resumes
 from tests.sac_runs import small_sac
 
@@ -151,11 +152,8 @@ def test_losses_are_those_of_drq_written_by_hand() -> None:
         actor = agent.actor
         seen = encoded(agent.critic, obs).detach()
         hidden = actor.fc1(squeezed(actor.projection, seen)).relu()
-        std = (-10 + 6 * (torch.tanh(actor.log_std(hidden)) + 1)).exp()
-        normal = torch.distributions.Normal(actor.mean(hidden), std)
-        raw = actor.mean(hidden) + std * noise
-        correction = torch.log1p(-(torch.tanh(raw).double() ** 2)).sum(1)
-        return torch.tanh(raw), normal.log_prob(raw).sum(1) - correction.float()
+        log_std = -10 + 6 * (torch.tanh(actor.log_std(hidden)) + 1)
+        return log_prob_twin(actor.mean(hidden), log_std, noise)
 
     alpha = agent.temperature.log_alpha.exp().detach()
     action, log_prob = policy(data.obs, batch.noise[0])

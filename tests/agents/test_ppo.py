@@ -26,20 +26,6 @@ from tests.sequences import EACH, ppo_tasks
 ROLLOUT, OWED = 20, 12  # env_steps and updates of the small agent
 
 
-def test_updates_follow_each_whole_rollout_one_at_a_time(toy: str):
-    agent = ppo()
-    while agent.clock.env_steps < 3 * ROLLOUT + 6 or agent.owes():
-        before = agent.clock
-        agent.step()
-        stepped = agent.clock.env_steps - before.env_steps
-        assert (stepped, agent.clock.updates - before.updates) in ((2, 0), (0, 1))
-        if not agent.owes():
-            assert agent.clock.updates == OWED * (agent.clock.env_steps // ROLLOUT)
-            assert agent.clock.updates == agent.config.updates_at(agent.clock.env_steps)
-    assert agent.clock.frames == 2 * agent.clock.env_steps
-    assert agent.rollout.position == 3
-
-
 def test_an_epoch_reads_every_transition_once_in_an_order_of_its_own(toy: str):
     agent, orders = ppo(), []
     while not agent.owes():
@@ -70,7 +56,7 @@ def test_truncated_episodes_are_worth_their_last_observation(toy: str):
     assert kinds == {(False, False), (True, False), (False, True)}
 
 
-def test_values_are_those_of_the_critic_when_the_rollout_is_full(toy: str, tmp_path: Path):
+def test_values_are_those_of_the_critic_when_the_rollout_is_full(toy: str):
     agent = ppo(gamma=0.9, gae_lambda=0.0, rollout_steps=30)
     with torch.no_grad():
         agent.critic.head.bias.fill_(100.0)

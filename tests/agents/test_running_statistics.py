@@ -13,11 +13,8 @@ from torch import nn
 
 from rlplast.agents.agent import Agent
 from rlplast.agents.running_statistics import RunningStatistics
-from rlplast.run.build import build_trainable
-from rlplast.run.config_file import read_config
-from tests.agents.toy_control import SPEC, Slide, recorded, sac, use_slide
-from tests.agents.toy_env import ppo, same, use_toy
-from tests.sequences import EACH, sac_tasks
+from tests.agents.toy_control import SPEC, Slide, recorded, sac
+from tests.agents.toy_env import look_at, ppo, same, use_toy
 
 
 def rows(count: int, shape: tuple[int, ...] = (3,), seed: int = 0) -> np.ndarray:
@@ -129,23 +126,24 @@ def test_bytes_are_normalised_once(agent: str, normalised: bool, monkeypatch: py
             assert obs.min() >= 0 and obs.max() <= 1, name
 
 
-def test_statistics_of_a_ppo_are_of_what_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    use_slide(monkeypatch)
-    agent = ppo(normalize_obs=True)
+@pytest.mark.parametrize("make", [sac, ppo])
+def test_statistics_are_those_of_what_networks_are_shown(make: Any, slide: None) -> None:
+    agent = make(num_envs=2, normalize_obs=True)
     with recorded(agent) as steps:
-        while agent.clock.env_steps < 40:
+        while agent.clock.env_steps < 48:
             agent.step()
-    acted_on = np.concatenate([*(obs for obs, _, _ in steps), agent.experience.obs()])
-    last = np.concatenate([step.obs_final[step.truncated] for _, _, step in steps])
-    shown = np.concatenate([acted_on, last]).astype(np.float64)
+            look_at(agent, agent.clock.env_steps)
+    acted_on = [obs for obs, _, _ in steps]
+    acted_on += [agent.experience.obs()] if make is ppo else []  # which it will act on
+    last = [step.obs_final[step.truncated] for _, _, step in steps]
+    shown = np.concatenate(acted_on + last).astype(np.float64)
+    inv_std = 1 / np.sqrt(shown.var(0) + 1e-8)
     np.testing.assert_allclose(agent.statistics.mean.numpy(), shown.mean(0), rtol=1e-5)
-    assert agent.statistics.count == len(shown) > len(acted_on)
+    np.testing.assert_allclose(agent.statistics.inv_std.numpy(), inv_std, rtol=1e-5)
+    assert agent.statistics.count == len(shown) > len(np.concatenate(acted_on))
 
 
-def test_statistics_of_a_sac_know_where_a_resume_cut_episodes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    use_slide(monkeypatch)
+def test_statistics_of_a_sac_know_where_a_resume_cut_episodes(slide: None, tmp_path: Path) -> None:
     agent, other = sac(2), sac(2)
     for _ in range(4):
         agent.step()
@@ -158,12 +156,3 @@ def test_statistics_of_a_sac_know_where_a_resume_cut_episodes(
     other.load_files(tmp_path)
     agent.statistics.update(last)
     assert same(agent.statistics.state_dict(), other.statistics.state_dict())
-
-
-def test_statistics_of_a_sac_know_where_a_switch_cut_episodes_that_are_kept() -> None:
-    for replay in ("clear", "keep"):
-        config = sac_tasks(env={"switch": {"replay": replay}})  # episodes of 25 steps
-        agent: Any = build_trainable(read_config(config))
-        while agent.clock.env_steps <= EACH:
-            agent.step()
-        assert agent.statistics.count == EACH + 1 + 1 + (replay == "keep")

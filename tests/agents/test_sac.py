@@ -12,10 +12,9 @@ from rlplast.agents.replay import Batch
 from rlplast.agents.sac import SAC, SACBatch
 from rlplast.core.errors import ConfigError, Diverged
 from rlplast.core.rng import numpy_stream
-from rlplast.metrics.probe import measure_run
 from rlplast.run import api
 from tests.agents.toy_control import ACTION_DIM, OBS_DIM, ROUND, recorded, sac, trained, use_slide
-from tests.agents.toy_env import look_at, same
+from tests.agents.toy_env import same
 from tests.naive.sac import SACTwin, transition_twin
 from tests.sac_runs import small_sac
 
@@ -79,23 +78,6 @@ def test_actions_that_are_not_finite_or_of_another_shape_are_refused():
         agent.step()
 
 
-def test_statistics_are_those_of_what_networks_are_shown_and_the_replay_stays_raw():
-    agent = sac(num_envs=2)
-    with recorded(agent) as seen:
-        while agent.clock.updates < 20:
-            agent.step()
-            look_at(agent, agent.clock.env_steps)
-    acted_on = np.concatenate([obs for obs, _, _ in seen])
-    last = np.concatenate([step.obs_final[step.truncated] for _, _, step in seen])
-    shown = np.concatenate([acted_on, last]).astype(np.float64)
-    inv_std = 1 / np.sqrt(shown.var(0) + 1e-8)
-    np.testing.assert_allclose(agent.statistics.mean.numpy(), shown.mean(0), rtol=1e-5)
-    np.testing.assert_allclose(agent.statistics.inv_std.numpy(), inv_std, rtol=1e-5)
-    assert agent.statistics.count == len(shown) > len(acted_on)
-    batch = agent.experience.replay.sample_from(64, np.random.default_rng(0))
-    assert {row.tobytes() for row in batch.obs.numpy()} <= {row.tobytes() for row in acted_on}
-
-
 def test_probe_batches_and_noise_repeat_by_number_alone():
     agent = trained(3)
     batch = agent._batch(next(agent._drawn(1)))
@@ -107,29 +89,11 @@ def test_probe_batches_and_noise_repeat_by_number_alone():
     assert not {t.data_ptr() for t in one} & set(addresses)
 
 
-def test_metrics_are_means_since_the_last_call_and_a_frozen_temperature_stays():
-    agent = trained(20, learn_temperature=False, initial_temperature=0.3)
-    first = agent.metrics()
-    assert first["train/temperature"] == pytest.approx(0.3)
-    assert {"train/loss", "train/loss_actor", "train/q", "train/entropy"} <= first.keys()
-    assert first["train/episodes"] > 0
-    assert "train/loss" not in agent.metrics()
-    assert not agent.temperature.log_alpha.requires_grad
-    assert agent.networks["temperature"].optimizers == ()
-    found = measure_run(agent, ["weight_norm", "srank", "gradient_norm"], 16, 0)
-    assert all(np.isfinite(value) for value in found.values())
-    assert "metric/gradient_norm/actor" in found
-    # Streams do not depend on the weights.
-    assert same(trained(20, lr=3e-2).streams.state_dict(), agent.streams.state_dict())
-
-
-@pytest.mark.parametrize("method", ["cbp", "snr"])
-def test_readers_of_activations_rest_without_the_actors(method: str, tmp_path: Path):
-    row = {"method": method, "every": "1 updates", "from": "4 updates"}
+def test_readers_of_activations_rest_without_the_actors(tmp_path: Path):
+    row = {"method": "snr", "every": "1 updates", "from": "4 updates"}
     agent = {"agent": {"actor_every": 3}, "total": "60 env_steps", "hooks": [row]}
     run = api.train(small_sac(**agent), tmp_path)
-    (receipt,) = [r for r in run.lines("receipts") if r["network"] == "actor"][-1:]
-    assert receipt["method"] == method
+    assert any(receipt["network"] == "actor" for receipt in run.lines("receipts"))
 
 
 # The update.
@@ -244,6 +208,7 @@ def test_updates_are_hand_written_ones(options: dict[str, Any], monkeypatch: pyt
     for name in ("train/loss", "train/q", "train/loss_actor", "train/entropy"):
         expected = np.mean([loss[name] for loss in losses if name in loss])
         assert metrics[name] == pytest.approx(expected, rel=1e-3)
+    assert not agent.metrics().keys() & {"train/loss", "train/q"}  # they are since the last call
     assert len(subsets) > (agent.config.agent.critic_subset is not None)  # they change
     assert metrics["train/temperature"] == pytest.approx(float(twin.alpha()), rel=1e-5)
     start = agent.networks["critic"].initial["[0].head.weight"]

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import rlplast
 from rlplast.agents.sac_networks import Actor, Critic, TrunkSpec
@@ -16,7 +15,8 @@ from rlplast.core.network.order import forward_order
 from rlplast.core.rng import torch_stream
 from tests.methods.nets import normal, randomise
 from tests.models import recorded
-from tests.naive.simba_v2 import head_twin, hidden_twin
+from tests.naive import sac, simba_v2
+from tests.naive.sac import Weights
 
 OBS, ACTION, BATCH = 5, 3, 7
 TRUNKS = {
@@ -35,8 +35,8 @@ def network(module: nn.Module, seed: int = 0) -> Network:
     return made
 
 
-def inputs(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-    return normal(BATCH, OBS, dtype=dtype), normal(BATCH, ACTION, seed=1, dtype=dtype).tanh()
+def inputs() -> tuple[Tensor, Tensor]:
+    return normal(BATCH, OBS).float(), normal(BATCH, ACTION, seed=1).tanh().float()
 
 
 def member_of(module: nn.Module, member: int | None) -> dict[str, Tensor]:
@@ -44,42 +44,19 @@ def member_of(module: nn.Module, member: int | None) -> dict[str, Tensor]:
     return weights if member is None else {name: t[member] for name, t in weights.items()}
 
 
-def hidden_of(trunk: TrunkSpec, weight: dict[str, Tensor], x: Tensor) -> Tensor:
-    """What heads read, by the formulas of the papers."""
+def output_of(kind: str, weight: Weights, x: Tensor, head: str) -> Tensor:
+    """What a head gives, by the formulas of the papers."""
+    if kind != "bro":
+        return (simba_v2 if kind == "simba_v2" else sac).forward(weight, x, head)
 
-    def linear(name: str, x: Tensor) -> Tensor:
-        return x @ weight[f"{name}.weight"].T + weight[f"{name}.bias"]
+    def normed(name: str, norm: str, x: Tensor) -> Tensor:
+        return sac.layer_norm(weight, norm, sac.linear(weight, name, x))
 
-    def norm(name: str, x: Tensor) -> Tensor:
-        centred = x - x.mean(-1, keepdim=True)
-        std = (centred.square().mean(-1, keepdim=True) + 1e-6).sqrt()
-        return centred / std * weight[f"{name}.weight"] + weight[f"{name}.bias"]
-
-    if trunk.kind == "mlp":
-        for i in range(trunk.blocks):
-            x = linear(f"fc{i + 1}", x).clamp(min=0)
-        return x
-    if trunk.kind == "simba_v2":
-        return hidden_twin({n: w.double().numpy() for n, w in weight.items()}, x)
-    x = linear("input", x)
-    if trunk.kind == "bro":
-        x = norm("norm", x).clamp(min=0)
-        for block in (f"blocks.{i}" for i in range(trunk.blocks)):
-            inner = norm(f"{block}.norm1", linear(f"{block}.fc1", x)).clamp(min=0)
-            x = x + norm(f"{block}.norm2", linear(f"{block}.fc2", inner))
-        return x
-    for i in range(trunk.blocks):
-        block = f"blocks.{i}"
-        inner = linear(f"{block}.fc1", norm(f"{block}.norm", x)).clamp(min=0)
-        x = x + linear(f"{block}.fc2", inner)
-    return norm("norm", x)
-
-
-def head_of(weight: dict[str, Tensor], name: str, hidden: Tensor) -> Tensor:
-    """What a head makes of it: a linear layer, or SimbaV2's two."""
-    if f"{name}.weight" in weight:
-        return F.linear(hidden, weight[f"{name}.weight"], weight[f"{name}.bias"])
-    return head_twin({n: w.double().numpy() for n, w in weight.items()}, name, hidden)
+    x = sac.relu(normed("input", "norm", x))
+    for block in ("blocks.0", "blocks.1"):
+        inner = sac.relu(normed(f"{block}.fc1", f"{block}.norm1", x))
+        x = x + normed(f"{block}.fc2", f"{block}.norm2", inner)
+    return sac.linear(weight, head, x)
 
 
 @pytest.mark.parametrize("trunk", TRUNKS)
@@ -89,8 +66,7 @@ def test_networks_compute_the_published_formulas(trunk: str) -> None:
     for law in ("squash", "clamp"):
         actor = randomise(Actor(OBS, ACTION, spec, -1.5, 0.5, log_std=law), 0)
         weight = member_of(actor, None)
-        hidden = hidden_of(spec, weight, obs)
-        raw, mean = (head_of(weight, head, hidden) for head in ("log_std", "mean"))
+        mean, raw = (output_of(spec.kind, weight, obs, head) for head in ("mean", "log_std"))
         bounded = raw.clamp(-1.5, 0.5) if law == "clamp" else -0.5 + torch.tanh(raw)
         close(actor(obs), (mean, bounded))
     assert Actor(OBS, ACTION, spec).bounds == (-10, 2)
@@ -98,10 +74,9 @@ def test_networks_compute_the_published_formulas(trunk: str) -> None:
         critic = randomise(Critic(OBS, ACTION, spec, members), 0)
         values = critic(obs, action)
         assert values.shape == (members, BATCH) and values.dtype == torch.float32
-        for member in range(members):
-            weight = member_of(critic, member)
-            hidden = hidden_of(spec, weight, torch.cat([obs, action], 1))
-            close(values[member], head_of(weight, "head", hidden)[:, 0])
+        for i in range(members):
+            x = torch.cat([obs, action], 1)
+            close(values[i], output_of(spec.kind, member_of(critic, i), x, "head")[:, 0])
 
 
 @pytest.mark.parametrize("trunk", TRUNKS)

@@ -13,11 +13,12 @@ from rlplast.agents.agent import Agent
 from rlplast.agents.agent_config import EnvConfig
 from rlplast.agents.dqn import DQN
 from rlplast.agents.dqn_config import DQNAgentConfig, DQNConfig
+from rlplast.agents.off_policy import OffPolicyAgent
 from rlplast.agents.ppo import PPO
 from rlplast.agents.ppo_config import PPOConfig
 from rlplast.agents.sac import SAC
 from rlplast.core.method.hooks import Hooks
-from rlplast.envs.base import Env, EnvSpec, Simulator, rng_state
+from rlplast.envs.base import Env, EnvSpec, Simulator
 from rlplast.envs.vector import VectorEnv
 from rlplast.metrics.probe import measure_run
 from rlplast.optimizers.config import OptimizerConfig
@@ -164,26 +165,15 @@ def everything(agent: Agent) -> dict[str, Any]:
 
 def without_weights(agent: Agent) -> dict[str, Any]:
     """Streams, environments, statistics, replay content, stacks and counters, as copies."""
-    state = copy.deepcopy(agent.state_dict())
+    state = copy.deepcopy(agent.state_dict()) | {"clock": agent.clock}
     # A term that has begun has a sum, which is nothing at first.
     state["penalties"] = state["penalties"] or {"sum": torch.zeros((), dtype=torch.float64)}
-    if isinstance(agent, PPO):
-        return state | {"clock": agent.clock, "exploration": exploration_state(agent)}
-    replay = agent.experience.replay
-    if replay.size:
-        batch = replay.sample_from(64, np.random.default_rng(0))
+    if isinstance(agent, OffPolicyAgent) and agent.experience.replay.size:
+        batch = agent.experience.replay.sample_from(64, np.random.default_rng(0))
         state["sampled"] = [tensor.clone() for tensor in batch]
     if isinstance(agent, SAC):
         state["applied"] = agent.statistics.mean.clone(), agent.statistics.inv_std.clone()
-    return state | {
-        "clock": agent.clock,
-        "size": replay.size,
-        "exploration": exploration_state(agent),
-    }
-
-
-def exploration_state(agent: Agent) -> dict[str, Any]:
-    return rng_state(agent.streams.numpy("exploration"))
+    return state
 
 
 def same(one: Any, two: Any) -> bool:

@@ -177,8 +177,6 @@ FreshEntropy = hides(
     "FreshEntropy", lambda env: float(env.rng.normal()), lambda: {"rng": np.random.default_rng()}
 )
 ModuleMemory = hides("ModuleMemory", lambda env: counted())
-# Shows what it hides after more steps than anyone looks at.
-Late = hides("Late", lambda env: counted() if env.count > 10**6 else 0.0)
 
 
 class ModuleWeather(Plain):
@@ -248,7 +246,7 @@ class Ends(Plain):
 
 
 EXACT = (Saved, with_doubled)
-REPLAYED = (Plain, CState, IgnoresSeed, ReadOnly, Forgets, Unsaved, with_limit, with_frames, Late)
+REPLAYED = (Plain, CState, IgnoresSeed, ReadOnly, Forgets, Unsaved, with_limit, with_frames)
 RESTARTED = (GlobalNumpy, GlobalPython, GlobalTorch, GlobalQuiet, Clock, FreshEntropy, ModuleMemory)
 RESTARTED += (ModuleWeather, Worn, Port, Refuses, with_statistics)
 

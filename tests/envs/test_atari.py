@@ -66,7 +66,6 @@ class SlowTwin:
     [
         ("breakout", {}),
         slow("asterix", {"sticky": 0.0}),
-        slow("pong", {"frame_skip": 1}),
         ("space_invaders", {"frame_skip": 3, "sticky": 0.5}),
     ],
 )
@@ -96,7 +95,6 @@ def opencv_shrinks(picture: np.ndarray, *taps: Any) -> np.ndarray:
     ("config", "sticky", "steps"),
     [
         ("dqn/asterix", 0.25, 120),
-        slow("dqn/asterix", 0.6, 500),
         slow("dqn/beamrider", 0.25, 500),
         slow("dqn/demonattack", 0.0, 500),
     ],
@@ -129,23 +127,14 @@ def test_configs_of_fire_equal_its_wrappers_observation_by_observation(
     assert differing < 1e-3 * steps * expected.size
 
 
-SHORT = {"max_episode_steps": 100}
-
-
 @pytest.mark.parametrize(
     ("game", "before", "after", "options"),
     [
         ("Asterix", 47, 80, {"sticky": 0.6, "max_episode_steps": 50} | FIRE),
-        slow("Asterix", 211, 500, {}),
-        ("Breakout", 60, 150, SHORT),
-        slow("Breakout", 137, 300, {}),
-        slow("Breakout", 137, 300, SHORT | {"frame_skip": 1}),
-        slow("YarsRevenge", 137, 300, SHORT),
-        slow("Qbert", 137, 300, SHORT),
-        slow("Tetris", 137, 300, SHORT),
+        ("Breakout", 60, 150, {"max_episode_steps": 100}),
+        slow("Breakout", 137, 300, {"max_episode_steps": 100, "frame_skip": 1}),
         # From a first observation.
         ("Qbert", 0, 60, {"max_episode_steps": 30}),
-        slow("DoubleDunk", 0, 60, {"max_episode_steps": 30}),
     ],
 )
 def test_restored_games_continue_bit_for_bit(
@@ -169,22 +158,12 @@ def test_the_table_lists_what_ale_can_play() -> None:
     assert set(MINIMAL_ACTIONS) == set(roms.get_all_rom_ids()) - no_game_for_one
 
 
-def test_observations_match_their_description_and_nothing_is_printed(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    for full, actions in ((False, 4), (True, 18)):
-        env = envs.make("atari/Breakout", generator(0), full_action_space=full)
-        obs = env.reset()
-        assert obs.shape == env.spec.obs_shape == (84, 84)
-        assert str(obs.dtype) == env.spec.obs_dtype == "uint8"
-        assert env.spec.num_actions == actions
-        env.step(actions - 1)
-        with pytest.raises(ValueError, match=f"allowed are 0 to {actions - 1}"):
-            env.step(actions)
-        assert (env.spec.frame_stack, env.spec.frames_per_step) == (4, 4)
-        assert env.spec.obs_scale == 1 / 255
-        picture = env.render()
-        assert picture.shape == (210, 160, 3) and picture.dtype == np.uint8
-        assert (picture[..., 0] != picture[..., 2]).any()
-        env.close()
+def test_pictures_are_in_colour_and_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    env = envs.make("atari/Breakout", generator(0))
+    assert (env.spec.obs_scale, env.spec.frames_per_step) == (1 / 255, 4)
+    env.reset()
+    picture = env.render()
+    env.close()
+    assert picture.shape == (210, 160, 3) and picture.dtype == np.uint8
+    assert (picture[..., 0] != picture[..., 2]).any()
     assert capfd.readouterr() == ("", "")

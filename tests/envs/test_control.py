@@ -6,8 +6,7 @@ import pytest
 
 from rlplast import envs
 from rlplast.envs.base import checked_actions
-from rlplast.envs.control import ControlSimulator, control_options, control_spec
-from rlplast.envs.options import resolve_options
+from rlplast.envs.control import ControlSimulator
 from tests.envs import own_envs
 from tests.envs.checks import assert_steps_equal_gymnasium, generator, through_files
 
@@ -50,22 +49,6 @@ def test_options_agree_with_a_hand_written_loop_on_the_raw_environment(terminate
         options = {"action_repeat": 3, "terminate": terminate, "max_episode_steps": 40}
         terminations, _ = assert_steps_equal_gymnasium(task, 130, **options)
         assert (terminations > 0) == (terminate and task == "Hopper-v5")
-
-
-def test_limits_count_steps_of_the_agent() -> None:
-    for task_limit, given, limit in (
-        (1000, {}, 1000),
-        (1000, {"action_repeat": 2}, 500),
-        (1000, {"action_repeat": 3}, 334),
-        (50, {"action_repeat": 60}, 1),
-        (1000, {"action_repeat": 2, "max_episode_steps": 700}, 700),
-        (None, {"action_repeat": 2}, None),
-        (None, {"max_episode_steps": 7}, 7),
-    ):
-        options = resolve_options("x/y", given, control_options(task_limit))
-        spec = control_spec("x/y", 5, 2, task_limit, options, success_return=3.0)
-        assert (spec.max_episode_steps, spec.frames_per_step) == (limit, options["action_repeat"])
-        assert (spec.obs_shape, spec.action_dim, spec.success_return) == ((5,), 2, 3.0)
 
 
 def test_an_action_goes_into_its_range_or_is_refused() -> None:

@@ -12,7 +12,6 @@ from rlplast.envs import custom
 from tests.envs import own_envs
 from tests.envs.checks import (
     assert_continues_after_restore,
-    assert_same_states,
     generator,
     play,
     random_actions,
@@ -33,18 +32,6 @@ import gymnasium
 from tests.envs.own_envs import Walk
 gymnasium.register("{id}", "{module}:Walk", max_episode_steps=9)
 """
-
-
-def test_a_registered_environment_is_described_by_its_spaces() -> None:
-    spec = envs.spec(WALK)
-    assert (spec.obs_shape, spec.obs_dtype) == ((4,), "float32")
-    assert (spec.num_actions, spec.action_dim) == (None, 2)
-    assert (spec.max_episode_steps, spec.frames_per_step) == (50, 1)
-    assert envs.spec(WALK, action_repeat=4).max_episode_steps == 13
-    discrete = envs.spec(DISCRETE)
-    assert (discrete.num_actions, discrete.action_dim) == (4, None)
-    assert discrete.max_episode_steps is None
-    assert envs.make(WALK, generator(0)).spec == spec
 
 
 def test_steps_equal_the_environment_itself_with_seeds_from_the_generator() -> None:
@@ -85,21 +72,6 @@ def test_wrappers_of_the_entry_point_stay_and_keep_their_state() -> None:
     expected = [step[1] for step in play(plain, random_actions(WALK, 4, seed=0))]
     assert rewards == [expected[0], expected[1], 2 * expected[2], expected[3]]
     assert env.state_dict()["simulator"]["layers"][0] == {"count": 4}
-
-
-def test_workers_build_what_only_the_parent_registered() -> None:
-    vector = envs.make_vector(WALK, [generator(0), generator(1)], workers=1, action_repeat=2)
-    single = envs.make(WALK, generator(1), action_repeat=2)
-    np.testing.assert_array_equal(vector.reset()[1], single.reset())
-    for action in random_actions(WALK, 20, seed=0):
-        step = vector.step(np.stack([action, action]))
-        obs, reward, *_ = single.step(action)
-        np.testing.assert_array_equal(step.obs_final[1], obs)
-        assert step.reward[1] == np.float32(reward)
-        if step.terminated[1] or step.truncated[1]:
-            single.reset()
-    assert_same_states(vector.state_dict()["envs"][1], single.state_dict())
-    vector.close()
 
 
 def test_entry_points_without_a_name_draw_nothing_and_run_in_no_worker() -> None:

@@ -172,21 +172,6 @@ def test_restored_tasks_continue_bit_for_bit(name: str) -> None:
 
 
 @needs_package
-def test_nothing_of_numpys_global_generator_leaks_in_or_out() -> None:
-    env_id = "humanoid_bench/h1-reach-v0"
-    seen = []
-    for seed in (1, 2):
-        np.random.seed(seed)
-        before = np.random.get_state(legacy=False)
-        env = envs.make(env_id, generator(3))
-        seen.append(env.reset())
-        env.step(random_actions(env_id, 1, seed=0)[0])  # type: ignore[arg-type]
-        assert_same_states(np.random.get_state(legacy=False), before)
-    np.testing.assert_array_equal(*seen)
-    assert not np.array_equal(envs.make(env_id, generator(4)).reset()[-3:], seen[0][-3:])
-
-
-@needs_package
 def test_the_robot_g1_changes_nobody_elses_rewards() -> None:
     alone, beside = envs.make(WALK, generator(1)), envs.make(WALK, generator(1))
     g1 = envs.make("humanoid_bench/g1-walk-v0", generator(1))
@@ -241,20 +226,3 @@ def test_building_again_shares_no_model_and_opens_no_file() -> None:
     assert len(os.listdir("/proc/self/fd")) == open_files
     parts(first)._env.model.body_pos[:] = 0
     assert parts(second)._env.model.body_pos.any()
-
-
-@needs_package
-def test_drawing_leaves_the_trajectory_alone() -> None:
-    actions = random_actions(WALK, 60, seed=0)
-    env, drawn = envs.make(WALK, generator(0)), envs.make(WALK, generator(0))
-    env.reset(), drawn.reset()
-    try:
-        picture = drawn.render()
-    except envs.MissingPackage as error:
-        pytest.skip(str(error))
-    assert picture.shape == (256, 256, 3) and picture.dtype == np.uint8 and picture.std() > 1
-    steps = play(drawn, actions[:30])
-    drawn.render()
-    assert_same_steps(steps + play(drawn, actions[30:]), play(env, actions))
-    assert_same_states(drawn.state_dict(), env.state_dict())
-    drawn.close()

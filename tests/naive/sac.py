@@ -12,7 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["AdamWTwin", "SACTwin", "forward", "log_prob_twin", "transition_twin"]
+__all__ = [
+    "AdamWTwin",
+    "SACTwin",
+    "Weights",
+    "copied",
+    "forward",
+    "log_prob_twin",
+    "normalised",
+    "transition_twin",
+]
 
 Weights = dict[str, Tensor]
 Activation = Callable[[Tensor], Tensor]
@@ -92,7 +101,7 @@ class SACTwin:
 
     def __init__(self, actor: Weights, critics: Sequence[Weights], settings: dict[str, Any]):
         self.settings = settings
-        self.actor, self.critics = _own(actor), [_own(critic) for critic in critics]
+        self.actor, self.critics = copied(actor), [copied(critic) for critic in critics]
         self.targets = [{n: w.detach().clone() for n, w in c.items()} for c in self.critics]
         start = torch.tensor([math.log(settings["initial_temperature"])], dtype=torch.float64)
         self.temperature = {"log_alpha": start.requires_grad_()}
@@ -128,7 +137,7 @@ class SACTwin:
         mean of all. Without `whole` actor and temperature are left alone.
         """
         act = self.settings["activation"]
-        obs, obs_next = (_normalised(o, normalise) for o in (batch.obs, batch.obs_next))
+        obs, obs_next = (normalised(o, normalise) for o in (batch.obs, batch.obs_next))
         action, reward, discount = (
             t.double() for t in (batch.action, batch.reward, batch.discount)
         )
@@ -171,11 +180,11 @@ class SACTwin:
         }
 
 
-def _own(weights: Weights) -> Weights:
+def copied(weights: Weights) -> Weights:
     return {n: w.detach().double().clone().requires_grad_() for n, w in weights.items()}
 
 
-def _normalised(obs: Tensor, seen: tuple[np.ndarray, np.ndarray] | None) -> Tensor:
+def normalised(obs: Tensor, seen: tuple[np.ndarray, np.ndarray] | None) -> Tensor:
     """(obs - mean)/√(variance + 1e-8) of a mean and a variance."""
     if seen is None:
         return obs.double()

@@ -1,4 +1,4 @@
-"""Slow twins of SimbaV2: its networks in NumPy, and its update in float64, as the code prints them.
+"""A slow twin of SimbaV2's networks and update, as its code prints them.
 
 Sources: Lee et al. 2025 (arXiv:2502.15280), Section 4; `simbaV2_layer.py`, `simbaV2_update.py` and
 `normalization.py` of its code. Nothing of the agent is used but its weights.
@@ -8,43 +8,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from tests.naive.sac import AdamWTwin, log_prob_twin
+from tests.naive.sac import AdamWTwin, Weights, copied, log_prob_twin, normalised
 
-__all__ = ["SimbaV2Twin", "head_twin", "hidden_twin", "reward_divisor_twin"]
-
-
-# The networks, in NumPy.
-
-
-def l2_twin(x: np.ndarray) -> np.ndarray:
-    return x / np.maximum(np.sqrt((x**2).sum(-1, keepdims=True)), 1e-8)
-
-
-def hidden_twin(w: dict[str, np.ndarray], given: Tensor) -> Tensor:
-    """The embedder and the residual blocks: what the heads read."""
-    x = given.double().numpy()
-    x = l2_twin(np.concatenate([x, np.full((len(x), 1), 3.0)], axis=-1))
-    x = l2_twin(w["scaler.weight"] * (x @ w["input.weight"].T))
-    blocks = sum(name.endswith("alpha.weight") for name in w)
-    alpha_init, alpha_scale = 1 / (blocks + 1), 1 / math.sqrt(x.shape[1])
-    for i in range(blocks):
-        own = {n.removeprefix(f"blocks.{i}."): v for n, v in w.items()}
-        inner = own["scaler.weight"] * (x @ own["fc1.weight"].T)
-        inner = np.maximum(inner, 0) + 1e-8
-        moved = l2_twin(inner @ own["fc2.weight"].T)
-        alpha = own["alpha.weight"] * (alpha_init / alpha_scale)
-        x = l2_twin(x + alpha * (moved - x))
-    return torch.from_numpy(x).float()
-
-
-def head_twin(w: dict[str, np.ndarray], name: str, hidden: Tensor) -> Tensor:
-    x = hidden.double().numpy() @ w[f"{name}.fc1.weight"].T
-    x = (w[f"{name}.scaler.weight"] * x) @ w[f"{name}.fc2.weight"].T + w[f"{name}.fc2.bias"]
-    return torch.from_numpy(x).float()
+__all__ = ["SimbaV2Twin", "forward", "reward_divisor_twin"]
 
 
 # Rewards.
@@ -65,8 +34,6 @@ def reward_divisor_twin(
 
 
 # The update.
-
-Weights = dict[str, Tensor]
 
 
 def l2(x: Tensor) -> Tensor:
@@ -95,7 +62,7 @@ class SimbaV2Twin:
 
     def __init__(self, actor: Weights, critics: Sequence[Weights], settings: dict[str, Any]):
         self.settings = settings
-        self.actor, self.critics = _own(actor), [_own(critic) for critic in critics]
+        self.actor, self.critics = copied(actor), [copied(critic) for critic in critics]
         self.targets = [{n: w.detach().clone() for n, w in c.items()} for c in self.critics]
         start = torch.tensor([math.log(settings["initial_temperature"])], dtype=torch.float64)
         self.temperature = {"log_alpha": start.requires_grad_()}
@@ -134,10 +101,7 @@ class SimbaV2Twin:
                 weights[name] = l2(w.detach()).requires_grad_()
 
     def update(self, batch: Any, noise: Tensor, statistics: Any, divisor: float):
-        mean, variance = (torch.from_numpy(value) for value in statistics)
-        obs, obs_next = (
-            (o.double() - mean) / (variance + 1e-8).sqrt() for o in (batch.obs, batch.obs_next)
-        )
+        obs, obs_next = (normalised(o, statistics) for o in (batch.obs, batch.obs_next))
         noise, alpha = noise.double(), self.temperature["log_alpha"].exp().detach()
 
         action, log_prob = self.policy(obs, noise[0])
@@ -164,7 +128,3 @@ class SimbaV2Twin:
         for target, critic in zip(self.targets, self.critics, strict=True):
             for name in target:
                 target[name] = tau * critic[name].detach() + (1 - tau) * target[name]
-
-
-def _own(weights: Weights) -> Weights:
-    return {n: w.detach().double().clone().requires_grad_() for n, w in weights.items()}

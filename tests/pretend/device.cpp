@@ -59,9 +59,8 @@ std::atomic<int64_t> STREAMS{0};  // how many were made besides the default one
 // their results have shapes; what they write is put back at the end.
 struct Capture {
   int64_t tape = 0;  // 0: none is going on
-  bool everywhere = false;  // whether a wait in any thread is an error: the mode "global"
   std::thread::id thread;
-  std::set<int64_t> streams;
+  int64_t stream = 0;
   std::map<const void*, std::pair<Storage, std::string>> memory;  // as it was before
   std::vector<std::pair<at::Generator, Tensor>> generators;  // and their states before
 } CAPTURE;
@@ -70,14 +69,14 @@ int64_t TAPES_MADE = 0;
 bool WAITS_RAISE = false;  // torch.cuda.set_sync_debug_mode("error")
 
 bool capturing() {
-  return CAPTURE.tape && CAPTURE.streams.count(STREAM);
+  return CAPTURE.tape && CAPTURE.stream == STREAM;
 }
 
 void wait(const std::string& what) {
   count("wait " + what);
   TORCH_CHECK(!WAITS_RAISE, "called a synchronizing CUDA operation (", what, ")");
   const bool mine = capturing() || CAPTURE.thread == std::this_thread::get_id();
-  TORCH_CHECK(!CAPTURE.tape || !(CAPTURE.everywhere || mine),
+  TORCH_CHECK(!CAPTURE.tape || !mine,
               "CUDA error: operation not permitted when stream is capturing (", what, ")");
 }
 
@@ -100,9 +99,9 @@ void remember(const at::Generator& generator) {
   CAPTURE.generators.emplace_back(generator, state_of(generator));
 }
 
-int64_t begin_capture(bool everywhere) {
+int64_t begin_capture() {
   TORCH_CHECK(!CAPTURE.tape, "a capture is going on already");
-  CAPTURE = Capture{++TAPES_MADE, everywhere, std::this_thread::get_id(), {STREAM}};
+  CAPTURE = Capture{++TAPES_MADE, std::this_thread::get_id(), STREAM};
   TAPES[CAPTURE.tape];
   return CAPTURE.tape;
 }
@@ -139,7 +138,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return of(std::exchange(STREAM, next.id()));
   }
   bool queryStream(const Stream&) const override { return true; }
-  bool isStreamCapturing(const Stream& s) const override { return CAPTURE.streams.count(s.id()); }
+  bool isStreamCapturing(const Stream& s) const override {
+    return CAPTURE.tape && CAPTURE.stream == s.id();
+  }
   void synchronizeStream(const Stream&) const override { wait("stream.synchronize"); }
   void synchronizeDevice(const DeviceIndex) const override { wait("device.synchronize"); }
   void recordDataPtrOnStream(const c10::DataPtr&, const Stream&) const override {}
@@ -654,14 +655,9 @@ int64_t pretend_stream() { return STREAM; }
 int64_t pretend_new_stream() { return ++STREAMS; }
 void pretend_set_stream(int64_t stream) { STREAM = stream; }
 
-// Let a stream wait for another one: it joins the capture of that.
-void pretend_join(int64_t stream, int64_t other) {
-  if (CAPTURE.streams.count(other)) CAPTURE.streams.insert(stream);
-}
-
 int pretend_capturing() { return capturing(); }
-const char* pretend_begin(int everywhere, int64_t* tape) {
-  return guarded([&] { *tape = begin_capture(everywhere); });
+const char* pretend_begin(int64_t* tape) {
+  return guarded([&] { *tape = begin_capture(); });
 }
 const char* pretend_end() { return guarded(end_capture); }
 const char* pretend_replay(int64_t tape) { return guarded([&] { replay(tape); }); }

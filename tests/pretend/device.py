@@ -10,8 +10,9 @@ nothing runs and nothing may wait. So tests of code for a GPU need none.
 - `Event`, `Stream`, `CUDAGraph`, `Graph`: what ``torch.cuda`` has instead of its own.
 
 What it does not pretend: time, the numbers of CUDA's kernels and generators (they are the CPU's),
-restrictions of single kernels, memory that graphs share, and work that goes on by itself: all is
-done at once, so a missing event or a stream that does not wait goes unnoticed.
+restrictions of single kernels, memory that graphs share, captures of several threads or streams,
+and work that goes on by itself: all is done at once, so a missing event or a stream that does not
+wait goes unnoticed.
 """
 
 import ctypes
@@ -21,7 +22,6 @@ import os
 import subprocess
 import sys
 import sysconfig
-import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -127,9 +127,8 @@ def _opened(path: Path) -> Any:
         ("stream", number, []),
         ("new_stream", number, []),
         ("set_stream", None, [number]),
-        ("join", None, [number, number]),
         ("capturing", ctypes.c_int, []),
-        ("begin", text, [ctypes.c_int, ctypes.POINTER(number)]),
+        ("begin", text, [ctypes.POINTER(number)]),
         ("end", text, []),
         ("replay", text, [number]),
         ("forget", None, [number]),
@@ -164,11 +163,6 @@ class Counts:
     def launched(self) -> int:
         """All launches, those inside graphs not counted."""
         return sum(self.launches.values())
-
-    @property
-    def waited(self) -> int:
-        """All waits."""
-        return sum(self.waits.values())
 
 
 def counts() -> Counts:
@@ -244,25 +238,13 @@ def _wait(what: str) -> None:
 class Event:
     """A moment; all work before it is done at once, so waiting for one is merely counted."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._time = 0.0
-
     def record(self, stream: "Stream | None" = None) -> None:
-        self._time = time.perf_counter()
+        """Note the work of now, which is done."""
 
     def synchronize(self) -> None:
         if _library.pretend_capturing():
             _wait("event.synchronize")
         _library.pretend_count(b"event wait")
-
-    def wait(self, stream: "Stream | None" = None) -> None:
-        """Let a stream wait, not the host."""
-
-    def query(self) -> bool:
-        return True
-
-    def elapsed_time(self, end: "Event") -> float:
-        return 1000 * (end._time - self._time)
 
 
 class Stream:
@@ -294,18 +276,7 @@ class Stream:
         return hash(self.stream_id)
 
     def wait_stream(self, other: "Stream") -> None:
-        _library.pretend_join(self.stream_id, other.stream_id)
-
-    def wait_event(self, event: Event) -> None:
         """Let this stream wait, not the host."""
-
-    def record_event(self, event: Event | None = None) -> Event:
-        event = Event() if event is None else event
-        event.record(self)
-        return event
-
-    def query(self) -> bool:
-        return True
 
     def synchronize(self) -> None:
         _wait("stream.synchronize")
@@ -319,15 +290,12 @@ class CUDAGraph:
         self._pool = _new_pool()
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
-        if capture_error_mode not in ("global", "thread_local", "relaxed"):
-            raise RuntimeError(f"unknown capture error mode {capture_error_mode!r}")
         if not _library.pretend_stream():
             raise RuntimeError("CUDA graphs must be captured on a non-default stream")
         self.reset()
         self._pool = self._pool if pool is None else pool
         tape = ctypes.c_int64()
-        everywhere = capture_error_mode == "global"
-        _checked(_library.pretend_begin(int(everywhere), ctypes.byref(tape)))
+        _checked(_library.pretend_begin(ctypes.byref(tape)))
         self._tape = tape.value
 
     def capture_end(self) -> None:
@@ -439,8 +407,6 @@ def _patch() -> None:
         "_exchange_device": lambda device: 0,
         "_maybe_exchange_device": lambda device: 0,
         "is_bf16_supported": lambda including_emulation=True: True,
-        "get_device_name": lambda device=None: _properties().name,
-        "get_device_capability": lambda device=None: (9, 0),
         "get_device_properties": _properties,
         "_get_device_properties": _properties,
         "set_sync_debug_mode": _set_sync_debug_mode,
@@ -449,10 +415,6 @@ def _patch() -> None:
     }
     memory = {
         "memory_allocated": _allocated,
-        "max_memory_allocated": _allocated,
-        "memory_reserved": _allocated,
-        "max_memory_reserved": _allocated,
-        "reset_peak_memory_stats": lambda device=None: None,
         "empty_cache": lambda: None,
         "mem_get_info": lambda device=None: (MEMORY - _allocated(), MEMORY),
     }
@@ -461,8 +423,6 @@ def _patch() -> None:
         "Stream": Stream,
         "stream": lambda stream: stream,
         "current_stream": lambda device=None: Stream(number=_library.pretend_stream()),
-        "default_stream": lambda device=None: Stream(number=0),
-        "set_stream": lambda stream: _library.pretend_set_stream(stream.stream_id),
     }
     graphs = {
         "CUDAGraph": CUDAGraph,
