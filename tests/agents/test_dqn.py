@@ -10,6 +10,8 @@ from rlplast import envs
 from rlplast.agents.dqn import DQN
 from rlplast.agents.replay import Batch
 from rlplast.core.rng import numpy_stream
+from rlplast.run.build import build_trainable
+from rlplast.run.config_file import read_config
 from tests.agents.toy_control import recorded
 from tests.agents.toy_env import ROUND, SPEC, Wheel, dqn, use_toy
 from tests.naive.dqn import HandWrittenUpdate, epsilon_twin, syncs_twin
@@ -160,3 +162,20 @@ def test_replay_stacks_what_acting_saw(repeat_first: bool, monkeypatch: pytest.M
     padded = [stack for stack in stacks if (stack[1] == stack[0]).all()]
     assert padded
     assert all(stack[0].any() == repeat_first for stack in padded)
+
+
+@pytest.mark.slow
+def test_an_agent_learns_cartpole():
+    keys = {
+        "seed": 1,
+        "total": "5k env_steps",
+        "env": {"id": "gym/CartPole-v1", "num_envs": 4},
+        "agent.network": "mlp",
+        "optimizer.lr": 1e-3,
+        "agent.initial_steps": 500,
+        "agent.target_every": 200,
+    }
+    agent: Any = build_trainable(read_config("dqn/minatar_breakout", keys))
+    while agent.clock.env_steps < 5000 or agent.owes():
+        agent.step()
+    assert agent.play(0, 10).returns.mean() >= 100  # random play: about 22
