@@ -12,7 +12,7 @@ What ends well: a config that is accepted, or refused in less than 300 character
 or the file; a damaged checkpoint that is refused, or passed over. What does not: any other
 exception, more than 20 seconds, a long or nameless refusal, a damaged state that is loaded though
 the manifest does not match. Counts are printed, and the first of each failure; exit 1 if there is
-one. `test_crash.py` beside it does so with fewer.
+one.
 """
 
 import argparse
