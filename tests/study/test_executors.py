@@ -165,7 +165,7 @@ def test_slurm_job_has_its_workers_save_and_leaves_its_end_to_slurm(tmp_path: Pa
         "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit('saved')); "
         "print('begun', flush=True); time.sleep(60)"
     )
-    job = node.SlurmJob([sys.executable, "-c", worker], log)
+    job = node.SlurmJob([sys.executable, "-c", worker], log, {})
     process = multiprocessing.get_context("fork").Process(target=job, args=(0,))
     process.start()
     until(lambda: log.exists() and "begun" in log.read_text(), 60)
