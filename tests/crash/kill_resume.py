@@ -3,9 +3,9 @@
     python -m tests.crash.kill_resume --config dqn/minatar_breakout --kills 20
 
 The config is made small, as `rlplast study --smoke` does, and given more hooks. It is run once to
-its end, and once more in processes of its own that get SIGKILL, with all their workers: while
-training and firing, while a checkpoint is being written (its `.step-*.tmp` folder is there), while
-loading, or before that. Three kills of five hit writing or loading.
+its end, and once more in processes of its own that get SIGKILL: while training and firing, while a
+checkpoint is being written (its `.step-*.tmp` folder is there), while loading, or before that.
+Three kills of five hit writing or loading.
 Metrics and receipts (wall-clock keys aside), and the last checkpoint's tensors, state and replay,
 have to be equal bit for bit; otherwise the exit code is 1 and the first difference is named. It is
 2 if the run ended before the last kill.
