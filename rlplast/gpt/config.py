@@ -214,10 +214,6 @@ class GPTConfig(RunConfig):
                 f"accelerate = 'graph' with {count} processes: allowed are off and compile"
             )
 
-    def without_graphs(self) -> "GPTConfig":
-        """Return the config with eager updates instead of CUDA graphs."""
-        return replace(self, accelerate="off") if self.accelerate == "graph" else self
-
     def whole_time(self) -> Time:
         """Return the updates of all phases."""
         return Time(sum(phase.updates for phase in self.phase_list()), "updates")

@@ -2,7 +2,6 @@
 
 import codecs
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -14,7 +13,7 @@ import numpy as np
 
 from rlplast.core.errors import ConfigError, RlplastError, check_choice
 from rlplast.gpt.corpus import DTYPES, FORMAT, PARTS, sha256_of
-from rlplast.training.files import fsync
+from rlplast.training.files import fsync, whole
 from rlplast.training.run_folder import write_json
 
 __all__ = ["TOKENIZERS", "Tokenizer", "text_files", "write_corpus", "write_tokens"]
@@ -214,13 +213,10 @@ def write_corpus(
     made = TOKENIZERS[tokenizer]()
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(".tmp", f".{out.name}.", out.parent) as temporary:
-            folder = Path(temporary) / out.name  # inside, for the temporary one is private
+        with whole(out) as folder:
             folder.mkdir()
             about = write_tokens(folder, documents, made) | counts
             write_json(folder / "corpus.json", about)
-            fsync(folder)
-            folder.rename(out)
         fsync(out.parent)
     except OSError as error:
         raise RlplastError(

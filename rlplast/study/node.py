@@ -17,7 +17,7 @@ GRACE = 150.0  # seconds: those that a cell has (`cell.GRACE`), and some to spar
 
 
 def begin(
-    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+    command: Sequence[str], log: Path, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     """Start workers in a session of their own, which the terminal's Ctrl-C does not reach.
 
@@ -37,7 +37,7 @@ def begin(
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **(environment or {})},
+                env={**os.environ, **environment},
                 start_new_session=True,
             )
     finally:
@@ -54,7 +54,7 @@ def end(process: "subprocess.Popen[bytes]") -> int:
         return process.wait()
 
 
-def run(command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> int:
+def run(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> int:
     """Start workers and return their exit code; a KeyboardInterrupt ends them."""
     process = begin(command, log, environment)
     try:
@@ -68,9 +68,7 @@ def run(command: Sequence[str], log: Path, environment: Mapping[str, str] | None
 class SlurmJob:
     """The function of a Slurm job, as submitit calls it; arguments as of `begin`."""
 
-    def __init__(
-        self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         self.arguments = command, log, environment
         self.process: subprocess.Popen[bytes] | None = None
 

@@ -58,7 +58,7 @@ def config_schema() -> Schema:
         "title": "A config of rlplast",
         "type": "object",
         "if": {"required": ["arms"]},
-        "then": _ref(study),
+        "then": {"$ref": f"#/$defs/{StudyConfig.__name__}"},
         "else": {"allOf": of_kinds},
         "$defs": definitions,
     }
@@ -73,10 +73,6 @@ def _or_null(own: Schema) -> Schema:
     """Return a schema that null keeps to as well."""
     about = {"description": own.pop("description")} if "description" in own else {}
     return about | {"anyOf": [own, {"type": "null"}]}
-
-
-def _ref(definition: Schema) -> Schema:
-    return {"$ref": f"#/$defs/{definition['title']}"}
 
 
 def _define(cls: type, definitions: dict[str, Schema]) -> Schema:

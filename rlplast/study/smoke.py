@@ -88,9 +88,8 @@ def smoke_study(study: StudyConfig) -> tuple[dict[str, Any], dict[str, str], dic
     firsts = {name: _first(arm) if arm else arm for name, arm in study.arms.items()}
     one = replace(study, seeds=seeds, arms=firsts, baseline=None, published=None)
     arms, first, same, replaced = dict[str, Any](), dict[str, str](), {}, {}
-    configs = (run.config for run in planned_runs(one))
-    for run in runs_of(one):
-        config = next(configs)
+    for run, planned in zip(runs_of(one), planned_runs(one), strict=True):
+        config = planned.config
         own = merged(study.base, *run.overrides).get("smoke") or {}
         try:
             keys = asdict(small(config, own))

@@ -1,6 +1,6 @@
 """The config of a supervised run."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Annotated, ClassVar, Literal
 
@@ -126,10 +126,6 @@ class SupervisedConfig(RunConfig):
                     f"{key} = {value!r}: data.name = {data.name!r}, a regression, does not read "
                     "it; leave it out"
                 )
-
-    def without_graphs(self) -> "SupervisedConfig":
-        """Return the config with eager updates instead of CUDA graphs."""
-        return replace(self, accelerate="off") if self.accelerate == "graph" else self
 
     def whole_time(self) -> Time:
         """Return the epochs of all phases."""

@@ -13,7 +13,8 @@ from rlplast.core.downloads import Download, Finding, Published, find_download, 
 from rlplast.core.errors import DamagedFile, RlplastError
 from rlplast.supervised.corrupted import CORRUPTIONS, read_corrupted
 from rlplast.supervised.data import DataConfig, load_data
-from rlplast.supervised.formats import CIFAR10, CIFAR100, CifarLayout
+from rlplast.supervised.formats import CIFAR10, CIFAR100, CIFAR_URL, MNIST_URL, CifarLayout
+from rlplast.supervised.pictures import TINY
 from rlplast.supervised.sizes import KNOWN
 
 __all__ = ["IMAGE_SETS", "ImageSet", "check_images", "config_keys"]
@@ -31,7 +32,6 @@ class ImageSet(Published):
 
 
 def _mnist() -> ImageSet:
-    base = "https://ossci-datasets.s3.amazonaws.com/mnist/"
     files = {
         "train-images-idx3-ubyte": (9_912_422, "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
         "train-labels-idx1-ubyte": (28_881, "d53e105ee54ea40749a09fcbcd1e9432"),
@@ -43,18 +43,18 @@ def _mnist() -> ImageSet:
         "data.name: mnist",
         "CC BY-SA 3.0 (Y. LeCun and C. Cortes)",
         "http://yann.lecun.com/exdb/mnist/",
-        tuple(Download(f"{n}.gz", f"{base}{n}.gz", *known, n) for n, known in files.items()),
+        tuple(Download(f"{n}.gz", f"{MNIST_URL}{n}.gz", *known, n) for n, known in files.items()),
         **KNOWN["mnist"]._asdict(),
     )
 
 
 def _cifar(layout: CifarLayout, size: int, md5: str) -> ImageSet:
-    classes, url = layout.num_classes, f"https://www.cs.toronto.edu/~kriz/{layout.archive}"
+    classes, url = layout.num_classes, f"{CIFAR_URL}{layout.archive}"
     return ImageSet(
         f"50,000 + 10,000 photographs of 32 × 32, {classes} classes",
         f"data.name: cifar{classes}",
         "none stated; its page asks to cite Krizhevsky 2009",
-        "https://www.cs.toronto.edu/~kriz/cifar.html",
+        f"{CIFAR_URL}cifar.html",
         (Download(layout.archive, url, size, md5, layout.folder),),
         **KNOWN[layout.name]._asdict(),
         loose=("*.bin",),
@@ -87,7 +87,7 @@ IMAGE_SETS = {
         (
             Download(
                 "tiny-imagenet-200.zip",
-                "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+                TINY,
                 248_100_043,
                 "90528d7ca1a48142e341f4ef8d21d0de",
                 "tiny-imagenet-200",

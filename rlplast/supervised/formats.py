@@ -32,8 +32,8 @@ __all__ = [
 
 AGAIN = "download it again; `rlplast data` says from where"
 _UNSIGNED_BYTE = 8  # idx's code of the type
-_MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-_CIFAR = "https://www.cs.toronto.edu/~kriz/"
+MNIST_URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+CIFAR_URL = "https://www.cs.toronto.edu/~kriz/"
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def _read_idx(folder: Path, name: str, dimensions: int) -> np.ndarray:
     plain, packed = folder / name, folder / f"{name}.gz"
     path = plain if plain.is_file() else packed
     if not path.is_file():
-        raise missing(folder, f"{name} (or {name}.gz)", f"{_MNIST}{name}.gz", "mnist")
+        raise missing(folder, f"{name} (or {name}.gz)", f"{MNIST_URL}{name}.gz", "mnist")
     try:
         data = path.read_bytes() if path == plain else gzip.decompress(path.read_bytes())
     except (EOFError, OSError, zlib.error) as error:
@@ -222,7 +222,7 @@ def read_cifar(folder: Path, layout: CifarLayout) -> tuple[Images, Images]:
     parts = []
     for name in (*layout.train, layout.test):
         if not (place / name).is_file():
-            raise missing(folder, name, f"{_CIFAR}{layout.archive}", layout.name)
+            raise missing(folder, name, f"{CIFAR_URL}{layout.archive}", layout.name)
         parts.append(_cifar_records(place / name, layout.label_bytes))
     train = np.concatenate(parts[:-1])
     return _cifar_images(train, place, layout), _cifar_images(parts[-1], place, layout)

@@ -25,7 +25,7 @@ __all__ = [
     "stored_images",
 ]
 
-_TINY = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
+TINY = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
 _SIDE = 64  # pixels of Tiny-ImageNet
 _GREY = ("1", "L", "LA")
 _MODES = (*_GREY, "P", "RGB", "RGBA", "CMYK")  # 8 bits at most: no other becomes uint8 unchanged
@@ -73,7 +73,7 @@ def read_tiny_imagenet(folder: Path) -> tuple[Images, Images, int]:
     wnids, annotations = root / "wnids.txt", root / "val" / "val_annotations.txt"
     for path in (wnids, annotations):
         if not path.is_file():
-            raise missing(folder, str(path.relative_to(root)), _TINY, "tiny_imagenet")
+            raise missing(folder, str(path.relative_to(root)), TINY, "tiny_imagenet")
     classes = _classes(wnids)
     train = [sorted((root / "train" / wnid / "images").glob("*.JPEG")) for wnid in classes]
     least, most = min(train, key=len), max(train, key=len)
@@ -81,7 +81,7 @@ def read_tiny_imagenet(folder: Path) -> tuple[Images, Images, int]:
         wnid = list(classes)[train.index(least)]
         raise DamagedFile(
             f"{root / 'train' / wnid / 'images'} has {len(least)} JPEGs, another class "
-            f"{len(most)}; needed are equally many: unpack {_TINY} again"
+            f"{len(most)}; needed are equally many: unpack {TINY} again"
         )
     paths = [path for of_class in train for path in of_class]
     labels = [label for label, of_class in enumerate(train) for _ in of_class]
@@ -96,7 +96,7 @@ def _classes(path: Path) -> dict[str, int]:
     """Return the label of each WordNet id in a file of one a line."""
     wnids = sorted(set(path.read_text("utf-8", "replace").split()))
     if not wnids:
-        raise DamagedFile(f"{path} is empty; needed is one WordNet id a line: unpack {_TINY} again")
+        raise DamagedFile(f"{path} is empty; needed is one WordNet id a line: unpack {TINY} again")
     return {wnid: i for i, wnid in enumerate(wnids)}
 
 
@@ -108,7 +108,7 @@ def _annotated(annotations: Path, classes: Mapping[str, int]) -> tuple[list[Path
         wnid = rest.partition("\t")[0]
         if wnid not in classes:
             raise DamagedFile(
-                f"{annotations}, line {number}: class {wnid!r} is not in wnids.txt: unpack {_TINY} "
+                f"{annotations}, line {number}: class {wnid!r} is not in wnids.txt: unpack {TINY} "
                 "again"
             )
         paths.append(annotations.parent / "images" / name)
@@ -117,7 +117,7 @@ def _annotated(annotations: Path, classes: Mapping[str, int]) -> tuple[list[Path
     if sorted(paths) != present:
         raise DamagedFile(
             f"{annotations} lists {len(paths)} pictures, and images beside it has {len(present)}; "
-            f"needed is each picture once: unpack {_TINY} again"
+            f"needed is each picture once: unpack {TINY} again"
         )
     return paths, labels
 
@@ -132,7 +132,7 @@ def _jpegs(paths: Sequence[Path], labels: list[int], num_classes: int, where: Pa
                 pixels = _pixels(picture, "RGB")
         except (OSError, SyntaxError) as error:
             raise DamagedFile(
-                f"{path} is no whole picture ({error}): unpack {_TINY} again"
+                f"{path} is no whole picture ({error}): unpack {TINY} again"
             ) from error
         if pixels.shape != x.shape[1:]:
             raise DamagedFile(f"{path} has shape {pixels.shape}; needed is {x.shape[1:]}")

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from rlplast.core.errors import DamagedFile, RlplastError, shortened
-from rlplast.training.files import fsync, link
+from rlplast.training.files import fsync, link, whole
 from rlplast.training.manifest import FORMAT, KINDS, SENTINEL, check, check_seal, manifest
 from rlplast.training.network_tensors import (
     INITIAL,
@@ -103,11 +103,6 @@ class Snapshot:
     previous: Path | None
     run: str | None
 
-    @property
-    def temporary(self) -> Path:
-        """The folder it is written in, until it is complete."""
-        return self.folder.with_name(f".{self.folder.name}.tmp")
-
 
 def snapshot(
     folder: Path,
@@ -141,35 +136,36 @@ def snapshot(
 
 def write(taken: Snapshot) -> None:
     """Write a snapshot; it appears under its name whole or, with RlplastError, not at all."""
-    folder, temporary, previous = taken.folder, taken.temporary, taken.previous
+    folder = taken.folder
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
-        taken.write_files(temporary)
-        safetensors.torch.save_file(dict(taken.tensors), temporary / TENSORS)
-        if taken.initial:
-            safetensors.torch.save_file(dict(taken.initial), temporary / INITIALS)
-        for path in taken.shared:
-            link(path, temporary / path.name)
-        (temporary / STATE).write_text(json.dumps(taken.state))
-        seal = {
-            "format": FORMAT,
-            "position": list(taken.position),
-            "run": taken.run,
-            "files": manifest(temporary, previous),
-        }
-        sentinel = temporary / SENTINEL
-        sentinel.write_text(json.dumps(seal))
-        for path in (sentinel, *(p for p in temporary.rglob("*") if p.is_dir()), temporary):
-            fsync(path)
-        _delete(folder)
-        temporary.rename(folder)
+        with whole(folder) as temporary:
+            temporary.mkdir(parents=True)
+            taken.write_files(temporary)
+            safetensors.torch.save_file(dict(taken.tensors), temporary / TENSORS)
+            if taken.initial:
+                safetensors.torch.save_file(dict(taken.initial), temporary / INITIALS)
+            for path in taken.shared:
+                link(path, temporary / path.name)
+            (temporary / STATE).write_text(json.dumps(taken.state))
+            seal = {
+                "format": FORMAT,
+                "position": list(taken.position),
+                "run": taken.run,
+                "files": manifest(temporary, taken.previous),
+            }
+            sentinel = temporary / SENTINEL
+            sentinel.write_text(json.dumps(seal))
+            for path in (sentinel, *(p for p in temporary.rglob("*") if p.is_dir()), temporary):
+                fsync(path)
+            _delete(folder)
         fsync(folder.parent)
-    except (RlplastError, OSError, SafetensorError, KeyError) as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if isinstance(error, RlplastError):
-            raise
-        raise _unwritten(taken, error) from error
+    except (OSError, SafetensorError, KeyError) as error:
+        problem = str(error).replace(f".{folder.name}.tmp", folder.name)
+        raise RlplastError(
+            f"checkpoint {folder} could not be written ({problem}); earlier checkpoints are "
+            "intact: free space or fix permissions, then `rlplast resume`, or the study's command "
+            "again"
+        ) from error
 
 
 def _whole(folder: Path, name: str) -> tuple[Path, ...]:
@@ -186,14 +182,6 @@ def save(
 ) -> None:
     """Write one checkpoint at once; see `snapshot` and `write`."""
     write(snapshot(folder, position, tensors, state))
-
-
-def _unwritten(taken: Snapshot, error: Exception) -> RlplastError:
-    problem = str(error).replace(taken.temporary.name, taken.folder.name)
-    return RlplastError(
-        f"checkpoint {taken.folder} could not be written ({problem}); earlier checkpoints are "
-        "intact: free space or fix permissions, then `rlplast resume`, or the study's command again"
-    )
 
 
 def _delete(folder: Path) -> None:

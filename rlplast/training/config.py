@@ -272,8 +272,9 @@ class RunConfig(Section):
         return vars(self)["optimizer"]
 
     def without_graphs(self) -> "RunConfig":
-        """Return the config with eager updates instead of CUDA graphs; default: there are none."""
-        return self
+        """Return the config with eager updates instead of CUDA graphs."""
+        graphs = getattr(self, "accelerate", None) == "graph"
+        return replace(self, accelerate="off") if graphs else self
 
     def check_processes(self, count: int) -> None:
         """Refuse so many processes by ConfigError, if they cannot train the config together."""

@@ -12,7 +12,7 @@ What ends well: a config that is accepted, or refused in less than 300 character
 or the file; a damaged checkpoint that is refused, or passed over. What does not: any other
 exception, more than 20 seconds, a long or nameless refusal, a damaged state that is loaded though
 the manifest does not match. Counts are printed, and the first of each failure; exit 1 if there is
-one. `test_crash.py` beside it does so with fewer.
+one.
 """
 
 import argparse
@@ -37,6 +37,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+from tests.every_kind import small_run
 
 LIMIT = 20.0  # seconds
 LONGEST = 300  # characters of a refusal
@@ -184,22 +186,13 @@ def judged(go: Callable[[], str], names: list[str]) -> tuple[str, str]:
 
 # --- checkpoints -----------------------------------------------------------------------------
 
-RUNS: dict[str, dict[str, Any]] = {
-    "dqn": {
-        "kind": "dqn",
-        "total": "60 env_steps",
-        "env": {"id": "gym/CartPole-v1", "num_envs": 2},
-        "agent": {"network": "mlp", "initial_steps": 10, "buffer_size": 100, "batch_size": 4},
-        "hooks": [{"method": "cbp", "every": "1 updates"}, {"method": "fire", "at": "50%"}],
-    },
-    "supervised": {
-        "kind": "supervised",
-        "model": {"name": "mlp", "hidden": [8]},
-        "stream": {"name": "warm_start", "epochs": 1},
-        "batch_size": 256,
-    },
+RUNS = ("dqn", "supervised")
+QUIET: dict[str, Any] = {
+    "hooks": [{"method": "cbp", "every": "1 updates"}, {"method": "fire", "at": "50%"}],
+    "evaluate": {"every": None},
+    "metrics": {"every": None},
+    "checkpoint": {"every": "25%", "keep": 9},
 }
-COMMON = {"log": {"to": []}, "evaluate": {"every": None}, "metrics": {"every": None}}
 
 
 def damage(path: Path, draw: random.Random) -> str:
@@ -255,7 +248,7 @@ def attack_checkpoint(number: int, seed: int, runs: Path, folder: Path) -> tuple
     from rlplast.run import api
 
     draw = random.Random(f"{seed} corruption {number}")
-    source = runs / draw.choice(sorted(RUNS))
+    source = runs / draw.choice(RUNS)
     run = folder / "run"
     shutil.rmtree(run, ignore_errors=True)
     shutil.copytree(source, run)
@@ -272,7 +265,7 @@ def attack_checkpoint(number: int, seed: int, runs: Path, folder: Path) -> tuple
 
     def go() -> str:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            total = "90 env_steps" if "dqn" in source.name else None
+            total = "150 env_steps" if "dqn" in source.name else None
             api.resume(run, total, report=messages.append)
         from_damaged = any(f"from {newest.name}" in text for text in messages)
         guarded = target in inside and target.name != "COMPLETE" and changed and not sealed
@@ -333,9 +326,8 @@ def main(words: list[str] | None = None) -> int:
     firsts: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as temporary, contextlib.chdir(temporary):
         folder, runs = Path(temporary), Path(temporary) / "runs"
-        for name, config in RUNS.items() if args.corruptions else ():
-            keys = config | COMMON | {"checkpoint": {"every": "25%", "keep": 9}}
-            api.train(keys, runs / name, report=lambda text: None)
+        for name in RUNS if args.corruptions else ():
+            api.train(small_run(name, {}, **QUIET), runs / name, report=lambda text: None)
             info = json.loads((runs / name / "run.json").read_text())
             (runs / name / "run.json").write_text(json.dumps(info | {"status": "running"}))
         cases = [("config", number) for number in range(args.configs)]

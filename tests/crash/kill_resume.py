@@ -2,18 +2,17 @@
 
     python -m tests.crash.kill_resume --config dqn/minatar_breakout --kills 20
 
-The config is shortened and given a hook of every kind (`--own` keeps its own), run once to its end,
-and once more in processes of its own that get SIGKILL, with all their workers: while training and
-firing, while a checkpoint is being written (its `.step-*.tmp` folder is there), while loading, or
-before that. Three kills of five hit writing or loading.
+The config is made small, as `rlplast study --smoke` does, and given more hooks. It is run once to
+its end, and once more in processes of its own that get SIGKILL: while training and firing, while a
+checkpoint is being written (its `.step-*.tmp` folder is there), while loading, or before that.
+Three kills of five hit writing or loading.
 Metrics and receipts (wall-clock keys aside), and the last checkpoint's tensors, state and replay,
 have to be equal bit for bit; otherwise the exit code is 1 and the first difference is named. It is
-2 if the run ended before the last kill. `test_crash.py` beside it does so once for each kind.
+2 if the run ended before the last kill.
 """
 
 import argparse
 import contextlib
-import dataclasses
 import json
 import os
 import shutil
@@ -30,12 +29,14 @@ import numpy as np
 import safetensors.numpy
 
 from rlplast.core.errors import DamagedFile
-from rlplast.run.config_file import dump_config, read_config
+from rlplast.run.config_file import dump_config, merged, read_config
+from rlplast.study.smoke import small
 from rlplast.training import checkpoint
+from rlplast.training.config import RunConfig
 from tests.runs import final
 
+# Beside the config's own: they draw, and treat targets and optimizer state in different ways.
 HOOKS: list[dict[str, Any]] = [
-    {"method": "fire", "at": "50%", "scope": "dqn"},
     {
         "method": "shrink_perturb",
         "at": ["30%", "60%"],
@@ -43,110 +44,22 @@ HOOKS: list[dict[str, Any]] = [
         "optimizer": "parameter",
         "params": {"init": "fresh"},
     },
-    {
-        "method": "swr",
-        "every": "1 updates",
-        "from": "20%",
-        "until": "80%",
-        "params": {"coef": 1e-3},
-    },
     {"method": "full_reset", "every": "40%", "params": {"init": "fresh"}},
-    {"method": "head_reset", "at": "70%", "optimizer": "touched", "params": {"init": "fresh"}},
-    {"method": "fire", "every": "150 updates", "optimizer": "keep", "followers": "leave"},
+    {"method": "fire", "every": "15%", "optimizer": "keep", "followers": "leave"},
 ]
-SHORT: dict[str, Any] = {
-    "threads": 1,
-    "device": "cpu",
-    "log": {"to": []},
-    "hooks": HOOKS,
+LENGTHS: dict[str, dict[str, Any]] = {  # of some seconds
+    "dqn": {"total": "1000 env_steps"},
+    "sac": {"total": "1200 env_steps"},
+    "ppo": {"total": "3000 env_steps"},
+    "supervised": {"stream.epochs": 40},
+    "gpt": {"phases.0.updates": 400},
+}
+OFTEN: dict[str, Any] = {
+    "evaluate.every": "15%",
     "log.every": "2%",
-    "metrics": {"every": "10%", "batch_size": 64},
-    "checkpoint": {"every": "2%", "keep": 2},
-}
-SHORT_OF: dict[str, dict[str, Any]] = {
-    "minatar": {
-        "total": "1000 env_steps",
-        "env.options": {"max_episode_steps": 60},
-        "agent.initial_steps": 150,
-        "agent.buffer_size": 1500,
-        "agent.target_every": 100,
-        "evaluate": {"every": "15%", "episodes": 3},
-    },
-    "atari": {
-        "total": "500 env_steps",
-        "env.workers": 2,
-        "env.options": {"max_episode_steps": 50},
-        "agent.initial_steps": 100,
-        "agent.buffer_size": 400,
-        "agent.target_every": 100,
-        "evaluate": {"every": "30%", "episodes": 2},
-    },
-}
-# The same for SAC, whose networks have no convs; critics with units that sleep and wake.
-SAC_HOOKS: list[dict[str, Any]] = [
-    {"method": "fire", "at": "50%", "scope": "sac", "networks": ["actor", "critic"]},
-    *HOOKS[1:],
-]
-SAC_SHORT: dict[str, Any] = {
-    "total": "1200 env_steps",
-    "hooks": SAC_HOOKS,
-    "layers": [
-        {
-            "method": "lifecycle",
-            "networks": ["critic"],
-            "params": {"life": [40, 90], "recovery": [10, 40], "memory": "he", "redraw": True},
-        }
-    ],
-    "env.options": {"max_episode_steps": 60},
-    "agent.initial_steps": 150,
-    "agent.buffer_size": 700,
-    "agent.actor_width": 32,
-    "agent.critic_width": 32,
-    "agent.batch_size": 32,
-    "evaluate": {"every": "15%", "episodes": 3},
-}
-SHORT_OF |= {"gym": SAC_SHORT, "dmc": SAC_SHORT, "humanoid_bench": SAC_SHORT}
-DQN_SHORT: dict[str, Any] = {  # of small environments, whose networks have no convs
-    "hooks": [{"method": "fire", "at": "50%"}, *HOOKS[1:]],
-    "total": "2400 env_steps",
-    "agent.initial_steps": 150,
-    "agent.buffer_size": 1500,
-    "agent.target_every": 100,
-    "evaluate.every": None,
-}
-PPO_SHORT: dict[str, Any] = {  # in all networks: actor and critic may be one
-    "total": "3000 env_steps",
-    "hooks": [{k: v for k, v in row.items() if k != "networks"} for row in SAC_HOOKS],
-    "layers": [{k: v for k, v in row.items() if k != "networks"} for row in SAC_SHORT["layers"]],
-    "agent.hidden": [32, 32],
-    "agent.activation": "relu",  # swr refuses tanh
-    "agent.rollout_steps": 50,
-    "agent.batch_size": 20,
-    "agent.epochs": 4,
-    "evaluate": {"every": "15%", "episodes": 3},
-}
-# Classifiers and GPTs, over the boundary of two phases; a GPT's tied head refuses two methods.
-PHASED_HOOKS: list[dict[str, Any]] = [{"method": "fire", "on": "phase_start"}, *HOOKS[1:]]
-SHORT_OF |= {
-    "supervised": {
-        "hooks": PHASED_HOOKS,
-        "stream": {"name": "warm_start", "fraction": 0.3, "epochs": 40},
-        "augment": ["crop", "flip"],
-        "penalties": [{"method": "l2_init", "params": {"coef": 1e-4}}],
-        "evaluate.every": "15%",
-    },
-    "gpt": {
-        "hooks": [h for h in PHASED_HOOKS if h["method"] not in ("swr", "head_reset")],
-        "model": {"layers": 2, "heads": 2, "width": 32, "context": 32, "vocab_size": 256}
-        | {"dropout": 0.1},
-        "phases": [
-            {"updates": 400, "mixture": {"source": 1}},
-            {"updates": 400, "mixture": {"source": 1, "docstrings": 9}},
-        ],
-        "micro_batch": 8,
-        "evaluate": {"every": "15%", "batches": 1},
-        "metrics": {"every": "10%", "batch_size": 8},
-    },
+    "metrics.every": "10%",
+    "checkpoint.every": "2%",
+    "checkpoint.keep": 2,
 }
 CHECKPOINTS = 50
 POLL_SECONDS = 0.0005
@@ -162,23 +75,12 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--config", default="dqn/minatar_breakout", help="file or shipped name")
     parser.add_argument("--kills", type=int, default=20, help="default 20")
     parser.add_argument("--seed", type=int, default=0, help="of the moments, not of the run")
-    parser.add_argument("--own", action="store_true", help="keep the config's hooks and layers")
     parser.add_argument("--out", type=Path, help="new folder; default: a temporary one")
     args = parser.parse_args(words)
     out = args.out or Path(tempfile.mkdtemp(prefix="kill-resume-"))
     out.mkdir(parents=True, exist_ok=True)
     config, through, killed = out / "config.yaml", out / "through", out / "killed"
-    keys = dataclasses.asdict(read_config(args.config))
-    short = SHORT | ({"env.num_envs": 2} if "env" in keys else {})
-    family = keys["env"]["id"].split("/")[0] if "env" in keys else keys["kind"]
-    small_dqn = keys["kind"] == "dqn" and family not in ("minatar", "atari")
-    if keys["kind"] == "ppo":
-        short |= PPO_SHORT
-    else:
-        short |= DQN_SHORT if small_dqn else SHORT_OF[family]
-    own = ("hooks", "layers", "penalties") if args.own else ()
-    short = {key: value for key, value in short.items() if key not in own}
-    config.write_text(dump_config(read_config(args.config, short)))
+    config.write_text(dump_config(shortened(args.config)))
 
     started = time.monotonic()
     _finish(config, through)
@@ -196,6 +98,13 @@ def main(words: list[str] | None = None) -> int:
     if args.out is None:
         shutil.rmtree(out)
     return 0
+
+
+def shortened(name: str) -> RunConfig:
+    """Return a config, by file or shipped name, whose run takes seconds and has more hooks."""
+    config = read_config(name)
+    config = read_config(name, {"hooks": [*config.hooks, *HOOKS]})
+    return small(config, merged(name).get("smoke", {}) | LENGTHS[config.kind] | OFTEN)
 
 
 def _start(config: Path, run: Path) -> subprocess.Popen[bytes]:

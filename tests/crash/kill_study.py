@@ -2,13 +2,14 @@
 
     python -m tests.crash.kill_study study/minatar_when --kills 10 --seed 1
 
-The study is shortened and run once to its end, and once more with SIGKILL at random moments: to
-the study alone, whose workers and cells have to end by themselves, or to a worker or a cell, in
-whose place another one has to come. A study that was killed is started anew, half of the times at
-once, while its cells may still be saving. Metrics and receipts of every arm (wall-clock keys
-aside), and the last checkpoint's tensors, state and replay, have to be equal bit for bit; otherwise
-the exit code is 1 and the first difference is named. It is 2 if no kill hit a cell that had begun.
-Four kills of five wait until a cell is there. Reads Linux's /proc.
+The study is made small, as `--smoke` does it, and run once to its end in this process. It is run
+once more in processes that get SIGKILL at random moments: the study alone, whose workers and cells
+have to end by themselves, or a worker or a cell, in whose place another one has to come. A study
+that was killed is started anew, half of the times at once, while its cells may still be saving.
+Metrics and receipts of every arm (wall-clock keys aside), and the last checkpoint's tensors, state
+and replay, have to be equal bit for bit; otherwise the exit code is 1 and the first difference is
+named. It is 2 if no kill hit a cell that had begun. Four kills of five wait until a cell is there.
+Reads Linux's /proc.
 """
 
 import argparse
@@ -26,13 +27,11 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from rlplast.run.config_file import read_config
-from rlplast.run.shipped import find_config
 from rlplast.study.api import read_study_config
-from rlplast.study.spec import runs_of
-from tests.crash.kill_resume import SHORT, SHORT_OF, first_difference, started
+from rlplast.study.smoke import smoke_study
+from tests.crash.kill_resume import LENGTHS, OFTEN, first_difference, started
+from tests.study.inline import run_study
 
-HOOK_KEYS = ("hooks", "layers", "penalties")  # what a study is about stays as it is
 START_SECONDS = 8.0  # imports, plan and building, before the first cell trains
 GRACE = 60.0  # seconds that cells may take to save when their study is gone
 
@@ -46,7 +45,6 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument(
         "--cells", type=float, default=0.5, help="share of kills that hit a cell, default 0.5"
     )
-    parser.add_argument("--seeds", type=int, default=1, help="seeds of the study, default 1")
     parser.add_argument("--total", help="length of each run; default: kill_resume's")
     parser.add_argument("--jobs", type=int, default=2, help="cells at once, default 2")
     parser.add_argument("--out", type=Path, help="new folder; default: a temporary one")
@@ -54,13 +52,13 @@ def main(words: list[str] | None = None) -> int:
     out = args.out or Path(tempfile.mkdtemp(prefix="kill-study-"))
     out.mkdir(parents=True, exist_ok=True)
     config = out / "study.yaml"
-    config.write_text(_shortened(args.study, args.seeds, args.total))
+    config.write_text(_shortened(args.study, args.total))
 
     started = time.monotonic()
-    code = _start(config, out / "through", args.jobs).wait()
+    outcome, _ = run_study(config, out / "through")
     seconds = time.monotonic() - started
-    if code != 0:
-        print(f"the study failed: see {out / 'through.log'}")
+    if outcome.code != 0:
+        print(f"the study failed: {outcome.err}")
         return 1
     print(f"{args.study} ran through in {seconds:.0f} s", flush=True)
     rng = np.random.default_rng(args.seed)
@@ -81,19 +79,13 @@ def main(words: list[str] | None = None) -> int:
     return 0
 
 
-def _shortened(name: str, seeds: int, total: str | None) -> str:
+def _shortened(name: str, total: str | None) -> str:
     """Return the YAML of a study whose runs take seconds."""
-    study = read_study_config(name)
-    keys = read_config(study.base, *runs_of(study)[0].overrides)
-    env = getattr(keys, "env", None)
-    family = env.id.split("/")[0] if env is not None else keys.kind
-    short = {k: v for k, v in (SHORT | SHORT_OF[family]).items() if k not in HOOK_KEYS}
-    short |= {"checkpoint": {"every": "10%", "keep": 2}} | ({"total": total} if total else {})
-    whole = yaml.safe_load(find_config(name).read_text())
-    overrides = (whole.get("overrides") or {}) | short
-    changes = {"overrides": overrides, "seeds": seeds, "threads": 1, "executor": {"kind": "local"}}
-    changes["retries"] = 1000  # however often a cell is killed
-    return yaml.safe_dump(whole | changes, sort_keys=False)
+    keys, _, _ = smoke_study(read_study_config(name))
+    for arm in keys["arms"].values():
+        for own in filter(None, arm["tasks"].values()):
+            own |= LENGTHS[own["kind"]] | OFTEN | ({"total": total} if total else {})
+    return yaml.safe_dump(keys | {"retries": 1000}, sort_keys=False)  # however often one is killed
 
 
 def _start(config: Path, study: Path, jobs: int) -> subprocess.Popen[bytes]:

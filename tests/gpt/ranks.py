@@ -15,7 +15,7 @@ from rlplast.core.errors import Interrupted, RlplastError
 from rlplast.gpt.config import GPTConfig
 from rlplast.training import distributed
 from rlplast.training.loop import Loop
-from tests.gpt.runs import MODEL, run, tiny
+from tests.gpt.runs import HOOKS, MODEL, run, tiny
 from tests.runs import at_step
 
 CONDITIONAL: list[dict[str, Any]] = [
@@ -75,7 +75,8 @@ def main(root: Path) -> None:
     corpora = json.loads((root / "corpora.json").read_text())
     results: dict[str, Any] = {"digests": []}
     plain = config_of(corpora)
-    dropout = config_of(corpora, model=MODEL | {"dropout": 0.2}, micro_batch=2)
+    all_of_it = {"model": MODEL | {"dropout": 0.2}, "micro_batch": 2, "hooks": HOOKS + CONDITIONAL}
+    dropout = config_of(corpora, **all_of_it)
     trained = run(plain, root / "plain", lambda loop: results["digests"].append(digest(loop)))
     results["scores"] = trained.evaluate(0, 0)
     run(dropout, root / "dropout")
@@ -84,7 +85,6 @@ def main(root: Path) -> None:
     rarely = config_of(corpora, checkpoint={"every": "20 updates"})
     results["out_of_step"] = out_of_step(rarely, root / "out_of_step")
     run(conditional(corpora), root / "conditional")
-    interrupted(conditional(corpora), root / "conditional interrupted")
     (root / f"rank{distributed.rank()}.json").write_text(json.dumps(results))
     distributed.leave()
 

@@ -13,17 +13,17 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.study.commands import until
+
 __all__ = ["Cluster", "cluster"]
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
-_INSTALL = "RLPLAST_APT_SLURM"  # environment variable: install what is missing
 _PATH = "/usr/sbin"  # where Debian has the daemons, which is not in everybody's PATH
 _CONFIG = """
 ClusterName=test
@@ -57,31 +57,6 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=10 State=UP
 """
 
 
-def _require() -> None:
-    """Skip the test where Slurm is not installed, and is not to be.
-
-    Raises:
-        CalledProcessError: if it cannot be installed.
-    """
-    if _lacking() and os.environ.get(_INSTALL):
-        update = "apt-get update && apt-get install -y --no-install-recommends slurm-wlm munge"
-        with tempfile.NamedTemporaryFile(prefix="apt-") as log:
-            subprocess.run(
-                ["flock", "/tmp/rlplast-apt-slurm.lock", "sh", "-c", update],  # one at a time
-                check=True,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"},
-            )
-    if lacking := ", ".join(_lacking()):
-        pytest.skip(f"needs {lacking}: install slurm-wlm and munge, or set {_INSTALL}=1 as root")
-
-
-def _lacking() -> list[str]:
-    path = f"{os.environ['PATH']}:{_PATH}"
-    return [name for name in _PROGRAMS if shutil.which(name, path=path) is None]
-
-
 class Cluster:
     """Slurm's daemons of one node with room for two jobs, which end with this process.
 
@@ -103,10 +78,9 @@ class Cluster:
         host = socket.gethostname().partition(".")[0]
         about = {"host": host, "ports": ports, "user": getpass.getuser(), "home": home}
         (home / "slurm.conf").write_text(_CONFIG.format(**about))
-        self.host = host
 
-    def start(self, *names: str) -> None:
-        """Start daemons: munged, slurmctld, slurmd."""
+    def start(self) -> None:
+        """Start all daemons."""
         files = {"key-file": "key", "socket": "munge.socket", "pid-file": "munge.pid"}
         files |= {"log-file": "munge.log", "seed-file": "munge.seed"}
         words = {
@@ -114,7 +88,7 @@ class Cluster:
             "slurmctld": ["-D"],
             "slurmd": ["-D"],
         }
-        for name in names:
+        for name in words:
             with (self.home / f"{name}.out").open("ab") as out:
                 self._daemons[name] = subprocess.Popen(
                     [name, *words[name]],
@@ -125,21 +99,8 @@ class Cluster:
                     start_new_session=True,
                 )
             if name == "munged":
-                _until((self.home / "munge.socket").exists, 10)
-
-    def kill(self, name: str) -> None:
-        """Kill a daemon at once."""
-        daemon = self._daemons.pop(name)
-        daemon.kill()
-        daemon.wait()
-
-    def answers(self) -> bool:
-        """Whether the node is there for jobs."""
-        return self.say("sinfo", "--noheader", "--format=%T") == "idle"
-
-    def control(self, *words: object) -> None:
-        """Have scontrol do something."""
-        subprocess.run(["scontrol", *map(str, words)], check=True)
+                until((self.home / "munge.socket").exists)
+        until(lambda: self.say("sinfo", "--noheader", "--format=%T") == "idle")
 
     def say(self, *command: object) -> str:
         """Return what a command says, nothing if it fails."""
@@ -153,13 +114,13 @@ class Cluster:
             self.say("scontrol", "resume", number)  # Slurm would leave them standing
         self.say("scancel", f"--user={getpass.getuser()}")
         with contextlib.suppress(AssertionError):
-            _until(lambda: not self.say("squeue", "--noheader"), 20)
-        for name in ("slurmd", "slurmctld", "munged"):
-            if name in self._daemons:
-                self._daemons[name].terminate()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._daemons[name].wait(10)
-                self.kill(name)
+            until(lambda: not self.say("squeue", "--noheader"), 20)
+        for daemon in reversed(self._daemons.values()):
+            daemon.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                daemon.wait(10)
+            daemon.kill()
+            daemon.wait()
         for pid in self.left():  # slurmstepd outlives its job by some seconds, or much else
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -180,40 +141,27 @@ def cluster(setenv: Any) -> Iterator[Cluster]:
 
     Where there is no Slurm, or it does not start, the test is skipped, and says why.
     """
-    _require()
+    path = f"{os.environ['PATH']}:{_PATH}"
+    if lacking := [name for name in _PROGRAMS if shutil.which(name, path=path) is None]:
+        pytest.skip(f"needs {', '.join(lacking)}: install slurm-wlm and munge")
     # Not pytest's folder: the path of a socket is short, and munged wants one that all may enter.
     with tempfile.TemporaryDirectory(prefix="slurm-") as folder:
         home = Path(folder)
         home.chmod(0o755)
-        setenv("PATH", f"{os.environ['PATH']}:{_PATH}")
+        setenv("PATH", path)
         setenv("SLURM_CONF", str(home / "slurm.conf"))
         made = Cluster(home)
         try:
-            _start(made)
+            try:
+                made.start()
+            except AssertionError:
+                last = [out.read_text(errors="replace")[-300:] for out in home.glob("*.out")]
+                pytest.skip(f"Slurm does not start here: {last}")
             yield made
         finally:
             made.close()
 
 
-def _start(made: Cluster) -> None:
-    """Start all daemons."""
-    try:
-        made.start("munged", "slurmctld", "slurmd")
-        _until(made.answers, 30)
-    except AssertionError:
-        if os.environ.get(_INSTALL):  # then somebody wants to know
-            raise
-        last = [path.read_text(errors="replace")[-300:] for path in made.home.glob("*.out")]
-        pytest.skip(f"Slurm does not start here: {last}")
-
-
 def _die_with_parent() -> None:
     """Have Linux kill a daemon when the tests are gone (PR_SET_PDEATHSIG is 1)."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-
-
-def _until(condition: Any, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "Slurm does not start"
-        time.sleep(0.2)

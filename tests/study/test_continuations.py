@@ -4,11 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from rlplast.core.errors import ConfigError
 from rlplast.report.frame import averaged, read
-from rlplast.study.spec import StudyConfig
 from tests.cli.commands import command
 from tests.runs import final
 from tests.study.inline import run_study, write_study
@@ -35,20 +31,14 @@ def test_a_study_of_continuations_trains_each_from_the_shared_prefix(tmp_path: P
     assert sorted(found) == [(arm, n) for arm in ("none", "perturb") for n in (1, 2, 3)]
     weights = [final(own)["tensors.safetensors"] for own in found.values()]
     assert len(set(weights)) == 6
+    single = read([out])
+    assert len(single.done) == 6
+    assert len(averaged(single).done) == 2
     once, plain = write_study(tmp_path, base, ARMS), tmp_path / "plain"
     assert run_study(once, plain)[0].code == 0
     for (arm, _), folder in by_number(plain).items():
         assert final(folder) == final(found[arm, 1])
-    single = read([out])
-    assert len(single.done) == 6
-    assert len(averaged(single).done) == 2
-    assert run_study(config, out)[1] == []  # all is done
-
-
-def test_more_continuations_later_train_only_the_new_ones(tmp_path: Path):
-    base, out = small_supervised() | QUIET, tmp_path / "out"
-    assert run_study(write_study(tmp_path, base, ARMS), out)[0].code == 0
-    _, started = run_study(write_study(tmp_path, base, ARMS, continuations=2), out)
+    _, started = run_study(write_study(tmp_path, base, ARMS, continuations=2), plain)
     assert sorted(started) == ["seed-3/none/continuation-2", "seed-3/perturb/continuation-2"]
 
 
@@ -59,15 +49,3 @@ def test_the_plan_shows_an_arm_once_with_its_number_of_continuations(tmp_path: P
     assert outcome.out.count("perturb") == 1
     assert "perturb × 5" in outcome.out
     assert "11 cells" in outcome.out
-
-
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"continuations": 200_000}, "continuations"),
-        ({"recovered": 3.0}, "recovered = 3: it is a score of continuations"),
-    ],
-)
-def test_bad_values_are_refused_by_name(keys: dict[str, Any], message: str):
-    with pytest.raises(ConfigError, match=message):
-        StudyConfig.parse({"base": "dqn/demo", "arms": ARMS, **keys})

@@ -1,7 +1,6 @@
 """What workers are started with: how many, on which GPUs, in which Slurm jobs."""
 
 import multiprocessing
-import re
 import shutil
 import sys
 import time
@@ -15,6 +14,7 @@ from rlplast.core.errors import ConfigError
 from rlplast.study import executors, node
 from rlplast.study.executors import make_executor
 from rlplast.study.work import gpus_of_worker
+from tests.refused import check_refused
 from tests.study.commands import until
 
 TIME = {"time": 240}
@@ -89,60 +89,45 @@ def test_slots_are_what_the_machine_has_room_for(
     assert environment["OMP_NUM_THREADS"] == str(threads)
 
 
-@pytest.mark.parametrize(
-    ("kind", "processes", "options", "says"),
-    [
-        ("locl", 1, {}, "did you mean 'local'?"),
-        ("local", 1, {"device": 1}, "did you mean 'devices'?"),
-        ("local", 1, {"gpus": -1}, "executor.gpus = -1: allowed is [0, 1]"),
-        ("local", 1, {"gpus": 1e-310}, "executor.gpus = 1e-310"),
-        (
-            "local",
-            1,
-            {"gpus": 1},
-            "executor.devices = 0 with processes = 1: allowed is a GPU for each",
-        ),
-        (
-            "local",
-            1,
-            {"devices": 1.5},
-            "executor.devices = 1.5: allowed is a whole number in [0, 1000]",
-        ),
-        ("local", 2, {"devices": 1}, "executor.devices = 1 with processes = 2"),
-        ("local", 2, {"gpus": 0.5, "devices": 2}, "executor.gpus = 0.5 with processes = 2"),
-        ("ray", 1, {"gpus": True}, "executor.gpus = True"),
-        ("ray", 1, {"retries_on_node_death": 1}, "allowed: address, gpus"),
-        ("slurm", 1, {"requeues": 5}, "allowed: cells, slurm"),
-        (
-            "slurm",
-            1,
-            {"cells": True},
-            "executor.cells = True: allowed is a whole number in [1, 1000]",
-        ),
-        ("slurm", 1, {}, "executor.slurm has no time: write the whole minutes of a job"),
-        ("slurm", 1, {"slurm": {"time": 7.5}}, "slurm.time = 7.5: allowed is a whole number"),
-        ("slurm", 1, {"slurm": TIME | {"partitoin": "x"}}, "did you mean 'partition'"),
-        ("slurm", 1, {"slurm": TIME | {"cpus_per_task": 4}}, "unknown key 'cpus_per_task'"),
-        ("slurm", 1, {"slurm": "fast"}, "executor.slurm = 'fast': allowed is a mapping"),
-        ("slurm", 1, {"slurm": {"time": 4}}, "allowed is 5 minutes or more"),
-        ("slurm", 1, {"slurm": {"time": 2, "signal_delay_s": 1}}, "allowed is 3 minutes or more"),
-        ("slurm", 1, {"slurm": TIME | {"signal_delay_s": True}}, "signal_delay_s = True"),
-        (
-            "slurm",
-            1,
-            {"slurm": TIME | {"additional_parameters": "-N 2"}},
-            "'-N 2': allowed is a mapping",
-        ),
-        ("slurm", 1, {"slurm": TIME}, "no srun on this machine"),
-    ],
-)
-def test_what_is_not_allowed_is_refused(
-    kind: str, processes: int, options: Any, says: str, monkeypatch: Any, tmp_path: Path
-) -> None:
+REFUSED: list[tuple[tuple[str, int, Any], str]] = [
+    (("locl", 1, {}), "did you mean 'local'?"),
+    (("local", 1, {"device": 1}), "did you mean 'devices'?"),
+    (("local", 1, {"gpus": -1}), "executor.gpus = -1: allowed is [0, 1]"),
+    (("local", 1, {"gpus": 1e-310}), "executor.gpus = 1e-310"),
+    (
+        ("local", 1, {"gpus": 1}),
+        "devices = 0 with processes = 1: allowed is a GPU for each",
+    ),
+    (("local", 1, {"devices": 1.5}), "devices = 1.5: allowed is a whole number in [0, 1000]"),
+    (("local", 2, {"devices": 1}), "executor.devices = 1 with processes = 2"),
+    (("local", 2, {"gpus": 0.5, "devices": 2}), "executor.gpus = 0.5 with processes = 2"),
+    (("ray", 1, {"gpus": True}), "executor.gpus = True"),
+    (("ray", 1, {"retries_on_node_death": 1}), "allowed: address, gpus"),
+    (("slurm", 1, {"requeues": 5}), "allowed: cells, slurm"),
+    (
+        ("slurm", 1, {"cells": True}),
+        "cells = True: allowed is a whole number in [1, 1000]",
+    ),
+    (("slurm", 1, {}), "executor.slurm has no time: write the whole minutes of a job"),
+    (("slurm", 1, {"slurm": "fast"}), "executor.slurm = 'fast': allowed is a mapping"),
+]
+REFUSED_SLURM: list[tuple[dict[str, Any], str]] = [
+    ({"time": 7.5}, "slurm.time = 7.5: allowed is a whole number"),
+    (TIME | {"partitoin": "x"}, "did you mean 'partition'"),
+    (TIME | {"cpus_per_task": 4}, "unknown key 'cpus_per_task'"),
+    ({"time": 4}, "allowed is 5 minutes or more"),
+    ({"time": 2, "signal_delay_s": 1}, "allowed is 3 minutes or more"),
+    (TIME | {"signal_delay_s": True}, "signal_delay_s = True"),
+    (TIME | {"additional_parameters": "-N 2"}, "'-N 2': allowed is a mapping"),
+    (TIME, "no srun on this machine"),
+]
+
+
+def test_what_is_not_allowed_is_refused(monkeypatch: Any, tmp_path: Path) -> None:
     pytest.importorskip("submitit", reason='needs pip install "rlplast[slurm]"')
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match=re.escape(says)):
-        make_executor(kind, 1, 1, options, processes)
+    rows = [(("slurm", 1, {"slurm": own}), says) for own, says in REFUSED_SLURM]
+    check_refused(lambda row: make_executor(row[0], 1, 1, row[2], row[1]), REFUSED + rows)
 
 
 def test_whole_numbers_of_a_job_are_written_as_such() -> None:
@@ -180,7 +165,7 @@ def test_slurm_job_has_its_workers_save_and_leaves_its_end_to_slurm(tmp_path: Pa
         "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit('saved')); "
         "print('begun', flush=True); time.sleep(60)"
     )
-    job = node.SlurmJob([sys.executable, "-c", worker], log)
+    job = node.SlurmJob([sys.executable, "-c", worker], log, {})
     process = multiprocessing.get_context("fork").Process(target=job, args=(0,))
     process.start()
     until(lambda: log.exists() and "begun" in log.read_text(), 60)

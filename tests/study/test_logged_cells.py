@@ -21,13 +21,14 @@ def test_cells_that_begin_at_once_share_a_store_and_say_where_they_belong(
     monkeypatch.setenv("WANDB_MODE", "offline")
     base = small_supervised(log={"every": "1 epochs", "to": ["wandb", "mlflow"]})
     arms = {"none": {"hooks": []}, "late": {"hooks": [{"method": "fire", "at": "50%"}]}}
-    config = write_study(tmp_path, base, arms, seeds=[1, 2], jobs=2)
+    arms["apart"] = {"hooks": [], "overrides": {"batch_size": 50}}
+    config = write_study(tmp_path, base, arms, jobs=2)
     outcome = command("study", config, "--out", tmp_path / "study")
     assert outcome.code == 0, outcome
     runs = mlflow_runs(uri)
     logged = {(r.data.tags["arm"], r.data.tags["seed"], r.info.status) for _, r in runs}
-    expected = {(arm, seed, "FINISHED") for arm in ("none", "late", "prefix") for seed in "12"}
-    assert logged == expected and len(runs) == 6
+    expected = {(arm, "3", "FINISHED") for arm in ("none", "late", "apart", "prefix")}
+    assert logged == expected and len(runs) == 4
     assert {client.get_experiment(r.info.experiment_id).name for client, r in runs} == {"study"}
     for name, folder in arm_folders(tmp_path / "study").items():
         history = wandb_files.history(folder)

@@ -14,6 +14,7 @@ from rlplast.study.published import PublishedCurve, PublishedPoint, published_cu
 from rlplast.study.spec import StudyConfig
 from tests.cli.commands import command
 from tests.cli.studies import TINY
+from tests.refused import check_refused
 from tests.study.inline import run_study, write_study
 
 HEAD = "source,task,ratio,env_steps,seeds,return_mean,return_sd"
@@ -27,9 +28,9 @@ ROWS = (
 SHIPPED = config_folder() / "study" / "replay_ratio" / "dmc_curves.csv"
 
 
-def written(folder: Path, *rows: str, head: str = HEAD) -> str:
+def written(folder: Path, *rows: str) -> str:
     path = folder / "curves.csv"
-    path.write_text("\n".join((head, *rows)) + "\n")
+    path.write_text("\n".join((HEAD, *rows)) + "\n")
     return str(path)
 
 
@@ -67,95 +68,72 @@ def test_the_band_is_two_standard_errors_wide_on_either_side() -> None:
     assert (low, high) == pytest.approx((86.4416, 117.5584), abs=1e-4)
 
 
-BAD_KEYS: dict[str, tuple[Any, str]] = {
-    "no such file": (
-        {"file": "no.csv", "arms": {"none": {"ratio": 1}}},
+NONE = {"none": {"ratio": 1}}
+BAD_KEYS: list[tuple[Any, str]] = [
+    (
+        {"file": "no.csv", "arms": NONE},
         "published.file = 'no.csv' is neither a file nor a shipped one: allowed is a CSV",
     ),
-    "other arm": ({"file": "x", "arms": {"non": {"a": 1}}}, "did you mean 'none'?"),
-}
-
-
-@pytest.mark.parametrize("name", BAD_KEYS)
-def test_bad_keys_are_refused(name: str) -> None:
-    value, words = BAD_KEYS[name]
-    with pytest.raises(ConfigError) as found:
-        published_curves(study("x", {}, published=value))
-    assert words in str(found.value) and "\n" not in str(found.value)
-
-
-BAD_ARMS: dict[str, tuple[Any, str]] = {
-    "no values": ({}, "published.arms.none = {}: allowed is a mapping of source, ratio"),
-    "no column": ({"rato": 1}, "did you mean 'ratio'?"),
-    "a measured column": ({"seeds": 4}, "published.arms.none has"),
-    "no such value": (
+    ({"file": "x", "arms": {"non": {"a": 1}}}, "did you mean 'none'?"),
+]
+BAD_ARMS: list[tuple[Any, str]] = [
+    ({}, "published.arms.none = {}: allowed is a mapping of source, ratio"),
+    ({"rato": 1}, "did you mean 'ratio'?"),
+    ({"seeds": 4}, "published.arms.none has"),  # a measured column
+    (
         {"ratio": 2},
         "published.arms.none.ratio = 2 matches no row: allowed is one of '1', '8'; correct it",
     ),
-    "not together": (
+    (
         {"source": "b", "ratio": 1},
         "published.arms.none.ratio = 1 matches no row beside source: b: allowed is one of '8'",
     ),
-    "two curves": ({"ratio": 8}, "matches several curves of run: allowed is one; say source"),
-}
+    ({"ratio": 8}, "matches several curves of run: allowed is one; say source"),
+]
 
 
-@pytest.mark.parametrize("name", BAD_ARMS)
-def test_rows_that_an_arm_cannot_have_are_refused(name: str, tmp_path: Path) -> None:
-    wanted, words = BAD_ARMS[name]
-    with pytest.raises(ConfigError) as found:
-        published_curves(study(written(tmp_path, *ROWS), {"none": wanted}))
-    assert words in str(found.value) and "\n" not in str(found.value)
-
-
-def test_rows_of_no_task_of_the_study_are_refused(tmp_path: Path) -> None:
+def test_keys_and_rows_that_an_arm_cannot_have_are_refused(tmp_path: Path) -> None:
+    check_refused(lambda keys: published_curves(study("x", {}, published=keys)), BAD_KEYS)
     file = written(tmp_path, *ROWS)
+    check_refused(lambda wanted: published_curves(study(file, {"none": wanted})), BAD_ARMS)
     words = "its rows are of no task of the study, 'hop'; allowed are run, walk: call a task so"
     with pytest.raises(ConfigError, match=words):
-        published_curves(study(file, {"none": {"ratio": 1}}, tasks={"hop": {}}))
+        published_curves(study(file, NONE, tasks={"hop": {}}))
 
 
-BAD_ROWS = {
-    "words": ("a,run,1,20000,4,much,1", "line 2: return_mean = 'much': allowed is a finite number"),
-    "not finite": ("a,run,1,20000,4,inf,1", "return_mean = 'inf'"),
-    "negative sd": ("a,run,1,20000,4,1,-1", "return_sd = '-1': allowed is a finite number from 0"),
-    "one seed": ("a,run,1,20000,1,1,1", "seeds = '1': allowed is a whole number from 2 on"),
-    "part of a step": ("a,run,1,2.5,4,1,1", "env_steps = '2.5': allowed is a whole number from 1"),
-    "too many": ("a,run,1,20000,4,1,1,1", "line 2: allowed are as many values"),
-    "twice": ("a,run,1,20000,4,1,1\na,run,1,20000,4,1,1", "delete one row at 20000 env_steps"),
-    "bytes": ("\udcff", "cannot be read"),
-}
+BAD_FILES = [
+    (f"{HEAD}\n{row}\n", f"{{path}}', line 2: {words}")
+    for row, words in {
+        "a,run,1,20000,4,much,1": "return_mean = 'much': allowed is a finite number",
+        "a,run,1,20000,4,inf,1": "return_mean = 'inf'",
+        "a,run,1,20000,4,1,-1": "return_sd = '-1': allowed is a finite number from 0",
+        "a,run,1,20000,1,1,1": "seeds = '1': allowed is a whole number from 2 on",
+        "a,run,1,2.5,4,1,1": "env_steps = '2.5': allowed is a whole number from 1",
+        "a,run,1,20000,4,1,1,1": "allowed are as many values",
+    }.items()
+]
+BAD_FILES += [
+    (f"{HEAD}\n" + "a,run,1,20000,4,1,1\n" * 2, "delete one row at 20000 env_steps"),
+    (f"{HEAD}\n\udcff\n", "{path}' cannot be read"),
+    (f"{HEAD.replace('seeds,', '')}\n{ROWS[0]}\n", "has no column seeds: allowed is a CSV"),
+    (f"{HEAD}\n", "{path}' has no rows"),
+    ("", "has no column source, task, env_steps"),
+]
 
 
-@pytest.mark.parametrize("name", BAD_ROWS)
-def test_damaged_rows_are_refused_by_line(name: str, tmp_path: Path) -> None:
-    row, words = BAD_ROWS[name]
+def test_a_file_that_is_damaged_or_of_another_shape_is_refused_by_line(tmp_path: Path) -> None:
     path = tmp_path / "curves.csv"
-    path.write_bytes(f"{HEAD}\n{row}\n".encode(errors="surrogateescape"))
-    with pytest.raises(ConfigError) as found:
-        published_curves(study(str(path), {"none": {"ratio": 1}}))
-    assert words in str(found.value)
-    assert name == "twice" or str(path) in str(found.value)
 
+    def read(text: str) -> None:
+        path.write_bytes(text.encode(errors="surrogateescape"))
+        published_curves(study(str(path), NONE))
 
-@pytest.mark.parametrize(
-    ("head", "rows", "words"),
-    [
-        (HEAD.replace("seeds,", ""), ROWS, "has no column seeds: allowed is a CSV"),
-        (HEAD, (), "has no rows"),
-        ("", (), "has no column source, task, env_steps"),
-    ],
-)
-def test_a_file_of_another_shape_is_refused(
-    head: str, rows: tuple[str, ...], words: str, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match=words):
-        published_curves(study(written(tmp_path, *rows, head=head), {"none": {"ratio": 1}}))
+    check_refused(read, [(text, words.replace("{path}", str(path))) for text, words in BAD_FILES])
 
 
 @pytest.mark.parametrize("option", ["--plan", "--smoke", "--jobs"])
 def test_the_command_refuses_before_anything_runs(option: str, tmp_path: Path) -> None:
-    keys = {"published": {"file": "no.csv", "arms": {"none": {"ratio": 1}}}}
+    keys = {"published": {"file": "no.csv", "arms": NONE}}
     config = write_study(tmp_path, TINY, {"none": {}}, **keys)
     more = (1,) if option == "--jobs" else ()
     outcome = command("study", config, "--out", tmp_path / "out", option, *more)
@@ -171,7 +149,7 @@ def test_a_study_and_its_report_hold_what_was_measured_against_the_band(tmp_path
         TINY | {"evaluate": {"every": "20 env_steps", "episodes": 1}},
         {"none": {}, "other": {"overrides": {"optimizer.lr": 0.1}}},
         tasks={"tiny": {}},
-        published={"file": file, "arms": {"none": {"ratio": 1}}},
+        published={"file": file, "arms": NONE},
     )
     outcome, _ = run_study(config, tmp_path / "out")
     assert outcome.code == 0, outcome

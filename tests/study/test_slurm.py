@@ -1,6 +1,6 @@
 """Workers on a real Slurm of one node, without accounting, that this file starts and stops.
 
-They run where Slurm is installed. RLPLAST_APT_SLURM=1 installs Debian's packages, as root.
+They run where Slurm is installed.
 """
 
 import json
@@ -26,18 +26,10 @@ LONG: dict[str, Any] = TINY | {"total": "1200 env_steps", "replay_ratio": 1}
 EXECUTOR = {"kind": "slurm", "slurm": {"time": 5, "signal_delay_s": 30}}
 
 
-@pytest.fixture(scope="module")
-def slurm() -> Iterator[Cluster]:
-    with pytest.MonkeyPatch.context() as patch, real_slurm.cluster(patch.setenv) as cluster:
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    with real_slurm.cluster(monkeypatch.setenv) as cluster:
         yield cluster
-
-
-@pytest.fixture(scope="module")
-def through(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The study of one process that nobody stopped."""
-    folder = tmp_path_factory.mktemp("through")
-    assert run_study(write_study(folder, LONG, ARMS), folder / "study")[0].code == 0
-    return folder / "study"
 
 
 def start(folder: Path, **more: Any) -> subprocess.Popen[str]:
@@ -69,12 +61,12 @@ def cancelled(slurm: Cluster) -> str:
 
 
 def test_jobs_that_are_requeued_warned_and_cancelled_end_as_a_local_study(
-    slurm: Cluster, through: Path, tmp_path: Path
+    slurm: Cluster, tmp_path: Path
 ) -> None:
     study = tmp_path / "study"
     process = start(tmp_path, cells=2)
     until(lambda: training(study) and running(slurm), 180)
-    slurm.control("requeue", running(slurm)[0])  # as an administrator does
+    slurm.say("scontrol", "requeue", running(slurm)[0])  # as an administrator does
     until(lambda: training(study) and running(slurm), 180)
     slurm.say("scancel", "--signal=USR2", running(slurm)[0])  # as near its time limit
     until(lambda: training(study) and running(slurm), 180)
@@ -85,7 +77,8 @@ def test_jobs_that_are_requeued_warned_and_cancelled_end_as_a_local_study(
     process = start(tmp_path, cells=2)
     output, _ = process.communicate(timeout=400)
     assert process.returncode == 0, output
-    assert results(study) == results(through)
+    assert run_study(write_study(tmp_path, LONG, ARMS), tmp_path / "here")[0].code == 0
+    assert results(study) == results(tmp_path / "here")
     done = [json.loads(p.read_text()).get("end") for p in (study / "claims").iterdir()]
     assert done.count("done") == len(json.loads((study / "study.json").read_text())["cells"])
     until(lambda: not slurm.say("squeue", "--noheader"), 120)  # nobody stays without a cell

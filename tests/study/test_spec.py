@@ -8,6 +8,7 @@ import pytest
 
 from rlplast.core.errors import ConfigError
 from rlplast.study.spec import ArmRun, StudyConfig, runs_of
+from tests.refused import check_refused
 
 ARMS: dict[str, Any] = {"none": {"hooks": []}, "fire": {"hooks": "dqn/hooks/fire"}}
 
@@ -184,6 +185,13 @@ def arm(**keys: Any) -> dict[str, Any]:
     return {"arms": {"none": {}, "a": keys}, "tasks": {"breakout": {}}}
 
 
+TWICE: list[dict[Any, Any]] = [
+    {"a x=1": {}, "a": {"grid": {"x": [1]}}},
+    {"a": {"grid": {"x": [1, 1]}}},
+    {"a": {"grid": {"x": [1, 1.0]}}},
+    {"a #1": {}, "a": {"sample": {"count": 1, "keys": {"x": [1]}}}},
+    {1: {}, "1": {}},
+]
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"arms": {}}, "no arms"),
     ({"seed": 3}, "'seeds'"),
@@ -223,44 +231,20 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (chosen(low=1, high=2, log=True, integer=True), "without integer"),
     (chosen(low=1, high=2, log="yes"), "keys.x.log = 'yes'"),
     (chosen(low=1, higth=2), "'high'"),
+    ({"continuations": 200_000}, "continuations: 200000 of them"),
+    ({"recovered": 3.0}, "recovered = 3: it is a score of continuations"),
+    *(({"arms": {name: {}}}, "a name with a letter or a digit") for name in ("", " ", "--", "…")),
+    *(({"arms": arms}, "two arms are called") for arms in TWICE),
 ]
 
 
 def test_what_does_not_fit_together_is_named() -> None:
-    for keys, word in REFUSED:
-        try:
-            StudyConfig.parse({"base": "dqn/demo", "arms": ARMS} | keys)
-            message = "accepted"
-        except ConfigError as error:
-            message = str(error)
-        assert word in message, (keys, message)
-    for data, word in ((None, "mapping"), ([1], "mapping"), ({}, "no base")):
-        with pytest.raises(ConfigError, match=word):
-            StudyConfig.parse(data)
-    with pytest.raises(ConfigError, match="`rlplast train`"):
-        StudyConfig.parse({"kind": "dqn", "total": "5 updates"})
-
-
-@pytest.mark.parametrize("name", ["", " ", "--", "…"])
-def test_arms_have_names_one_can_read(name: str):
-    with pytest.raises(ConfigError, match="allowed is a name with a letter or a digit"):
-        parse({name: {}})
-
-
-@pytest.mark.parametrize(
-    "arms",
-    [
-        {"a x=1": {}, "a": {"grid": {"x": [1]}}},
-        {"a": {"grid": {"x": [1, 1]}}},
-        {"a": {"grid": {"x": [1, 1.0]}}},
-        {"a #1": {}, "a": {"sample": {"count": 1, "keys": {"x": [1]}}}},
-        {1: {}, "1": {}},
-    ],
-    ids=str,
-)
-def test_two_arms_of_one_name_are_refused(arms: Any):
-    with pytest.raises(ConfigError, match="two arms are called"):
-        parse(arms)
+    check_refused(
+        lambda keys: StudyConfig.parse({"base": "dqn/demo", "arms": ARMS} | keys), REFUSED
+    )
+    whole = [(None, "mapping"), ([1], "mapping"), ({}, "no base")]
+    whole.append(({"kind": "dqn", "total": "5 updates"}, "`rlplast train`"))
+    check_refused(StudyConfig.parse, whole)
 
 
 def test_baseline_may_be_one_of_a_grid():

@@ -53,7 +53,7 @@ trees = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
     ),
-    max_leaves=12,
+    max_leaves=6,
 )
 
 
