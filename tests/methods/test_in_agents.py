@@ -61,7 +61,6 @@ def make(kind: str, rows: Rows, monkeypatch: pytest.MonkeyPatch, **agent: Any) -
         ("l2_init", "sac", "actor"),
         ("parseval", "sac", "critic"),
         ("spectral", "dqn", "q"),
-        ("wasserstein", "sac", "critic"),
     ],
 )
 def test_update_adds_the_gradient_of_the_term(

@@ -184,6 +184,8 @@ def test_what_cannot_be_replaced_is_named_and_stays() -> None:
         (NORMED, "layer_norm", "norm", NothingToEdit),
         (after("layer_norm"), "layer_norm", "0 is normalised", ConfigError),
         (after("normalize_project"), "layer_norm", "0 is normalised", ConfigError),
+        (nn.Sequential(nn.LayerNorm(3)), "rigl", "rigl", NothingToEdit),
+        (after("rigl"), "rigl", "rigl: 0 ", ConfigError),
     ):
         before = copy.deepcopy(net)
         with pytest.raises(error, match=match):

@@ -1,4 +1,4 @@
-"""Values and gradients of the penalties beside closed forms, slow twins and torch's own decay."""
+"""Values and gradients of the penalties beside closed forms and slow twins."""
 
 import copy
 from typing import Any
@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from rlplast.core.method.hooks import Hooks
 from rlplast.core.network.network import Network
 from rlplast.core.registry import rows
-from rlplast.methods.parseval import deviation
 from tests.cases import about
 from tests.methods.penalty_cases import CASES, MODELS, TWINS, moved, penalties
-from tests.models import assert_same, data, loss_of
+from tests.models import assert_same
 
 every_method = pytest.mark.parametrize("method", TWINS)
 every_model = pytest.mark.parametrize("family", MODELS)
@@ -76,40 +75,6 @@ def test_half_precision_is_worked_on_in_float32(method: str) -> None:
         assert (mine.grad is None) == (theirs.grad is None)
         if mine.grad is not None and theirs.grad is not None:
             torch.testing.assert_close(mine.grad, theirs.grad.bfloat16())
-
-
-@pytest.mark.parametrize(
-    ("family", "optimizer"),
-    [("conv_batchnorm", torch.optim.Adam), ("tied", torch.optim.SGD)],
-)
-def test_l2_trains_as_torchs_coupled_weight_decay(family: str, optimizer: Any) -> None:
-    network, _ = moved(family)
-    x, y = data(family)
-    decayed, penalised = copy.deepcopy(network.module), network.module
-    theirs = optimizer(decayed.parameters(), lr=0.01, weight_decay=0.3)
-    ours = optimizer(penalised.parameters(), lr=0.01)
-    terms = penalties("l2", network)
-    for _ in range(20):
-        for module, trains, loss in (
-            (decayed, theirs, lambda value: value),
-            (penalised, ours, lambda value: terms.add("net", value)),
-        ):
-            trains.zero_grad()
-            loss(loss_of(module, x, y)).backward()
-            trains.step()
-    for name, mine in penalised.named_parameters():
-        torch.testing.assert_close(mine, decayed.get_parameter(name), rtol=1e-4, atol=1e-5)
-
-
-def test_deviation_is_a_function_of_singular_values() -> None:
-    for number, columns in ((4, 6), (6, 4), (5, 5), (8, 1), (1, 8)):
-        generator = torch.Generator().manual_seed(1)
-        weight = torch.randn(2, number, columns, generator=generator, dtype=torch.float64)
-        squares = torch.linalg.svdvals(weight).square()
-        floor = 2 * max(0, number - columns) * 1.5**2
-        expected = float((squares - 1.5).square().sum()) + floor
-        assert float(deviation(weight, 1.5)) == pytest.approx(expected)
-        assert float(deviation(torch.zeros(number, columns), 1.5)) == pytest.approx(number * 1.5**2)
 
 
 @pytest.mark.parametrize("family", ["residual", "conv_batchnorm", "mlp"])
