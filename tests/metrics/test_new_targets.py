@@ -16,10 +16,8 @@ from rlplast.metrics.new_targets import Trainability, trainability
 from rlplast.metrics.probe import measure_run
 from rlplast.optimizers.config import OptimizerConfig
 from rlplast.optimizers.updater import Updater
-from tests.agents.toy_env import same
 from tests.core.toy import Toy
 from tests.marks import optimizers
-from tests.models import subject
 
 
 def mlp(seed: int, width: int = 32) -> nn.Sequential:
@@ -99,18 +97,6 @@ def test_memorising_random_labels_for_long_loses_it_and_nothing_is_lost_before()
     network.optimizers[0].param_groups[0]["lr"] = 0.0  # as at the end of a schedule
     assert min(measured(network, x, targets=2).initial) > 0.4
     assert max(measured(network, x, targets=2, lr=1e-2).initial) < 0.4
-
-
-def test_nothing_of_the_network_moves() -> None:
-    subject_ = subject("conv_batchnorm")
-    subject_.module.train()
-    before, random = subject_.snapshot(), torch.get_rng_state()
-    gradients = [p.grad.clone() for p in subject_.module.parameters()]
-    trainability(subject_.network, lambda m: m(subject_.x), targets=2, steps=3)
-    assert same(before, subject_.snapshot())
-    assert torch.equal(random, torch.get_rng_state())
-    now = [p.grad for p in subject_.module.parameters()]
-    assert same(gradients, now)
 
 
 @pytest.mark.parametrize("name", optimizers(["adam", "schedule_free", "upgd"]))
