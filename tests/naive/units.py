@@ -113,20 +113,3 @@ def activations_of(h: Tensor, i: int) -> list[float]:
 def chosen(mask: list[bool]) -> list[int]:
     """The units of a mask, in order."""
     return [i for i, taken in enumerate(mask) if taken]
-
-
-def touched(layers: list[Layer], masks: list[list[bool]]) -> list[dict[str, Tensor]]:
-    """Per layer, by field of Layer: a boolean tensor, true at the entries a recycling wrote."""
-    found = []
-    for layer, mask in zip(layers, masks, strict=True):
-        hit = {}
-        for name in ("w", "b", *NORM_RESET, "w_next"):
-            tensor = getattr(layer, name)
-            if tensor is not None:
-                hit[name] = torch.zeros(tensor.shape, dtype=torch.bool)
-        for i in chosen(mask):
-            for part in (incoming, norm_entries, outgoing):
-                for name, index in part(layer, i):
-                    hit[name][index] = True
-        found.append(hit)
-    return found
