@@ -99,8 +99,8 @@ def test_sigma_becomes_the_largest_singular_value_while_weights_move_slowly() ->
     network, _ = moved("conv_batchnorm")
     weights = [b for b in network.blocks if b.role == "weight"]
     made = penalties("spectral", network)
-    hooks = Hooks([], network, "300 updates", penalties=made)
-    for update in range(1, 301):
+    hooks = Hooks([], network, "150 updates", penalties=made)
+    for update in range(1, 151):
         hooks.step(updates=update)
     for block in weights:
         u, matrix = made.terms[0].states["net"][block.name], block.view.flatten(1)

@@ -129,20 +129,9 @@ def test_lanczos_with_all_steps_has_the_numbers_of_the_dense_hessian(kind: str) 
     one = hessian_spectrum(loss, params, probes=1, steps=n)
     for node, weight in zip(one.nodes, one.weights, strict=True):
         assert weight < 1e-9 or float((values - node).abs().min()) < 1e-8
-    many = hessian_spectrum(loss, params, probes=60, steps=n)
-    assert float(many.weights.sum()) == pytest.approx(1)
-    for power in (1, 2):
-        moment = (many.weights * many.nodes**power).sum()
-        exact = (values**power).mean()
-        assert float(moment) == pytest.approx(float(exact), rel=0.15)
-    found = many.summary()  # what a run would log
+    found = one.summary()  # what a run would log; of more probes: test_density.py
     assert float(found["min"]) == pytest.approx(float(values[0]), abs=1e-8)
     assert float(found["max"]) == pytest.approx(float(values[-1]), abs=1e-8)
-    share = values.clamp(max=0).abs().sum() / values.abs().sum()
-    assert float(found["negative_share"]) == pytest.approx(float(share), abs=0.05)
-    sizes = values.abs().sort().values
-    nearby = sizes[int(0.8 * len(sizes)) :]  # the 90% of so few lie between two of them
-    assert float(nearby[0]) <= float(found["abs_q90"]) <= float(nearby[-1])
 
 
 def test_summary_is_that_of_the_point_masses() -> None:

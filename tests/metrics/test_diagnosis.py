@@ -14,7 +14,7 @@ from rlplast.metrics import NetworkDiagnosis, diagnose_network, trainability
 from rlplast.metrics.diagnosis import Fit, _judged
 
 INPUTS = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
-LR, UPDATES = 1e-2, 60
+LR, UPDATES = 1e-2, 30
 
 
 def network() -> rlplast.Network:

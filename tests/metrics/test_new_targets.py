@@ -90,7 +90,7 @@ def test_memorising_random_labels_for_long_loses_it_and_nothing_is_lost_before()
     assert start.low <= 0 <= start.high
     assert start.lost == pytest.approx(0, abs=1e-6)
     assert max(start.errors) < 0.4  # it does fit: the targets' variance is ½
-    memorise(network, x, 15, 60, 0)
+    memorise(network, x, 8, 40, 0)
     found = measured(network, x)
     assert found.low > 0.1
     assert found.lost > 0.2
