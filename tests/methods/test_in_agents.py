@@ -137,7 +137,7 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return write_corpora(tmp_path_factory.mktemp("corpora"))
 
 
-@pytest.mark.parametrize("kind", slow_but(["ppo"], KINDS))
+@pytest.mark.parametrize("kind", slow_but(["ppo"], ["ppo", "sac", "gpt"]))
 def test_all_penalties_in_one_run_resume(
     kind: str, corpora: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,7 +189,7 @@ def test_terms_of_a_hand_written_loop_resume(method: str) -> None:
     assert torch.equal(whole.term(), first.term()) and float(whole.term().detach()) > 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_but(["sac", "gpt"], KINDS))
 def test_terms_that_read_data_read_batches_of_their_own_and_move_no_stream(
     kind: str, corpora: dict[str, str]
 ) -> None:
