@@ -17,12 +17,12 @@ from tests.cases import about
 from tests.methods.chains import (
     ALL,
     NORMED,
+    anchors_of,
     assert_twin,
     inputs_for,
     layers_of,
     make,
     norms_of,
-    weights_of_theta0,
 )
 from tests.methods.nets import ConvNet, Mlp, changed, normal, randomise, snapshot
 from tests.naive.interventions import SwrLayer, swr_twin
@@ -31,12 +31,11 @@ from tests.naive.interventions import SwrLayer, swr_twin
 def test_both_rules_match_the_twin() -> None:
     for net, rule in product(ALL, ("exact", "printed")):
         with about(net, rule):
-            anchors = norms_of(layers_of(randomise(ALL[net](), 0)))
             network = make(ALL[net])
             before = snapshot(network.module)
             rlplast.swr(network, coef=0.0, rule=rule)
             assert not changed(before, network.module)
-            expected, _ = swr_twin(layers_of(network.module), anchors, 0.1, 0.3, rule)
+            expected, _ = swr_twin(layers_of(network.module), anchors_of(network), 0.1, 0.3, rule)
             rlplast.swr(network, coef=0.1, coef_head=0.3, rule=rule)
             assert_twin(network.module, expected)
 
@@ -45,7 +44,7 @@ def test_a_layer_of_zero_norm_keeps_its_zeros_and_passes_the_product_on() -> Non
     for zero, rule in product((0, 1, 3), ("exact", "printed")):
         network = make(NORMED["layer norm"])
         weight = network.module.get_parameter(f"{zero}.weight")
-        anchors = [float(w.norm()) for w in weights_of_theta0(network)]
+        anchors = anchors_of(network)
         with torch.no_grad():
             weight.zero_()
         expected, _ = swr_twin(layers_of(network.module), anchors, 0.2, 0.2, rule)
@@ -59,7 +58,7 @@ def test_a_norm_layer_with_a_frozen_scale_still_restarts_the_product() -> None:
     network = make(NORMED["layer norm"])
     scale = network.module.get_parameter("1.weight").requires_grad_(False)
     frozen, before = scale.clone(), layers_of(network.module)
-    anchors = [float(w.norm()) for w in weights_of_theta0(network)]
+    anchors = anchors_of(network)
     without = [SwrLayer(x.kind, None if x.kind == "norm" else x.weight, x.bias) for x in before]
     expected, _ = swr_twin(without, anchors, 0.2, 0.2, "exact")
     rlplast.swr(network, coef=0.2)
@@ -161,10 +160,7 @@ def test_what_has_no_single_forward_order_is_refused_by_name() -> None:
 
 
 def output_factor(network: rlplast.Network, coef: float) -> float:
-    layers = layers_of(network.module)
-    starts = iter(float(w.norm()) for w in weights_of_theta0(network))
-    anchors = [0.0 if layer.weight is None else next(starts) for layer in layers]
-    return swr_twin(layers, anchors, coef, coef, "exact")[1]
+    return swr_twin(layers_of(network.module), anchors_of(network), coef, coef, "exact")[1]
 
 
 @torch.no_grad()
@@ -260,7 +256,7 @@ def test_balance_never_gets_worse_with_one_coefficient(
     def ratios(norms: list[float]) -> np.ndarray:
         return np.array([[a / b for a in norms] for b in norms])
 
-    start = ratios([float(w.norm()) for w in weights_of_theta0(network)])
+    start = ratios(anchors_of(network))
     before = ratios(norms_of(layers_of(network.module)))
     rlplast.swr(network, coef=coef, coef_head=coef)
     after = ratios(norms_of(layers_of(network.module)))
@@ -274,5 +270,5 @@ def test_balance_can_get_worse_with_two_coefficients() -> None:
             parameter.mul_(3)  # every ratio of norms is as it was
     rlplast.swr(network, coef=0.1, coef_head=0.9)
     conv, *_, head = norms_of(layers_of(network.module))
-    first, *_, last = [float(w.norm()) for w in weights_of_theta0(network)]
+    first, *_, last = anchors_of(network)
     assert abs(head / conv - last / first) > 0.1

@@ -63,8 +63,7 @@ def _pair(module: nn.Module, first: str, second: str, norm: str | None = None) -
     if norm is not None and isinstance(found := module.get_submodule(norm), nn.BatchNorm2d):
         names = {"gamma": "weight", "beta": "bias", "mean": "running_mean", "var": "running_var"}
         fields = {field: getattr(found, name) for field, name in names.items()}
-    conv = isinstance(two, nn.Conv2d)
-    return Layer(one.weight, one.bias, two.weight, conv, b_next=two.bias, **fields)
+    return Layer(one.weight, one.bias, two.weight, b_next=two.bias, **fields)
 
 
 def _of(*groups: tuple[str, ...]) -> Callable[[nn.Module], Chains]:
@@ -76,7 +75,7 @@ def _of_stacked(module: nn.Module) -> Chains:
     def layer(member: int, first: str, second: str) -> Layer:
         one, two = module.get_submodule(first), module.get_submodule(second)
         tensors = [t.detach()[member] for t in (one.weight, one.bias, two.weight, two.bias)]
-        return Layer(tensors[0], tensors[1], tensors[2], False, b_next=tensors[3])
+        return Layer(*tensors[:3], b_next=tensors[3])
 
     return [
         {

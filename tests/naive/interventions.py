@@ -111,7 +111,4 @@ def shrink_noise_twin(
     theta: np.ndarray, draw: np.ndarray, shrink: float, noise: float
 ) -> np.ndarray:
     """The two-coefficient form: a share of the weights plus a small share of a fresh draw."""
-    result = np.empty(theta.shape, dtype=np.float64)
-    for index in np.ndindex(*theta.shape):
-        result[index] = shrink * float(theta[index]) + noise * float(draw[index])
-    return result
+    return shrink * theta.astype(np.float64) + noise * draw.astype(np.float64)

@@ -7,7 +7,7 @@ threshold get fresh incoming weights, bias 0, norm entries 1, 0, 0, 1 and outgoi
 import torch
 from torch import Tensor
 
-from .units import Layer, activations_of, chosen, redraw_incoming, zero_outgoing
+from .units import Layer, activations_of, chosen, outgoing, redraw_incoming
 
 
 def scores(h: Tensor) -> list[float]:
@@ -44,4 +44,4 @@ def recycle(
                 redraw_incoming(layer, i, draw[i])
         for layer, mask, _ in together:
             for i in chosen(mask):
-                zero_outgoing(layer, i)
+                outgoing(layer, i).zero_()
