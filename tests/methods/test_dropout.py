@@ -27,7 +27,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "scheduled_drop": {"p": 0.4, "updates": 4},
     "dropconnect": {"p": 0.4},
 }
-every_method = pytest.mark.parametrize("method", METHODS)
 
 
 def made(net: str, method: str, **params: Any) -> Trained:
@@ -54,7 +53,7 @@ class Masked(nn.Module):
         return weight * self.mask
 
 
-@every_method
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("net", NETS)
 def test_layers_that_read_hidden_units_drop_what_the_twin_drops(net: str, method: str) -> None:
     trained = made(net, method)

@@ -179,18 +179,11 @@ def test_theorem_one_outputs_stay_in_proportion() -> None:
             assert torch.equal(after.argmax(1), before.argmax(1))
 
 
-def linear_norm_linear_linear() -> nn.Sequential:
-    return nn.Sequential(
-        nn.Linear(4, 32), nn.LayerNorm(32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(),
-        nn.Linear(32, 10),
-    )  # fmt: skip
-
-
 @torch.no_grad()
 def test_printed_rule_leaks_into_the_last_norm_and_moves_argmaxes() -> None:
     kept = {}
     for rule in ("exact", "printed"):
-        network = make(linear_norm_linear_linear, growth=4.0)
+        network = make(NORMED["layer norm"], growth=4.0)
         obs = inputs_for(network, samples=512)
         before = network.module(obs).argmax(1)
         rlplast.swr(network, coef=0.5, rule=rule)

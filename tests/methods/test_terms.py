@@ -14,9 +14,6 @@ from tests.cases import about
 from tests.methods.penalty_cases import CASES, MODELS, TWINS, moved, penalties
 from tests.models import assert_same
 
-every_method = pytest.mark.parametrize("method", TWINS)
-every_model = pytest.mark.parametrize("family", MODELS)
-
 
 def term(method: str, network: Network, **keys: Any) -> Tensor:
     found = penalties(method, network, **keys).of(network.name)
@@ -32,7 +29,7 @@ def test_every_penalty_has_a_case() -> None:
     assert {info.name for info in rows("penalties")} == CASES.keys()
 
 
-@every_model
+@pytest.mark.parametrize("family", MODELS)
 def test_value_and_gradient_are_those_of_a_loop_over_matrices(family: str) -> None:
     for method in TWINS:
         with about(method):
@@ -60,7 +57,7 @@ def compare_with_the_twin(method: str, family: str) -> None:
         torch.testing.assert_close(grad, wanted.float(), rtol=1e-4, atol=1e-6, msg=name)
 
 
-@every_method
+@pytest.mark.parametrize("method", TWINS)
 def test_half_precision_is_worked_on_in_float32(method: str) -> None:
     network, start = moved("mlp")
     module = network.module.bfloat16()

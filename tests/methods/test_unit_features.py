@@ -10,13 +10,12 @@ from torch import Tensor, nn
 import rlplast
 from rlplast.agents.sac_networks import Actor, Critic, TrunkSpec
 from rlplast.gpt.model import GPT, GPTModelConfig
+from tests.methods.test_normalize_project import HEADS
 from tests.methods.unit_nets import NETS, Trained, normal
 from tests.models import recorded
 from tests.naive import unit_features as naive
 
-HEADS = {"mlp": "4", "conv": "10", "conv_batchnorm": "10", "residual": "head", "stacked": "head"}
 OPTIONS: dict[str, dict[str, Any]] = {"crelu": {"width": "double"}}
-every_net = pytest.mark.parametrize("net", NETS)
 
 
 def install(module: nn.Module) -> list[str]:
@@ -41,7 +40,7 @@ def expected(plain: nn.Module, head: str, *inputs: Tensor) -> Tensor:
     return torch.stack([naive.head(*member) for member in members])
 
 
-@every_net
+@pytest.mark.parametrize("net", NETS)
 def test_outputs_are_the_twins(net: str) -> None:
     trained = Trained(net, install=install).train(3)
     plain, (x, _) = NETS[net].module(), trained.batch()
