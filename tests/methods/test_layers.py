@@ -77,12 +77,10 @@ def test_updates_do_not_wait_for_the_device(layer: str, monkeypatch: pytest.Monk
         assert found == []
 
 
-# Layers whose updates change masks, moments or weights, and a network that has them.
+# Layers that updates change, and a network that has them; others: tests/agents/test_compiled.py.
 TICKING = {
     "dropconnect": "conv",
-    "lifecycle": "stacked",
     "normalize_project": "conv",
-    "rigl": "stacked",
     "scheduled_drop": "residual",
 }
 

@@ -164,8 +164,8 @@ def test_two_dimensional_example_of_the_paper() -> None:
     hooks = rlplast.Hooks([row], network, "100000 updates", penalties=penalties)
     ends = []
     for phase in range(2):
-        hooks.step(updates=5_000 * phase, phase=phase)
-        for _ in range(5_000):
+        hooks.step(updates=2_500 * phase, phase=phase)
+        for _ in range(2_500):
             x, y = point.weight[0]
             loss = -torch.exp(-((x - 2) ** 2 + (y + 2) ** 2) / 5)
             loss = loss - 1.5 * torch.exp(-((x + 2) ** 2 + (y + 1) ** 2))
