@@ -64,7 +64,7 @@ ROWS: tuple[tuple[str, str, str, str], ...] = (
      'key=lambda h: h.method.key == "penalties")', 'key=lambda h: h.method.key != "penalties")'),
     ("core/method/inside.py", "core/method/test_hooks.py methods/test_swr.py",
      "((factors - 1) * norms).square()", "(factors * norms).square()"),
-    ("core/network/optim_state.py", "core/network/test_optim_state.py optimizers/test_upgd.py",
+    ("core/network/optim_state.py", "optimizers/test_state.py -k upgd",
      "if name != DRAWN:", "if name:"),
     ("core/network/units.py", "core/network/test_units.py",
      "per_unit.repeat_interleave(self.repeat)", "per_unit.repeat(self.repeat)"),

@@ -5,9 +5,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rlplast.core.errors import ConfigError
 from rlplast.core.fast.linear import Linear
-from rlplast.core.method.install import as_kind, kind_of, put
+from rlplast.core.method.install import as_kind, check_kind, kind_of, put
 from rlplast.core.method.method import method
 from rlplast.core.network.stacked import StackedLinear
 from rlplast.core.validation import Fraction, Names
@@ -79,12 +78,7 @@ class DropConnect(Dropping):
 
     def check_layer(self, path: str, layer: nn.Module) -> None:
         """Refuse layers of other classes, which may compute something else."""
-        if kind_of(layer) not in _SWAPS:
-            allowed = ", ".join(kind.__name__ for kind in _SWAPS)
-            raise ConfigError(
-                f"dropconnect: {path} reads hidden units and is a {type(layer).__name__}: allowed "
-                f"are {allowed}"
-            )
+        check_kind(layer, _SWAPS, f"{self.name}: {path}")
 
     def drop_in(self, model: nn.Module, path: str, seed: int) -> nn.Module:
         """Put a layer that drops in place of a plain one."""

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
@@ -16,7 +15,6 @@ from rlplast.core.network.units import UnitGroup
 __all__ = [
     "OutputTerm",
     "Reading",
-    "at_start",
     "head_layers",
     "members",
     "read_by_heads",
@@ -135,16 +133,6 @@ def readers(network: Network, method: str) -> list[nn.Module]:
     paths = dict.fromkeys(part.block.path for group in groups for part in group.outgoing)
     layers = [network.module.get_submodule(path) for path in paths]
     return list(dict.fromkeys(layers + head_layers(network, method)))
-
-
-def at_start(network: Network) -> dict[str, Tensor]:
-    """Return a network's parameters and saved buffers at θ0, copied, by the module's names."""
-    tensors: dict[str, Tensor] = {}
-    for block in network.blocks:
-        name = ".".join(p for p in (block.path, block.spec.tensor) if p)
-        whole = tensors.setdefault(name, torch.empty_like(block.param, requires_grad=False))
-        block.like(whole).copy_(network.initial[block.name])
-    return tensors
 
 
 def members(blocks: Sequence[Block]) -> int:

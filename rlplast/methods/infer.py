@@ -11,7 +11,8 @@ from rlplast.core.method.method import Block, Context, Network, State, method
 from rlplast.core.network.record import WithWeights
 from rlplast.core.validation import Count
 from rlplast.methods.draws import symmetric
-from rlplast.methods.features import OutputTerm, Reading, at_start, head_layers
+from rlplast.methods.features import OutputTerm, Reading, head_layers
+from rlplast.metrics.new_targets import tensors_with
 from rlplast.metrics.ranks import at_least_float32
 
 __all__ = ["Infer"]
@@ -49,7 +50,8 @@ class Infer(OutputTerm):
         """Return coef times the sum over directions, heads and members."""
         network, layers = context.network, head_layers(context.network, self.name)
         [batch] = context.batches(1, self.batch)
-        start = Reading(WithWeights(network.module, at_start(network)), layers)
+        initial = tensors_with(network, lambda block: network.initial[block.name])
+        start = Reading(WithWeights(network.module, initial), layers)
         now = Reading(network.module, layers)
         with torch.no_grad():
             context.outputs(batch, start)

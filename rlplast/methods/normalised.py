@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
 from rlplast.core.fast.linear import Linear
-from rlplast.core.method.install import as_kind, hidden_layers, kind_of, put
+from rlplast.core.method.install import as_kind, check_kind, hidden_layers, kind_of, put
 from rlplast.core.network.stacked import StackedLayerNorm, StackedLinear
 
 __all__ = ["normalise"]
@@ -55,11 +55,7 @@ def normalise(model: nn.Module, method: str, *, affine: bool, eps: float, bias: 
         if isinstance(model.get_submodule(path), _Normalized):
             raise ConfigError(f"{method}: {path} is normalised already")
     for path, layer in layers.items():
-        if kind_of(layer) not in _SWAPS:
-            allowed = ", ".join(kind.__name__ for kind in _SWAPS)
-            raise ConfigError(
-                f"{method}: {path} is a {type(layer).__name__}: allowed are {allowed}"
-            )
+        check_kind(layer, _SWAPS, f"{method}: {path}")
     for layer in layers.values():
         new = as_kind(layer, _SWAPS[kind_of(layer)])
         if not bias:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.fast.linear import Linear
-from rlplast.core.method.install import as_kind, kind_of, put
+from rlplast.core.method.install import as_kind, check_kind, kind_of, put
 from rlplast.core.method.method import Assign, Block, Context, Edit, Method, Network, State, method
 from rlplast.core.network.order import last_layers
 from rlplast.core.network.stacked import StackedLinear
@@ -119,12 +119,7 @@ class PlasticityInjection(Method):
                     f"plasticity_injection: {block.name} is tied to {', '.join(block.aliases)}"
                 )
         for path in paths:
-            kind = kind_of(model.get_submodule(path))
-            if kind not in _SWAPS:
-                allowed = ", ".join(k.__name__ for k in _SWAPS)
-                raise ConfigError(
-                    f"plasticity_injection: {path} is a {kind.__name__}: allowed are {allowed}"
-                )
+            check_kind(model.get_submodule(path), _SWAPS, f"{self.name}: {path}")
         side_by_side = [path for path in paths if path in last_layers(network)]
         chains = [[path] for path in side_by_side] if len(side_by_side) > 1 else [paths]
         if len(paths) > len(side_by_side) > 1:

@@ -72,16 +72,12 @@ class Swr(Method):
     approximate: bool = False
 
     def __post_init__(self) -> None:
-        if self.rescale_running_stats and self.rule != "exact":
-            raise ConfigError(
-                f"swr.rescale_running_stats with rule = {self.rule!r}: its C is not the scale of "
-                "a norm layer's input; use rule = 'exact'"
-            )
-        if self.approximate and self.rule != "exact":
-            raise ConfigError(
-                f"swr.approximate with rule = {self.rule!r}: it knows chains only; use rule = "
-                "'exact'"
-            )
+        for key in ("rescale_running_stats", "approximate"):
+            if getattr(self, key) and self.rule != "exact":
+                raise ConfigError(
+                    f"swr.{key} with rule = {self.rule!r}, which knows chains only and whose C is "
+                    "not the scale of a norm layer's input; use rule = 'exact'"
+                )
 
     @property
     def uses_initial(self) -> bool:

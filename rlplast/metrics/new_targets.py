@@ -17,7 +17,7 @@ from rlplast.core.network.record import WithWeights
 from rlplast.core.registry import register
 from rlplast.core.rng import torch_stream
 
-__all__ = ["Start", "Trainability", "fit_errors", "trainability"]
+__all__ = ["Start", "Trainability", "fit_errors", "tensors_with", "trainability"]
 
 Start = Callable[[Block, int], Tensor]  # a Block's value where the fit of a target begins
 
@@ -110,17 +110,17 @@ def fit_errors(
     errors: list[list[float]] = [[] for _ in starts]
     for number in range(targets):
         generator = torch_stream(seed, "trainability", number)
-        drawn = _tensors(network, lambda block, own=generator: network.fresh(block, own))
+        drawn = tensors_with(network, lambda block, own=generator: network.fresh(block, own))
         with torch.no_grad():
             wave = torch.sin(FREQUENCY * _outputs(network, outputs, drawn).double())
         for start, found in zip(starts, errors, strict=True):
-            own = _tensors(network, lambda block, own=start, i=number: own(block, i))
+            own = tensors_with(network, lambda block, own=start, i=number: own(block, i))
             found.append(_fitted(network, outputs, own, wave, steps, lr))
     return errors
 
 
 @torch.no_grad()
-def _tensors(network: Network, value: Callable[[Block], Tensor]) -> dict[str, Tensor]:
+def tensors_with(network: Network, value: Callable[[Block], Tensor]) -> dict[str, Tensor]:
     """Return new parameters and buffers by name, with a value of each Block."""
     module = network.module
     tensors = dict(module.named_parameters()) | dict(module.named_buffers())

@@ -5,12 +5,13 @@ autograd records. So it needs no tracing and no declaration, and follows whateve
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.network import Network
@@ -64,7 +65,8 @@ def longest_path(
     watched = _Watched(WithWeights(network.module, leaves))
     with torch.enable_grad():
         forward(watched)
-    ends = [t.grad_fn for t in _tensors(watched.outputs) if t.grad_fn is not None]
+    found = [t for t in tree_leaves(watched.outputs) if isinstance(t, Tensor)]
+    ends = [t.grad_fn for t in found if t.grad_fn is not None]
     steps = _steps(ends, {id(leaf) for leaf in watched.inputs})
     paths: dict[tuple[str, ...], LongestPath] = {}
     for member in dict.fromkeys(block.spec.member for block in matrices):
@@ -86,14 +88,6 @@ class _Watched(NotedInputs):
         """Return what the module does."""
         self.outputs = super().forward(*args)
         return self.outputs
-
-
-def _tensors(outputs: object) -> Iterator[Tensor]:
-    if isinstance(outputs, Tensor):
-        yield outputs
-    elif isinstance(outputs, Mapping | Sequence) and not isinstance(outputs, str):
-        for part in outputs.values() if isinstance(outputs, Mapping) else outputs:
-            yield from _tensors(part)
 
 
 def _multiplies(block: Block) -> bool:

@@ -71,8 +71,8 @@ def unit_age(ages: Mapping[str, Tensor], maturity: int) -> dict[str, Tensor]:
 
     Examples:
         >>> found = unit_age({"fc1": torch.tensor([4, 9]), "fc2": torch.tensor([1])}, 4)
-        >>> [found[k].item() for k in ("unit_age", "unit_age/min")]
-        [4.0, 1.0]
+        >>> {name: round(value.item(), 2) for name, value in found.items()}
+        {'unit_age': 4.0, 'unit_age/min': 1.0, 'unit_age/immature': 0.67}
     """
     every = torch.cat(list(ages.values()))
     values = {"": every.median(), "/min": every.amin(), "/immature": (every <= maturity).double()}

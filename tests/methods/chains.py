@@ -106,8 +106,11 @@ def make(net: Callable[[], nn.Sequential], seed: int = 0, growth: float = 2.0) -
     return network
 
 
-def weights_of_theta0(network: rlplast.Network) -> list[Tensor]:
-    return [network.initial[b.name] for b in network.blocks if b.role in ("weight", "scale")]
+def anchors_of(network: rlplast.Network) -> list[float]:
+    """The norms at θ0 of the layers of `layers_of`; 0 of a norm without parameters."""
+    weights = (network.initial[b.name] for b in network.blocks if b.role in ("weight", "scale"))
+    norms = (float(weight.norm()) for weight in weights)
+    return [0.0 if layer.weight is None else next(norms) for layer in layers_of(network.module)]
 
 
 def inputs_for(network: rlplast.Network, samples: int = 64) -> Tensor:

@@ -60,20 +60,6 @@ class ConvNet(nn.Sequential):
         super().__init__(*first, *second, nn.Linear(54, 8), nn.ReLU(), nn.Linear(8, 3))
 
 
-class VisionTransformer(nn.Module):
-    """The three ways attention projections are stored, and an MLP."""
-
-    def __init__(self, width: int = 6) -> None:
-        super().__init__()
-        self.patch = nn.Conv2d(3, width, 2)
-        self.attention = nn.MultiheadAttention(width, 2)
-        self.qkv = nn.Linear(width, 3 * width)
-        self.q_proj = nn.Linear(width, width)
-        self.k_proj = nn.Linear(width, width)
-        self.v_proj = nn.Linear(width, width)
-        self.mlp = nn.Linear(width, width)
-
-
 class Dueling(nn.Module):
     """Two layers give the outputs, and are registered before the one below them."""
 

@@ -209,16 +209,3 @@ def test_a_channel_has_one_slope_also_where_it_is_flattened_before() -> None:
     torch.testing.assert_close(before(x), after(x))
     taps = [observed(rlplast.Network("net", net), x)["0"] for net in (before, after)]
     torch.testing.assert_close(*taps)
-
-
-def test_other_methods_find_the_same_layers_and_units_are_reset_by_their_new_activations() -> None:
-    for other in ("lifecycle", "layer_norm", "dropout", "plasticity_injection"):
-        plain, changed = NETS["mlp"].module(), NETS["mlp"].module()
-        install(changed, "rational")
-        assert rlplast.replace_layers(changed, other) == rlplast.replace_layers(plain, other)
-        assert changed.eval()(normal(4, 5)).shape == (4, 3)
-    for kind in KINDS:
-        trained = Trained("mlp", install=lambda m, kind=kind: install(m, kind)).train(2)
-        receipt = rlplast.apply("redo", trained.network, threshold=1.0, inputs=normal(64, 5))
-        assert receipt.units is not None and sum(receipt.units.values()) > 0, kind
-        assert set(receipt.units) == {"0", "2"}

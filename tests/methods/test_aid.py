@@ -7,13 +7,12 @@ from torch import Tensor, nn
 
 import rlplast
 from rlplast.core.rng import derive_seed
+from tests.methods.test_activation import REPLACED
 from tests.methods.unit_nets import NETS, Trained
 from tests.models import observed
 from tests.naive import dropping as naive
 
 P = 0.8
-REPLACED = {"mlp": ["0", "2"], "conv_batchnorm": ["0", "4", "8"]}
-every_net = pytest.mark.parametrize("net", REPLACED)
 
 
 def install(module: nn.Module) -> list[str]:
@@ -24,15 +23,10 @@ def twin(z: Tensor, path: str, updates: int) -> Tensor:
     """Each entry cut from below or, where the naive mask drops, from above."""
     seed = derive_seed(derive_seed(0, "layers", "aid", "model"), path)
     kept = naive.mask(z.shape, 1 - P, updates, seed) > 0
-    values = [max(x, 0.0) if k else min(x, 0.0) for x, k in zip(entries(z), entries(kept))]  # noqa: B905
-    return torch.tensor(values).view(z.shape)
+    return torch.where(kept, z.clamp(min=0), z.clamp(max=0))
 
 
-def entries(tensor: Tensor) -> list[float]:
-    return tensor.flatten().tolist()
-
-
-@every_net
+@pytest.mark.parametrize("net", REPLACED)
 def test_in_training_entries_are_cut_as_the_twin_cuts_them_and_elsewhere_it_is_the_mean(
     net: str,
 ) -> None:

@@ -152,18 +152,3 @@ def test_rows_are_drawn_within_the_bound_and_differ() -> None:
         assert not (other == first).any()
     one = torch.arange(group.size) == 1
     assert torch.equal(draw(mask=one), torch.where(one[:, None], first, view))
-
-
-def test_unit_age_is_measured_of_networks_with_the_hook() -> None:
-    made = Trained("mlp")
-    hooks = hooks_on(made.network, maturity=5, replacement_rate=0.1)
-    for update in range(1, 20):
-        hooks.step(updates=update, activations=made.update())
-    ages = [age for name in ("0", "2") for age in hooks.hooks[0].states["net"][f"age/{name}"]]
-    every = sorted(int(age) for age in ages)
-    assert every[0] < every[-1]
-    found = hooks.hooks[0].method.metrics(hooks.hooks[0].states["net"])
-    assert found["unit_age"] == every[(len(every) - 1) // 2]
-    assert found["unit_age/min"] == every[0]
-    immature = sum(age <= 5 for age in every) / len(every)
-    assert float(found["unit_age/immature"]) == pytest.approx(immature)

@@ -5,10 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import rlplast
-from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.core.network.blocks import Block
 from tests.methods.unit_nets import NETS, Trained, normal
 from tests.models import observed
@@ -63,12 +62,3 @@ def check_mixing(net: str, rate: float, keep: tuple[float, float]) -> None:
         theta, start = before[block.name].numpy(), law(block, torch.Generator()).numpy()
         wanted = theta if block.role == "buffer" else shrink_perturb_twin(theta, start, 1 - alpha)
         np.testing.assert_allclose(block.view.numpy(), wanted, rtol=1e-4, atol=1e-6)
-
-
-def test_bad_values_and_networks_are_refused() -> None:
-    network = rlplast.Network("net", nn.Sequential(nn.Linear(3, 2)))
-    with pytest.raises(NothingToEdit, match="no hidden units"):
-        rlplast.apply("drm", network, inputs=lambda size, generator: normal(4, 3))
-    row = {"method": "drm", "at": "50%", "params": {"keep": [0.9, 0.2]}}
-    with pytest.raises(ConfigError, match="keep"):
-        rlplast.Hooks([row], network, "9 updates")

@@ -10,7 +10,6 @@ from torch.nn.utils import parametrize
 import rlplast
 from rlplast.agents.sac_networks import Actor, TrunkSpec
 from rlplast.core.rng import derive_seed
-from rlplast.methods.scheduled_drop import ScheduledDrop
 from tests.agents.toy_env import advanced, dqn
 from tests.methods.unit_nets import NETS, Trained, normal
 from tests.naive import dropping as naive
@@ -28,7 +27,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "scheduled_drop": {"p": 0.4, "updates": 4},
     "dropconnect": {"p": 0.4},
 }
-every_method = pytest.mark.parametrize("method", METHODS)
 
 
 def made(net: str, method: str, **params: Any) -> Trained:
@@ -55,7 +53,7 @@ class Masked(nn.Module):
         return weight * self.mask
 
 
-@every_method
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("net", NETS)
 def test_layers_that_read_hidden_units_drop_what_the_twin_drops(net: str, method: str) -> None:
     trained = made(net, method)
@@ -98,27 +96,6 @@ def test_layers_that_are_named_drop_what_they_read_and_no_other_does() -> None:
         torch.testing.assert_close(trained.module(x), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_the_share_that_drops_is_p() -> None:
-    net = nn.Sequential(nn.Linear(1, 500), nn.ReLU(), nn.Linear(500, 500, bias=False))
-    rlplast.replace_layers(net, "dropout", p=0.3)
-    with torch.no_grad():
-        net.get_parameter("0.weight").fill_(1.0)
-        net.get_parameter("0.bias").zero_()
-        net.get_parameter("2.weight").copy_(torch.eye(500))
-    network = rlplast.Network("net", net, torch.optim.SGD(net.parameters(), lr=0.1))
-    hooks, x, outputs = rlplast.Hooks([], network, "100 updates"), torch.ones(20, 1), []
-    for update in range(1, 21):
-        outputs.append(net(x).detach())
-        hooks.step(updates=update)
-    kept = torch.stack(outputs)
-    assert sorted(kept.unique().tolist()) == [0.0, pytest.approx(1 / 0.7)]
-    sigma = (0.3 * 0.7 / kept.numel()) ** 0.5
-    assert (kept == 0).double().mean().item() == pytest.approx(0.3, abs=4 * sigma)
-    for axis in range(3):  # of updates, samples and units, no two drop the same
-        rows = kept.transpose(0, axis).flatten(1)
-        assert len(rows.unique(dim=0)) == len(rows)
-
-
 def test_layers_that_read_the_same_units_drop_the_same() -> None:
     actor = Actor(5, 3, TrunkSpec("mlp", 64, 1), log_std="clamp", log_std_min=-1e9, log_std_max=1e9)
     rlplast.replace_layers(actor, "dropout", p=0.5)
@@ -142,12 +119,6 @@ def test_a_dqn_drops_in_its_loss_and_not_when_it_acts_chooses_or_is_measured() -
         assert torch.equal(agent.td_loss(batch)[0], plain.td_loss(batch)[0])
     obs = batch.obs.numpy()
     assert (agent._act_greedily(obs) == plain._act_greedily(obs)).all()
-
-
-def test_the_rate_grows_linearly_from_zero_and_stays_at_p() -> None:
-    method = ScheduledDrop(p=0.4, updates=8)
-    found = [float(method.rate(torch.tensor(t))) for t in (0, 2, 4, 8, 100)]
-    torch.testing.assert_close(found, [0.0, 0.1, 0.2, 0.4, 0.4])
 
 
 def test_a_rate_next_to_one_gives_finite_outputs() -> None:

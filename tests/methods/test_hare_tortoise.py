@@ -76,7 +76,7 @@ def test_a_run_is_evaluated_with_its_slow_copy_while_it_trains_and_later(
 
     monkeypatch.setattr(DQN, "play", spied)
     hooks = [row("10 updates", params={"momentum": 0.9})]
-    run = api.train(TINY | {"hooks": hooks}, tmp_path / "run")
+    run = api.train(TINY | {"hooks": hooks, "total": "60 env_steps"}, tmp_path / "run")
     _, state = checkpoint.load(checkpoint.newest(run.path / "checkpoints")[0])
     [saved] = [v["states"]["q"] for k, v in state["hooks"].items() if k.startswith("hare_tortoise")]
     slow = {n.removeprefix("slow/"): t for n, t in saved.items() if n.startswith("slow/")}

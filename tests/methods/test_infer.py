@@ -59,13 +59,6 @@ def test_value_and_gradient_are_the_twins_and_nothing_is_to_be_kept_at_initialis
     assert float(plain.term().detach()) == 0
 
 
-def test_directions_are_of_the_runs_seed_and_move_no_stream() -> None:
-    before = torch.get_rng_state()
-    one, two, other = (made("mlp", seed=seed).term() for seed in (0, 0, 1))
-    assert torch.equal(one, two) and not torch.equal(one, other)
-    assert torch.equal(before, torch.get_rng_state())
-
-
 def test_heads_side_by_side_that_read_one_input_count_once() -> None:
     agent: Any = build_trainable(read_config(run_of("sac", {}, "infer", coef=1.0, batch=4)))
     while agent.clock.updates < 3:

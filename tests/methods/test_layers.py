@@ -77,14 +77,10 @@ def test_updates_do_not_wait_for_the_device(layer: str, monkeypatch: pytest.Monk
         assert found == []
 
 
-# Layers whose updates change masks, moments or weights, and a network that has them.
+# Layers that updates change, and a network that has them; others: tests/agents/test_compiled.py.
 TICKING = {
-    "aid": "conv_batchnorm",
     "dropconnect": "conv",
-    "dropout": "stacked",
-    "lifecycle": "stacked",
     "normalize_project": "conv",
-    "rigl": "stacked",
     "scheduled_drop": "residual",
 }
 
@@ -109,7 +105,7 @@ def test_compiled_updates_do_what_eager_ones_do(layer: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layer", [name for name in LAYERS if name not in TICKING])
+@pytest.mark.parametrize("layer", ["aid", "crelu", "stochastic_depth", "unit_features"])
 def test_compiled_outputs_are_eager_ones(layer: str) -> None:
     torch._dynamo.reset()
     module, inputs = made(layer).module, (normal(6, 5), normal(6, 2))
@@ -184,6 +180,8 @@ def test_what_cannot_be_replaced_is_named_and_stays() -> None:
         (NORMED, "layer_norm", "norm", NothingToEdit),
         (after("layer_norm"), "layer_norm", "0 is normalised", ConfigError),
         (after("normalize_project"), "layer_norm", "0 is normalised", ConfigError),
+        (nn.Sequential(nn.LayerNorm(3)), "rigl", "rigl", NothingToEdit),
+        (after("rigl"), "rigl", "rigl: 0 ", ConfigError),
     ):
         before = copy.deepcopy(net)
         with pytest.raises(error, match=match):

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 import rlplast
-from rlplast.core.network.blocks import blocks_of
 from rlplast.methods.lifecycle import Lifecycle
 from rlplast.methods.lifecycle_modules import (
     LifecycleConv2d,
@@ -21,7 +20,7 @@ from rlplast.methods.lifecycle_modules import (
 )
 from tests.cases import install
 from tests.models import FAMILIES, Critic, StackedPair, Subject, build, data, subject
-from tests.naive.lifecycle import duration, fresh_row
+from tests.naive.lifecycle import fresh_row
 
 SHORT: dict[str, Any] = {"life": [3, 9], "recovery": [2, 5], "warmup": 4}
 # Layers without units of their own, such as writers of a residual stream, have to be named.
@@ -232,24 +231,6 @@ def test_stacked_layer_is_two_separate_ones() -> None:
 # State.
 
 
-def test_buffers_are_in_the_state_dict_and_in_blocks_of_kind_lifecycle() -> None:
-    counters = {"active", "life", "life_max", "recovery", "recovery_max", "revivals", "scale"}
-    own = counters | {"seed", "memory_bias", "memory_weight"}
-    for module, path, copies in ((living().module, "0", 1), (living("stacked").module, "fc1", 2)):
-        names = {n.removeprefix(f"{path}.") for n in module.state_dict() if n.startswith(path)}
-        assert names == own | {"weight", "bias"}
-        blocks = [b for b in blocks_of(module) if b.path == path]
-        assert len(blocks) == copies * len(names)
-        kinds = {b.spec.tensor: b.kind for b in blocks if b.role == "buffer"}
-        assert kinds == dict.fromkeys(own, "lifecycle")
-        weights, memories = (
-            [b for b in blocks if b.spec.tensor == tensor] for tensor in ("weight", "memory_weight")
-        )
-        for block, memory in zip(weights, memories, strict=True):  # member by member
-            assert block.memory.data_ptr() == memory.view.data_ptr()
-            assert block.memory.shape == block.view.shape
-
-
 def test_half_precision_keeps_scales_and_memories_in_float32() -> None:
     module = living().module
     with torch.autocast("cpu", torch.bfloat16):
@@ -260,19 +241,6 @@ def test_half_precision_keeps_scales_and_memories_in_float32() -> None:
     put_to_sleep(layer, [2])
     assert layer(torch.ones(1, 5, dtype=torch.bfloat16)).dtype == torch.bfloat16
     assert layers_of(living().module.double())["0"].memory_weight.dtype == torch.float64
-
-
-def test_durations_are_those_of_the_hash_of_seed_place_and_unit() -> None:
-    rule = Lifecycle(life=(10, 500), recovery=(3, 77))
-    layer = LifecycleLinear.of(nn.Linear(2, 50), rule, 99)
-    assert layer.life_max.tolist() == [duration(99, 10, 500, 0, 0, i) for i in range(50)]
-    assert layer.recovery_max.tolist() == [duration(99, 3, 77, 1, 0, i) for i in range(50)]
-    drawn = []
-    for seed in (1, 1, 2):
-        module = build("mlp")
-        rlplast.replace_layers(module, "lifecycle", seed=seed)
-        drawn.append(torch.cat([m.life_max for m in layers_of(module).values()]).tolist())
-    assert drawn[0] == drawn[1] != drawn[2]
 
 
 # Attention, whose units are heads.

@@ -26,7 +26,6 @@ from tests.naive.lifecycle import (
     NaiveLifecycleLinear,
     NaiveLinear,
     NaiveNet,
-    NaiveSGD,
     duration,
     fresh_row,
 )
@@ -35,19 +34,6 @@ from tests.naive.lifecycle import (
 
 INPUTS = 4
 DURATIONS: dict[str, Any] = {"life": [20, 45], "recovery": [15, 40]}
-
-
-TWINS: dict[str, tuple[Any, Any]] = {
-    "sgd_momentum": (
-        lambda p: torch.optim.SGD(p, lr=0.02, momentum=0.9, fused=True),
-        lambda: NaiveSGD(0.02, 0.9),
-    ),
-    "adam": (lambda p: torch.optim.Adam(p, lr=1e-3, fused=True), lambda: NaiveAdam(1e-3)),
-    "adamw": (
-        lambda p: torch.optim.AdamW(p, lr=1e-3, weight_decay=0.1, fused=True),
-        lambda: NaiveAdam(1e-3, 0.1),
-    ),
-}
 
 
 def numpy_of(tensor: Tensor) -> np.ndarray:
@@ -62,7 +48,7 @@ def network(**params: Any) -> nn.Sequential:
     return net
 
 
-def twin_of(net: nn.Sequential, optimizer: Any, warmup: int, memory: str) -> NaiveNet:
+def twin_of(net: nn.Sequential, warmup: int, memory: str) -> NaiveNet:
     def hidden(layer: Any) -> NaiveLifecycleLinear:
         d_out, d_in = layer.weight.shape
         seed, fans = int(layer.seed), d_in if memory == "he" else d_in + d_out
@@ -81,7 +67,7 @@ def twin_of(net: nn.Sequential, optimizer: Any, warmup: int, memory: str) -> Nai
 
     head: Any = net[4]
     last = NaiveLinear(numpy_of(head.weight), numpy_of(head.bias))
-    return NaiveNet([hidden(net[0]), hidden(net[2])], last, optimizer)
+    return NaiveNet([hidden(net[0]), hidden(net[2])], last, NaiveAdam(1e-3, 0.1))
 
 
 def assert_agree(layer: Any, twin: NaiveLifecycleLinear) -> None:
@@ -95,12 +81,11 @@ def assert_agree(layer: Any, twin: NaiveLifecycleLinear) -> None:
     np.testing.assert_allclose(numpy_of(layer.bias), bias, rtol=0, atol=1e-10)
 
 
-def follow(optimizer: str, updates: int, warmup: int, memory: str, **params: Any) -> NaiveNet:
+def follow(updates: int, warmup: int, memory: str, **params: Any) -> NaiveNet:
     net = network(warmup=warmup, memory=memory, **params)
-    make, make_twin = TWINS[optimizer]
-    trained_by = make(net.parameters())
+    trained_by = torch.optim.AdamW(net.parameters(), lr=1e-3, weight_decay=0.1, fused=True)
     living = rlplast.Network("net", net, trained_by)
-    twin = twin_of(net, make_twin(), warmup, memory)
+    twin = twin_of(net, warmup, memory)
     rng = np.random.default_rng(0)
     inputs = rng.normal(size=(64, INPUTS))
     targets = np.stack([np.sin(inputs[:, 0] * inputs[:, 1]), np.cos(inputs[:, 2])], axis=1)
@@ -122,9 +107,8 @@ def follow(optimizer: str, updates: int, warmup: int, memory: str, **params: Any
     return twin
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", slow("sgd_momentum"), slow("adam")])
-def test_whole_trainings_agree_with_the_twin(optimizer: str) -> None:
-    twin = follow(optimizer, 180, warmup=20, memory="restore")
+def test_whole_trainings_agree_with_the_twin() -> None:
+    twin = follow(180, warmup=20, memory="restore")
     assert min(int(layer.revivals.min()) for layer in twin.hidden) >= 2
     # The twin's own rows do drift asleep; only revival brings them back.
     assert max(layer.largest_drift for layer in twin.hidden) > 0.02
@@ -132,7 +116,7 @@ def test_whole_trainings_agree_with_the_twin(optimizer: str) -> None:
 
 @pytest.mark.parametrize(("memory", "warmup"), [("restore", 12), ("he", 20), ("xavier", 0)])
 def test_each_ablation_arm_agrees_with_the_twin(memory: str, warmup: int) -> None:
-    twin = follow("adamw", 60, warmup, memory, life=[5, 20], recovery=[2, 9])
+    twin = follow(60, warmup, memory, life=[5, 20], recovery=[2, 9])
     assert min(int(layer.revivals.min()) for layer in twin.hidden) >= 1
     # Some fall asleep before they are warm.
     assert warmup == 0 or any((layer.life_max < warmup).any() for layer in twin.hidden)
@@ -145,7 +129,7 @@ def test_redraw_gives_each_life_its_own_durations() -> None:
     lives: list[list[int]] = [[] for _ in range(8)]
     sleeps: list[list[int]] = [[] for _ in range(8)]
     previous, since = layer.active.clone(), [0] * 8
-    for step in range(1, 400):
+    for step in range(1, 120):
         rlplast.tick(living)
         for unit in (layer.active != previous).nonzero().flatten().tolist():
             spans = lives if previous[unit] else sleeps
@@ -153,10 +137,10 @@ def test_redraw_gives_each_life_its_own_durations() -> None:
             since[unit] = step
         previous = layer.active.clone()
     seed = int(layer.seed)
-    for unit in range(8):
-        for spans, what, low, high in ((lives[unit], 0, 5, 9), (sleeps[unit], 1, 2, 4)):
-            drawn = [duration(seed, low, high, what, n, unit) for n in range(len(spans))]
-            assert spans == drawn and set(spans) == set(range(low, high + 1))
+    for found, what, low, high in ((lives, 0, 5, 9), (sleeps, 1, 2, 4)):
+        for unit, spans in enumerate(found):
+            assert spans == [duration(seed, low, high, what, n, unit) for n in range(len(spans))]
+        assert {span for spans in found for span in spans} == set(range(low, high + 1))
 
 
 # One tick.
@@ -167,7 +151,6 @@ def test_redraw_gives_each_life_its_own_durations() -> None:
     [
         ("conv", {"memory": "xavier", "redraw": True, "clear_moments": True}),
         ("stacked", {"memory": "he"}),
-        ("stacked", {}),
     ],
 )
 def test_masks_write_what_rows_write(
@@ -448,28 +431,6 @@ def test_followers_copy_weights_and_only_shared_masks() -> None:
                 assert torch.equal(tensor, masks[name]), (method, name)
 
 
-def test_hooks_tick_before_every_update_hooks_which_reach_what_sleepers_wake_up_with() -> None:
-    made, twin = living("stacked", "sgd_momentum"), living("stacked", "sgd_momentum")
-    config = {"method": "swr", "every": "1 updates", "params": {"coef": 0.05}}
-    driven = rlplast.Hooks([config], made.network, "100 updates")
-    ticking, inside = rlplast.Hooks([config], twin.network, "100 updates").hooks
-    assert ticking.key == "layers/0 lifecycle"
-    for update in range(1, 17):
-        made.update()
-        assert driven.step(updates=update) == []
-        twin.update()
-        rlplast.tick(twin.network)
-        inside.tick(rlplast.Clock(updates=update), 0)
-        assert_same(made.snapshot(), twin.snapshot())
-        for layer in layers_of(made.module).values():
-            asleep = layer.active == 0
-            for name, memory in layer.memories.items():
-                assert torch.equal(getattr(layer, name)[asleep], getattr(layer, memory)[asleep])
-    [receipt] = driven.flush(rlplast.Clock(updates=16))
-    assert (receipt.method, receipt.firings) == ("swr", 16)
-    assert receipt.entries_touched == sum(p.numel() for p in made.module.parameters())
-
-
 def test_initialise_draws_what_it_draws_without_lifecycle() -> None:
     for family in FAMILIES:
         made = living(family)
@@ -478,10 +439,6 @@ def test_initialise_draws_what_it_draws_without_lifecycle() -> None:
         plain.initialise(torch_stream(3, "init"))
         assert_same(dict(plain.module.named_parameters()), dict(made.module.named_parameters()))
         assert_same(dict(made.follower.named_parameters()), dict(made.module.named_parameters()))
-    before = {n: p.detach().clone() for n, p in made.module.named_parameters()}
-    made.update(3)  # weights of before the layers were replaced
-    rlplast.shrink_perturb(made.module, initial=before, coef=1.0)
-    assert_same(before, dict(made.module.named_parameters()))
 
 
 def test_metrics_count_the_awake_by_units_and_ignore_memories() -> None:

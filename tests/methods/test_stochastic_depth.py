@@ -71,7 +71,6 @@ NETS: dict[str, Made] = {
         [[f"blocks.{i}.drop_path{j}" for j in (1, 2)] for i in range(3)],
     ),
 }
-every_net = pytest.mark.parametrize("name", NETS)
 
 
 def made(name: str, **params: Any) -> tuple[nn.Module, nn.Module, rlplast.Hooks]:
@@ -102,7 +101,7 @@ def scaled(name: str, plain: nn.Module, factor: Callable[[int, str, Tensor], Any
     return plain
 
 
-@every_net
+@pytest.mark.parametrize("name", NETS)
 def test_training_leaves_out_what_the_twin_leaves_out(name: str) -> None:
     for mode in ("linear", "uniform"):
         compare_with_the_twin(name, mode)

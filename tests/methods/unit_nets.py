@@ -22,7 +22,7 @@ from rlplast.core.rng import preserve_global_rng
 from tests.methods.nets import snapshot
 from tests.models import FAMILIES, OPTIMIZERS, assert_same
 from tests.naive import redo as naive
-from tests.naive.units import Layer, touched
+from tests.naive.units import Layer
 
 BATCH = 8
 Moments = dict[str, dict[str, Tensor]]
@@ -63,8 +63,7 @@ def _pair(module: nn.Module, first: str, second: str, norm: str | None = None) -
     if norm is not None and isinstance(found := module.get_submodule(norm), nn.BatchNorm2d):
         names = {"gamma": "weight", "beta": "bias", "mean": "running_mean", "var": "running_var"}
         fields = {field: getattr(found, name) for field, name in names.items()}
-    conv = isinstance(two, nn.Conv2d)
-    return Layer(one.weight, one.bias, two.weight, conv, b_next=two.bias, **fields)
+    return Layer(one.weight, one.bias, two.weight, b_next=two.bias, **fields)
 
 
 def _of(*groups: tuple[str, ...]) -> Callable[[nn.Module], Chains]:
@@ -76,7 +75,7 @@ def _of_stacked(module: nn.Module) -> Chains:
     def layer(member: int, first: str, second: str) -> Layer:
         one, two = module.get_submodule(first), module.get_submodule(second)
         tensors = [t.detach()[member] for t in (one.weight, one.bias, two.weight, two.bias)]
-        return Layer(tensors[0], tensors[1], tensors[2], False, b_next=tensors[3])
+        return Layer(*tensors[:3], b_next=tensors[3])
 
     return [
         {
@@ -141,30 +140,19 @@ def chains(module: nn.Module, net: str) -> Chains:
     return NETS[net].chains(module)
 
 
+@torch.no_grad()
 def entries(module: nn.Module, net: str, masks: dict[str, list[bool]]) -> dict[str, Tensor]:
-    """By name of a parameter or buffer: which of its entries a recycling of `masks` touches."""
-    tensors = dict(module.named_parameters()) | dict(module.named_buffers())
-    found = {n: torch.zeros(t.shape, dtype=torch.bool) for n, t in tensors.items()}
-    for chain in chains(module, net) if any(map(any, masks.values())) else ():
-        hits = touched(list(chain.values()), [masks[name] for name in chain])
-        for layer, hit in zip(chain.values(), hits, strict=True):
-            for field, mask in hit.items():
-                part = getattr(layer, field)
-                for name, tensor in tensors.items():
-                    place = _place(tensor, part)
-                    if place is not None:
-                        found[name][place] |= mask
-    return found
-
-
-def _place(whole: Tensor, part: Tensor) -> tuple[int, ...] | None:
-    """Where in `whole` a part lies: everywhere, or in a member."""
-    if whole.shape == part.shape:
-        return () if whole.data_ptr() == part.data_ptr() else None
-    if whole.ndim > 0 and whole.shape[1:] == part.shape:
-        members = [s for s in range(len(whole)) if whole[s].data_ptr() == part.data_ptr()]
-        return (members[0],) if members else None
-    return None
+    """By name of a parameter or buffer: which of its entries the twin's recycling writes."""
+    marked = copy.deepcopy(module)
+    tensors = {n: t for n, t in marked.state_dict().items() if t.is_floating_point()}
+    for tensor in tensors.values():
+        tensor.fill_(torch.nan)
+    for chain in chains(marked, net):
+        layers = list(chain.values())
+        zeros = [torch.zeros_like(layer.w) for layer in layers]
+        naive.recycle(layers, [masks[name] for name in chain], zeros)
+    found = {n: torch.zeros(t.shape, dtype=torch.bool) for n, t in marked.state_dict().items()}
+    return found | {n: ~t.isnan() for n, t in tensors.items()}
 
 
 class Trained:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from rlplast.core.errors import ConfigError
 from rlplast.metrics.balance import balancedness, lipschitz_bound, pairwise_balance
+from tests.methods.nets import normal
 
 
 def layers(*sizes: int, seed: int = 0) -> nn.Sequential:
@@ -116,17 +117,10 @@ def test_no_pair_of_inputs_is_driven_further_apart_than_the_bound() -> None:
         assert float(exact) <= float(lipschitz_bound([conv.weight.detach()]))
 
 
-def test_after_swr_the_balance_of_two_layers_is_the_papers() -> None:
-    generator = torch.Generator().manual_seed(0)
-    first, second, a, b = (torch.randn(4, 4, generator=generator) for _ in range(4))
+def test_pairwise_balance_is_the_change_of_the_larger_norm_over_the_smaller() -> None:
+    first, second, a, b = (normal(4, 4, seed=seed) for seed in range(4))
     a = 0.3 * a  # the smaller one at the start
-    n, m, n0, m0 = (float(t.norm()) for t in (first, second, a, b))
-    coef = 0.2
-    swr = [(coef * s + (1 - coef) * w) / w for s, w in ((n0, n), (m0, m))]
-    expected = abs((coef * m0 + (1 - coef) * m) / (coef * n0 + (1 - coef) * n) - m0 / n0)
-    found = pairwise_balance(swr[0] * first, swr[1] * second, a, b)
-    assert float(found) == pytest.approx(expected, rel=1e-5)
-    assert float(pairwise_balance(swr[1] * second, swr[0] * first, b, a)) == pytest.approx(
-        expected, rel=1e-5
-    )
+    expected = abs(float(second.norm() / first.norm() - b.norm() / a.norm()))
+    assert float(pairwise_balance(first, second, a, b)) == pytest.approx(expected)
+    assert float(pairwise_balance(second, first, b, a)) == pytest.approx(expected)
     assert float(pairwise_balance(3 * a, 3 * b, a, b)) == pytest.approx(0, abs=1e-6)

@@ -19,19 +19,6 @@ from rlplast.metrics.curvature import (
     products,
 )
 
-
-def bowl(eigenvalues: list[float]) -> tuple[Tensor, list[Tensor]]:
-    """½ xᵀ A x for a turned A of these eigenvalues, in two parameters."""
-    generator = torch.Generator().manual_seed(3)
-    n = len(eigenvalues)
-    q = torch.linalg.qr(torch.randn(n, n, generator=generator, dtype=torch.float64)).Q
-    a = q @ torch.diag(torch.tensor(eigenvalues, dtype=torch.float64)) @ q.T
-    x = torch.randn(n, generator=generator, dtype=torch.float64)
-    own = [x[:1].clone().requires_grad_(), x[1:].clone().reshape(1, -1).requires_grad_()]
-    whole = torch.cat([own[0], own[1].flatten()])
-    return 0.5 * whole @ a @ whole, own
-
-
 cross_entropy = nn.functional.cross_entropy
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cross_entropy": cross_entropy,
@@ -115,18 +102,6 @@ def test_of_twelve_networks_the_defaults_are_right_to_a_thousandth(
                 assert found.dtype == torch.float64 and done <= 20
 
 
-def test_the_largest_eigenvalue_is_found_behind_a_larger_negative_one() -> None:
-    loss, params = bowl([-5.0, 1.0, 3.0])
-    assert float(hessian_spectral_norm(loss, params)) == pytest.approx(5, rel=1e-12)
-    assert float(hessian_max_eigenvalue(loss, params)) == pytest.approx(3, rel=1e-12)
-    x = torch.ones(3, dtype=torch.float32, requires_grad=True)
-    diagonal = 0.5 * (torch.tensor([-5.0, 1.0, 3.0]) * x.square()).sum()
-    assert float(hessian_spectral_norm(diagonal, [x])) == pytest.approx(5, rel=1e-6)
-    assert float(hessian_max_eigenvalue(diagonal, [x])) == pytest.approx(3, rel=1e-6)
-    negative, params = bowl([-5.0, -1.0, -3.0])
-    assert float(hessian_max_eigenvalue(negative, params)) == pytest.approx(-1, rel=1e-12)
-
-
 def test_what_is_not_finite_is_no_number_and_no_steps_are_refused() -> None:
     x = torch.tensor([torch.inf, 1.0], requires_grad=True)
     assert hessian_max_eigenvalue(x.square().square().sum(), [x]).isnan()
@@ -154,20 +129,9 @@ def test_lanczos_with_all_steps_has_the_numbers_of_the_dense_hessian(kind: str) 
     one = hessian_spectrum(loss, params, probes=1, steps=n)
     for node, weight in zip(one.nodes, one.weights, strict=True):
         assert weight < 1e-9 or float((values - node).abs().min()) < 1e-8
-    many = hessian_spectrum(loss, params, probes=60, steps=n)
-    assert float(many.weights.sum()) == pytest.approx(1)
-    for power in (1, 2):
-        moment = (many.weights * many.nodes**power).sum()
-        exact = (values**power).mean()
-        assert float(moment) == pytest.approx(float(exact), rel=0.15)
-    found = many.summary()  # what a run would log
+    found = one.summary()  # what a run would log; of more probes: test_density.py
     assert float(found["min"]) == pytest.approx(float(values[0]), abs=1e-8)
     assert float(found["max"]) == pytest.approx(float(values[-1]), abs=1e-8)
-    share = values.clamp(max=0).abs().sum() / values.abs().sum()
-    assert float(found["negative_share"]) == pytest.approx(float(share), abs=0.05)
-    sizes = values.abs().sort().values
-    nearby = sizes[int(0.8 * len(sizes)) :]  # the 90% of so few lie between two of them
-    assert float(nearby[0]) <= float(found["abs_q90"]) <= float(nearby[-1])
 
 
 def test_summary_is_that_of_the_point_masses() -> None:
@@ -178,13 +142,3 @@ def test_summary_is_that_of_the_point_masses() -> None:
     assert found == pytest.approx({"min": -2, "max": 3, "abs_q90": 2, "negative_share": share})
     zeros = Spectrum(torch.zeros(2, dtype=torch.float64), torch.full((2,), 0.5)).summary()
     assert all(float(value) == 0 for value in zeros.values())
-
-
-def test_density_integrates_to_one_and_peaks_at_the_eigenvalues() -> None:
-    loss, params = bowl([-1.0, 2.0, 2.0, 2.0])
-    spectrum = hessian_spectrum(loss, params, probes=200)
-    at = torch.linspace(-3, 4, 1401, dtype=torch.float64)
-    density = spectrum.density(at, sigma=0.1)
-    assert float(torch.trapezoid(density, at)) == pytest.approx(1, abs=1e-6)
-    assert float(at[density.argmax()]) == pytest.approx(2, abs=0.02)
-    assert float(torch.trapezoid(density[at < 0], at[at < 0])) == pytest.approx(0.25, abs=0.05)

@@ -19,7 +19,7 @@ from rlplast.metrics.features import (
     saturation,
     saturation_percentile,
 )
-from tests.metrics.draws import normal
+from tests.methods.nets import normal
 
 TAP_METRICS = (dormant_ratio, active_fraction, saturation, saturation_percentile, feature_norm)
 
@@ -27,9 +27,9 @@ TAP_METRICS = (dormant_ratio, active_fraction, saturation, saturation_percentile
 def relu_taps(seed: int = 0, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
     """A conv layer and two linear ones; some units are weak, one is dead."""
     taps = {
-        "conv": normal((8, 6, 3, 4), seed, dtype),
-        "fc1": normal((8, 10), seed + 1, dtype),
-        "fc2": normal((8, 5), seed + 2, dtype),
+        "conv": normal(8, 6, 3, 4, seed=seed, dtype=dtype),
+        "fc1": normal(8, 10, seed=seed + 1, dtype=dtype),
+        "fc2": normal(8, 5, seed=seed + 2, dtype=dtype),
     }
     taps["conv"][:, 1] *= 1e-3
     taps["fc1"][:, :4] *= 0.02
@@ -80,7 +80,7 @@ def test_active_fraction_and_saturation_count_entries_over_all_layers() -> None:
 def test_feature_norm_and_ranks_are_of_the_rows_of_the_last_tap() -> None:
     taps = {"a": 100 * torch.ones(2, 2), "b": torch.tensor([[3.0, 4.0], [0.0, 1.0]])}
     assert feature_norm(taps).item() == 3.0
-    conv = {"a": normal((4, 3, 2, 2))}
+    conv = {"a": normal(4, 3, 2, 2)}
     expected = np.linalg.norm(conv["a"].numpy().reshape(4, 12), axis=1).mean()
     assert feature_norm(conv).item() == pytest.approx(expected, rel=1e-14)
     assert last_features(conv).shape == (4, 12)
@@ -88,7 +88,7 @@ def test_feature_norm_and_ranks_are_of_the_rows_of_the_last_tap() -> None:
 
 
 def test_saturation_percentile_equals_numpy() -> None:
-    taps = {"a": normal((7, 5)).tanh(), "b": normal((7, 3, 2, 2), 1).tanh()}
+    taps = {"a": normal(7, 5).tanh(), "b": normal(7, 3, 2, 2, seed=1).tanh()}
     entries = np.concatenate([np.abs(tap.numpy()).ravel() for tap in taps.values()])
     for quantile in (0.0, 0.5, 0.98, 1.0):
         found = saturation_percentile(taps, quantile=quantile).item()
@@ -97,7 +97,7 @@ def test_saturation_percentile_equals_numpy() -> None:
 
 
 def test_covariance_distance_equals_numpy() -> None:
-    a, b = normal((6, 4)), normal((6, 9), 1)
+    a, b = normal(6, 4), normal(6, 9, seed=1)
     c = [h @ h.T / (h**2).sum() for h in (a.numpy(), b.numpy())]
     expected = np.sqrt(((c[0] - c[1]) ** 2).sum())
     assert feature_covariance_distance(a, b).item() == pytest.approx(expected, rel=1e-13)
@@ -107,8 +107,8 @@ def test_covariance_distance_equals_numpy() -> None:
 
 
 def test_gradient_norm_and_effective_lr_equal_one_long_vector() -> None:
-    gradients = [normal((3, 4), 1), normal((5,), 2), normal((), 3)]
-    parameters = [normal((3, 4), 4), normal((5,), 5), normal((), 6)]
+    gradients = [normal(3, 4, seed=1), normal(5, seed=2), normal(seed=3)]
+    parameters = [normal(3, 4, seed=4), normal(5, seed=5), normal(seed=6)]
     g, p = (
         np.linalg.norm(np.concatenate([t.numpy().ravel() for t in side]))
         for side in (gradients, parameters)

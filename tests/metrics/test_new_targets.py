@@ -16,10 +16,8 @@ from rlplast.metrics.new_targets import Trainability, trainability
 from rlplast.metrics.probe import measure_run
 from rlplast.optimizers.config import OptimizerConfig
 from rlplast.optimizers.updater import Updater
-from tests.agents.toy_env import same
 from tests.core.toy import Toy
 from tests.marks import optimizers
-from tests.models import subject
 
 
 def mlp(seed: int, width: int = 32) -> nn.Sequential:
@@ -92,25 +90,13 @@ def test_memorising_random_labels_for_long_loses_it_and_nothing_is_lost_before()
     assert start.low <= 0 <= start.high
     assert start.lost == pytest.approx(0, abs=1e-6)
     assert max(start.errors) < 0.4  # it does fit: the targets' variance is ½
-    memorise(network, x, 15, 60, 0)
+    memorise(network, x, 8, 40, 0)
     found = measured(network, x)
     assert found.low > 0.1
     assert found.lost > 0.2
     network.optimizers[0].param_groups[0]["lr"] = 0.0  # as at the end of a schedule
     assert min(measured(network, x, targets=2).initial) > 0.4
     assert max(measured(network, x, targets=2, lr=1e-2).initial) < 0.4
-
-
-def test_nothing_of_the_network_moves() -> None:
-    subject_ = subject("conv_batchnorm")
-    subject_.module.train()
-    before, random = subject_.snapshot(), torch.get_rng_state()
-    gradients = [p.grad.clone() for p in subject_.module.parameters()]
-    trainability(subject_.network, lambda m: m(subject_.x), targets=2, steps=3)
-    assert same(before, subject_.snapshot())
-    assert torch.equal(random, torch.get_rng_state())
-    now = [p.grad for p in subject_.module.parameters()]
-    assert same(gradients, now)
 
 
 @pytest.mark.parametrize("name", optimizers(["adam", "schedule_free", "upgd"]))

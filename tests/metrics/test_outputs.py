@@ -21,11 +21,7 @@ from rlplast.metrics.outputs import (
     ntk_effective_rank,
     ntk_srank,
 )
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
+from tests.methods.nets import normal
 
 
 def net(seed: int = 0) -> nn.Sequential:
@@ -39,7 +35,7 @@ def exp_entropy(values: list[float]) -> float:
 
 
 def test_the_kernel_of_a_linear_model_is_that_of_its_inputs() -> None:
-    x = draw(5, 3)
+    x = normal(5, 3)
     model = nn.Linear(3, 1, bias=False).double()
     rows = gradient_rows((model(one).sum() for one in x), list(model.parameters()))
     torch.testing.assert_close(rows @ rows.mT, x @ x.mT)
@@ -59,7 +55,7 @@ def test_equal_samples_count_once() -> None:
 
 
 def test_rows_are_gradients_sample_by_sample_with_zeros_where_nothing_is_read() -> None:
-    model, x, unused = net(), draw(4, 4), nn.Parameter(torch.ones(2, dtype=torch.float64))
+    model, x, unused = net(), normal(4, 4), nn.Parameter(torch.ones(2, dtype=torch.float64))
     parameters = [*model.parameters(), unused]
     rows = gradient_rows((model(one).sum() for one in x), parameters)
     assert rows.shape == (4, sum(p.numel() for p in parameters))
@@ -70,7 +66,7 @@ def test_rows_are_gradients_sample_by_sample_with_zeros_where_nothing_is_read() 
         torch.testing.assert_close(row[:-2], alone)
     assert not rows[:, -2:].any()
     assert all(p.grad is None for p in parameters)
-    table, found = draw(4, 2), []
+    table, found = normal(4, 2), []
     for sparse in (False, True):
         embedding = nn.Embedding.from_pretrained(table.clone(), freeze=False, sparse=sparse)
         values = (embedding(torch.tensor(rows)).square().sum() for rows in ([1, 1], [3]))
@@ -79,7 +75,7 @@ def test_rows_are_gradients_sample_by_sample_with_zeros_where_nothing_is_read() 
 
 
 def test_covariance_is_the_mean_cosine_of_pairs() -> None:
-    rows = draw(6, 9, seed=3)
+    rows = normal(6, 9, seed=3)
     cosines = [
         float(torch.nn.functional.cosine_similarity(rows[i], rows[j], dim=0))
         for i in range(6)
@@ -108,7 +104,7 @@ def slopes(model: nn.Module, *x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_of_a_chain_it_is_the_steepest_sample_and_below_the_bound(seed: int) -> None:
-    model, x = net(seed), draw(7, 4, seed=seed)
+    model, x = net(seed), normal(7, 4, seed=seed)
     jacobians = torch.stack([torch.autograd.functional.jacobian(model, one) for one in x])
     torch.testing.assert_close(slopes(model, x), jacobians)
     steepest = max(float(torch.linalg.svdvals(one)[0]) for one in jacobians)

@@ -89,7 +89,7 @@ def wirings(draw: st.DrawFn) -> Wired:
 
 
 @given(net=wirings(), seed=st.integers(0, 2**31))
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_of_any_wiring_it_is_the_largest_product_over_all_paths(net: Wired, seed: int) -> None:
     drawn(net, seed)
     linear = {i: m for i, m in enumerate(net.layers, 1) if isinstance(m, nn.Linear)}

@@ -9,15 +9,15 @@ from torch import Tensor
 
 from rlplast.core.errors import ConfigError
 from rlplast.metrics import ranks
-from tests.metrics.draws import normal
+from tests.methods.nets import normal
 
 RANK_METRICS = (ranks.spectral_norm, ranks.srank, ranks.effective_rank, ranks.stable_rank)
 
 
 def rotated(sigma: list[float], d_out: int, d_in: int, seed: int = 0) -> Tensor:
     """A d_out x d_in matrix with exactly these singular values (the rest 0)."""
-    u = torch.linalg.qr(normal((d_out, d_out), seed)).Q[:, : len(sigma)]
-    v = torch.linalg.qr(normal((d_in, d_in), seed + 1)).Q[:, : len(sigma)]
+    u = torch.linalg.qr(normal(d_out, d_out, seed=seed)).Q[:, : len(sigma)]
+    v = torch.linalg.qr(normal(d_in, d_in, seed=seed + 1)).Q[:, : len(sigma)]
     return u @ torch.diag(torch.tensor(sigma, dtype=torch.float64)) @ v.T
 
 
@@ -59,7 +59,7 @@ def test_ranks_of_equal_singular_values_are_exact() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_every_rank_of_a_rank_one_matrix_is_one(dtype: torch.dtype) -> None:
-    matrix = torch.outer(normal((30,), 1, dtype), normal((20,), 2, dtype))
+    matrix = torch.outer(normal(30, seed=1, dtype=dtype), normal(20, seed=2, dtype=dtype))
     for metric in (ranks.srank, ranks.effective_rank, ranks.stable_rank):
         assert metric(matrix).item() == pytest.approx(1, abs=1e-4)
 
@@ -73,7 +73,7 @@ def test_ranks_are_zero_for_a_zero_matrix_and_nan_for_a_broken_one(metric) -> No
 
 @pytest.mark.parametrize("metric", RANK_METRICS)
 def test_ranks_of_a_conv_weight_are_those_of_its_flattened_matrix(metric) -> None:
-    weight = normal((6, 4, 3, 2), 5)
+    weight = normal(6, 4, 3, 2, seed=5)
     matrix = torch.from_numpy(weight.numpy().reshape(6, 24))
     assert metric(weight).item() == pytest.approx(metric(matrix).item(), rel=1e-14)
     with pytest.raises(ConfigError, match="at least 2 dimensions"):

@@ -6,10 +6,7 @@ import torch
 from torch import Tensor
 
 from rlplast.metrics.sketch import weight_sketch
-
-
-def drawn(seed: int, *shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+from tests.methods.nets import normal
 
 
 def zeros(*weights: Tensor) -> list[Tensor]:
@@ -26,13 +23,14 @@ def test_every_entry_is_in_one_sum_with_a_sign() -> None:
         )
     matrix = torch.stack(columns, 1)
     assert (matrix.abs().sum(0) == 1).all() and set(matrix.unique().tolist()) <= {-1, 0, 1}
-    weights, initial = [drawn(1, 1, 2), drawn(2, 4)], [drawn(3, 1, 2), drawn(4, 4)]
+    weights, initial = ([normal(1, 2, seed=seed), normal(4, seed=seed + 1)] for seed in (1, 3))
     change = torch.cat([(a - b).flatten() for a, b in zip(weights, initial, strict=True)])
     torch.testing.assert_close(weight_sketch(weights, initial, 4), matrix @ change)
 
 
 def test_inner_products_are_kept_on_average() -> None:
-    a, b = drawn(1, 500), drawn(2, 500) + 0.5 * drawn(1, 500)
+    a = normal(500, seed=1)
+    b = normal(500, seed=2) + 0.5 * a
     found = torch.tensor(
         [
             float(weight_sketch([a], zeros(a), 64, seed) @ weight_sketch([b], zeros(b), 64, seed))

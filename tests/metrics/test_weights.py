@@ -21,7 +21,7 @@ from rlplast.metrics.weights import (
     weight_difference,
     weight_norm,
 )
-from tests.metrics.draws import normal
+from tests.methods.nets import normal
 
 SHAPES = [
     (5, 5),
@@ -46,7 +46,7 @@ def slices_by_loop(weight: Tensor) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_slices_are_a_view_in_both_layouts(layout: torch.memory_format) -> None:
-    weight = normal((4, 3, 2, 5)).to(memory_format=layout)
+    weight = normal(4, 3, 2, 5).to(memory_format=layout)
     matrix_slices(weight)[7].fill_(3.0)
     assert (weight[:, :, 1, 2] == 3.0).all()
     assert (weight == 3.0).sum() == 12
@@ -64,7 +64,7 @@ def test_vectors_empty_weights_and_other_shapes_are_refused() -> None:
 
 def test_norms_and_errors_equal_the_numpy_sums() -> None:
     for shape in ((), (5,), *SHAPES):
-        weight, reference = normal(shape, 1), normal(shape, 2)
+        weight, reference = normal(*shape, seed=1), normal(*shape, seed=2)
         w, r = weight.numpy(), reference.numpy()
         error = ((w - r) ** 2).sum()
         assert weight_norm(weight).item() == pytest.approx(np.sqrt((w**2).sum()), rel=1e-13)
@@ -75,7 +75,7 @@ def test_norms_and_errors_equal_the_numpy_sums() -> None:
 
 
 def test_norms_of_many_large_and_small_float32_entries_keep_their_digits() -> None:
-    weight = 1 + 0.02 * normal((4_000_000,), dtype=torch.float32)
+    weight = 1 + 0.02 * normal(4_000_000, dtype=torch.float32)
     exact = weight.double().square().sum().sqrt().item()
     assert weight_norm(weight).item() == pytest.approx(exact, rel=1e-9)
     for size in (1e30, 1e-30):  # whose squares float32 does not hold
@@ -84,7 +84,7 @@ def test_norms_of_many_large_and_small_float32_entries_keep_their_digits() -> No
 
 def test_dfi_equals_the_large_and_scaled_the_smaller_gram_looped_over_slices() -> None:
     for shape in SHAPES:
-        for weight in (normal(shape, 3), torch.zeros(shape, dtype=torch.float64)):
+        for weight in (normal(*shape, seed=3), torch.zeros(shape, dtype=torch.float64)):
             scale = math.sqrt(shape[0] / shape[1]) / math.prod(shape[2:])
             large = smaller = 0.0
             for w in slices_by_loop(weight):
@@ -99,7 +99,7 @@ def test_dfi_equals_the_large_and_scaled_the_smaller_gram_looped_over_slices() -
 def test_metrics_return_one_float64_read_no_value_and_leave_the_weight_alone() -> None:
     for metric in WEIGHT_METRICS + RANK_METRICS + REFERENCE_METRICS:
         count = 1 + (metric in REFERENCE_METRICS)
-        arguments = [normal((6, 3, 2), seed) for seed in range(count)]
+        arguments = [normal(6, 3, 2, seed=seed) for seed in range(count)]
         copies = [argument.clone() for argument in arguments]
         value = metric(*arguments)
         assert value.shape == () and value.dtype == torch.float64
@@ -107,16 +107,18 @@ def test_metrics_return_one_float64_read_no_value_and_leave_the_weight_alone() -
         # A meta tensor has no values: `.item()` or an `if` on one would raise.
         assert metric(*(argument.to("meta") for argument in arguments)).device.type == "meta"
         for dtype in (torch.bfloat16, torch.float16):  # measured in float32
-            arguments = [normal((40, 30), seed, torch.float32).to(dtype) for seed in range(count)]
+            arguments = [
+                normal(40, 30, seed=seed, dtype=torch.float32).to(dtype) for seed in range(count)
+            ]
             expected = metric(*[argument.double() for argument in arguments]).item()
             assert metric(*arguments).item() == pytest.approx(expected, rel=1e-5), metric
 
 
 def state_dict(seed: int) -> dict[str, Tensor]:
     return {
-        "conv.weight": normal((4, 3, 2, 2), seed, torch.float32),
-        "conv.bias": normal((4,), seed, torch.float32),
-        "fc.weight": normal((5, 16), seed + 1, torch.float32).bfloat16(),
+        "conv.weight": normal(4, 3, 2, 2, seed=seed, dtype=torch.float32),
+        "conv.bias": normal(4, seed=seed, dtype=torch.float32),
+        "fc.weight": normal(5, 16, seed=seed + 1, dtype=torch.float32).bfloat16(),
         "steps": torch.ones(2, 2, dtype=torch.int64),
         "empty": torch.zeros(0, 3),
     }

@@ -1,32 +1,31 @@
-"""Slow twins of nonlinearities: Python's floats, one entry at a time."""
+"""Slow twins of nonlinearities, from their printed formulas in float64."""
 
-import math
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 
-def leaky_relu(x: float, alpha: float) -> float:
-    return x if x > 0 else alpha * x
+def leaky_relu(x: Tensor, alpha: float) -> Tensor:
+    return torch.where(x > 0, x, alpha * x)
 
 
-def elu(x: float, alpha: float) -> float:
-    return x if x > 0 else alpha * (math.exp(x) - 1)
+def elu(x: Tensor, alpha: float) -> Tensor:
+    return torch.where(x > 0, x, alpha * (x.exp() - 1))
 
 
-def smooth_leaky(x: float, alpha: float) -> float:
+def smooth_leaky(x: Tensor, alpha: float) -> Tensor:
     """αx + (1 − α)·x·sigmoid(cx/p) with c = 5, p = 3."""
-    return alpha * x + (1 - alpha) * x / (1 + math.exp(-5 * x / 3))
+    return alpha * x + (1 - alpha) * x / (1 + (-5 * x / 3).exp())
 
 
-def rational(x: float, a: Sequence[float], b: Sequence[float]) -> float:
+def rational(x: Tensor, a: Sequence[float], b: Sequence[float]) -> Tensor:
     """Σ aⱼxʲ / (1 + |Σ bₖxᵏ|), k from 1."""
-    above = sum(float(c) * x**j for j, c in enumerate(a))
-    return above / (1 + abs(sum(float(c) * x**k for k, c in enumerate(b, 1))))
+    above = sum(c * x**j for j, c in enumerate(a))
+    return above / (1 + abs(sum(c * x**k for k, c in enumerate(b, 1))))
 
 
-KINDS: dict[str, tuple[Callable[[float, float], float], float]] = {
+KINDS: dict[str, tuple[Callable[[Tensor, float], Tensor], float]] = {
     "leaky_relu": (leaky_relu, 0.01),
     "smooth_leaky": (smooth_leaky, 0.1),
     "elu": (elu, 1.0),
@@ -34,10 +33,9 @@ KINDS: dict[str, tuple[Callable[[float, float], float], float]] = {
 }
 
 
-def entrywise(function: Callable[[float], float], x: Tensor) -> Tensor:
-    """Return the function of each entry."""
-    values = [function(float(value)) for value in x.flatten()]
-    return torch.tensor(values, dtype=x.dtype).view(x.shape)
+def entrywise(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Return the function of each entry, in the type of x."""
+    return function(x.detach().double()).to(x.dtype)
 
 
 def prelu(z: Tensor, slopes: Sequence[float]) -> Tensor:

@@ -6,22 +6,12 @@ Python numbers.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from .units import (
-    Entry,
-    Layer,
-    activations_of,
-    incoming,
-    outgoing,
-    redraw_incoming,
-    value,
-    width,
-    zero_outgoing,
-)
+from .units import Layer, activations_of, outgoing, redraw_incoming, width
 
 UTILITIES = (
     "contribution",
@@ -53,10 +43,9 @@ def divide(a: float, b: float) -> float:
     return math.inf if a > 0 else math.nan
 
 
-def mean_weight(layer: Layer, entries: Iterable[Entry]) -> float:
-    """Mean |weight| over entries of `w` or `w_next`; biases left out."""
-    sizes = [abs(value(layer, entry)) for entry in entries if entry[0] in ("w", "w_next")]
-    return sum(sizes) / len(sizes)
+def mean_size(weights: Tensor) -> float:
+    """Mean |weight|."""
+    return float(weights.detach().double().abs().mean())
 
 
 class Cbp:
@@ -91,8 +80,7 @@ class Cbp:
 
     def instantaneous(self, layer: Layer, i: int, h: list[float], m_hat: float) -> float:
         """Step 3 for one unit with activations `h` and corrected mean activation `m_hat`."""
-        o = mean_weight(layer, outgoing(layer, i))
-        n = mean_weight(layer, incoming(layer, i))
+        o, n = mean_size(outgoing(layer, i)), mean_size(layer.w[i])
         size = sum(abs(entry) for entry in h) / len(h)
         spread = sum(abs(entry - m_hat) for entry in h) / len(h)
         if self.utility == "contribution":
@@ -158,8 +146,7 @@ class Cbp:
         """b_next += W_next[:, i] * m_hat, summed over the columns or the kernel of unit i."""
         if layer.b_next is None:
             raise ValueError("no bias to transfer to")
-        for _, index in list(outgoing(layer, i)):
-            layer.b_next[index[0]] += float(layer.w_next[index]) * m_hat
+        layer.b_next += outgoing(layer, i).flatten(1).sum(1) * m_hat
 
     def step(self, activations: list[Tensor]) -> list[list[int]]:
         """One update; returns the replaced units of each layer."""
@@ -174,7 +161,7 @@ class Cbp:
             for i in chosen[number]:
                 if self.bias_transfer:
                     self.transfer(layer, i, means[number][i])
-                zero_outgoing(layer, i)
+                outgoing(layer, i).zero_()
                 self.age[number][i] = 0
                 self.replaced[number][i] += 1
         return chosen

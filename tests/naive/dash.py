@@ -5,23 +5,15 @@ G <- (1 - alpha) G + alpha (-dL/dW). Then each neuron's vector is multiplied by
 clamp(cos(G, W), coef, 1). Norm layers are not given to these functions.
 """
 
-import math
-
 import numpy as np
 import torch
 from torch import Tensor
 
 
-def cosine(a: list[float], b: list[float]) -> float:
+def cosine(a: Tensor, b: Tensor) -> float:
     """Cosine of the angle between two vectors; each counts as 1e-8 long at least."""
-    product = sum(x * y for x, y in zip(a, b, strict=True))
-    lengths = [max(math.sqrt(sum(x * x for x in vector)), 1e-8) for vector in (a, b)]
-    return product / (lengths[0] * lengths[1])
-
-
-def flat(tensor: Tensor) -> list[float]:
-    """The entries as Python floats."""
-    return [float(entry) for entry in tensor.detach().double().reshape(-1)]
+    a, b = (vector.detach().double().flatten() for vector in (a, b))
+    return float(a @ b) / (max(float(a.norm()), 1e-8) * max(float(b.norm()), 1e-8))
 
 
 def shrink_factors(w: Tensor, g: Tensor, coef: float) -> Tensor:
@@ -33,7 +25,7 @@ def shrink_factors(w: Tensor, g: Tensor, coef: float) -> Tensor:
     leading = {1: 0, 2: 1}.get(w.ndim, 2)
     factors = torch.empty(w.shape[:leading], dtype=torch.float64)
     for index in np.ndindex(*factors.shape):
-        factors[index] = min(max(cosine(flat(g[index]), flat(w[index])), coef), 1.0)
+        factors[index] = min(max(cosine(g[index], w[index]), coef), 1.0)
     return factors
 
 
@@ -41,9 +33,7 @@ def accumulate(gradients: list[Tensor], alpha: float) -> Tensor:
     """G of one tensor after its gradients of each batch in order, float64."""
     total = torch.zeros(gradients[0].shape, dtype=torch.float64)
     for gradient in gradients:
-        g = gradient.detach()
-        for index in np.ndindex(*total.shape):
-            total[index] = (1.0 - alpha) * float(total[index]) + alpha * -float(g[index])
+        total = (1.0 - alpha) * total - alpha * gradient.detach().double()
     return total
 
 

@@ -1,4 +1,4 @@
-"""Slow twins of terms on features: one sample, one direction, one entry at a time."""
+"""Slow twins of terms on features: one direction, one point at a time."""
 
 import math
 from collections.abc import Sequence
@@ -20,24 +20,22 @@ def infer(now: Tensor, then: Tensor, coef: float, beta: float, heads: int, seed:
     """coef · Σᵢ meanₓ (⟨wᵢ, φ(x)⟩ − β⟨wᵢ, φ₀(x)⟩)² of features (samples, width)."""
     total = torch.zeros((), dtype=now.dtype)
     for i in range(heads):
-        w = direction(seed, 0, i, now.shape[1])
-        for x, y in zip(now, then, strict=True):
-            moved = sum(w[j] * (x[j] - beta * y[j]) for j in range(len(w)))
-            total = total + moved**2 / len(now)  # type: ignore[operator]
+        w = torch.tensor(direction(seed, 0, i, now.shape[1]), dtype=now.dtype)
+        total = total + ((now - beta * then) @ w).square().mean()
     return coef * total
 
 
 def isotropic(features: Tensor, coef: float, slices: int, seed: int, update: int) -> Tensor:
-    """coef · mean |φ(t) − exp(−t²/2)|² of features (samples, width), one angle at a time."""
+    """coef · mean |φ(t) − exp(−t²/2)|² of features (samples, width)."""
     total = torch.zeros((), dtype=features.dtype)
     for i in range(slices):
-        a = [normal(word(0, seed, update, 0, i, j)) for j in range(features.shape[1])]
-        length = math.sqrt(sum(entry**2 for entry in a))
-        along = [sum(a[j] / length * x[j] for j in range(len(a))) for x in features]
+        drawn = [normal(word(0, seed, update, 0, i, j)) for j in range(features.shape[1])]
+        a = torch.tensor(drawn, dtype=features.dtype)
+        along = features @ (a / a.norm())
         for k in range(8):
             t = -5 + 10 * k / 7
-            real = sum(torch.cos(t * s) for s in along) / len(along) - math.exp(-(t**2) / 2)  # type: ignore
-            imaginary = sum(torch.sin(t * s) for s in along) / len(along)  # type: ignore
+            real = torch.cos(t * along).mean() - math.exp(-(t**2) / 2)
+            imaginary = torch.sin(t * along).mean()
             total = total + (real**2 + imaginary**2) / (8 * slices)
     return coef * total
 

@@ -104,17 +104,11 @@ def swr_twin(
 
 def shrink_perturb_twin(theta: np.ndarray, start: np.ndarray, coef: float) -> np.ndarray:
     """The one-coefficient form: `start` is the stored initial value or a fresh draw."""
-    result = np.empty(theta.shape, dtype=np.float64)
-    for index in np.ndindex(*theta.shape):
-        result[index] = (1.0 - coef) * float(theta[index]) + coef * float(start[index])
-    return result
+    return shrink_noise_twin(theta, start, 1.0 - coef, coef)
 
 
 def shrink_noise_twin(
     theta: np.ndarray, draw: np.ndarray, shrink: float, noise: float
 ) -> np.ndarray:
     """The two-coefficient form: a share of the weights plus a small share of a fresh draw."""
-    result = np.empty(theta.shape, dtype=np.float64)
-    for index in np.ndindex(*theta.shape):
-        result[index] = shrink * float(theta[index]) + noise * float(draw[index])
-    return result
+    return shrink * theta.astype(np.float64) + noise * draw.astype(np.float64)

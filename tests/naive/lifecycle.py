@@ -81,24 +81,11 @@ class NaiveLinear:
         return gradient @ self.weight, gradient.T @ self.x, gradient.sum(0)
 
 
-class NaiveSGD:
-    """SGD with momentum."""
-
-    def __init__(self, lr: float, momentum: float) -> None:
-        self.lr, self.momentum = lr, momentum
-        self.buffers: dict[int, Array] = {}
-
-    def step(self, key: int, parameter: Array, gradient: Array) -> None:
-        buffer = self.momentum * self.buffers[key] + gradient if key in self.buffers else gradient
-        self.buffers[key] = buffer
-        parameter -= self.lr * buffer
-
-
 class NaiveAdam:
-    """Adam, with decoupled weight decay if there is one (AdamW)."""
+    """Adam with decoupled weight decay (AdamW)."""
 
-    def __init__(self, lr: float, decay: float = 0.0, beta1: float = 0.9, beta2: float = 0.999):
-        self.lr, self.decay, self.betas, self.eps = lr, decay, (beta1, beta2), 1e-8
+    def __init__(self, lr: float, decay: float) -> None:
+        self.lr, self.decay, self.betas, self.eps = lr, decay, (0.9, 0.999), 1e-8
         self.state: dict[int, tuple[int, Array, Array]] = {}
 
     def step(self, key: int, parameter: Array, gradient: Array) -> None:
@@ -118,7 +105,7 @@ class NaiveNet:
         self,
         hidden: list[NaiveLifecycleLinear],
         head: NaiveLinear,
-        optimizer: NaiveSGD | NaiveAdam,
+        optimizer: NaiveAdam,
     ) -> None:
         self.hidden, self.head, self.optimizer = hidden, head, optimizer
 

@@ -59,8 +59,7 @@ def regularise(pairs: list[tuple[Tensor, Tensor]], coef: float) -> Tensor:
     """`regularise`: coef * (sum (gamma - 1)^2 + sum beta^2) over all norms, differentiable."""
     total = torch.zeros((), dtype=torch.float64)
     for gamma, beta in pairs:
-        for i in range(len(gamma)):
-            total = total + coef * ((gamma[i].double() - 1.0) ** 2 + beta[i].double() ** 2)
+        total = total + coef * ((gamma.double() - 1).square() + beta.double().square()).sum()
     return total
 
 
@@ -71,14 +70,9 @@ def layer_norm(
 
     (B, N): over N. (B, C, H, W): over all three axes, with a scale and a shift per channel.
     """
-    samples = []
-    for sample in x:
-        mean = sample.sum() / sample.numel()
-        variance = ((sample - mean) ** 2).sum() / sample.numel()
-        units = []
-        for i in range(len(sample)):
-            unit = (sample[i] - mean) / torch.sqrt(variance + eps)
-            unit = unit if gamma is None else unit * gamma[i]
-            units.append(unit if beta is None else unit + beta[i])
-        samples.append(torch.stack(units))
-    return torch.stack(samples)
+    dims = tuple(range(1, x.ndim))
+    centred = x - x.mean(dims, keepdim=True)
+    normed = centred / torch.sqrt(centred.square().mean(dims, keepdim=True) + eps)
+    shape = (-1, *(1,) * (x.ndim - 2))
+    normed = normed if gamma is None else normed * gamma.view(shape)
+    return normed if beta is None else normed + beta.view(shape)

@@ -45,10 +45,9 @@ def wasserstein_twin(module: nn.Module, start: nn.Module, coef: float) -> Tensor
     """λ Σ_l 1/n Σ_i (θ_(i) − θ0_(i))², the i-th smallest entry beside the i-th smallest."""
     total = torch.zeros(())
     for (_, now), (_, then) in zip(pieces(module), pieces(start), strict=True):
-        entries, wanted = now.flatten(), sorted(then.flatten().tolist())
+        entries, wanted = now.flatten(), now.new_tensor(sorted(then.flatten().tolist()))
         smallest_first = np.argsort(entries.detach().numpy(), kind="stable")
-        for place, value in zip(smallest_first.tolist(), wanted, strict=True):
-            total = total + coef / len(wanted) * (entries[place] - value) ** 2
+        total = total + coef * (entries[smallest_first] - wanted).square().mean()
     return total
 
 

@@ -7,7 +7,7 @@ threshold get fresh incoming weights, bias 0, norm entries 1, 0, 0, 1 and outgoi
 import torch
 from torch import Tensor
 
-from .units import Layer, activations_of, chosen, redraw_incoming, zero_outgoing
+from .units import Layer, activations_of, chosen, outgoing, redraw_incoming
 
 
 def scores(h: Tensor) -> list[float]:
@@ -37,16 +37,11 @@ def recycle(
     incoming: `zero` writes all incoming, then all outgoing; `redraw` goes layer by layer, so
     that the later layer's incoming is written last.
     """
-    if overlap == "zero":
-        for layer, mask, draw in zip(layers, masks, fresh, strict=True):
+    rows = list(zip(layers, masks, fresh, strict=True))
+    for together in [rows] if overlap == "zero" else [[row] for row in rows]:
+        for layer, mask, draw in together:
             for i in chosen(mask):
                 redraw_incoming(layer, i, draw[i])
-        for layer, mask in zip(layers, masks, strict=True):
+        for layer, mask, _ in together:
             for i in chosen(mask):
-                zero_outgoing(layer, i)
-    else:
-        for layer, mask, draw in zip(layers, masks, fresh, strict=True):
-            for i in chosen(mask):
-                redraw_incoming(layer, i, draw[i])
-            for i in chosen(mask):
-                zero_outgoing(layer, i)
+                outgoing(layer, i).zero_()

@@ -4,16 +4,12 @@ g_i is the mean |∂L/∂w| over the weights into unit i, G_i = g_i / mean_k g_k
 below the threshold are inactive; of these at most a share of the layer, the lowest first.
 """
 
-import numpy as np
 from torch import Tensor
 
 
 def scores(gradient: Tensor) -> list[float]:
-    """G_i of each row, entry by entry; 0 everywhere in a layer without gradient."""
-    means = []
-    for row in gradient.detach().double():
-        entries = [abs(float(row[index])) for index in np.ndindex(*row.shape)]
-        means.append(sum(entries) / len(entries))
+    """G_i of each row; 0 everywhere in a layer without gradient."""
+    means = [float(row.abs().mean()) for row in gradient.detach().double()]
     layer_mean = sum(means) / len(means)
     return [mean / layer_mean if layer_mean > 0 else 0.0 for mean in means]
 

@@ -6,7 +6,6 @@ or up if the uniform draw `chance` falls into the fraction. The utility is |w| o
 
 import math
 
-import numpy as np
 from torch import Tensor
 
 
@@ -21,12 +20,10 @@ def renewed(
     weight: Tensor, gradient: Tensor | None, fresh: Tensor, share: float, chance: float
 ) -> Tensor:
     """The tensor afterwards; `gradient` is None for the utility |w|."""
-    places = list(np.ndindex(*weight.shape))
-    utilities = [
-        abs(float(weight[p]) * (1.0 if gradient is None else float(gradient[p]))) for p in places
-    ]
-    order = sorted(range(len(places)), key=lambda i: (utilities[i], i))
-    after = weight.clone()
-    for i in order[: count(len(places), share, chance)]:
-        after[places[i]] = fresh[places[i]]
-    return after
+    utility = weight.detach().double() * (1.0 if gradient is None else gradient.double())
+    utilities = utility.abs().flatten().tolist()
+    order = sorted(range(len(utilities)), key=lambda i: (utilities[i], i))
+    after = weight.detach().flatten().clone()
+    for i in order[: count(len(order), share, chance)]:
+        after[i] = fresh.flatten()[i]
+    return after.view(weight.shape)

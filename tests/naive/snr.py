@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from .units import Layer, activations_of, redraw_incoming, width, zero_outgoing
+from .units import Layer, activations_of, outgoing, redraw_incoming, width
 
 Draw = Callable[[int, int, int], Tensor]  # (layer, unit, its resets so far) -> new w[i]
 
@@ -89,7 +89,7 @@ class Snr:
                 self.resets[number][i] += 1
         for number, layer in enumerate(self.layers):
             for i in reset[number]:
-                zero_outgoing(layer, i)
+                outgoing(layer, i).zero_()
 
     def quantile(self, counts: dict[int, int]) -> int | None:
         """The first age in 1..tau_max whose share of smaller or equal gaps is large enough."""

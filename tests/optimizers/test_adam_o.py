@@ -13,13 +13,9 @@ from rlplast.gpt.model import GPT, GPTModelConfig
 from rlplast.optimizers.adam_o import AdamO, isometry_gradient
 from rlplast.optimizers.config import OptimizerConfig
 from rlplast.optimizers.updater import Updater
+from tests.methods.nets import normal
 
 LR, S = 0.01, 0.3
-
-
-def drawn(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def penalty(weight: Tensor) -> Tensor:
@@ -34,7 +30,7 @@ def penalty(weight: Tensor) -> Tensor:
 
 def test_the_pull_is_the_gradient_of_the_penalty() -> None:
     for shape in ((4, 4), (6, 3), (3, 6), (1, 5), (2, 4, 3), (3, 2, 2, 2)):
-        weight = drawn(*shape).requires_grad_()
+        weight = normal(*shape).requires_grad_()
         (expected,) = torch.autograd.grad(penalty(weight), weight)
         torch.testing.assert_close(isometry_gradient(weight.detach()), expected)
 
@@ -43,14 +39,14 @@ def test_the_pull_is_the_gradient_of_the_penalty() -> None:
 def test_an_update_is_adamws_and_the_pull_at_the_weights_before_it(
     decay: float, strength: float
 ) -> None:
-    params = [nn.Parameter(drawn(*s, seed=i)) for i, s in enumerate([(4, 3), (3,), (2, 3, 4)])]
+    params = [nn.Parameter(normal(*s, seed=i)) for i, s in enumerate([(4, 3), (3,), (2, 3, 4)])]
     twins = [nn.Parameter(p.detach().clone()) for p in params]
     ours = AdamO(params, LR, weight_decay=decay, isometry=strength)
     theirs = AdamW(twins, LR, weight_decay=decay)
     for number in range(5):
         pulls = [torch.autograd.grad(penalty(p), p)[0] if p.ndim > 1 else 0 * p for p in twins]
         for place, (p, twin) in enumerate(zip(params, twins, strict=True)):
-            p.grad = twin.grad = drawn(*p.shape, seed=100 * number + place)
+            p.grad = twin.grad = normal(*p.shape, seed=100 * number + place)
         ours.step()
         theirs.step()
         with torch.no_grad():

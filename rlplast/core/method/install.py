@@ -1,7 +1,7 @@
 """Modules that methods bring: installed when networks are built."""
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -22,6 +22,7 @@ from rlplast.core.rng import derive_seed
 
 __all__ = [
     "as_kind",
+    "check_kind",
     "hidden_layers",
     "install_methods",
     "installed_rules",
@@ -123,6 +124,13 @@ def named_layers(
 def kind_of(layer: nn.Module) -> type[nn.Module]:
     """Return a layer's class; torch's own for `rlplast.core.fast.linear.Linear`."""
     return nn.Linear if type(layer) is Linear else type(layer)
+
+
+def check_kind(layer: nn.Module, allowed: Collection[type[nn.Module]], where: str) -> None:
+    """Raise a `ConfigError` for a layer of another class than some; `where` is method and path."""
+    if kind_of(layer) not in allowed:
+        names = ", ".join(kind.__name__ for kind in allowed)
+        raise ConfigError(f"{where} is a {type(layer).__name__}: allowed are {names}")
 
 
 def as_kind(layer: nn.Module, kind: type[nn.Module]) -> Any:
