@@ -14,7 +14,7 @@ from pydantic import PositiveInt
 from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.core.validation import check_value
 from rlplast.run.build import build, check_hooks_of_processes, check_processes
-from rlplast.run.config_file import read_config
+from rlplast.run.config_file import merged, read_config
 from rlplast.run.imports import imported
 from rlplast.run.info import command, resume_info, resume_words, versions
 from rlplast.run.loggers.logger import check_loggers
@@ -159,11 +159,12 @@ def study_cells(study: StudyConfig) -> list[Cell]:
 
 def planned_runs(study: StudyConfig) -> list[PlannedRun]:
     """Return the runs of a study with their configs; ConfigError names an arm that is wrong."""
+    base = merged(study.base)
     runs, read = [], {}  # seeds differ in nothing else: one of them is read
     for run in runs_of(study):
         try:
             if (run.task, run.arm) not in read:
-                read[run.task, run.arm] = config = read_config(study.base, *run.overrides)
+                read[run.task, run.arm] = config = read_config(base, *run.overrides)
                 check_processes(config, study.processes)
         except ConfigError as error:
             raise ConfigError(f"arm {run.arm!r}: {error}") from error

@@ -87,10 +87,11 @@ def smoke_study(study: StudyConfig) -> tuple[dict[str, Any], dict[str, str], dic
     seeds, tasks = study.seed_list()[:1], list(study.task_list())
     firsts = {name: _first(arm) if arm else arm for name, arm in study.arms.items()}
     one = replace(study, seeds=seeds, arms=firsts, baseline=None, published=None)
+    base = merged(study.base)
     arms, first, same, replaced = dict[str, Any](), dict[str, str](), {}, {}
     for run, planned in zip(runs_of(one), planned_runs(one), strict=True):
         config = planned.config
-        own = merged(study.base, *run.overrides).get("smoke") or {}
+        own = merged(base, *run.overrides).get("smoke") or {}
         try:
             keys = asdict(small(config, own))
         except ConfigError as error:

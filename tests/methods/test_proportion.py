@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 import rlplast
-from rlplast.core.errors import NothingToEdit
 from tests.cases import about
 from tests.methods.nets import changed, normal, randomise, snapshot
 
@@ -127,29 +126,6 @@ def test_a_frozen_bias_that_cannot_follow_is_refused_by_name() -> None:
         network = rlplast.Network("q", module, torch.optim.SGD(weights, lr=0.1))
         with pytest.raises(rlplast.ConfigError, match=rf"q\.{frozen} "):
             rlplast.apply(method, network)
-
-
-class Residual(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.fc(x)
-
-
-def test_without_proportion_weights_alone_are_scaled_in_a_network_that_branches_too() -> None:
-    with pytest.raises(rlplast.ConfigError, match=r"model .*add"):
-        rlplast.apply("scale_weights", Residual())
-    for module in (chain(nn.ReLU()), Residual()):
-        before = snapshot(randomise(module, 3))
-        rlplast.apply("scale_weights", module, factor=0.25, proportional=False)
-        for name, value in snapshot(module).items():
-            factor = 1 if name.endswith("bias") else 0.25
-            assert torch.equal(value, before[name] * factor), name
-    for proportional in (True, False):
-        with pytest.raises(NothingToEdit):
-            rlplast.apply("scale_weights", nn.Embedding(4, 2), proportional=proportional)
 
 
 def test_the_deviation_of_zero_outputs_is_a_number() -> None:
