@@ -28,7 +28,6 @@ def test_a_run_that_diverges_ends_with_what_did_named_and_keeps_the_last_good_ch
     for number, (changes, says) in enumerate(
         (
             ({"log": {"every": "10%"}}, "train/loss = nan"),
-            ({"checkpoint": {"every": "25%"}}, "q.fc1.weight is not finite"),
             ({"hooks": [{"method": "fire", "at": "50%"}]}, "q.fc1.weight"),
         )
     ):
@@ -84,11 +83,9 @@ def test_an_environment_that_hangs_is_ended_by_a_second_signal(
     ("fault", "workers", "says"),
     [
         ("raises", 2, "environment 0 of '{id}': step() raised KeyError: 'wheel'"),
-        ("exits", 1, "environment 0 of '{id}': step() raised SystemExit: 3"),
         ("halts", 0, "environment 0 of '{id}': step() raised GeneratorExit: the wheel came off;"),
         ("leaves", 1, "environment worker 0 (process "),
         ("unsaved", 0, "environment 0 of '{id}': state_dict() raised KeyError: 'wheel'"),
-        ("none", 0, "environment 0: env '{id}' returned None as reward: allowed is one number"),
     ],
 )
 @pytest.mark.usefixtures("untried")

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from rlplast import envs
-from rlplast.cli.list_command import _first_sentence, list_rows
+from rlplast.cli.list_command import list_rows
 from rlplast.core.errors import ConfigError
 from rlplast.core.registry import FAMILIES
 from rlplast.run import shipped
 from rlplast.training.config import read_yaml
-from tests.cli.commands import command, printed, without_torch
+from tests.cli.commands import command, printed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -54,16 +54,32 @@ def test_a_name_shows_one_entry_with_what_its_parameters_mean():
     assert unknown.code == 2 and "did you mean 'redo'?" in unknown.err
 
 
-def test_a_list_imports_no_torch_and_replaces_letters_that_the_output_does_not_have():
-    for words in (["list"], ["list", "envs", "--json"]):
-        assert without_torch(*words)
+PROGRAM = """
+import runpy, sys
+sys.modules["torch"] = None
+for words in (["list"], ["list", "envs", "--json"], ["show", sys.argv[1]], ["list", "nowhere"]):
+    sys.argv = ["rlplast", *words]
+    if "nowhere" in words:
+        del sys.modules["torch"]
+    try:
+        runpy.run_module("rlplast", run_name="__main__")
+    except SystemExit as error:
+        assert error.code == 2 * ("nowhere" in words), error
+raise SystemExit(3)
+"""
+
+
+def test_the_program_lists_and_shows_without_torch_in_letters_that_the_output_has(small: Path):
+    words = [sys.executable, "-c", PROGRAM, str(small)]
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
-    command = [sys.executable, "-m", "rlplast", "list", "interventions"]
-    done = subprocess.run(command, env=environment, capture_output=True, check=True)
-    assert b"weight_clip" in done.stdout and done.stdout.isascii()
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, check=False)
+    assert done.returncode == 3, done
+    assert b"weight_clip" in done.stdout and b"1 of fire" in done.stdout and done.stdout.isascii()
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(b"rlplast: 'nowhere' is no family")
 
 
-def test_configs_are_the_files_with_their_comments_first_sentence(tmp_path: Path):
+def test_configs_are_the_files_with_their_comments_first_sentence():
     found = {row["name"]: row for row in rows("configs")}
     paths = [p for p in ROOT.glob("configs/**/*.yaml") if p.parent.name != "hooks"]
     files = {p.relative_to(ROOT / "configs").as_posix() for p in paths}
@@ -74,14 +90,6 @@ def test_configs_are_the_files_with_their_comments_first_sentence(tmp_path: Path
         assert comment.startswith(row["summary"] + " ")
         assert row["summary"].endswith(".")
         assert ". " not in row["summary"]
-    config = tmp_path / "own.yaml"
-    for text, sentence in (
-        ("# Two lines at 2.5 M:\n# one sentence. Another.\nkind: dqn  # no.\n", "one sentence."),
-        ("# No end\n\n# Another comment.\n", "No end"),
-        ("kind: dqn\n", ""),
-    ):
-        config.write_text(text)
-        assert _first_sentence(config) == sentence.replace("one", "Two lines at 2.5 M: one")
 
 
 def test_tables_show_every_name_and_fit_a_pipe_and_a_terminal(monkeypatch: pytest.MonkeyPatch):

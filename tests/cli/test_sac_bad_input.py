@@ -29,17 +29,12 @@ def written(folder: Path, config: dict[str, Any]) -> Path:
 
 
 RULES: list[tuple[str, Any, str]] = [
-    ("agent.double", True, "for kind: dqn"),
     ("agent.hidden", [8], "at least one layer, with"),
     ("agent.critic_subset", 3, "agent.critics = 2"),
     ("agent.log_std_min", 2.0, "less than agent.log_std_max"),
-    ("agent.initial_steps", 120, "less than the total"),
-    ("agent.buffer_size", 2, "at least"),
     ("hooks", [FIRE | {"networks": ["critics"]}], "'critic'"),
-    ("hooks", [FIRE | {"networks": ["target"]}], "'target'"),
     ("hooks", [FIRE | {"networks": ["actor", "temperature"]}], "network 'temperature'"),
-    ("env", {"id": "gym/CartPole-v1"}, "'gym/CartPole-v1' has 2 discrete actions"),
-    ("env", {"id": "gym/Acrobot-v1"}, "use kind: dqn"),
+    ("env", {"id": "gym/CartPole-v1"}, "use kind: dqn"),
     ("env", {"id": "gym/Drift-v0"}, "--import MODULE"),
 ]
 
@@ -73,28 +68,24 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
 
-UNIT = Box(-1, 1, (1,), np.float32)
 broken = True  # set to False by the test, as if the user had mended it
 
 class Own(gymnasium.Env):
     observation_space = Box(-np.inf, np.inf, (2,), np.float32)
-
-    def __init__(self, action_space=UNIT, breaks=None):
-        self.action_space, self.breaks, self.total, self.lead = action_space, breaks, 0, None
+    action_space = Box(-1, 1, (1,), np.float32)
+    total, lead = 0, None
 
     def reset(self, *, seed=None, options=None):
         self.lead = self.np_random.random() if self.lead is None else self.lead
         self.place = self.np_random.random()
-        first = np.nan if broken and self.breaks == "first" else self.place
-        return np.array([first, 1.0], np.float32), {}
+        return np.array([self.place, 1.0], np.float32), {}
 
     def step(self, action):
         self.total += 1
         self.place = 0.9 * self.place + float(action[0]) * 0.1
         due = self.total == 40 + int(20 * self.lead)  # each environment breaks at its own step
-        bad = broken and self.breaks == "reward" and due
         obs = np.array([self.place, 1.0], np.float32)
-        return obs, np.nan if bad else -abs(self.place), False, False, {}
+        return obs, np.nan if broken and due else -abs(self.place), False, False, {}
 
     def state_dict(self):
         return {"total": self.total, "lead": self.lead, "place": self.place}
@@ -102,14 +93,7 @@ class Own(gymnasium.Env):
     def load_state_dict(self, state):
         self.total, self.lead, self.place = state["total"], state["lead"], state["place"]
 
-def register(name, **options):
-    gymnasium.register(
-        f"own/{name}-v0", entry_point=f"{__name__}:Own", kwargs=options, max_episode_steps=25
-    )
-
-register("Unbounded", action_space=Box(-np.inf, 1, (1,), np.float32))
-register("NanReward", breaks="reward")
-register("NanFirst", breaks="first")
+gymnasium.register("own/NanReward-v0", entry_point=f"{__name__}:Own", max_episode_steps=25)
 """
 
 
@@ -157,16 +141,10 @@ def test_values_that_are_not_finite_end_the_run_which_resumes_once_mended(own: s
     assert final(run) == final(tmp_path / "never")
 
 
-def test_environments_that_an_agent_cannot_work_with_end_the_run(own: str, tmp_path: Path):
-    def said(env: str, **changes: Any) -> str:
-        config = small_sac(**changes) | {"env": {"id": f"gym/own/{env}-v0"}}
-        path = written(tmp_path, config)
-        outcome = command("--import", own, "train", path, "--out", tmp_path / env)
-        return refused(outcome, outcome.code or 1)
-
-    assert "entry 0 of the actions of env 'gym/own/Unbounded-v0'" in said("Unbounded")
-    assert not (tmp_path / "Unbounded").exists()
-    assert "entry 0 of the first observation is nan" in said("NanFirst")
+def test_values_that_are_not_finite_in_an_evaluation_end_the_run(own: str, tmp_path: Path):
     evaluated = {"every": "100%", "episodes": 3}  # a run too short for its own environments
-    assert "the reward is nan" in said("NanReward", total="35 env_steps", evaluate=evaluated)
-    assert status(tmp_path / "NanReward") == "failed"
+    config = small_sac(total="35 env_steps", evaluate=evaluated)
+    path = written(tmp_path, config | {"env": {"id": "gym/own/NanReward-v0"}})
+    outcome = command("--import", own, "train", path, "--out", tmp_path / "run")
+    assert "the reward is nan" in refused(outcome, 1)
+    assert status(tmp_path / "run") == "failed"

@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from tests.cli.commands import Outcome, command
-from tests.supervised.published import write_cifar
 from tests.supervised_runs import small_supervised
 
 GPT: dict[str, Any] = {
@@ -70,17 +69,6 @@ def test_a_gpt_is_evaluated_and_starts_none_with_another_number_of_heads(tmp_pat
 
 
 # Bad input.
-
-
-def test_a_folder_of_data_that_is_missing_or_truncated_is_named(tmp_path):
-    write_cifar(tmp_path / "data", "cifar10")
-    (file,) = (tmp_path / "data").rglob("data_batch_2.bin")
-    file.write_bytes(file.read_bytes()[:-5])
-    for folder, code, word in (("nowhere", 2, "nowhere"), ("data", 1, "data_batch_2.bin")):
-        data = {"name": "cifar10", "folder": str(tmp_path / folder)}
-        refused = train(tmp_path, small_supervised(data=data))
-        assert refused.code == code and word in refused.err, refused.err
-        assert not (tmp_path / "run").exists()
 
 
 CLASSIFIER = small_supervised()
