@@ -16,8 +16,12 @@ from rlplast.run.build import build
 from rlplast.run.config_file import read_config
 from tests.cli.commands import command
 from tests.cli.runs import SMALL, files, refused, small_config
+from tests.cli.test_supervised_and_gpt import GPT
+from tests.sac_runs import small_sac
+from tests.supervised_runs import small_supervised
 
-SEMANTIC: list[tuple[str, Any, str]] = [
+Rules = list[tuple[str, Any, str]]  # key, value, what the message says
+DQN: Rules = [
     ("env.id", "gym/CartPol-v1", "'gym/CartPole-v1'"),
     ("env.id", "gym/Pendulum-v1", "use kind: sac"),
     ("env.id", "A" * 5000, "4096 characters"),
@@ -49,12 +53,35 @@ SEMANTIC: list[tuple[str, Any, str]] = [
     ),
     ("hooks", [*SMALL["hooks"], {"method": "swr", "at": "100%"}], "hooks[1] (swr).at"),
 ]
+FIRE = {"method": "fire", "at": "50%"}
+SAC: Rules = [
+    ("agent.hidden", [8], "at least one layer, with"),
+    ("agent.critic_subset", 3, "agent.critics = 2"),
+    ("agent.log_std_min", 2.0, "less than agent.log_std_max"),
+    ("hooks", [FIRE | {"networks": ["critics"]}], "'critic'"),
+    ("hooks", [FIRE | {"networks": ["actor", "temperature"]}], "network 'temperature'"),
+    ("env", {"id": "gym/CartPole-v1"}, "use kind: dqn"),
+    ("env", {"id": "gym/Drift-v0"}, "--import MODULE"),
+]
+CLASSIFIER: Rules = [
+    ("model", {"name": "mlp", "patch": 4}, "mlp does not read it"),
+    ("stream", {"name": "class_incremental", "phases": 3, "epochs": 1}, "phases"),
+]
+LANGUAGE: Rules = [
+    ("model.context", 10**7, "context"),
+    ("model.vocab_size", 100, "vocab"),
+    ("precision", "fp16", "fp16 needs CUDA"),
+    ("hooks", [{"method": "swr", "every": "1 updates"}], "tied"),
+    ("total", "4 updates", "at most all phases"),
+]
+BASES = [(SMALL, DQN), (small_sac(), SAC), (small_supervised(), CLASSIFIER), (GPT, LANGUAGE)]
 
 
-def test_what_does_not_fit_together_is_named() -> None:
-    for key, value, word in SEMANTIC:
+@pytest.mark.parametrize(("base", "rules"), BASES, ids=[base["kind"] for base, _ in BASES])
+def test_what_does_not_fit_together_is_named(base: dict[str, Any], rules: Rules) -> None:
+    for key, value, word in rules:
         try:
-            build(read_config(SMALL, {key: value}))
+            build(read_config(base, {key: value}))
             message = "accepted"
         except ConfigError as error:
             message = str(error)

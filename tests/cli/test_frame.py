@@ -40,7 +40,7 @@ def test_a_csv_file_has_the_rows_of_the_python_function(
             if isinstance(value, str | bool):
                 assert text == str(value)
             else:
-                assert float(text or math.nan) == pytest.approx(value, rel=0, nan_ok=True)
+                assert float(text or math.nan) == pytest.approx(value, rel=0, abs=0, nan_ok=True)
 
 
 def test_a_parquet_file_has_the_same_rows(study: Path, tmp_path: Path):

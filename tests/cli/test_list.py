@@ -2,7 +2,6 @@ import json
 import os
 import subprocess
 import sys
-import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -65,6 +64,7 @@ for words in (["list"], ["list", "envs", "--json"], ["show", sys.argv[1]], ["lis
         runpy.run_module("rlplast", run_name="__main__")
     except SystemExit as error:
         assert error.code == 2 * ("nowhere" in words), error
+    assert not {"scipy.stats", "altair"} & sys.modules.keys(), words  # which are slow to import
 raise SystemExit(3)
 """
 
@@ -124,9 +124,7 @@ def test_environments_are_counted_or_stand_below_each_other_under_what_they_shar
     assert sum("sticky = 0.25" in line for line in lines) == 1
 
 
-def test_config_is_found_by_name_and_by_path_and_in_a_wheel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_config_is_found_by_name_and_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     shipped_file = ROOT / "configs" / "dqn" / "asterix.yaml"
     assert shipped.find_config("dqn/asterix") == shipped_file
     assert shipped.find_config("dqn/asterix.yaml") == shipped_file
@@ -139,11 +137,3 @@ def test_config_is_found_by_name_and_by_path_and_in_a_wheel(
     monkeypatch.chdir(tmp_path)  # a folder of a config's name is no config
     (tmp_path / "dqn" / "asterix").mkdir(parents=True)
     assert shipped.find_config("dqn/asterix") == shipped_file
-    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
-    assert build["targets"]["wheel"]["sources"]["configs"] == "rlplast/configs"
-    (tmp_path / "rlplast" / "configs" / "dqn").mkdir(parents=True)
-    (tmp_path / "rlplast" / "configs" / "dqn" / "x.yaml").write_text("# An X.\n")
-    monkeypatch.setattr(shipped, "_PACKAGE", tmp_path / "rlplast")
-    assert list(shipped.shipped_configs()) == ["dqn/x"]
-    (row,) = rows("configs")
-    assert (row["summary"], row["source"]) == ("An X.", "configs/dqn/x.yaml")

@@ -1,7 +1,5 @@
 """`rlplast report`: what it writes and prints, and what it refuses."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -69,10 +67,3 @@ def test_out_that_cannot_be_made_is_refused(tmp_path: Path):
     assert "could not be written" in output
     assert file.read_text() == "mine"
     assert command("report").code == 2
-
-
-@pytest.mark.slow
-def test_other_commands_do_not_wait_for_statistics_and_pictures():
-    script = "import sys, rlplast.cli.main; print({'scipy.stats', 'altair'} & sys.modules.keys())"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.stdout.strip() == "set()", done
