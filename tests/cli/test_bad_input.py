@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from rlplast.core.errors import ConfigError
+from rlplast.run import api
 from rlplast.run.build import build
 from rlplast.run.config_file import read_config
 from tests.cli.commands import command
 from tests.cli.runs import SMALL, files, refused, small_config
 from tests.cli.test_supervised_and_gpt import GPT
-from tests.sac_runs import small_sac
+from tests.sac_runs import QUIET, small_sac
 from tests.supervised_runs import small_supervised
 
 Rules = list[tuple[str, Any, str]]  # key, value, what the message says
@@ -86,6 +87,18 @@ def test_what_does_not_fit_together_is_named(base: dict[str, Any], rules: Rules)
         except ConfigError as error:
             message = str(error)
         assert word in message, (key, value, message)
+
+
+def test_a_temperature_is_left_out_of_fire_and_a_frozen_one_of_resets(tmp_path: Path):
+    frozen = {"agent": {"learn_temperature": False}, "total": "50 env_steps"} | QUIET
+    named = [{"method": "full_reset", "at": "50%", "networks": ["temperature"]}]
+    with pytest.raises(ConfigError, match="network 'temperature'"):
+        api.train(small_sac(hooks=named, **frozen), tmp_path / "run")
+    hooks = [FIRE | {"scope": "sac"}, {"method": "full_reset", "at": "60%"}]
+    run = api.train(small_sac(hooks=hooks, **frozen), tmp_path / "run")
+    assert [row["network"] for row in run.lines("receipts")] == 2 * ["actor", "critic"]
+    values = [row["train/temperature"] for row in run.lines() if "train/temperature" in row]
+    assert values and values == pytest.approx([0.01] * len(values))
 
 
 OVERRIDES = [
