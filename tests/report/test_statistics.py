@@ -355,17 +355,6 @@ def test_verdicts_are_corrected_together(tmp_path: Path, tasks: tuple[str, ...])
         assert_holm(tests[family], size)
 
 
-def test_a_lower_loss_is_an_improvement(tmp_path: Path):
-    def score(task: str, arm: str, seed: int, x: int) -> float:
-        return (2.0 if arm == "none" else 1.0) + seed / 10 + (x == 3000)
-
-    summary = summary_of(tmp_path, key="eval/loss", seeds=FIVE, score=score)
-    fire = row(summary, "fire")
-    assert (fire.improvement, fire.difference) == (1, pytest.approx(-1))
-    assert row(summary, "none").drop == pytest.approx(1)
-    assert math.isnan(fire.normalised) and fire.normalised_scale == ""
-
-
 def test_raw_and_normalised_scores_are_never_mixed(tmp_path: Path):
     for tasks in (("asterix", "walk"), ("mini", "other")):
         summary = summary_of(tmp_path / tasks[1], tasks=tasks, seeds=FIVE)
