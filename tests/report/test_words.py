@@ -127,6 +127,8 @@ WORDS: list[tuple[dict[str, Any], int, dict[str, Any], str]] = [
     (UP, 9, TWO | lost("high", 1, "diverged", "breakout"), "^Mean over these 2 tasks: No verdict "
      r"against none: high.* \(better"),
     ({}, 5, {"tasks": ("asterix", "mini")} | lost("none", 5, "absent", "mini"), "mini: No run has"),
+    (UP, 5, {"tasks": (*TWO["tasks"], "mini"), "statuses": {("mini", arm, seed): "absent"
+     for arm in ("none", "high") for seed in range(5)}}, "^Mean over these 2 tasks: high is b"),
 ]
 # fmt: on
 
@@ -136,12 +138,6 @@ def test_words_on_arms(scores: Any, seeds: int, changes: Any, expected: str, tmp
     results = study(tmp_path, scores, seeds, **changes)
     found = " ".join(made.verdict_words(results, summarise(results)))
     assert re.search(expected, found, re.DOTALL), found
-
-
-def test_a_mean_over_tasks_counts_those_that_have_runs(tmp_path: Path):
-    statuses = {("mini", arm, seed): "absent" for arm in ("none", "high") for seed in range(5)}
-    results = study(tmp_path, UP, 5, tasks=(*TWO["tasks"], "mini"), statuses=statuses)
-    assert "these 2 tasks: high is better" in made.verdict_words(results, summarise(results))[0]
 
 
 def card_of(folder: Path, *about: Any, **changes: Any) -> made.Card:
