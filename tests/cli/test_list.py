@@ -58,8 +58,6 @@ import runpy, sys
 sys.modules["torch"] = None
 for words in (["list"], ["list", "envs", "--json"], ["show", sys.argv[1]], ["list", "nowhere"]):
     sys.argv = ["rlplast", *words]
-    if "nowhere" in words:
-        del sys.modules["torch"]
     try:
         runpy.run_module("rlplast", run_name="__main__")
     except SystemExit as error:
