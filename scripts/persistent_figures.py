@@ -28,7 +28,7 @@ from rlplast.report.arms import looks, unused
 from rlplast.report.drawing import draw
 from rlplast.report.frame import Results, read
 from rlplast.report.numbers import number
-from rlplast.report.vega import CONFIG, INK, VERSION
+from rlplast.report.vega import INK
 from rlplast.report.view import slug_of
 from rlplast.training.best import higher_is_better
 
@@ -373,7 +373,7 @@ def main() -> None:
         for name, caption, spec in pictures(results, own, args.epochs):
             slug = unused(slug_of(f"{task} {name}"), specs)
             specs[slug], captions[slug] = spec, caption
-    for name, files in draw(specs, VERSION, CONFIG | {"background": "white"}).items():
+    for name, files in draw(specs).items():
         (args.out / f"{name}.svg").write_text(files.svg)
         (args.out / f"{name}.png").write_bytes(files.png)
         print(f"![{captions[name]}]({name}.png)")

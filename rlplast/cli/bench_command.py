@@ -14,10 +14,9 @@ from typing import Any
 
 from rlplast.cli.output import say, warn
 from rlplast.cli.signals import stoppable
-from rlplast.cli.tables import counted
 from rlplast.cli.train_command import overrides
 from rlplast.core.device import choose_device, device_info
-from rlplast.core.duration import duration
+from rlplast.core.duration import counted, duration
 from rlplast.run.bench import Side, measure
 from rlplast.run.config_file import read_config
 from rlplast.run.info import device_words, processor, versions

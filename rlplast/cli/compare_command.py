@@ -13,7 +13,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from rlplast.cli.output import new_console, show_json, visible
-from rlplast.cli.tables import clock_words, counted, figure, show_rows
+from rlplast.cli.tables import clock_words, figure, show_rows
+from rlplast.core.duration import counted
 
 __all__ = ["add_arguments", "run"]
 

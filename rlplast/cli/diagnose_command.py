@@ -87,9 +87,6 @@ def _table(name: str, signs: Iterable[Sign]) -> Table:
     heads = [Column(head, justify="right") for head in ("now", "initial", "fresh")]
     table = Table(visible(name), *heads, "", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for sign in signs:
-        values = [
-            "–" if value is None else figure(value)
-            for value in (sign.now, sign.initial, sign.fresh)
-        ]
+        values = map(figure, (sign.now, sign.initial, sign.fresh))
         table.add_row(sign.name, *values, "a sign of loss" if sign.alarming else "")
     return table

@@ -9,7 +9,8 @@ from pathlib import Path
 from rich.table import Column, Table
 
 from rlplast.cli.output import say, warn
-from rlplast.cli.tables import counted, figure, show
+from rlplast.cli.tables import figure, show
+from rlplast.core.duration import counted
 from rlplast.core.mean_interval import FEWEST
 from rlplast.run import api
 from rlplast.training.best import Best, read_best

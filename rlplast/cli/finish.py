@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rlplast.cli.output import new_console, say, warn
-from rlplast.cli.tables import counted, figure, receipt_table
+from rlplast.cli.tables import figure, receipt_table
+from rlplast.core.duration import counted
 from rlplast.core.errors import DamagedFile, RlplastError
 from rlplast.report.plot import plot_run
 from rlplast.run.api import Run
@@ -48,7 +49,7 @@ def _finish(run: Run) -> None:
         say(_evaluated(scores[-1], tasks_of(run.config)))
     words = [f"run: {near(run.path)}"]
     try:
-        words.append(f"picture: {near(plot_run(run.path, run.path / 'plot.png'))}")
+        words.append(f"picture: {near(plot_run(run.path))}")
     except RlplastError as error:
         warn(f"rlplast: {error}")
     console.print("   ".join(words), soft_wrap=True)

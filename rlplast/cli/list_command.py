@@ -18,8 +18,9 @@ from typing import Any
 
 from rlplast import plugins
 from rlplast.cli.output import say, show_json
-from rlplast.cli.tables import columns, counted
+from rlplast.cli.tables import columns
 from rlplast.core import registry
+from rlplast.core.duration import counted
 from rlplast.core.errors import ConfigError, check_choice, did_you_mean
 from rlplast.run.imports import imported
 from rlplast.run.shipped import config_folder, shipped_configs
@@ -108,7 +109,7 @@ def _families(family: str | None) -> tuple[str, ...]:
     return METHODS if family == "methods" else (family,)
 
 
-def list_rows(family: str | None = None, known: Mapping[str, list[Row]] | None = None) -> list[Row]:
+def list_rows(family: str | None, known: Mapping[str, list[Row]] | None = None) -> list[Row]:
     """Return the rows of one family, or of all, as ``--json`` prints them.
 
     `known` has rows of families for which nothing needs to be imported.

@@ -55,6 +55,13 @@ class _Parser(argparse.ArgumentParser):
         """End the program."""
         super().exit(status, message and visible(message))
 
+    def error(self, message: str) -> NoReturn:
+        """Exit, naming the nearest command if there is no such one."""
+        wrong = re.search(r"argument COMMAND: invalid choice: '(.*?)'", message)
+        if wrong is not None:
+            message = f"there is no command {wrong[1]!r}: {did_you_mean(wrong[1], COMMANDS)}"
+        super().error(message)
+
 
 class _Command(_Parser):
     """A command's parser, which declares its arguments when the command is used."""
@@ -71,20 +78,9 @@ class _Command(_Parser):
         return super().parse_known_args(*args, **options)
 
 
-class _Root(_Parser):
-    """The program's parser."""
-
-    def error(self, message: str) -> NoReturn:
-        """Exit, naming the nearest command if there is no such one."""
-        wrong = re.search(r"argument COMMAND: invalid choice: '(.*?)'", message)
-        if wrong is not None:
-            message = f"there is no command {wrong[1]!r}: {did_you_mean(wrong[1], COMMANDS)}"
-        super().error(message)
-
-
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
-    root = _Root(prog="rlplast", description="Plasticity interventions.")
+    root = _Parser(prog="rlplast", description="Plasticity interventions.")
     root.add_argument("--version", action="version", version=f"rlplast {__version__}")
     root.add_argument(
         "--import",
@@ -110,9 +106,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         root = parser()
         arguments, rest = root.parse_known_args(argv)
         if rest and not getattr(arguments, "takes_overrides", False):
-            of_study = arguments.command == "study"
             hint = ": copy the study's file and change it (keys of runs are under overrides)"
-            hint = hint if of_study else ""
+            hint *= arguments.command == "study"
             root.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
         arguments.overrides = rest
         import_modules(arguments.modules)

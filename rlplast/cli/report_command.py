@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from rich.table import Column, Table
 
 from rlplast.cli.output import new_console, warn
-from rlplast.cli.tables import counted, show
+from rlplast.cli.tables import show
+from rlplast.core.duration import counted
 
 if TYPE_CHECKING:
     from rlplast.report.contents import Written
@@ -35,13 +36,9 @@ def report(folders: Sequence[Path], out: Path | None = None) -> None:
     """Write a report, and print its numbers and where it is."""
     from rlplast.report import contents  # statistics and charts are slow to import
 
-    written = contents.report(*folders, out=out, warn=_warn)
+    written = contents.report(*folders, out=out, warn=lambda line: warn(f"rlplast: {line}"))
     show(_table(written))
     _say(written)
-
-
-def _warn(line: str) -> None:
-    warn(f"rlplast: {line}")
 
 
 def _table(written: "Written") -> Table:

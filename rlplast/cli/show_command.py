@@ -18,6 +18,7 @@ from rlplast.cli.output import new_console, show_json
 from rlplast.cli.tables import clock_words, figure, rate, receipt_table, show_rows, size
 from rlplast.core.duration import duration
 from rlplast.core.errors import ConfigError, DamagedFile
+from rlplast.report.numbers import estimate
 from rlplast.run.read import meant, unaltered
 from rlplast.run.show import show_run
 from rlplast.study.folder import log_file, study_of
@@ -61,7 +62,7 @@ def _cost(folder: Path) -> dict[str, Any]:
 
     results = read_run(folder)
     with unaltered(folder):
-        rows = firings(results, 0)
+        rows = firings(results)
     cost = []
     for row in rows.to_dict("records"):
         after = row["recovered_after"]
@@ -178,12 +179,6 @@ def _disk(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [("disk", size(found["bytes"])), ("files", ", ".join(names))]
 
 
-def _final(row: Mapping[str, Any]) -> str:
-    from rlplast.report.numbers import estimate
-
-    return estimate({key: math.nan if own is None else own for key, own in row.items()}, "final")
-
-
 def _study_text(console: Console, found: Mapping[str, Any]) -> None:
     cells = found["cells"]
     states = ", ".join(f"{number} {status}" for status, number in sorted(cells.items()))
@@ -208,7 +203,7 @@ def _study_text(console: Console, found: Mapping[str, Any]) -> None:
     if found["arms"]:
         table = Table("task", "arm", "seeds", "final score", box=None, pad_edge=False)
         for row in found["arms"]:
-            table.add_row(row["task"], row["arm"], str(row["seeds"]), _final(row))
+            table.add_row(row["task"], row["arm"], str(row["seeds"]), estimate(row, "final"))
         console.print(table)
     for words in found["verdict"]:
         console.print(words, highlight=False)

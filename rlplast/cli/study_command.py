@@ -16,7 +16,7 @@ from rlplast.cli.output import new_console, say
 from rlplast.cli.signals import stoppable
 from rlplast.cli.study_plan import seed_lines, show_tree
 from rlplast.cli.study_progress import study_progress
-from rlplast.cli.tables import counted
+from rlplast.core.duration import counted
 from rlplast.study.api import study, study_folder
 from rlplast.study.plan import Cell
 from rlplast.study.spec import StudyConfig

@@ -9,8 +9,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from rlplast.cli.output import new_console, say, visible
-from rlplast.cli.tables import counted
-from rlplast.core.duration import duration
+from rlplast.core.duration import counted, duration
 from rlplast.core.mean_interval import FEWEST
 from rlplast.study.plan import Cell, cost
 from rlplast.study.spec import StudyConfig
@@ -65,10 +64,9 @@ def show_tree(
     if trees > 1:
         console.print(f"and {counted(trees - 1, 'more tree')} like it, for other tasks and seeds")
     spent, runs = cost(cells)
-    saved = 0.0 if runs == 0 else 1 - spent / runs
     console.print(
         f"{counted(len(cells), 'cell')}: the training of {spent:.2f} whole runs instead of {runs}, "
-        f"{saved:.0%} saved",
+        f"{1 - spent / runs:.0%} saved",
         highlight=False,
     )
 

@@ -8,7 +8,8 @@ from rich.table import Column, Table
 
 from rlplast.cli import report_command, study_command
 from rlplast.cli.output import say
-from rlplast.cli.tables import counted, show
+from rlplast.cli.tables import show
+from rlplast.core.duration import counted
 from rlplast.study import smoke
 from rlplast.training.run_folder import numbered
 

@@ -15,7 +15,6 @@ __all__ = [
     "clock_words",
     "columns",
     "count",
-    "counted",
     "figure",
     "rate",
     "receipt_table",
@@ -73,11 +72,6 @@ def clock_words(counts: Mapping[str, Any]) -> str:
 def figure(value: float | None) -> str:
     """Return a number with four significant digits, or a dash where there is none."""
     return "-" if value is None else f"{value:.4g}"
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def size(count: float) -> str:

@@ -1,6 +1,6 @@
-"""Times as people say them."""
+"""Times and counts as people say them."""
 
-__all__ = ["duration"]
+__all__ = ["counted", "duration"]
 
 
 def duration(seconds: float) -> str:
@@ -15,3 +15,8 @@ def duration(seconds: float) -> str:
     if seconds < 6000:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h" if seconds < 360_000 else f"{seconds / 86_400:.1f} days"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

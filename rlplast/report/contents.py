@@ -125,10 +125,9 @@ def write_report(report: Report, out: Path, warn: Callable[[str], object] = warn
     """
     contents = sections(report)
     specs = {chart.name: chart.spec for section in contents for chart in section.charts}
-    paper = vega.CONFIG | {"background": "white"}
     found: dict[str, drawing.Picture] = {}
     try:
-        found = drawing.draw(specs, vega.VERSION, paper)
+        found = drawing.draw(specs)
     except RlplastError as error:
         warn(f"pictures are not drawn: {error}")
     files: dict[str, bytes | None] = {f"{name}.{end}": None for name in specs for end in ENDS}
@@ -153,14 +152,14 @@ def write_report(report: Report, out: Path, warn: Callable[[str], object] = warn
 
 def _curves(report: Report) -> pd.DataFrame:
     """Return the score of each finished run: task, arm, seed, x in its unit, score."""
-    parts = [pd.DataFrame(columns=["task", "arm", "seed", "unit", "x", "score", "value"])]
+    parts = []
     for run in report.results.done.itertuples():
         xs, ys = report.results.curve(run.Index, run.score)
         about = {"task": run.task, "arm": run.arm, "seed": run.seed}
         parts.append(
             pd.DataFrame(about | {"unit": run.unit, "x": xs, "score": run.score, "value": ys})
         )
-    return pd.concat(parts[1:] or parts, ignore_index=True)
+    return pd.concat(parts, ignore_index=True)
 
 
 def _write_files(files: Mapping[str, bytes | None], out: Path) -> None:
@@ -183,11 +182,6 @@ def _encoded(text: str) -> bytes:
 
 def sections(report: Report) -> list[Section]:
     """Return a report's sections; those with nothing to say have no parts."""
-    if report.results.done.empty:
-        return [
-            Section("summary", "Summary", (card(report.single, report.results, report.summary),)),
-            Section("curves", "Learning curves", tuple(_pairs(report)), open=True),
-        ]
     about, mixed = tables.versions(report)
     words = f"Not all runs have the same {', '.join(mixed)}."
     numbers = [tables.numbers(report, task) for task in report.groups]
@@ -248,8 +242,8 @@ def page(
     title: str,
     looks: Sequence[Look],
     sections: Iterable[Section],
-    footer: str = "",
-    svgs: Mapping[str, str] | None = None,
+    footer: str,
+    svgs: Mapping[str, str],
 ) -> str:
     """Return a whole page, with a box for each arm of `looks`, which hides it.
 
@@ -273,7 +267,7 @@ def page(
         index={look.name: look.index for look in looks},
         sections=shown,
         footer=footer,
-        stills={name: _still(svg) for name, svg in (svgs or {}).items()},
+        stills={name: _still(svg) for name, svg in svgs.items()},
         data={"config": vega.CONFIG, "charts": specs, "arms": [look.name for look in looks]},
         seeds=any(spec["datasets"].get("seeds") for spec in specs.values()),
         axes=list(dict.fromkeys(axes)),

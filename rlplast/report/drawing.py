@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["Picture", "draw", "main", "png", "svg"]
+__all__ = ["Picture", "draw", "svg"]
 
 _GEOMETRY = re.compile(r' (?:d|transform|x|y|x1|x2|y1|y2|width|height)="[^"<>]*"')
 _LONG = re.compile(r"-?\d+\.\d+(?![\de])")
@@ -27,19 +27,19 @@ class Picture(NamedTuple):
     png: bytes
 
 
-def draw(specs: Mapping[str, Any], version: str, config: Mapping[str, Any]) -> dict[str, Picture]:
-    """Return the pictures of charts by name, all drawn by one other process.
-
-    `version` is that of Vega-Lite, `config` what all charts have in common.
+def draw(specs: Mapping[str, Any]) -> dict[str, Picture]:
+    """Return the pictures of charts by name, all drawn by one other process on white paper.
 
     Raises:
         RlplastError: if they cannot be drawn, with the reason.
     """
     from rlplast.core.errors import RlplastError  # not needed by the process that draws
+    from rlplast.report.vega import CONFIG, VERSION  # slow to import; most commands draw nothing
 
     if not specs:
         return {}
-    request = {"version": version, "config": config, "specs": [*specs.values()]}
+    config = CONFIG | {"background": "white"}
+    request = {"version": VERSION, "config": config, "specs": [*specs.values()]}
     paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # finds what this one finds
     try:
         done = subprocess.run(
@@ -84,20 +84,18 @@ def svg(spec: dict[str, Any], version: str, config: dict[str, Any]) -> str:
     return _GEOMETRY.sub(lambda found: _LONG.sub(rounded, found[0]), drawing)
 
 
-def png(drawing: str) -> bytes:
-    """Return the text of an .svg file as the bytes of a .png file."""
-    import vl_convert
-
-    return vl_convert.svg_to_png(drawing, scale=2)
-
-
 def main() -> None:
     """Answer the specifications on stdin with a JSON list of their pictures on stdout."""
+    import vl_convert
+
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a library prints is no answer
     request = json.load(sys.stdin.buffer)
-    drawings = [svg(spec, request["version"], request["config"]) for spec in request["specs"]]
-    answers = [{"svg": own, "png": base64.b64encode(png(own)).decode()} for own in drawings]
+    answers = []
+    for spec in request["specs"]:
+        drawing = svg(spec, request["version"], request["config"])
+        png = base64.b64encode(vl_convert.svg_to_png(drawing, scale=2)).decode()
+        answers.append({"svg": drawing, "png": png})
     json.dump(answers, out)
     out.flush()
 

@@ -47,6 +47,6 @@ def estimate(row: Any, name: str = "value") -> str:
     """
     ends = ("low", "high") if name == "value" else (f"{name}_low", f"{name}_high")
     value, low, high = (row[key] for key in (name, *ends))
-    if not low == low:
+    if low is None or low != low:
         return number(value)
     return "{} [{}, {}]".format(*(number(own, high - low) for own in (value, low, high)))

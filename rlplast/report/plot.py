@@ -32,22 +32,20 @@ LINES = (  # title of a panel, pattern of a line's key, its label
 )
 
 
-def plot_run(folder: Path, out: Path) -> Path:
-    """Draw the metrics of a run's folder into a .png or .svg file, and return that.
+def plot_run(folder: Path) -> Path:
+    """Draw the metrics of a run's folder into its ``plot.png``, and return that.
 
     Raises:
         RlplastError: if it cannot be drawn or written. An older picture is then gone.
         DamagedFile: if a file is cut or altered.
     """
-    from rlplast.report.vega import CONFIG, VERSION  # slow to import; most commands draw nothing
-
     rows, receipts = (read_lines(folder / f"{name}.jsonl") for name in ("metrics", "receipts"))
+    out = folder / "plot.png"
     try:
         out.unlink(missing_ok=True)
-        spec = {"run": draw_run(rows, receipts)}
-        picture = draw(spec, VERSION, CONFIG | {"background": "white"})["run"]
+        picture = draw({"run": draw_run(rows, receipts)})["run"]
         with whole(out) as temporary:
-            temporary.write_bytes(picture.svg.encode() if out.suffix == ".svg" else picture.png)
+            temporary.write_bytes(picture.png)
     except (OSError, RlplastError) as error:
         raise RlplastError(f"picture {out} is not drawn: {error}") from error
     return out

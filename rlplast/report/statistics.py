@@ -96,23 +96,22 @@ def _measured(results: Results, run: int, start: float) -> tuple[float, ...]:
     values = results.named(about.score, run).value
     diverged = len(values) and math.isnan(values.iloc[-1])
     final = float(ends.mean()) if len(ends) and not diverged else math.nan
-    early = ys[10 * xs <= about.total] if _task_length(results.configs[run]) else ys[:0]
+    early = ys[10 * xs <= about.total] if _drawn_alike(results.configs[run]) else ys[:0]
     change = final - float(early.mean()) if len(early) else math.nan
     after = area_under_curve(xs, ys, None if math.isnan(start) else start)
     return final, change, area_under_curve(xs, ys), after
 
 
-def _task_length(config: Row) -> int | None:
-    """Return the epochs of each task, where a run's phases are tasks of one length; else None."""
+def _drawn_alike(config: Row) -> bool:
+    """Say whether a run's phases are tasks of one length."""
     stream = config.get("stream") or {}
-    epochs = stream.get("epochs")
-    return epochs if stream.get("name") in SCORE_OF_TASKS and isinstance(epochs, int) else None
+    return stream.get("name") in SCORE_OF_TASKS and isinstance(stream.get("epochs"), int)
 
 
 # --- each firing ---
 
 
-def firings(results: Results, run: int | None = None) -> pd.DataFrame:
+def firings(results: Results) -> pd.DataFrame:
     """Return what each scheduled firing cost, where there is a score on either side of it.
 
     All firings between two scores count as one, at the moment of the first. One between the scores
@@ -126,7 +125,7 @@ def firings(results: Results, run: int | None = None) -> pd.DataFrame:
             before the next firing), ``area`` (lost until then: score times x).
     """
     rows = []
-    for number in results.done.index if run is None else [run]:
+    for number in results.done.index:
         about = results.runs.loc[number]
         points = results.named(about.score, number).dropna(subset="value")
         xs, ys = points[about.unit].to_numpy(float), points.value.to_numpy(float)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from rlplast.core.duration import duration
+from rlplast.core.duration import counted, duration
 from rlplast.core.mean_interval import FEWEST, LEVEL
 from rlplast.report.estimators import ALPHA
 from rlplast.report.frame import SMOKE, Results
@@ -168,8 +168,8 @@ def _ruling(
     what = "run" if rows.task.iloc[0] == ALL_TASKS else "seed"
     fewest, most = everyone.seeds.min(), everyone.seeds.max()
     shared = (
-        f", Holm, {f'{fewest} to ' * bool(fewest < most)}{_counted(most, what)}, {len(differ)} of "
-        f"{_counted(tested, 'arm')} {'differs' if tested == 1 else 'differ'}"
+        f", Holm, {f'{fewest} to ' * bool(fewest < most)}{counted(most, what)}, {len(differ)} of "
+        f"{counted(tested, 'arm')} {'differs' if tested == 1 else 'differ'}"
     )
     for own, row in differ:  # the first one is complete
         words = _CLAIMS[own].format(arm=row["arm"], baseline=baseline, gain=_gain(row, own))
@@ -210,10 +210,6 @@ def _p_of(row: Row) -> str:
     return f"p = {p_words(row['p_holm'])}".replace("= <", "<")
 
 
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" + ("" if count == 1 else "s")
-
-
 def p_words(p_value: float) -> str:
     """Return a p-value in words.
 
@@ -246,7 +242,7 @@ def card(single: Results, results: Results, summary: Summary) -> Card:
     bad = [SMOKE] if SMOKE in notes else []
     failed = sum(": failed" in words for words in results.missing)
     if failed:
-        cells = _counted(len(results.missing), "cell")
+        cells = counted(len(results.missing), "cell")
         bad.append(f"{cells} not done, and in no number below; {failed} of them failed.")
     bad += _diverged(summary)
     texts = {
@@ -267,7 +263,7 @@ def _diverged(summary: Summary) -> Iterator[str]:
     diverged = {f"{task}, {arm}": len(seeds) for (task, arm), seeds in summary.diverged.items()}
     if diverged:
         arms = ", ".join(f"{count} of {name}" for name, count in diverged.items())
-        runs = _counted(sum(diverged.values()), "run")
+        runs = counted(sum(diverged.values()), "run")
         yield f"{runs} diverged, and no average has them: {arms}."
 
 
@@ -275,7 +271,7 @@ def _ends(results: Results, summary: Summary) -> Iterator[Claim]:
     """Yield how the only arm ends."""
     for row in summary.rows.to_dict("records"):
         about = row["task"] if len(results.tasks) > 1 else ""
-        sure = f"{row['score']}, {_counted(row['seeds'], 'seed')}"
+        sure = f"{row['score']}, {counted(row['seeds'], 'seed')}"
         yield Claim(f"{row['arm']} ends at {estimate(row, 'final')}", sure, row["arm"], about)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlplast.core.duration import counted
 from rlplast.core.errors import ConfigError
 from rlplast.core.rng import preserve_global_rng
 from rlplast.metrics.diagnosis import NetworkDiagnosis, Sign, diagnose_network
@@ -124,7 +125,7 @@ def diagnose(
         scores: dict[str, float] = {}
         trained = any(network.verdict != "new" for network in networks)
         if trained and hasattr(trainer, "play") and episodes and not trainer.spec.changes:
-            observer("1 episode" if episodes == 1 else f"{episodes:,} episodes")
+            observer(counted(episodes, "episode"))
             scores = trainer.play(0, episodes).scores()
         agent, study = _of_agent(trainer, scores) if trained else (), _study(run, trainer)
     return Diagnosis(run.path, config.kind, tuple(networks), agent, scores, study)

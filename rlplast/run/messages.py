@@ -63,11 +63,14 @@ def exit_code(run: Callable[[], int]) -> int:
     """Return what `run` returns, or the exit code of the error it ends with, which is printed."""
     try:
         return run()
-    except RlplastError as error:
+    except Interrupted as error:
         from rlplast.training.distributed import rank  # here, as torch takes a second
 
-        if rank() == 0 or not isinstance(error, Interrupted):  # all ranks stop at one step
+        if rank() == 0:  # all ranks stop at one step
             warn(f"rlplast: {error}")
+        return error.exit_code
+    except RlplastError as error:
+        warn(f"rlplast: {error}")
         return error.exit_code
     except RuntimeError as error:
         from rlplast.training.distributed import world

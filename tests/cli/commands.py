@@ -3,8 +3,6 @@
 import contextlib
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,9 +12,7 @@ from torch import nn
 
 from rlplast.cli.main import main
 
-__all__ = ["Outcome", "command", "network", "printed", "save", "trained_pair", "without_torch"]
-
-ROOT = Path(__file__).parents[2]
+__all__ = ["Outcome", "command", "network", "printed", "save", "trained_pair"]
 
 
 class Outcome(NamedTuple):
@@ -46,15 +42,6 @@ def printed(*words: object) -> Any:
     outcome = command(*words, "--json")
     assert (outcome.code, outcome.err) == (0, "")
     return json.loads(outcome.out, parse_constant=refuse)
-
-
-def without_torch(*words: object) -> str:
-    """Return what a command prints that a process of its own runs, in which torch is not there."""
-    code = "import sys; sys.modules['torch'] = None; from rlplast.__main__ import main; main()"
-    row = [sys.executable, "-c", code, *map(str, words)]
-    done = subprocess.run(row, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    return done.stdout
 
 
 def network(seed: int) -> nn.Sequential:

@@ -18,14 +18,14 @@ def pictures() -> None:
 @pytest.fixture(autouse=True)
 def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "pictures" not in request.fixturenames:
-        monkeypatch.setattr("rlplast.cli.finish.plot_run", lambda run, path: path)
+        monkeypatch.setattr("rlplast.cli.finish.plot_run", lambda run: run)
 
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of `tests.cli.runs.SMALL`; tests only read it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rlplast.cli.finish.plot_run", lambda run, path: path)
+        patch.setattr("rlplast.cli.finish.plot_run", lambda run: run)
         return trained(tmp_path_factory.mktemp("small"), "--log.to", "[tensorboard]")
 
 

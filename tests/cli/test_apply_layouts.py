@@ -115,39 +115,14 @@ def test_weights_of_a_gpt2_are_those_of_the_module(tmp_path: Path, inner: int) -
     assert changed(file, out) == {"transformer.h.0.mlp.c_fc.weight"}
 
 
-class Experts(nn.Module):
-    """Four matrices in one tensor that is no layer's weight."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up = nn.Parameter(torch.randn(4, 6, 5))
-
-
-class Noisy(nn.Module):
-    """A layer whose weight's spread is trained, with the noise of one step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight_sigma = nn.Parameter(torch.rand(4, 6))
-        self.register_buffer("weight_epsilon", torch.randn(4, 6))
-
-
-class Policy(nn.Module):
-    """Log σ of two actions, as CleanRL keeps it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.actor_logstd = nn.Parameter(torch.full((1, 2), -0.5))
-
-
-UNKNOWN: list[tuple[nn.Module, str]] = [
-    (Experts(), "up"),
-    (Noisy(), "weight_sigma"),
-    (Policy(), "actor_logstd"),
-    (nn.LSTM(6, 5, bidirectional=True, proj_size=3), "weight_ih_l0"),
-    (nn.GRU(6, 5), "weight_ih_l0"),
-    (nn.LSTMCell(6, 5), "weight_ih"),
-    (nn.ConvTranspose2d(4, 2, 3), "weight"),
+UNKNOWN: list[tuple[dict[str, Tensor], str]] = [
+    ({"up": _draw(4, 6, 5)}, "up"),  # four matrices in one tensor that is no layer's weight
+    ({"weight_sigma": _draw(4, 6), "weight_epsilon": _draw(4, 6)}, "weight_sigma"),  # of noise
+    ({"actor_logstd": torch.full((1, 2), -0.5)}, "actor_logstd"),  # as CleanRL keeps it
+    (nn.LSTM(6, 5, bidirectional=True, proj_size=3).state_dict(), "weight_ih_l0"),
+    (nn.GRU(6, 5).state_dict(), "weight_ih_l0"),
+    (nn.LSTMCell(6, 5).state_dict(), "weight_ih"),
+    (nn.ConvTranspose2d(4, 2, 3).state_dict(), "weight"),
 ]
 
 
@@ -156,7 +131,8 @@ def test_gates_and_transposed_convs_are_refused_by_name_and_may_be_left_out(
 ) -> None:
     file, out = tmp_path / "in.pt", tmp_path / "out.pt"
     for layer, name in UNKNOWN:
-        torch.save(nn.ModuleDict({"a": layer, "b": nn.Linear(4, 4)}).state_dict(), file)
+        others = {"b.weight": _draw(4, 4), "b.bias": _draw(4)}
+        torch.save({f"a.{key}": tensor for key, tensor in layer.items()} | others, file)
         for method, problem in (("fire", "is packed"), ("full_reset", ": no initializer is known")):
             message = refused(2, method, file, "--out", out)
             assert f"a.{name}" in message and problem in message, (layer, method)

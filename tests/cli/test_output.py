@@ -96,6 +96,7 @@ def test_a_study_is_shown_and_reported(
         raise RlplastError(EVIL)
 
     monkeypatch.setattr("rlplast.report.drawing.draw", fail)
+    monkeypatch.setattr("rlplast.report.contents._vega", lambda: "")
     for variables in SCREENS:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)

@@ -1,24 +1,18 @@
 """`rlplast report`: what it writes and prints, and what it refuses."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.commands import command
 from tests.cli.runs import refused
-from tests.report.drawn import undrawn
+from tests.report.conftest import quick  # noqa: F401
 from tests.report.runs import write_run, write_study
 
 ARMS = ("none", "[red]fire", "full_reset")  # a name is no markup
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Charts are not drawn: what they show is tested elsewhere."""
-    monkeypatch.setattr("rlplast.report.drawing.draw", undrawn)
-    monkeypatch.setattr("rlplast.report.contents._vega", lambda: "")
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def test_report_lies_in_the_first_folder_and_its_table_has_a_line_per_arm(tmp_path: Path):
@@ -40,7 +34,6 @@ def test_report_lies_in_the_first_folder_and_its_table_has_a_line_per_arm(tmp_pa
     message = " ".join(done.out.split())
     assert "full_reset is better than none by " in message
     assert "(p < 0.001, Holm, 5 seeds, 2 of 2 arms differ). [red]fire is better" in message
-    assert command("report", study).out == done.out  # finds the same runs again
 
 
 def test_out_is_made_and_several_folders_are_put_together(tmp_path: Path):
@@ -74,10 +67,3 @@ def test_out_that_cannot_be_made_is_refused(tmp_path: Path):
     assert "could not be written" in output
     assert file.read_text() == "mine"
     assert command("report").code == 2
-
-
-@pytest.mark.slow
-def test_other_commands_do_not_wait_for_statistics_and_pictures():
-    script = "import sys, rlplast.cli.main; print({'scipy.stats', 'altair'} & sys.modules.keys())"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.stdout.strip() == "set()", done

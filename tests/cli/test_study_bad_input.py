@@ -43,7 +43,6 @@ def hook(**keys: Any) -> dict[str, Any]:
 ARMS: list[tuple[dict[str, Any], str]] = [
     (hook(params={"coef": 1}), "arm 'a': fire has no parameter 'coef'"),
     (hook(at="100%"), "arm 'a': hooks[0] (fire).at = 100 env_steps"),
-    (hook(at="7 tokens"), "counts tokens"),
     ({"hooks": "dqn/hooks/fier"}, "'dqn/hooks/fire'"),
     ({"overrides": {"optimizer.lrr": 1}}, "arm 'a': config.optimizer"),
     ({"overrides": {"hooks.0.at": "5%"}}, "arm 'a': --hooks.0.at"),
@@ -61,11 +60,9 @@ def test_arm_and_key_are_named_before_anything_is_trained(tmp_path: Path):
 KEYS: list[tuple[dict[str, Any], str]] = [
     ({"base": {"kind": "dqm"}}, "kind = 'dqm'"),
     ({"base": "study/minatar_when"}, "`rlplast study` takes it"),
-    ({"base": "x" * 5000}, "neither a file nor a shipped config"),
     ({"tasks": {"a": {"env.idd": 1}}}, "'idd'"),
     ({"executor": {"kind": "local", "gpu": 1}}, "'gpus'"),
     ({"executor": {"kind": ["local"]}}, "executor.kind = ['local']"),
-    ({"executor": {"kind": "local", "devices": 10**30}}, "executor.devices = 1000000000"),
 ]
 
 
@@ -78,7 +75,6 @@ def test_key_of_the_study_is_named(tmp_path: Path):
 
 
 TEXTS = [
-    ("base: dqn/demo\narms: {a: {}, a: {}}\n", 'duplicate key "a"'),
     ("base: [", "study.yaml"),
     ("kind: dqn\ntotal: 1k env_steps\n", "`rlplast train` takes it"),
 ]
@@ -170,13 +166,3 @@ def test_damaged_arms_cost_themselves_until_they_are_deleted(study: Path, finish
         shutil.rmtree(arm)
     assert sorted(again(study)) == ["seed-3/fire", "seed-3/reset"]
     assert results(study) == results(finished)
-
-
-def test_arm_that_diverges_loses_nobody_else(tmp_path: Path):
-    arms = NONE | {"steep": {"overrides": {"optimizer.lr": 1e30}}}
-    outcome, _ = run_study(write_study(tmp_path, TINY, arms), tmp_path / "study")
-    assert outcome.code == 1
-    assert "failed: seed-3/steep: " in outcome.out
-    assert "training diverged" in outcome.out
-    arms = arm_folders(tmp_path / "study")
-    assert (status(arms["seed-3/none"]), status(arms["seed-3/steep"])) == ("done", "failed")

@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from tests.cli.commands import Outcome, command
-from tests.supervised.published import write_cifar
 from tests.supervised_runs import small_supervised
 
 GPT: dict[str, Any] = {
@@ -67,40 +66,6 @@ def test_a_gpt_is_evaluated_and_starts_none_with_another_number_of_heads(tmp_pat
     refused = train(tmp_path / "second", GPT | {"model": model, "start": start})
     assert refused.code == 2
     assert "has model.heads = 1: allowed is the same, not 2" in refused.err
-
-
-# Bad input.
-
-
-def test_a_folder_of_data_that_is_missing_or_truncated_is_named(tmp_path):
-    write_cifar(tmp_path / "data", "cifar10")
-    (file,) = (tmp_path / "data").rglob("data_batch_2.bin")
-    file.write_bytes(file.read_bytes()[:-5])
-    for folder, code, word in (("nowhere", 2, "nowhere"), ("data", 1, "data_batch_2.bin")):
-        data = {"name": "cifar10", "folder": str(tmp_path / folder)}
-        refused = train(tmp_path, small_supervised(data=data))
-        assert refused.code == code and word in refused.err, refused.err
-        assert not (tmp_path / "run").exists()
-
-
-CLASSIFIER = small_supervised()
-RULES = [
-    (CLASSIFIER, {"model": {"name": "mlp", "patch": 4}}, "mlp does not read it"),
-    (CLASSIFIER, {"hooks": [{"method": "fire", "at": "50%", "networks": ["q"]}]}, "'q': allow"),
-    (CLASSIFIER, {"stream": {"name": "class_incremental", "phases": 3, "epochs": 1}}, "phases"),
-    (GPT, {"model": GPT["model"] | {"context": 10**7}}, "context"),
-    (GPT, {"model": GPT["model"] | {"vocab_size": 100}}, "vocab"),
-    (GPT, {"precision": "fp16"}, "fp16 needs CUDA"),
-    (GPT, {"hooks": [{"method": "swr", "every": "1 updates"}]}, "tied"),
-    (GPT, {"total": "4 updates"}, "at most all phases"),
-]
-
-
-def test_what_does_not_fit_together_is_named(tmp_path):
-    for config, changes, word in RULES:
-        refused = train(tmp_path, config | changes)
-        assert refused.code == 2 and word in refused.err, (changes, refused.err)
-        assert not (tmp_path / "run").exists()
 
 
 def test_a_gpt_is_not_resumed_on_another_corpus(tmp_path):

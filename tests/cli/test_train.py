@@ -1,7 +1,5 @@
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -87,11 +85,9 @@ def test_receipts_and_picture_are_there_even_if_empty(tmp_path: Path):
 # The same run again.
 
 
-def test_config_of_a_run_repeats_it_bit_for_bit(small: Path, tmp_path: Path):
-    again = tmp_path / "again"
-    outcome = command("train", small / "config.yaml", "--out", again)
-    assert (outcome.code, outcome.err) == (0, "")  # no progress bar where there is no terminal
-    assert all(words in outcome.out for words in (str(again), "mean return", "fire"))
+def test_config_of_a_run_repeats_it_bit_for_bit_in_python(small: Path, tmp_path: Path):
+    again, config = tmp_path / "again", str(small / "config.yaml")
+    finished = rlplast.train(config, str(again), optimizer__lr=1e-3)
     for name in ("metrics.jsonl", "receipts.jsonl"):
         assert untimed(jsonl(again / name)) == untimed(jsonl(small / name))
     first, second = files(small / "checkpoints"), files(again / "checkpoints")
@@ -99,20 +95,12 @@ def test_config_of_a_run_repeats_it_bit_for_bit(small: Path, tmp_path: Path):
     timed = ("state.json", "COMPLETE")  # they hold seconds
     assert all(first[name] == second[name] for name in first if not name.endswith(timed))
     assert (again / "config.yaml").read_text() == (small / "config.yaml").read_text()
-
-
-def test_python_trains_and_acts_as_the_command_does_and_another_seed_is_another_run(
-    small: Path, tmp_path: Path
-):
-    config = str(small / "config.yaml")
-    finished = rlplast.train(config, str(tmp_path / "python"), optimizer__lr=1e-3)
-    assert untimed(finished.lines()) == untimed(jsonl(small / "metrics.jsonl"))
-    agent = rlplast.load(str(small))
     obs = np.array([[0.1, 0.0, -0.1, 0.0], [0.0, 1.0, 0.1, -1.0]], np.float32)
-    assert agent.act(obs).tolist() == finished.act(obs).tolist()
-    assert set(agent.act(obs).tolist()) <= {0, 1}
-    other = rlplast.train(config, str(tmp_path / "other"), seed=4)
-    assert other.info["seed"] == 4 and untimed(other.lines()) != untimed(finished.lines())
+    assert rlplast.load(str(small)).act(obs).tolist() == finished.act(obs).tolist()
+    other = rlplast.train(config, str(tmp_path / "other"), seed=4, total="60 env_steps")
+    start = next(name for name in first if name.endswith("initial.safetensors"))
+    (theirs,) = {own.read_bytes() for own in other.path.rglob("initial.safetensors")}
+    assert other.info["seed"] == 4 and theirs != first[start]
 
 
 # Configs and overrides.
@@ -126,23 +114,15 @@ def test_printed_config_is_read_back_as_itself(tmp_path: Path, monkeypatch: pyte
     assert yaml.safe_load(printed.out)["optimizer"]["lr"] == 2e-3
     (tmp_path / "printed.yaml").write_text(printed.out)
     assert command("train", "printed.yaml", "--print_config").out == printed.out
-    for path in sorted(ROOT.glob("configs/dqn/*.yaml")):
-        outcome = command("train", f"dqn/{path.stem}", "--print_config")
-        assert (outcome.code, outcome.err) == (0, ""), path
-        assert yaml.safe_load(outcome.out)["kind"] == "dqn"
     assert {path.name for path in tmp_path.iterdir()} == {"small.yaml", "printed.yaml"}
 
 
 OVERRIDES: list[tuple[str, str, object]] = [
-    ("--seed 7", "seed", 7),
     ("--seed=7", "seed", 7),
     ("--seed -1", "seed", -1),
     ("--seed 5 --seed 6", "seed", 6),
     ("--optimizer.lr 1e-5", "optimizer.lr", 1e-5),
-    ("--optimizer.lr 1", "optimizer.lr", 1.0),
     ("--agent.clip_rewards null", "agent.clip_rewards", None),
-    ("--agent.double true", "agent.double", True),
-    ("--hooks []", "hooks", []),
     ("--hooks.0.params.iterations=9", "hooks.0.params.iterations", 9),
     ("--env.options.max_episode_steps 10", "env.options.max_episode_steps", 10),
     ("--env {id:\xa0minatar/breakout}", "env.num_envs", 4),
@@ -187,20 +167,11 @@ def test_examples_of_the_help_are_configs():
 # Folders, and what is said at the end.
 
 
-def test_folder_that_is_not_empty_is_refused_naming_resume(small: Path, tmp_path: Path):
-    (tmp_path / "mine.txt").write_text("mine")
-    for folder in (small, tmp_path):
-        before = files(folder)
-        outcome = command("train", small / "config.yaml", "--out", folder)
-        assert outcome.code == 2 and "resume" in outcome.err
-        assert files(folder) == before
-
-
 def test_default_folder_is_a_new_one_below_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
         outcome = command("train", small_config(tmp_path, **SHORT, hooks=[]))
-        assert (outcome.code, outcome.err) == (0, "")
+        assert (outcome.code, outcome.err) == (0, "")  # no progress bar where there is no terminal
     made = list((tmp_path / "runs").iterdir())
     assert len(made) == 2
     assert all(re.match(r"gym-CartPole-v1-seed3-\d{8}-\d{6}(-1)?$", path.name) for path in made)
@@ -260,16 +231,3 @@ def test_the_last_evaluation_of_a_sequence_is_said_to_be_of_its_task(tmp_path: P
     rest = ("--evaluate.episodes", "1", "--metrics.every", "null", "--log.to", "[]")
     outcome = command("train", "dqn/cartpole_permuted", *env, *rest, "--out", tmp_path / "run")
     assert "evaluation of task-1 after 80 env_steps: mean return" in outcome.out
-
-
-# The program.
-
-
-def test_program_trains_in_worker_processes_without_a_warning(tmp_path: Path):
-    words = [sys.executable, "-W", "error", "-m", "rlplast.cli.main", "train"]
-    words += [small_config(tmp_path, **SHORT), "--out", tmp_path / "run", "--env.workers", "1"]
-    words = [*map(str, words), "--log.to", "[tensorboard]"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
-    progress = ("starting, ", "training: ", "saving: ", "done in ")  # of a slow one
-    lines = [line for line in done.stderr.splitlines() if not line.startswith(progress)]
-    assert (done.returncode, lines) == (0, [])

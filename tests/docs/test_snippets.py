@@ -34,8 +34,6 @@ from tests.study.inline import inline
 PYTHON = [block for block in BLOCKS if block.language == "python"]
 YAML = [block for block in BLOCKS if block.language == "yaml"]
 FILES = [block for block in BLOCKS if block.file]
-# Blocks that cannot run offline, and why: (page, reason).
-NOT_RUN: set[tuple[str, str]] = set()
 
 
 def loaded_runs(block: Block) -> dict[str, RunConfig]:
@@ -50,7 +48,7 @@ def is_slow(block: Block) -> bool:
 
 
 # The last block comes first, so that one that needs another one's leavings fails.
-TO_RUN = [slow(b) if is_slow(b) else b for b in reversed(PYTHON) if not b.not_run]
+TO_RUN = [slow(b) if is_slow(b) else b for b in reversed(PYTHON)]
 
 
 @pytest.fixture(scope="module")
@@ -88,11 +86,6 @@ def test_no_two_blocks_are_the_same_file() -> None:
     names = [block.file for block in FILES]
     assert len(names) > 5
     assert sorted(set(names)) == sorted(names)
-
-
-def test_blocks_that_are_not_run_are_known_with_their_reasons() -> None:
-    found = {(b.page.relative_to(DOCS).as_posix(), b.not_run) for b in PYTHON if b.not_run}
-    assert found == NOT_RUN
 
 
 def test_every_block_says_its_language() -> None:

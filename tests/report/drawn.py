@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 from rlplast.report import drawing
 from rlplast.report.drawing import Picture
@@ -17,6 +16,6 @@ def svg(spec: Spec) -> str:
     return drawing.svg(own, VERSION, CONFIG | {"background": "white"})
 
 
-def undrawn(specs: Mapping[str, Spec], *_: Any) -> dict[str, Picture]:
+def undrawn(specs: Mapping[str, Spec]) -> dict[str, Picture]:
     """Empty pictures."""
     return dict.fromkeys(specs, Picture("<svg ></svg>", b""))

@@ -1,6 +1,5 @@
 """The page of a report in a real browser: it draws, loads nothing else, hides, zooms, answers."""
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +10,6 @@ import pytest
 from rlplast.report.arms import looks
 from rlplast.report.vega import WHOLE
 from tests.report.browser import Browser, chromium
-from tests.report.pages import written
-from tests.report.runs import write_study
 
 PROGRAM = chromium()
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs chromium or google-chrome")
@@ -36,16 +33,9 @@ VIEW = f"views.get('{CURVES}')"
 LINE = f"document.querySelector('#chart-{CURVES} .mark-line path').getAttribute('d')"
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The page of three arms; a metric is also one of layers, one called as the choice of all."""
-    study = write_study(tmp_path_factory.mktemp("page"), ARMS, (1, 2, 3, 4, 5))
-    for path in study.rglob("metrics.jsonl"):
-        more = {f"metric/srank/q{own}": 1.0 for own in ("", "/fc1", f"/{WHOLE}")}
-        lines = [json.dumps(json.loads(own) | more) for own in path.read_text().splitlines()]
-        path.write_text("\n".join(lines))
-    written(study, study / "out")
-    return (study / "out" / "report.html").as_uri()
+@pytest.fixture
+def address(plain: tuple[Path, str]) -> str:
+    return (plain[0] / "report.html").as_uri()
 
 
 @pytest.fixture(scope="module")

@@ -38,10 +38,10 @@ def test_seeds_that_all_recover_or_never_count_as_one_run_each():
     assert even.high - even.low == pytest.approx(quantile / (48 + quantile**2) ** 0.5)
 
 
-@pytest.mark.parametrize("alike", [0.5, 3.0, 50.0])
+@pytest.mark.parametrize("alike", [0.5, 50.0])
 def test_intervals_hold_the_true_share_in_nineteen_of_twenty_studies(alike: float):
     """Seeds' shares are drawn from a beta distribution: small `alike` is all or nothing."""
-    rng, true, held, tries = np.random.default_rng(0), 0.7, 0, 600
+    rng, true, held, tries = np.random.default_rng(0), 0.7, 0, 400
     for _ in range(tries):
         shares = rng.beta(true * alike, (1 - true) * alike, size=10)
         found = share_recovered([list(rng.random(8) < own) for own in shares])

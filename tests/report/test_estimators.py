@@ -88,11 +88,6 @@ def test_few_scores_have_no_interval_and_equal_ones_one_of_no_length(
     np.testing.assert_allclose((found.value, found.low, found.high), expected, rtol=1e-15)
 
 
-def test_intervals_end_where_scores_end():
-    found = made.stratified_interval([np.array([0.0, 1.0, 1.0, 1.0, 1.0])], (0.0, 1.0))
-    assert 0 < found.low < found.value == found.high == 1
-
-
 def test_probability_of_improvement_counts_pairs_of_runs():
     rng = np.random.default_rng(0)
     x = [rng.integers(0, 6, size=n).astype(float) for n in (4, 7)]

@@ -18,7 +18,6 @@ from rlplast.report.frame import (
     PREFIX,
     NothingDone,
     Results,
-    _walk,
     averaged,
     comparable,
     frame,
@@ -244,19 +243,11 @@ def test_a_study_without_tasks_is_named_by_what_it_trains_on(tmp_path: Path):
     assert set(found.runs.task) == {"atari/Asterix"}
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"format": 1, "name": "demo", "cells": [', "study.json is no valid JSON"),
-        ('{"format": 1, "versions": {}, "cells": []}', "what nothing of ours wrote: KeyError"),
-    ],
-)
-def test_a_damaged_plan_names_its_file(tmp_path: Path, text: str, message: str):
+def test_a_damaged_plan_names_its_file(tmp_path: Path):
     study = write_study(tmp_path, ("none",), (1,))
-    (study / "study.json").write_text(text)
-    with pytest.raises(RlplastError, match=message) as caught:
+    (study / "study.json").write_text('{"format": 1, "versions": {}, "cells": []}')
+    with pytest.raises(RlplastError, match=rf"{study} .*what nothing of ours wrote: KeyError"):
         read([study])
-    assert str(study) in str(caught.value)
 
 
 # Runs and folders of runs
@@ -284,8 +275,6 @@ def test_links_are_followed_once_and_hidden_folders_not(tmp_path: Path):
     (tmp_path / "runs" / "linked").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "runs" / "round").symlink_to(tmp_path / "runs")
     assert read([tmp_path / "runs"]).runs.seed.tolist() == [1, 2]
-    entered = [path.name for path, inner, files in _walk(tmp_path / "runs") if inner or files]
-    assert entered == ["runs", "a2", "linked", "a1"]
 
 
 def test_a_repeated_run_counts_once(tmp_path: Path):
@@ -338,8 +327,6 @@ def test_nothing_found_says_what_is_looked_for(tmp_path: Path):
         frame(tmp_path / "empty")
     with pytest.raises(ConfigError, match="nothing: no study"):
         frame()
-    with pytest.raises(ConfigError, match="is no folder"):
-        runs(tmp_path / "absent")
 
 
 def test_runs_without_a_line_have_a_row_and_no_numbers(tmp_path: Path):
@@ -442,16 +429,6 @@ def test_only_finished_runs_with_a_score_are_compared(tmp_path: Path):
 
 
 # Damage
-
-
-@pytest.mark.parametrize("line", ["{broken", "[1]"])
-def test_another_damaged_line_names_file_and_line(tmp_path: Path, line: str):
-    folder = write_run(tmp_path / "a", rows())
-    path = folder / "metrics.jsonl"
-    lines = path.read_text().splitlines()
-    path.write_text("\n".join([*lines[:4], line, *lines[5:]]) + "\n")
-    with pytest.raises(DamagedFile, match=rf"{folder}/metrics\.jsonl, line 5 "):
-        frame(folder)
 
 
 def changed(**keys: Any) -> list[dict[str, Any]]:

@@ -9,17 +9,9 @@ import pytest
 from rlplast.core.errors import ConfigError
 from rlplast.run import api
 from rlplast.run.config_file import read_config
-from tests.runs import TINY, Killed, at_step, kill
+from tests.runs import TINY
 
 GPU = {"type": "cuda", "name": "NVIDIA H100", "driver": "580.1", "cuda": "13.0", "cudnn": 91000}
-
-
-@pytest.fixture
-def cut(tmp_path: Path) -> Path:
-    """A run that was killed."""
-    with pytest.raises(Killed):
-        api.train(TINY, tmp_path / "run", observer=at_step(30, kill))
-    return tmp_path / "run"
 
 
 def info(run: Path) -> dict[str, Any]:
@@ -34,23 +26,23 @@ def began_on_a_gpu(run: Path, **agent: str) -> None:
     (run / "run.json").write_text(json.dumps(info(run) | {"devices": [GPU]}))
 
 
-def test_a_resume_without_the_gpu_of_a_run_is_refused(cut: Path) -> None:
-    began_on_a_gpu(cut)
-    with pytest.raises(ConfigError, match=rf"sees 0 CUDA devices.* resume {cut} --device cpu"):
-        api.resume(cut)
+def test_a_resume_without_the_gpu_of_a_run_is_refused(killed: Path) -> None:
+    began_on_a_gpu(killed)
+    with pytest.raises(ConfigError, match=rf"sees 0 CUDA devices.* resume {killed} --device cpu"):
+        api.resume(killed)
 
 
-def test_a_run_of_a_gpu_is_evaluated_elsewhere_and_moves_if_told_so(cut: Path) -> None:
-    assert read_config(cut / "config.yaml", {}).device == "cpu"  # decided when it started
-    assert info(cut)["devices"] == [{"type": "cpu"}]
-    began_on_a_gpu(cut, accelerate="graph")
-    assert api.load(cut).evaluate(episodes=1)["episodes"] == 1  # where there is none
-    assert read_config(cut / "config.yaml", {}).agent.accelerate == "graph"
+def test_a_run_of_a_gpu_is_evaluated_elsewhere_and_moves_if_told_so(killed: Path) -> None:
+    assert read_config(killed / "config.yaml", {}).device == "cpu"  # decided when it started
+    assert info(killed)["devices"] == [{"type": "cpu"}]
+    began_on_a_gpu(killed, accelerate="graph")
+    assert api.load(killed).evaluate(episodes=1)["episodes"] == 1  # where there is none
+    assert read_config(killed / "config.yaml", {}).agent.accelerate == "graph"
     messages: list[str] = []
-    moved: Any = api.resume(cut, report=messages.append, device="cpu").config
-    assert any(f"{cut} goes on on cpu, it was on NVIDIA H100" in said for said in messages)
-    assert info(cut)["devices"] == [GPU, {"type": "cpu"}]
-    kept: Any = read_config(cut / "config.yaml", {})
+    moved: Any = api.resume(killed, report=messages.append, device="cpu").config
+    assert any(f"{killed} goes on on cpu, it was on NVIDIA H100" in said for said in messages)
+    assert info(killed)["devices"] == [GPU, {"type": "cpu"}]
+    kept: Any = read_config(killed / "config.yaml", {})
     assert kept.device == moved.device == "cpu"
     assert kept.agent.accelerate == moved.agent.accelerate == "off"  # a CPU has no graphs
 

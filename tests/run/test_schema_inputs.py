@@ -1,7 +1,6 @@
 """Wrong values for every key that the JSON Schema of configs knows.
 
 Each ends in one ConfigError of one line that names the key, the value and what is allowed.
-messages.txt has examples of what `rlplast` then says, as whole sentences.
 """
 
 import json

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,7 @@ from rlplast.run.length import length_info
 from rlplast.run.show import disk_used, next_firing, share_done, show_run
 from rlplast.training.files import is_locked, lock
 from tests.every_kind import KINDS
-from tests.runs import TINY, Killed, at_step, kill, lines
+from tests.runs import TINY, lines
 
 
 def edit(run: Path, **changes: Any) -> None:
@@ -48,20 +47,6 @@ def test_a_finished_run_is_at_its_end(kind: str, run_of: Callable[[str], Path]):
     names = [checkpoint["name"] for checkpoint in found["checkpoints"]]
     assert sorted(names) == sorted(path.name for path in (run / "checkpoints").glob("*-*"))
     assert all(c["complete"] and 0 < c["bytes"] <= found["bytes"] for c in found["checkpoints"])
-
-
-@pytest.fixture(scope="module")
-def once_killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("killed") / "run"
-    with pytest.raises(Killed):
-        api.train(TINY, folder, observer=at_step(24, kill))
-    return folder
-
-
-@pytest.fixture
-def killed(once_killed: Path, tmp_path: Path) -> Path:
-    """A run that was killed after a third; its last line of metrics is of 32 env_steps."""
-    return Path(shutil.copytree(once_killed, tmp_path / "run"))
 
 
 def test_a_killed_run_is_stopped_and_says_what_is_next(killed: Path):
