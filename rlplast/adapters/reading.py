@@ -20,7 +20,12 @@ from rlplast.core.method.rule import Rule
 from rlplast.core.network.network import Network
 from rlplast.core.network.record import Recorder, record
 
-__all__ = ["LastBatch", "Recording", "TrainerSource", "check_readings"]
+__all__ = ["LastBatch", "Recording", "TrainerSource", "check_readings", "was_skipped"]
+
+
+def was_skipped(optimizer: Optimizer) -> bool:
+    """Whether a step just made moved nothing: a GradScaler calls fused optimizers to skip it."""
+    return bool(getattr(optimizer, "found_inf", 0.0))
 
 
 class Recording:
@@ -44,7 +49,7 @@ class Recording:
 
     def _stepped(self, network: Network, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         name, recorder = network.name, self.recorders[network.name]
-        if not recorder.on:
+        if not recorder.on or was_skipped(optimizer):
             return
         taken = recorder.take()
         if not taken and any(b.param.grad is not None for b in network.trainable()):
