@@ -78,20 +78,23 @@ class Recorder:
 
 @dataclass(eq=False)
 class Keep:
-    """The hook of a `Recorder` at one point. A copy of a module's has the same recorder."""
+    """The hook of a `Recorder` at one point; a copy of the module is not recorded."""
 
-    recorder: Recorder
+    recorder: Recorder | None
     point: ActivationPoint
     names: list[str]  # one per member of a stacked layer
 
     def __call__(self, module: nn.Module, args: Any, out: Any) -> None:
         """Keep a pass: of all members, or of the one that is named after the input."""
+        if self.recorder is None:
+            return
         one = self.point.members > 0 and len(args) > 1
         names = [self.names[args[1]]] if one else self.names
         self.recorder.keep(self.point, names, out, not one)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Keep":
-        return self
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how a copy is made, by copy or pickle."""
+        return Keep, (None, self.point, self.names)
 
 
 def check_norms(network: Network) -> list[Any]:
