@@ -193,7 +193,7 @@ def _keep(
     kept: dict[str, Any], name: str, kind: str, module: nn.Module, args: Any, kwargs: Any
 ) -> None:
     """Keep the arguments of a training pass; holds no network, so that models can be copied."""
-    if torch.is_grad_enabled():
+    if torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters()):
         low = str(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else None
         args, kwargs = tree_map(partial(_plain, name), (list(args), dict(kwargs)))
         kept[name] = {"args": args, "kwargs": kwargs, "autocast": low}
