@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from rlplast.adapters.measuring import Measuring, MetricsRow, check_conditions, refuse_conditions
 from rlplast.adapters.penalising import add_gradients, check_terms
-from rlplast.adapters.reading import Recording, TrainerSource, check_readings
+from rlplast.adapters.reading import Recording, TrainerSource, check_readings, was_skipped
 from rlplast.adapters.state import (
     HookList,
     check_match,
@@ -242,10 +242,10 @@ class Driver:
         for optimizer, ends_update in steps().items():
 
             def stepped(
-                _: Optimizer, __: Any, ___: Any, ends: Callable[[], bool] = ends_update
+                optimizer: Optimizer, _: Any, __: Any, ends: Callable[[], bool] = ends_update
             ) -> None:
                 driver = me()
-                if driver is not None and ends():
+                if driver is not None and ends() and not was_skipped(optimizer):
                     driver._end_update()
 
             self._at_step(optimizer.register_step_post_hook(stepped).remove)

@@ -13,7 +13,7 @@ from rlplast.adapters.trained import find_networks, raw_optimizer
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.blocks import Block, blocks_of, unwrap
-from rlplast.core.network.network import Init, torch_default
+from rlplast.core.network.network import Init, Law, torch_default
 from rlplast.core.rng import preserve_global_rng
 
 try:
@@ -134,14 +134,14 @@ def _initializer(root: nn.Module, path: str) -> Init | None:
     drawn: dict[str, Any] = {"generator": None}
 
     def init(block: Block, generator: torch.Generator) -> Tensor:
-        if block.role == "buffer":
+        if block.role == "buffer" or "lora_" in block.path:  # an adapter is not the class's
             return torch_default(block, generator)
         if drawn["generator"] is not generator:
             drawn["generator"] = generator
             drawn["blocks"] = _draw(root, path, generator)
         return drawn["blocks"][block.name]
 
-    return init
+    return Law(init)
 
 
 def _draw(root: Any, path: str, generator: torch.Generator) -> dict[str, Tensor]:

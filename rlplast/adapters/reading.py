@@ -20,7 +20,12 @@ from rlplast.core.method.rule import Rule
 from rlplast.core.network.network import Network
 from rlplast.core.network.record import Recorder, record
 
-__all__ = ["LastBatch", "Recording", "TrainerSource", "check_readings"]
+__all__ = ["LastBatch", "Recording", "TrainerSource", "check_readings", "was_skipped"]
+
+
+def was_skipped(optimizer: Optimizer) -> bool:
+    """Whether a step just made moved nothing: a GradScaler calls fused optimizers to skip it."""
+    return bool(getattr(optimizer, "found_inf", 0.0))
 
 
 class Recording:
@@ -44,7 +49,7 @@ class Recording:
 
     def _stepped(self, network: Network, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         name, recorder = network.name, self.recorders[network.name]
-        if not recorder.on:
+        if not recorder.on or was_skipped(optimizer):
             return
         taken = recorder.take()
         if not taken and any(b.param.grad is not None for b in network.trainable()):
@@ -188,7 +193,7 @@ def _keep(
     kept: dict[str, Any], name: str, kind: str, module: nn.Module, args: Any, kwargs: Any
 ) -> None:
     """Keep the arguments of a training pass; holds no network, so that models can be copied."""
-    if torch.is_grad_enabled():
+    if torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters()):
         low = str(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else None
         args, kwargs = tree_map(partial(_plain, name), (list(args), dict(kwargs)))
         kept[name] = {"args": args, "kwargs": kwargs, "autocast": low}

@@ -64,8 +64,10 @@ def test_arguments_that_cannot_work_are_refused():
             Driver(**({"hooks": []} | options))
 
 
-def test_skipped_step_of_a_scaler_is_no_update():
-    module, optimizer = line()
+@pytest.mark.parametrize("fused", [False, True])  # a fused optimizer is called to skip a step
+def test_skipped_step_of_a_scaler_is_no_update(fused: bool):
+    module, _ = line()
+    optimizer = torch.optim.Adam(module.parameters(), fused=fused)
     driver = begun([], module, optimizer)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
     for factor in (1.0, float("inf"), 1.0):

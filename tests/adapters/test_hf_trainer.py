@@ -82,7 +82,13 @@ def test_what_is_attached_wrongly_is_refused(tmp_path: Path):
 
 
 def test_pretrained_class_is_reset_by_its_own_law():
-    sizes = {"n_layer": 2, "n_embd": 64, "n_head": 2, "vocab_size": 300, "n_positions": 32}
+    sizes: dict[str, Any] = {
+        "n_layer": 2,
+        "n_embd": 64,
+        "n_head": 2,
+        "vocab_size": 300,
+        "n_positions": 32,
+    }
     model = GPT2LMHeadModel(GPT2Config(**sizes, attn_pdrop=0.0, initializer_range=0.05))
     before = {k: v.clone() for k, v in model.state_dict().items()}
     optimizer = torch.optim.AdamW(model.parameters())
@@ -106,6 +112,45 @@ def test_pretrained_class_is_reset_by_its_own_law():
     assert (after["transformer.ln_f.weight"] == 1).all()
     assert not after["transformer.h.0.mlp.c_fc.bias"].any()
     assert receipt.entries_touched == sum(p.numel() for p in model.parameters())
+
+
+class WithLora(torch.nn.Module):
+    """A frozen layer and an adapter beside it, as PEFT puts into a pretrained model."""
+
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__()
+        self.base, self.lora_A = layer, torch.nn.Linear(64, 4, bias=False)
+        self.lora_B = torch.nn.Linear(4, 256, bias=False)
+        torch.nn.init.zeros_(self.lora_B.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base(x) + self.lora_B(self.lora_A(x))
+
+
+def test_adapters_in_a_pretrained_model_do_not_begin_as_its_layers_do(tmp_path: Path):
+    sizes: dict[str, Any] = {
+        "n_layer": 1,
+        "n_embd": 64,
+        "n_head": 2,
+        "vocab_size": 10,
+        "n_positions": 64,
+    }
+    model = GPT2LMHeadModel(GPT2Config(**sizes, initializer_range=0.9)).requires_grad_(False)
+    mlp: Any = model.transformer.h[0].mlp
+    mlp.c_fc = WithLora(mlp.c_fc)
+    optimizer = torch.optim.SGD(mlp.parameters(), lr=0.1)
+    callback, state = HookCallback([RESET | {"at": "2 updates"}]), TrainerState(max_steps=4)
+    state.num_train_epochs = 1
+    callback.on_train_begin(None, state, None, model=model, optimizer=optimizer)
+    tokens, before = torch.arange(10)[None], mlp.c_fc.lora_A.weight.detach().clone()
+    for _ in range(2):
+        assert mlp.c_fc.lora_B.weight.any() == (callback.driver.clock.updates == 1)
+        model(tokens, labels=tokens).loss.backward()
+        optimizer.step()
+    assert len(callback.receipts) == 1
+    assert not mlp.c_fc.lora_B.weight.any()  # it changes nothing, as at the start
+    assert not torch.equal(mlp.c_fc.lora_A.weight, before)
+    assert mlp.c_fc.lora_A.weight.abs().max() <= 1 / 8  # torch's law of 64 inputs
 
 
 class NewInTheTrainer(TrainerCallback):

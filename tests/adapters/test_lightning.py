@@ -10,9 +10,11 @@ from lightning.pytorch.callbacks import BackboneFinetuning
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from rlplast.adapters.driver import Driver
 from rlplast.adapters.lightning import HookCallback
 from rlplast.core.errors import ConfigError, NothingToEdit
 from tests.adapters.hosts import (
+    NEVER,
     QUIET_LIGHTNING,
     REDO,
     Fit,
@@ -152,6 +154,51 @@ def test_what_is_toggled_off_for_one_loss_is_not_frozen(tmp_path: Path):
     assert watch.backbone == pytest.approx(1, abs=1e-4)
     assert [n.version for n in hooks.driver.networks.values()] == [0, 0]
     assert all(p.requires_grad for p in module.parameters())
+
+
+class Adversaries(Two):
+    """Each one's loss goes through both, of which one is toggled off."""
+
+    def __init__(self, order: str) -> None:
+        super().__init__()
+        self.order = order
+        self.forger = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 6))
+        self.critic = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+
+    def training_step(self, batch: Any, index: int) -> None:
+        losses = {
+            "forger": lambda: -self.critic(self.forger(batch[0])).mean(),
+            "critic": lambda: self.critic(torch.cat([batch[0], self.forger(batch[0])])).mean(),
+        }
+        for name in self.order.split():
+            both: Any = self.optimizers()
+            optimizer = both[name == "critic"]
+            self.toggle_optimizer(optimizer)
+            optimizer.zero_grad()
+            self.manual_backward(losses[name]())
+            optimizer.step()
+            self.untoggle_optimizer(optimizer)
+
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.Adam(part.parameters()) for part in (self.forger, self.critic)]
+
+
+def test_passes_of_what_is_toggled_off_are_not_of_its_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    rows: set[tuple[str, int]] = set()
+    advance = Driver.advance
+
+    def look(driver: Driver, activations: Any = None, **counts: int) -> None:
+        rows.update((name, len(found["0"])) for name, found in (activations or {}).items())
+        advance(driver, activations, **counts)
+
+    monkeypatch.setattr(Driver, "advance", look)
+    for order in ("forger critic", "critic forger"):
+        rows.clear()
+        parts = {name: name for name in order.split()}
+        fit(tmp_path, Adversaries(order), HookCallback([NEVER], "40 updates", networks=parts))
+        assert rows == {("forger", 4), ("critic", 8)}
 
 
 class Manual(Two):

@@ -228,7 +228,8 @@ def test_what_cannot_work_is_refused_before_training():
         with pytest.raises(RlplastError, match=words):
             sb3_model("DQN", **options).learn(8, callback=callbacks)
     callback = HookCallback([half | {"optimizer": "keep"}])
-    sb3_model("DQN", **adagrad).learn(20, callback=callback)
+    with pytest.warns(UserWarning, match="the state of Adagrad as it is"):
+        sb3_model("DQN", **adagrad).learn(20, callback=callback)
     assert len(callback.receipts) == 1
 
 

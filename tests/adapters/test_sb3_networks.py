@@ -73,6 +73,16 @@ def test_ppo_is_drawn_by_its_own_law():
     assert fresh(plain)["action_net.weight"].abs().max() > 0.1
 
 
+def test_a_head_that_a_user_made_zero_begins_at_zero_again():
+    for name in ("PPO", "SAC"):
+        model = sb3_model(name)
+        head = model.policy.action_net if name == "PPO" else model.policy.actor.mu
+        torch.nn.init.zeros_(head.weight)
+        network = next(iter(find_networks(model).values()))
+        (block,) = [b for b in network.blocks if b.param is head.weight]
+        assert not fresh(network)[block.name].any()
+
+
 def test_lstm_is_reset_by_its_own_law():
     model = sb3_model("RecurrentPPO", policy_kwargs={"net_arch": [4], "lstm_hidden_size": 16})
     callback = HookCallback([{"method": "full_reset", "at": "50%"}])

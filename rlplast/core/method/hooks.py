@@ -1,6 +1,7 @@
 """Hooks: all hooks of a run; fires those that are due and returns receipts."""
 
 import numbers
+import warnings
 import weakref
 from collections.abc import Hashable, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -26,7 +27,7 @@ from rlplast.core.method.training import warn_of_others
 from rlplast.core.network.blocks import Block
 from rlplast.core.network.edits import swapped
 from rlplast.core.network.network import Network, by_name
-from rlplast.core.network.optim_state import averages
+from rlplast.core.network.optim_state import averages, without_rule
 from rlplast.core.registry import measurer
 from rlplast.core.rng import preserve_global_rng
 
@@ -132,6 +133,7 @@ class Hooks:
         # Penalties come last: they remember the weights at the end of an update.
         self.inside = sorted(inside, key=lambda h: h.method.key == "penalties")
         _check_evaluation(self.hooks)
+        _warn_of_unknown_state(self.hooks)
 
     def refresh(self, names: Iterable[str] | None = None) -> None:
         """Look at the networks anew, where their layers, memory or what trains has changed.
@@ -433,6 +435,25 @@ class Hooks:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _warn_of_unknown_state(hooks: Iterable[Rule]) -> None:
+    """Say that an optimizer whose state a hook keeps may undo its edits, unless the state is known.
+
+    It is said of each kind of optimizer once. Other policies refuse it.
+    """
+    labels: dict[str, str] = {}
+    for hook in hooks:
+        if hook.method.key == "hooks" and hook.optimizer == "keep":
+            for optimizer in (o for network in hook.networks for o in without_rule(network)):
+                labels.setdefault(type(optimizer).__name__, hook.label)
+    for name, label in labels.items():
+        warnings.warn(
+            f"{label} leaves the state of {name} as it is, of which no rule is known: an optimizer "
+            "that keeps weights there, as schedule-free ones and Lookahead do, undoes a part of "
+            "what hooks write",
+            stacklevel=3,
+        )
 
 
 def _check_evaluation(hooks: Iterable[Rule]) -> None:

@@ -4,6 +4,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from rlplast.core.network.units import UnitGroup, UnitMap, UnitSpec
 __all__ = [
     "INSTALLED",
     "Init",
+    "Law",
     "Network",
     "Place",
     "by_name",
@@ -107,6 +109,17 @@ def starts_of(block: Block) -> Mapping[str, float]:
 
 
 Init = Callable[[Block, torch.Generator], Tensor]
+
+
+@dataclass(frozen=True)
+class Law:
+    """An initializer that a trainer's models begin with, where the user gave none."""
+
+    draw: Init
+
+    def __call__(self, block: Block, generator: torch.Generator) -> Tensor:
+        """Return a new value for a Block."""
+        return self.draw(block, generator)
 
 
 class Place:
@@ -350,7 +363,8 @@ class Network:
         moves on.
         """
         parameter = block.role != "buffer" and block.spec.tensor not in starts_of(block)
-        if parameter and self.init is torch_default and not self.initial[block.name].any():
+        found = self.init is torch_default or isinstance(self.init, Law)
+        if parameter and found and not self.initial[block.name].any():
             return torch.zeros_like(block.view)
         return self.drawn(block, generator)
 

@@ -32,6 +32,7 @@ __all__ = [
     "optimizer_tensors",
     "share",
     "shared",
+    "without_rule",
     "zero",
     "zero_all",
 ]
@@ -102,6 +103,17 @@ def _rule(optimizer: Optimizer) -> StateRule:
         )
     base = getattr(optimizer, "base", None)  # of an optimizer that wraps another
     return rule if base is None else {**_rule(base), **rule}
+
+
+def without_rule(network: Network) -> list[Optimizer]:
+    """Return the optimizers of a network of which it is not known what they keep."""
+    found = []
+    for optimizer in network.optimizers:
+        try:
+            _rule(optimizer)
+        except UnsupportedOptimizer:
+            found.append(optimizer)
+    return found
 
 
 def _whole(rule: StateRule, name: str) -> Whole | None:

@@ -24,7 +24,8 @@ class Recorder:
 
     Of several passes the samples are joined: micro-batches of one update count together. A pass
     that gradient checkpointing repeats counts once. With `training_only` only passes count that
-    gradients flow through. Compiled code records what was to be recorded when it was compiled.
+    gradients flow through, while something in the network trains. Compiled code records what was to
+    be recorded when it was compiled.
     """
 
     def __init__(self, network: Network, training_only: bool = False, on: bool = True) -> None:
@@ -34,6 +35,7 @@ class Recorder:
         if not names:
             raise NothingToEdit(f"network {network.name!r} has no units with activations")
         self.training_only, self.on = training_only, on
+        self._blocks = network.blocks
         self._found: dict[str, list[Tensor]] = {}
         self._forward: set[str] = set()  # names that were seen outside a backward pass
         self._handles = [
@@ -48,6 +50,8 @@ class Recorder:
         if not self.on or (self.training_only and not torch.is_grad_enabled()):
             return
         if not torch.compiler.is_compiling():
+            if self.training_only and not any(block.trainable for block in self._blocks):
+                return  # a loss of another network, for which Lightning's toggle_optimizer froze it
             if torch._C._current_graph_task_id() == -1:
                 self._forward.update(names)
             elif names[0] in self._forward:
@@ -78,20 +82,23 @@ class Recorder:
 
 @dataclass(eq=False)
 class Keep:
-    """The hook of a `Recorder` at one point. A copy of a module's has the same recorder."""
+    """The hook of a `Recorder` at one point; a copy of the module is not recorded."""
 
-    recorder: Recorder
+    recorder: Recorder | None
     point: ActivationPoint
     names: list[str]  # one per member of a stacked layer
 
     def __call__(self, module: nn.Module, args: Any, out: Any) -> None:
         """Keep a pass: of all members, or of the one that is named after the input."""
+        if self.recorder is None:
+            return
         one = self.point.members > 0 and len(args) > 1
         names = [self.names[args[1]]] if one else self.names
         self.recorder.keep(self.point, names, out, not one)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Keep":
-        return self
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how a copy is made, by copy or pickle."""
+        return Keep, (None, self.point, self.names)
 
 
 def check_norms(network: Network) -> list[Any]:

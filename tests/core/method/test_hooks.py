@@ -111,6 +111,28 @@ def test_every_update_hook_acts_at_every_update_and_reports_once() -> None:
     assert [r.firings for r in hooks.flush()] == [3]
 
 
+def test_an_optimizer_that_may_undo_what_hooks_write_is_named_in_a_warning() -> None:
+    package = pytest.importorskip("schedulefree")
+    shrink = {"method": "shrink_perturb", "every": "1 updates"}
+    rows = [shrink | {"params": {"shrink": 0.9, "noise": 0.0}}]
+
+    def share_left(make: Callable[[Any], Any]) -> float:
+        layer = nn.Linear(4, 4, bias=False)
+        start, optimizer = layer.weight.detach().norm(), make(layer.parameters())
+        getattr(optimizer, "train", lambda: None)()
+        hooks = Hooks(rows, Network("net", layer, optimizer), "100 updates")
+        for update in range(1, 21):
+            layer(torch.ones(1, 4)).sum().backward()
+            optimizer.step()
+            hooks.step(updates=update)
+        return float(layer.weight.detach().norm() / start)
+
+    assert share_left(partial(torch.optim.Adam, lr=1e-7)) == pytest.approx(0.9**20, rel=1e-3)
+    with pytest.warns(UserWarning, match=r"hooks\[0\] \(shrink_perturb\) .* AdamWScheduleFree"):
+        left = share_left(lambda p: package.AdamWScheduleFree(p, lr=1e-7))
+    assert left > 2 * 0.9**20
+
+
 def draws(rows: list[dict[str, Any]], seed: int = 0, until: int = 4) -> list[torch.Tensor]:
     """The first weights after each update of a run of 10."""
     network = network_of()

@@ -1,5 +1,6 @@
 """Activations of somebody else's forward passes, against the same written by hand."""
 
+import copy
 import pickle
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -204,6 +205,17 @@ def test_passes_of_one_update_are_joined_and_taken_once() -> None:
     assert recorder.take() == {}
     recorder.stop()
     assert not any(m._forward_hooks for m in module.modules())
+
+
+def test_a_copy_of_a_module_made_while_it_is_recorded_is_not() -> None:
+    module = build("mlp")
+    x, _ = data("mlp")
+    with rlplast.record(Network("net", module)) as found:
+        for old in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+            old(2 * x)
+        module(x)
+    with torch.no_grad():
+        torch.testing.assert_close(found["0"], module[0](x).relu())  # type: ignore[index, operator]
 
 
 def test_recorded_activations_are_detached_and_of_declared_units_too() -> None:
