@@ -13,7 +13,7 @@ from rlplast.adapters.trained import find_networks, raw_optimizer
 from rlplast.core.clock import Clock
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.blocks import Block, blocks_of, unwrap
-from rlplast.core.network.network import Init, Law, torch_default
+from rlplast.core.network.network import DefaultInit, Init, torch_default
 from rlplast.core.rng import preserve_global_rng
 
 try:
@@ -141,7 +141,7 @@ def _initializer(root: nn.Module, path: str) -> Init | None:
             drawn["blocks"] = _draw(root, path, generator)
         return drawn["blocks"][block.name]
 
-    return Law(init)
+    return DefaultInit(init)
 
 
 def _draw(root: Any, path: str, generator: torch.Generator) -> dict[str, Tensor]:

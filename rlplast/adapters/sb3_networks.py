@@ -14,7 +14,7 @@ from rlplast.adapters.sb3_parts import PARTS, parts_of
 from rlplast.adapters.trained import raw_optimizer, refuse_sharded
 from rlplast.core.errors import ConfigError
 from rlplast.core.network.blocks import NORMS, Block, unwrap
-from rlplast.core.network.network import Init, Law, Network, Place, torch_default
+from rlplast.core.network.network import DefaultInit, Init, Network, Place, torch_default
 from rlplast.core.network.trace import is_activation, is_matrix
 from rlplast.core.network.unit_search import JOINED
 from rlplast.core.network.unit_walk import alone
@@ -289,4 +289,4 @@ def _initializer(constants: Mapping[str, float], gains: Mapping[str, float]) -> 
             return torch.zeros(shape)
         return nn.init.orthogonal_(torch.empty(shape), gain, generator=generator)
 
-    return Law(init)
+    return DefaultInit(init)

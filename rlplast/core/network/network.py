@@ -23,8 +23,8 @@ from rlplast.core.network.units import UnitGroup, UnitMap, UnitSpec
 
 __all__ = [
     "INSTALLED",
+    "DefaultInit",
     "Init",
-    "Law",
     "Network",
     "Place",
     "by_name",
@@ -112,7 +112,7 @@ Init = Callable[[Block, torch.Generator], Tensor]
 
 
 @dataclass(frozen=True)
-class Law:
+class DefaultInit:
     """An initializer that a trainer's models begin with, where the user gave none."""
 
     draw: Init
@@ -363,7 +363,7 @@ class Network:
         moves on.
         """
         parameter = block.role != "buffer" and block.spec.tensor not in starts_of(block)
-        found = self.init is torch_default or isinstance(self.init, Law)
+        found = self.init is torch_default or isinstance(self.init, DefaultInit)
         if parameter and found and not self.initial[block.name].any():
             return torch.zeros_like(block.view)
         return self.drawn(block, generator)
