@@ -62,7 +62,7 @@ RESUMES = {
 }
 REFUSED_LAYERS = {
     ("gpt", "crelu"): "h.0.mlp.c_fc has the nonlinearity gelu: allowed is relu",
-    ("gpt", "unit_features"): "finds no head in a GPT",
+    ("gpt", "unit_features"): "lm_head.weight is tied to wte.weight",
     ("ppo", "crelu"): "fc1 has the nonlinearity tanh: allowed is relu",
     ("dqn", "stochastic_depth"): "finds no residual blocks in a QNetwork",
     ("ppo", "stochastic_depth"): "finds no residual blocks in a ValueNetwork",

@@ -129,6 +129,7 @@ class GPT(nn.Module):
         self.ln_f = nn.LayerNorm(config.width, bias=config.bias)
         self.lm_head = nn.Linear(config.width, config.vocab_size, bias=False)
         self.lm_head.weight = self.wte.weight
+        vars(self.lm_head)["is_head"] = True
 
     def residual_branches(self) -> list[list[str]]:
         """Return the layers whose outputs each block adds to the stream."""

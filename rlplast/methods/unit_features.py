@@ -36,13 +36,17 @@ class UnitFeatures(Method):
 
     def install(self, model: nn.Module, seed: int) -> list[str]:
         """Let every head scale its input; return their paths."""
-        last = last_layers(Network("model", model))
-        heads = {path: layer for path, layer in model.named_modules() if path in last}
+        network = Network("model", model)
+        heads = {p: layer for p, layer in model.named_modules() if p in last_layers(network)}
         if not heads:
-            raise NothingToEdit(
-                f"unit_features finds no head in a {type(model).__name__}: it declares no "
-                "forward_order() and cannot be traced"
-            )
+            raise NothingToEdit(f"unit_features finds no head in a {type(model).__name__}")
+        for block in network.blocks:
+            for alias in block.aliases:
+                if alias.rpartition(".")[0] in heads:
+                    raise ConfigError(
+                        f"unit_features: the head's {alias} is tied to {block.name}: outputs could "
+                        "be no larger than an embedding"
+                    )
         for path, layer in heads.items():
             if not isinstance(layer, nn.Linear | StackedLinear):
                 raise ConfigError(

@@ -59,6 +59,7 @@ class ResNet18(nn.Module):
             self.add_module(name, nn.Linear(size, units))
             size = units
         self.head = nn.Linear(size, num_classes)
+        vars(self.head)["is_head"] = True
 
     def unit_specs(self) -> list[UnitSpec]:
         """Return the channels inside blocks and the hidden linear units; the stream has none."""

@@ -107,6 +107,7 @@ class ViT(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(width, eps=eps)
         self.head = nn.Linear(width, num_classes)
+        vars(self.head)["is_head"] = True
 
     def _layers_of_patches(self, channels: int, width: int) -> dict[str, nn.Module]:
         return {"proj": nn.Conv2d(channels, width, self.patch, self.patch)}

@@ -220,7 +220,7 @@ def test_the_end_of_a_run_names_hooks_that_never_fired_units_and_what_it_does_no
         sum(sum(r["units"].values()) for r in inside),
         sum(r["firings"] for r in inside),
     )
-    assert units > 0 and f"cbp in {updates} updates of q: {units} units reset" in outcome.out
+    assert units > 0 and f"cbp in {updates} updates of q: {units:,} units reset" in outcome.out
     count = sum(row["norm_after"] is not None for row in receipts)
     assert count > 20 == len(re.findall(r"(?m)^(?:head_reset|redo) ", outcome.out))
     assert f"these are the last 20 of {count} receipts" in outcome.out.splitlines()

@@ -102,6 +102,6 @@ def test_what_cannot_be_scaled_is_named() -> None:
     conv = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 1, 3))
     again = NETS["mlp"].module()
     install(again)
-    for module, name in ((gpt, "GPT"), (conv, "2 is a Conv2d"), (again, "4 ")):
+    for module, name in ((gpt, "tied to wte"), (conv, "2 is a Conv2d"), (again, "4 ")):
         with pytest.raises(rlplast.ConfigError, match=name):
             install(module)

@@ -76,9 +76,11 @@ def last_layers(network: Network) -> frozenset[str]:
 
 
 def _last_layers(network: Network) -> frozenset[str]:
-    flagged = frozenset(block.path for block in network.blocks if block.spec.head)
+    flagged = {block.path for block in network.blocks if block.spec.head}
+    modules = network.module.named_modules()
+    flagged |= {path for path, module in modules if getattr(module, "is_head", False)}  # tied ones
     if flagged:
-        return flagged
+        return frozenset(flagged)
     last = heads(network) or (declared_order(network) or ())[-1:]
     known = frozenset(map(str, last)) | network.units().heads
     layers = {path: m for path, m in network.module.named_modules() if is_matrix(m)}
