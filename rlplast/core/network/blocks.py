@@ -43,7 +43,7 @@ class BlockSpec:
         fan_out: outputs fed by one input unit of the layer.
         transposed: whether a weight is stored (d_in, d_out).
         memory: attribute name of the buffer that remembers the rows of sleeping units.
-        head: whether the layer's outputs are the network's; also set by its ``is_head = True``.
+        head: whether the layer's outputs are the network's, as its ``is_head = True`` says too.
         start: what the scale of a norm layer begins with.
     """
 
@@ -208,8 +208,6 @@ def _all_specs(module: nn.Module, path: str, around: nn.Module | None) -> list[B
     """Return `_specs` and, as ``other``, every tensor they say nothing about."""
     memories: Mapping[str, str] = getattr(module, "memories", {})
     specs = [replace(s, memory=memories.get(s.tensor, "")) for s in _specs(module, path, around)]
-    if getattr(module, "is_head", False):
-        specs = [replace(s, head=True) for s in specs]
     # A weight kept as a buffer (a frozen copy) is a buffer, whatever layer holds it.
     specs = [
         replace(s, role="buffer", kind="other")

@@ -363,8 +363,8 @@ class Network:
         moves on.
         """
         parameter = block.role != "buffer" and block.spec.tensor not in starts_of(block)
-        found = self.init is torch_default or isinstance(self.init, DefaultInit)
-        if parameter and found and not self.initial[block.name].any():
+        default = self.init is torch_default or isinstance(self.init, DefaultInit)
+        if parameter and default and not self.initial[block.name].any():
             return torch.zeros_like(block.view)
         return self.drawn(block, generator)
 
