@@ -5,7 +5,8 @@
 
 `add` writes a row per finished run and measure into a CSV, in place of those of the same task, arm
 and seed: the mean over each goal's env_steps of the share of training episodes that reach it
-(success), of their return, and the return of the evaluation at the goal's end. `table` prints the
+(success), of their return, the return of the evaluation at the goal's end, and of PPO the entropy
+of the policy in the first env_steps of the goal that are logged together. `table` prints the
 interquartile means over seeds of the last goals (of 20 ten, of fewer all but the first) with 95%
 intervals, and p of the success against `none` (Holm), and draws the goals.
 """
@@ -23,10 +24,17 @@ from rlplast.report.statistics import compare
 from rlplast.report.words import p_words
 from rlplast.training.run_folder import write_text
 
-MEASURES = {
-    "success": "train/success_rate",
-    "return": "train/return",
-    "end": "eval/return_mean",
+MEASURES = {  # what is logged, and what of a goal's values is kept
+    "success": ("train/success_rate", "mean"),
+    "return": ("train/return", "mean"),
+    "end": ("eval/return_mean", "last"),
+    "entropy": ("train/entropy", "first"),
+}
+TITLES = {
+    "success": "success",
+    "return": "return in training",
+    "end": "return at the end",
+    "entropy": "entropy as a goal begins",
 }
 DRAWN = {
     "none": "#b3001b",
@@ -43,12 +51,14 @@ KEY = ["task", "arm", "seed", "measure"]
 def add(path: Path, folders: list[Path]) -> None:
     """Write the goals of finished runs into a CSV."""
     found, parts = read(folders), []
-    for measure, key in MEASURES.items():
+    for measure, (key, kept) in MEASURES.items():
         rows = found.numbers[found.numbers.name == key]
+        if rows.empty:
+            continue
         rows = rows.merge(found.done[KEY[:3]], left_on="run", right_index=True)
         goals = rows.groupby(["run", *KEY[:3], "phase"], observed=True).value
-        means = (goals.last() if measure == "end" else goals.mean()).map("{:.4f}".format)
-        table = means.unstack("phase").rename(columns=lambda phase: f"goal_{phase + 1}")
+        values = goals.agg(kept).map("{:.4f}".format)
+        table = values.unstack("phase").rename(columns=lambda phase: f"goal_{phase + 1}")
         infos = [found.infos[run] for run in table.index.get_level_values("run")]
         table["git_revision"] = [str(info.get("git_revision"))[:7] for info in infos]
         parts.append(table.reset_index().assign(measure=measure))
@@ -56,7 +66,7 @@ def add(path: Path, folders: list[Path]) -> None:
     rows = pd.concat([*old, *parts]).drop_duplicates(KEY, keep="last").sort_values(KEY)
     goals = sorted(goals_of(rows), key=lambda goal: int(goal.removeprefix("goal_")))
     write_text(path, rows[[*KEY, *goals, "git_revision"]].to_csv(index=False))
-    runs = len(found.done), len(rows) // len(MEASURES)
+    runs = len(found.done), len(rows.drop_duplicates(KEY[:3]))
     print(f"{path}: {runs[0]} runs written, {runs[1]} in all")
 
 
@@ -71,16 +81,18 @@ def table(path: Path, picture: Path) -> None:
     goals = goals_of(rows)
     judged = goals[-10:] if len(goals) == 20 else goals[1:]
     rows["last"] = np.ascontiguousarray(rows[judged]).mean(axis=1)
+    shown = [measure for measure in MEASURES if (rows.measure == measure).any()]
     found = {
-        key: [stratified_interval([own["last"][own.measure == m].to_numpy()]) for m in MEASURES]
+        key: [stratified_interval([own["last"][own.measure == m].to_numpy()]) for m in shown]
         for key, own in rows.groupby(["task", "arm"])
     }
     last = rows[rows.measure == "success"].assign(score="success", final=rows["last"])
     tests = compare(last, "none").dropna(subset="p_holm").set_index(["task", "arm"]).p_holm
-    print("| task | arm | seeds | success | return in training | return at the end | p |")
-    print("|---|---|---|---|---|---|---|")
+    titles = " | ".join(TITLES[measure] for measure in shown)
+    print(f"| task | arm | seeds | {titles} | p |")
+    print("|---" * (len(shown) + 4) + "|")
     for key in sorted(found, key=lambda key: (*by_size(key[0]), -found[key][0].value)):
-        texts = " | ".join(words(estimate, 2) for estimate in found[key])
+        texts = " | ".join(words(e, 2) if e.count else "" for e in found[key])
         p_value = p_words(tests[key]) if key in tests else ""
         print(f"| {key[0]} | `{key[1]}` | {found[key][0].count} | {texts} | {p_value} |")
     draw(rows[rows.measure == "success"], picture)

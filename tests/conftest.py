@@ -7,7 +7,7 @@ import functools
 import gc
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(skip)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def sb3_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Where Stable-Baselines3 makes its folder of logs, instead of one in /tmp per run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SB3_LOGDIR", str(tmp_path_factory.mktemp("sb3")))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -105,13 +105,14 @@ def ready(config: Any, accelerate: str) -> tuple[Any, Hooks]:
 
 
 def updates(trainable: Any) -> Steps:
-    """Return what makes so many updates of what is `ready`, owed or not."""
+    """Return what makes so many updates of what is `ready`, in blocks as large as those of a run."""
     start, agent = trainable.clock, hasattr(trainable, "experience")
+    block = trainable.owed() if agent else 1
 
     def run(count: int) -> None:
-        for _ in range(count):
+        for left in range(count, 0, -block):
             if agent:
-                trainable.update()
+                trainable.update(min(block, left))
             else:
                 trainable.clock = start  # so that no phase ends
                 trainable.step()

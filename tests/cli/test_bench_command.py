@@ -14,6 +14,7 @@ from rlplast.cli.bench_command import conclusion
 from rlplast.cli.main import main
 from rlplast.run import bench, timing
 from rlplast.run.bench import Side
+from rlplast.run.config_file import read_config
 from tests.agents.toy_env import trace_alone
 from tests.cli.commands import Outcome, command
 from tests.cli.runs import refused
@@ -64,6 +65,15 @@ def test_every_kind_of_run_is_measured_and_leaves_nothing(kind: str, tmp_path: P
     assert "updates in turn" in outcome.err and "in turn" not in outcome.out
     assert not list(quick.iterdir())
     assert dict(os.environ) == before
+
+
+def test_updates_are_timed_in_blocks_as_large_as_those_of_a_run(monkeypatch: pytest.MonkeyPatch):
+    agent, _ = timing.ready(read_config(small_run("dqn", {}, replay_ratio=4)), "off")
+    blocks: list[int] = []
+    monkeypatch.setattr(agent, "update", blocks.append)
+    timing.updates(agent)(10)
+    agent.close()
+    assert blocks == [8, 2]  # two environments
 
 
 def test_what_does_not_compile_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
