@@ -1,6 +1,6 @@
 r"""Does a metric of early training say how well a network learns later?
 
-    python scripts/early_metrics.py FOLDER --network model --score eval/online_accuracy
+    python scripts/early_metrics.py FOLDER… --network model --score eval/online_accuracy
 
 For each metric that a study's runs measured: Spearman's rank correlation, over arms, of its value
 early in the run with three outcomes: the next score, the change of the score until the end, and
@@ -31,6 +31,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from rlplast.report.estimators import holm
 from rlplast.report.frame import Results, read
 
 DRAWS = 10_000
@@ -59,9 +60,9 @@ def of_run(found: Results, run: int, network: str, score: str, early: float) -> 
     }
 
 
-def of_arms(folder: Path, without: list[str], *about: Any) -> dict[str, dict[str, float]]:
+def of_arms(folders: list[Path], without: list[str], *about: Any) -> dict[str, dict[str, float]]:
     """Return the means over seeds, by arm."""
-    found = read([folder])
+    found = read(folders)
     runs = found.done[~found.done.arm.isin(without)]
     seeds = runs.arm.value_counts()
     print(f"{len(seeds)} arms, {len(runs)} runs, seeds an arm: {sorted(set(seeds))}")
@@ -86,15 +87,6 @@ def tested(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float, float]:
     shuffled = rng.permuted(np.tile(y, (DRAWS, 1)), axis=1)
     beyond = np.abs(rank_correlation(np.tile(x, (DRAWS, 1)), shuffled)) >= abs(rho) - 1e-12
     return rho, float(low), float(high), float((beyond.sum() + 1) / (DRAWS + 1))
-
-
-def holm(p: list[float]) -> list[float]:
-    """Return Holm's p-values."""
-    order, found, least = np.argsort(p), [0.0] * len(p), 0.0
-    for place, index in enumerate(order):
-        least = max(least, min(1.0, (len(p) - place) * p[index]))
-        found[index] = least
-    return found
 
 
 def draw(arms: dict[str, dict[str, float]], metrics: list[str], outcome: str, path: Path) -> None:
@@ -127,14 +119,14 @@ def draw(arms: dict[str, dict[str, float]], metrics: list[str], outcome: str, pa
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--network", required=True)
     parser.add_argument("--score", required=True)
     parser.add_argument("--early", type=float, default=0.2, help="share of the run")
     parser.add_argument("--without", nargs="+", default=[], metavar="ARM")
     parser.add_argument("--picture", type=Path)
     args = parser.parse_args()
-    arms = of_arms(args.folder, args.without, args.network, args.score, args.early)
+    arms = of_arms(args.folders, args.without, args.network, args.score, args.early)
     keys = next(iter(arms.values()))
     metrics = [key for key in keys if not key.startswith("→")]
     for outcome in (key for key in keys if key.startswith("→")):
