@@ -130,14 +130,20 @@ def main() -> None:
     keys = next(iter(arms.values()))
     metrics = [key for key in keys if not key.startswith("→")]
     for outcome in (key for key in keys if key.startswith("→")):
-        y = np.array([row[outcome] for row in arms.values()])
-        found = [tested(np.array([r[m] for r in arms.values()]), y) for m in metrics]
-        print(
-            f"\n| at {args.early:.0%} of the run {outcome} | ρ | p | p by Holm |\n|---|---|---|---|"
-        )
-        table = zip(metrics, found, holm([row[3] for row in found]), strict=True)
-        for metric, (rho, low, high, p), by_holm in sorted(table, key=lambda r: -abs(r[1][0])):
-            print(f"| `{metric}` | {rho:.2f} [{low:.2f}, {high:.2f}] | {p:.4f} | {by_holm:.3f} |")
+        # crelu and deep_fourier leave no hidden units, and so have no metrics of them.
+        pairs = [
+            np.array([(r[m], r[outcome]) for r in arms.values() if np.isfinite(r[m])]).T
+            for m in metrics
+        ]
+        found = [tested(*pair) for pair in pairs]
+        print(f"\n| at {args.early:.0%} of the run {outcome} | arms | ρ | p | p by Holm |")
+        print("|---" * 5 + "|")
+        table = zip(metrics, pairs, found, holm([row[3] for row in found]), strict=True)
+        for metric, (x, _), (rho, low, high, p), by_holm in sorted(
+            table, key=lambda row: -abs(row[2][0])
+        ):
+            words = f"{rho:.2f} [{low:.2f}, {high:.2f}] | {p:.4f} | {by_holm:.3f} |"
+            print(f"| `{metric}` | {len(x)} | {words}")
         if args.picture is not None and outcome == "→ change of the score":
             draw(arms, metrics, outcome, args.picture)
 

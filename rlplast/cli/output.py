@@ -9,6 +9,7 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -19,6 +20,8 @@ from rich.text import Text
 from rlplast.run.messages import OBEYED, say, visible, warn
 
 __all__ = ["new_console", "safe_warnings", "say", "show_error", "show_json", "visible", "warn"]
+
+_PACKAGE = Path(__file__).parents[1]
 
 
 def show_json(value: Any) -> None:
@@ -51,7 +54,13 @@ def new_console(stderr: bool = False, width: int | None = None) -> Console:
 def safe_warnings() -> Iterator[None]:
     """Let Python's warnings be printed like everything else while the block runs."""
     before = warnings.formatwarning
-    warnings.formatwarning = lambda *args, **options: visible(before(*args, **options))
+
+    def shown(message: Warning | str, category: type[Warning], filename: str, *about: Any) -> str:
+        own = Path(filename).is_relative_to(_PACKAGE)  # where in our code it is helps nobody
+        text = f"rlplast: {message}\n" if own else before(message, category, filename, *about)
+        return visible(text)
+
+    warnings.formatwarning = shown
     try:
         yield
     finally:

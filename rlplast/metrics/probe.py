@@ -5,6 +5,7 @@ changes no result.
 """
 
 import itertools
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -140,6 +141,19 @@ class RunMetrics:
         self.before = {name: dict(tensors) for name, tensors in state.get("before", {}).items()}
 
 
+def _warn_of_absent(names: Iterable[str], values: Mapping[str, float]) -> None:
+    """Say which metrics give no value, but for those of lifecycle layers and of hooks."""
+    found = {name.split("/")[1] for name in values}
+    rare = {*OF_UNITS, *OF_HOOKS, *OF_CHURN}  # churn has none the first time
+    absent = [name for name in names if name not in found and name not in rare]
+    if absent:
+        warnings.warn(
+            f"metrics.names: {', '.join(absent)} cannot be measured here, as no network has what "
+            "they read, such as hidden units: `rlplast units` shows which it has",
+            stacklevel=2,  # one place, so that Python shows it once
+        )
+
+
 def measure_run(
     trainable: Trainable,
     names: Iterable[str],
@@ -182,6 +196,8 @@ def measure_run(
         for name, value in of_network.items():
             metric, _, tensor = name.partition("/")
             values["/".join(["metric", metric, key, *([tensor] if tensor else [])])] = float(value)
+    if batch is not None:
+        _warn_of_absent(names, values)
     return values
 
 

@@ -178,6 +178,8 @@ def test_warnings_and_tracebacks_are_harmless(capsys: pytest.CaptureFixture[str]
     with output.safe_warnings(), warnings.catch_warnings():
         warnings.simplefilter("always")
         assert SHOWN in warnings.formatwarning(EVIL, UserWarning, "file", 1)
+        own = warnings.formatwarning(EVIL, UserWarning, output.__file__, 1)
+        assert own == f"rlplast: {SHOWN}\n"
     try:
         raise ValueError(EVIL)
     except ValueError as error:

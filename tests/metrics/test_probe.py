@@ -189,6 +189,15 @@ def test_unit_age_is_in_a_run_that_lists_cbp(tmp_path: Path) -> None:
     assert found == {"": row["updates"], "/min": row["updates"], "/immature": 1}
 
 
+def test_a_run_says_which_metrics_it_cannot_measure() -> None:
+    small = small_run("supervised", {}, hooks=[], layers=[{"method": "crelu"}])
+    trainable = build_trainable(read_config(small))
+    names = ["dormant_ratio", "weight_norm", "srank", "unit_age"]
+    with pytest.warns(UserWarning, match="dormant_ratio, srank cannot be measured"):
+        found = measure_run(trainable, names, 8, 0)
+    assert {name.split("/")[1] for name in found} == {"weight_norm"}
+
+
 def test_what_adds_up_over_weights_has_a_total_of_the_network() -> None:
     module = nn.Sequential(nn.Conv2d(4, 8, 3, groups=2), nn.Flatten(), nn.Linear(8, 3))
     network = Network("net", module)
