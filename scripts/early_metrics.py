@@ -1,4 +1,4 @@
-r"""Does a metric of early training say how well a network learns later?
+"""Does a metric of early training say how well a network learns later?
 
     python scripts/early_metrics.py FOLDER… --network model --score eval/online_accuracy
 
@@ -8,19 +8,6 @@ early in the run with three outcomes: the next score, the change of the score un
 means over the seeds of an arm. In brackets are 95% bootstrap intervals over arms. p is by 10,000
 permutations of arms, and by Holm's rule for all metrics of an outcome. `score` as a metric is the
 score until then: what one sees without any metric.
-
-A study over permuted pixels that measures them when a task has begun, after hooks that act then and
-before the first update, so that `optimization_readiness` is of the task to come; five seeds of the
-arms with the optimizer of `none` take some hours:
-
-    METRICS='weight_norm, dormant_ratio, srank, effective_rank, active_fraction, gradient_norm'
-    METRICS="$METRICS, effective_lr, feature_norm, trainability, optimization_readiness"
-    METRICS="metrics: {every: 80 phase, names: [$METRICS]}"
-    sed -E -e "s/^overrides:.*/overrides: {log.to: [], $METRICS}/" \
-        -e 's/^seeds:.*/seeds: 5/' -e '/^  (muon|upgd|trac|schedule_free|sgd|small_steps):/d' \
-        configs/study/permuted_pixels.yaml > early.yaml
-    rlplast study early.yaml --out runs/early
-    python scripts/early_metrics.py runs/early --network model --score eval/online_accuracy
 """
 
 import argparse
