@@ -42,7 +42,7 @@ DRAWN = {
     "fire": "#33658a",
     "parseval": "#5f9e6e",
     "oracle": "#7a6f9b",
-    "actor_head_reset": "#222222",
+    "actor_head_shrunk": "#222222",
     "full_reset": "#7a6f9b",
 }
 KEY = ["task", "arm", "seed", "measure"]
