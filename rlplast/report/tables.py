@@ -169,7 +169,7 @@ def costs(report: Report) -> Iterator[Table | str]:
         shared = (rows.prefix > 0).any()
         rows = rows if shared else rows.drop(columns=["prefix", "own_seconds"])
         yield table(rows, report.looks, task, "", COLUMNS["costs"])
-        runs, full = report.results.runs, report.results.of(task).seconds.sum()
+        runs, full = report.single.runs, report.single.of(task).seconds.sum()
         took = runs[(runs.task == task) & (runs.status == "done")].own_seconds.sum()
         if shared and took < 0.995 * full:
             yield (

@@ -1,6 +1,7 @@
 """How long a run is, in every unit, from its config alone."""
 
 import dataclasses
+import math
 from contextlib import suppress
 from typing import Any
 
@@ -15,7 +16,7 @@ from rlplast.supervised.sizes import sizes_of
 from rlplast.supervised.streams import Phase, phases
 from rlplast.training.config import RunConfig
 
-__all__ = ["length", "length_info", "phases_of", "updates_at"]
+__all__ = ["agent_at", "length", "length_info", "phases_of", "updates_at"]
 
 
 def length(config: RunConfig) -> dict[str, float]:
@@ -57,6 +58,24 @@ def phases_of(config: SupervisedConfig) -> list[Phase]:
     sizes, _ = sizes_of(data)
     train, test = (torch.arange(count) % sizes.classes for count in (sizes.train, sizes.test))
     return phases(config.stream, train, test, sizes.classes, config.seed)
+
+
+def agent_at(config: AgentConfig, time: Time) -> tuple[float, float]:
+    """Return the env_steps and updates that an agent has made where a prefix stops at a time.
+
+    Of a total in episodes all episodes count as equally long, else as one env_step each.
+    """
+    n, end, unit = config.env.num_envs, config.horizon(), time.unit
+    if unit == "phase":  # which starts once no update is owed
+        start = config.sequence().start(int(time.value))
+        return start, config.updates_at(start)
+    if unit == "updates":
+        env_steps = config.env_steps_of(int(time.value))
+    else:
+        env_steps = time.value * end.env_steps / end[unit] if end[unit] else 0
+    env_steps = math.ceil(env_steps / n) * n  # of whole vector steps
+    # A prefix stops before the updates that its last env_step owes.
+    return env_steps, time.value if unit == "updates" else config.updates_at(max(0, env_steps - n))
 
 
 def updates_at(config: Any, time: Time) -> float:

@@ -3,6 +3,7 @@
 Counts follow from the configs; seconds from cells that have run, else from steps made here.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -10,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlplast.agents.agent_config import AgentConfig
 from rlplast.core.errors import ConfigError, RlplastError
-from rlplast.run.length import length
+from rlplast.run.length import agent_at, length
 from rlplast.run.read import read_lines
 from rlplast.run.timing import paced, ready, updates, variables
 from rlplast.study import api
@@ -74,7 +76,7 @@ def estimate(cells: Sequence[Cell], folder: Path) -> tuple[dict[str, Counter[str
     the run's threads. A task's rate is that of its cells in `folder` that have run; else its first
     run is timed here.
     """
-    found, notes, shares = dict[str, Counter[str]](), list[str](), weights(cells)
+    found, notes, taken = dict[str, Counter[str]](), list[str](), _steps(cells)
     for task in dict.fromkeys(cell.task for cell in cells):
         own = [cell for cell in cells if cell.task == task]
         ran = sum((_taken(folder / cell.folder) for cell in own), Counter[str]())
@@ -89,11 +91,27 @@ def estimate(cells: Sequence[Cell], folder: Path) -> tuple[dict[str, Counter[str
             where, words = "no estimate of time", str(error)
         notes.append(f"{task or 'seconds'}, {where}: {words}")
         for cell in own:
-            ends, share = length(cell.config), shares[cell.key]
-            takes = {unit: share * ends.get(unit, 0.0) for unit in ("env_steps", "updates")}
+            takes = taken[cell.key]
             seconds = sum(takes[unit] * each for unit, each in rate.items())
             found[cell.key] = Counter(takes | ({"seconds": seconds} if rate else {}))
     return found, notes
+
+
+def _steps(cells: Sequence[Cell]) -> dict[str, dict[str, float]]:
+    """Return the env_steps and updates that each cell makes, by its key."""
+    shares, found = weights(cells), dict[str, dict[str, float]]()
+    ends: dict[str | None, tuple[float, float]] = {None: (0.0, 0.0)}  # of agents
+    for cell in cells:  # a prefix comes before what goes on from it
+        config, whole = cell.config, length(cell.config)
+        if not isinstance(config, AgentConfig):
+            found[cell.key] = {"updates": shares[cell.key] * whole.get("updates", 0.0)}
+            continue
+        env_steps = math.ceil(whole["env_steps"] / config.env.num_envs) * config.env.num_envs
+        stops = [agent_at(config, time) for time in cell.stops]
+        end = min(stops or [(env_steps, whole.get("updates", 0.0))])
+        steps, updates = (a - b for a, b in zip(end, ends[cell.parent], strict=True))
+        found[cell.key], ends[cell.key] = {"env_steps": steps, "updates": updates}, end
+    return found
 
 
 def _taken(run: Path) -> Counter[str]:

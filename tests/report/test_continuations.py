@@ -9,9 +9,11 @@ import pandas as pd
 import pytest
 import scipy
 
+from rlplast.report import tables
 from rlplast.report.continuations import recoveries, share_recovered
 from rlplast.report.frame import read
 from rlplast.report.statistics import measure
+from rlplast.report.view import report_of
 from rlplast.study.folder import read_study
 from tests.report.runs import smooth_score, write_run, write_study
 
@@ -95,6 +97,12 @@ def test_a_prefix_without_a_score_needs_a_level_and_other_runs_have_no_row(tmp_p
     assert found(continued(tmp_path / "best", first=3500)).empty
     assert len(found(continued(tmp_path / "level", first=3500, recovered=10.0))) == 2
     assert found(write_study(tmp_path)).empty
+
+
+def test_the_costs_of_a_study_are_those_of_every_continuation(tmp_path: Path):
+    """Twelve runs took 60 s, 30 s of them before they left one of two prefixes."""
+    *_, words = tables.costs(report_of(read([continued(tmp_path)])))
+    assert "would have taken 720 s" in words and "it took 410 s" in words  # 25 s by a prefix's line
 
 
 def test_while_later_continuations_go_on_the_first_ones_are_shown(tmp_path: Path):

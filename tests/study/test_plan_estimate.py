@@ -43,30 +43,38 @@ def test_a_shared_phase_counts_by_its_updates() -> None:
     assert cost(cells) == (pytest.approx(1 / 3 + 2 * 2 / 3), 2)  # of 1800 updates it has 600
 
 
-def test_a_cell_has_the_steps_of_its_share_of_the_run_and_takes_their_time(tmp_path: Path) -> None:
+def test_a_cell_has_the_steps_of_its_part_of_the_run_and_takes_their_time(tmp_path: Path) -> None:
     """The lake's episodes have at most 2 env_steps; 16 updates follow each after the first 32."""
     hooks = [[], [{"method": "full_reset", "at": "25 episodes"}]]
     configs = [read_config("dqn/frozen_lake", {"total": "100 episodes", "hooks": h}) for h in hooks]
     cells = plan([PlannedRun("", 1, str(i), config) for i, config in enumerate(configs)])
     found, (words,) = estimate(cells, tmp_path)
-    updates = 16 * (200 - 32)
+    before, updates = 16 * (49 - 32), 16 * (200 - 49)  # those of the 50th come after the prefix
     assert [(found[cell.key]["env_steps"], found[cell.key]["updates"]) for cell in cells] == [
-        (50, updates / 4),
-        *[(150, updates * 3 / 4)] * 2,
+        (50, before),
+        *[(150, updates)] * 2,
     ]
     each = {u: float(ms) for ms, u in re.findall(r"([\d.e+-]+) ms for (\w+)", words)}
-    seconds = (150 * each["env_steps"] + updates * 3 / 4 * each["updates"]) / 1000
+    seconds = (150 * each["env_steps"] + updates * each["updates"]) / 1000
     assert found[cells[-1].key]["seconds"] == pytest.approx(seconds, rel=0.02)  # of 3 digits
 
 
 def test_cells_that_have_run_say_what_others_take(tmp_path: Path) -> None:
+    ratio = {"replay_ratio": [{"value": 1}, {"from": "50%", "value": 3}]}
     arms = {"none": {}, "fire": {"hooks": [{"method": "fire", "at": "50%"}]}}
-    config, out = write_study(tmp_path, TINY, arms), tmp_path / "study"
+    config, out = write_study(tmp_path, TINY | ratio, arms), tmp_path / "study"
     run_study(config, out)
+    arm = next(out.glob("cells/*/none*"))
+    began = json.loads((arm / "run.json").read_text())["branched_from"]["clock"]
+    ended = json.loads((arm / "metrics.jsonl").read_text().splitlines()[-1])
     shutil.rmtree(next(out.glob("cells/*/fire*")))  # its price is that of the others
     lines = [json.loads(path.read_text().splitlines()[-1]) for path in out.glob("cells/*/*/m*l")]
     each = sum(line["time/seconds"] for line in lines) / sum(line["updates"] for line in lines)
-    found, words = estimate(study_cells(read_study_config(str(config))), out)
+    cells = study_cells(read_study_config(str(config)))
+    found, words = estimate(cells, out)
+    for cell, *made in zip(cells, (began, ended, ended), ({}, began, began), strict=True):
+        for unit in ("env_steps", "updates"):
+            assert found[cell.key][unit] == made[0][unit] - made[1].get(unit, 0), cell.name
     assert [f"from cells in {out}" in line for line in words] == [True]
     for own in found.values():
         assert own["seconds"] == pytest.approx(own["updates"] * each) and own["updates"] > 0
