@@ -15,7 +15,7 @@ __all__ = ["Side", "measure"]
 
 ROUNDS = 7  # turns of each side
 LONGEST = 20.0  # seconds of all turns, if a single update is longer than a turn
-FIRST = 8  # updates by whose end everything is compiled or captured
+FIRST = 8  # updates by whose end all is compiled or captured; more where `actor_every` is more
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ def measure(config: Any, report: Callable[[str], None]) -> dict[str, Side]:
     """Return what updates take with each value of `accelerate`; `report` gets each part's name."""
     gpu = choose_device(config.device).type == "cuda"
     runs, first, sides = {}, {}, {}
+    count = max(FIRST, getattr(getattr(config, "agent", None), "actor_every", 1))
     with ExitStack() as stack:
         folder = TemporaryDirectory(prefix="rlplast-bench-", ignore_cleanup_errors=True)
         cache = stack.enter_context(folder)
@@ -48,7 +49,7 @@ def measure(config: Any, report: Callable[[str], None]) -> dict[str, Side]:
             try:
                 trainable, _ = ready(config, choice)
                 stack.callback(trainable.close)
-                first[choice] = timed(updates(trainable), FIRST)
+                first[choice] = timed(updates(trainable), count)
                 runs[choice] = updates(trainable)
             except Exception as error:  # compilers may raise anything
                 if choice == "off":
@@ -56,6 +57,6 @@ def measure(config: Any, report: Callable[[str], None]) -> dict[str, Side]:
                 sides[choice] = Side([], problem=shorten(str(error), 160))
         report("updates in turn")
         for choice, times in paced(runs, ROUNDS, LONGEST).items():
-            setup = first[choice] - FIRST * statistics.median(times)
+            setup = first[choice] - count * statistics.median(times)
             sides[choice] = Side(times, max(0.0, setup))
     return sides

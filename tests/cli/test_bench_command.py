@@ -76,6 +76,25 @@ def test_updates_are_timed_in_blocks_as_large_as_those_of_a_run(monkeypatch: pyt
     assert blocks == [8, 2]  # two environments
 
 
+def test_updates_with_and_without_an_actors_are_compiled_before_any_is_timed(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    agents: list[Any] = []
+
+    def ready(*about: Any) -> Any:
+        agents.append(timing.ready(*about))
+        return agents[-1]
+
+    def paced(sides: Any, *limits: Any) -> Any:
+        assert set(agents[-1][0]._whole) == {"learn", "learn_critic"}
+        return {name: [1.0] for name in sides}
+
+    monkeypatch.setattr(bench, "ready", ready)
+    monkeypatch.setattr(bench, "paced", paced)
+    config = read_config(small_run("sac", {}), {"agent.actor_every": 5})
+    assert list(bench.measure(config, lambda what: None)) == ["off", "compile"]
+
+
 def test_what_does_not_compile_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def no_compiler(*args: Any, **options: Any) -> Any:
         raise RuntimeError("no C++ compiler | found")
