@@ -36,9 +36,9 @@ def test_updates_of_a_stream_follow_from_the_size_of_its_set() -> None:
     assert updates_at(config, config.total_time()) == 10 * 60 + 2 * 600
 
 
-def test_a_shared_phase_counts_by_its_updates() -> None:
-    hooks = [[], [{"method": "full_reset", "on": "phase_start"}]]
-    configs = [read_config(CLASSIFIER | {"hooks": rows}) for rows in hooks]
+@pytest.mark.parametrize("when", [{"on": "phase_start"}, {"at": "10 epochs"}])
+def test_a_shared_phase_counts_by_its_updates(when: dict[str, str]) -> None:
+    configs = [read_config(CLASSIFIER | {"hooks": h}) for h in ([], [{"method": "redo"} | when])]
     cells = plan([PlannedRun("", 1, str(i), config) for i, config in enumerate(configs)])
     assert cost(cells) == (pytest.approx(1 / 3 + 2 * 2 / 3), 2)  # of 1800 updates it has 600
 
