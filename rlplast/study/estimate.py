@@ -125,11 +125,11 @@ def _taken(run: Path) -> Counter[str]:
 def _timed_here(config: Any) -> dict[str, float]:
     """Return the seconds of an update, and of an agent's env_step."""
     trainable, _ = ready(config.to_resume(), "off")
-    sides = {"updates": updates(trainable)}
-    if hasattr(trainable, "experience"):
-        each = config.env.num_envs
-        sides["env_steps"] = lambda n: [trainable._environment_step() for _ in range(0, n, each)]
+    sides, counts = {"updates": updates(trainable)}, {"updates": 1}
+    if hasattr(trainable, "experience"):  # whose environments step together
+        sides["env_steps"] = lambda n: [trainable._environment_step() for _ in range(n)]
+        counts["env_steps"] = config.env.num_envs
     try:
-        return {unit: times[0] for unit, times in paced(sides, 1).items()}
+        return {unit: times[0] / counts[unit] for unit, times in paced(sides, 1).items()}
     finally:
         trainable.close()
