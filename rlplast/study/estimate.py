@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlplast.agents.agent_config import AgentConfig
 from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.run.length import agent_at, length
 from rlplast.run.read import read_lines
@@ -102,8 +101,9 @@ def _steps(cells: Sequence[Cell]) -> dict[str, dict[str, float]]:
     shares, found = weights(cells), dict[str, dict[str, float]]()
     ends: dict[str | None, tuple[float, float]] = {None: (0.0, 0.0)}  # of agents
     for cell in cells:  # a prefix comes before what goes on from it
-        config, whole = cell.config, length(cell.config)
-        if not isinstance(config, AgentConfig):
+        config: Any = cell.config
+        whole = length(config)
+        if not hasattr(config, "agent"):
             found[cell.key] = {"updates": shares[cell.key] * whole.get("updates", 0.0)}
             continue
         env_steps = math.ceil(whole["env_steps"] / config.env.num_envs) * config.env.num_envs
