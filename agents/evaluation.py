@@ -37,11 +37,16 @@ class Evaluation:
             "length_mean": float(self.lengths.mean()),
             "episodes": float(len(self.returns)),
         }
-        if self.success_return is not None:
-            values["success_rate"] = float((self.returns >= self.success_return).mean())
-        elif self.successes is not None and not np.isnan(self.successes).all():
-            values["success_rate"] = float(np.nanmean(self.successes))
+        if len(self.judged()):
+            values["success_rate"] = float(self.judged().mean())
         return values | dict(self.values)
+
+    def judged(self) -> np.ndarray:
+        """Return the successes, (episodes,), of the episodes of which they are known."""
+        if self.success_return is not None:
+            return self.returns >= self.success_return
+        found = np.empty(0) if self.successes is None else self.successes
+        return found[~np.isnan(found)]
 
 
 @contextmanager

@@ -179,10 +179,10 @@ def runs(*folders: str | Path) -> pd.DataFrame:
             (mean of it in the last tenth, or the share that ``evaluate.final`` says), ``area``
             (mean height of its curve), ``best_at`` (of the checkpoint ``best``, if it is kept),
             ``unit`` and ``total`` (what the run's length counts, and how many), ``updates``,
-            ``seconds`` and ``cpu_seconds`` (its prefix included), ``fired/METHOD`` (firings of a
-            method, at one moment once for all networks), the keys of the config that differ between
-            runs, by dotted name, as text, and ``folder``. A run that has not ended has the numbers
-            up to now.
+            ``seconds`` and ``cpu_seconds`` (its prefix included), ``fired/METHOD`` (firings of all
+            hooks of a method, at one moment once for all networks), the keys of the config that
+            differ between runs, by dotted name, as text, and ``folder``. A run that has not ended
+            has the numbers up to now.
 
     Raises:
         ConfigError: if there is no run.
@@ -214,11 +214,11 @@ def table_of_runs(found: Results) -> pd.DataFrame:
 
 
 def _fired(receipts: Iterable[Row]) -> dict[str, int]:
-    """Return how often each method fired, at one moment once for all networks."""
+    """Return how often the hooks of each method fired, at one moment once for all networks."""
     moments: dict[str, dict[Any, int]] = {}
     for row in receipts:
-        clock = tuple(row["clock"].items())
-        moments.setdefault(f"fired/{row['method']}", {})[clock] = int(row.get("firings") or 1)
+        moment = row.get("hook"), *row["clock"].items()
+        moments.setdefault(f"fired/{row['method']}", {})[moment] = int(row.get("firings") or 1)
     return {name: sum(own.values()) for name, own in moments.items()}
 
 

@@ -142,8 +142,9 @@ def firings(results: Results) -> pd.DataFrame:
             fired.setdefault(_first_after(points, clock, about.score), []).append((clock, method))
         for after, until in pairwise([*sorted(fired), len(xs)]):
             at = float(fired[after][0][0][about.unit])
+            end = float(fired[until][0][0][about.unit]) if until < len(xs) else None
             better = higher_is_better(about.score)
-            cost = drop_and_recovery(xs[:until], ys[:until], at, after, better)
+            cost = drop_and_recovery(xs[:until], ys[:until], at, after, better, end)
             phases = (
                 points.phase.to_numpy()[max(after - 1, 0) : after + 1] if "phase" in points else ()
             )
@@ -170,14 +171,19 @@ def _first_after(points: pd.DataFrame, clock: Row, score: str) -> int:
 
 
 def drop_and_recovery(
-    xs: np.ndarray, ys: np.ndarray, moment: float, after: int, higher: bool
+    xs: np.ndarray,
+    ys: np.ndarray,
+    moment: float,
+    after: int,
+    higher: bool,
+    end: float | None = None,
 ) -> tuple[float, float, float] | None:
     """Return how much a score fell at a firing, after how long it was back, and the area lost.
 
     The area is between the last score before and the curve after, until it is back there or ends.
-    From the firing, at `moment`, to the first score after it, number `after`, the curve is flat.
-    The time is 0 without a drop, inf if the score never was back. None without a score on either
-    side.
+    From the firing, at `moment`, to the first score after it, number `after`, the curve is flat, as
+    it is from the last score to the next firing, at `end`, if there is one. The time is 0 without a
+    drop, inf if the score never was back. None without a score on either side.
     """
     if not 0 < after < len(xs):
         return None
@@ -185,6 +191,8 @@ def drop_and_recovery(
     fall, back = float(below[0]), xs[1:][below <= 0]
     time = float(back[0] - moment) if len(back) else math.inf
     below = np.append(fall, below)
+    if end is not None:
+        xs, below = np.append(xs, end), np.append(below, below[-1])
     reached = np.flatnonzero(below <= 0)
     if len(reached) and reached[0]:
         i = int(reached[0])

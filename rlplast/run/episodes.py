@@ -40,8 +40,8 @@ def play(agent: Callable[[], Any], episodes: int | None, video: Path | None) -> 
     found = interval_of_mean(played.returns.tolist())
     if found is not None:
         scores |= {"return_low": found[0], "return_high": found[1]}
-    if "success_rate" in scores and episodes >= FEWEST:
-        low, high = wilson(scores["success_rate"], episodes)
+    if len(played.judged()) >= FEWEST:
+        low, high = wilson(scores["success_rate"], len(played.judged()))
         scores |= {"success_low": low, "success_high": high}
     if video is not None:
         from PIL import Image

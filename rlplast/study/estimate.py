@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlplast.agents.agent_config import AgentConfig
 from rlplast.core.errors import ConfigError, RlplastError
 from rlplast.run.length import agent_at, length
 from rlplast.run.read import read_lines
@@ -102,8 +101,9 @@ def _steps(cells: Sequence[Cell]) -> dict[str, dict[str, float]]:
     shares, found = weights(cells), dict[str, dict[str, float]]()
     ends: dict[str | None, tuple[float, float]] = {None: (0.0, 0.0)}  # of agents
     for cell in cells:  # a prefix comes before what goes on from it
-        config, whole = cell.config, length(cell.config)
-        if not isinstance(config, AgentConfig):
+        config: Any = cell.config
+        whole = length(config)
+        if not hasattr(config, "agent"):
             found[cell.key] = {"updates": shares[cell.key] * whole.get("updates", 0.0)}
             continue
         env_steps = math.ceil(whole["env_steps"] / config.env.num_envs) * config.env.num_envs
@@ -125,11 +125,11 @@ def _taken(run: Path) -> Counter[str]:
 def _timed_here(config: Any) -> dict[str, float]:
     """Return the seconds of an update, and of an agent's env_step."""
     trainable, _ = ready(config.to_resume(), "off")
-    sides = {"updates": updates(trainable)}
-    if hasattr(trainable, "experience"):
-        each = config.env.num_envs
-        sides["env_steps"] = lambda n: [trainable._environment_step() for _ in range(0, n, each)]
+    sides, counts = {"updates": updates(trainable)}, {"updates": 1}
+    if hasattr(trainable, "experience"):  # whose environments step together
+        sides["env_steps"] = lambda n: [trainable._environment_step() for _ in range(n)]
+        counts["env_steps"] = config.env.num_envs
     try:
-        return {unit: times[0] for unit, times in paced(sides, 1).items()}
+        return {unit: times[0] / counts[unit] for unit, times in paced(sides, 1).items()}
     finally:
         trainable.close()

@@ -317,6 +317,6 @@ def _share(config: RunConfig, time: Time) -> float:
     """Return the share of a run that lies before a time; 0 if not known."""
     end = config.horizon()[time.unit]
     phased = config.kind in ("supervised", "gpt")
-    if phased and (time.unit == "phase" or end == 0):  # phases differ in length
+    if phased and (time.unit != "updates" or end == 0):  # epochs differ in length
         return updates_at(config, time) / updates_at(config, config.total_time())
     return time.value / end if end > 0 else 0.0

@@ -71,6 +71,17 @@ def test_equal_returns_do_not_make_a_mean_certain(small: Path, monkeypatch: pyte
         assert "success rate 1.00 (95% interval 0.61 to 1.00)" in outcome.out
 
 
+def test_the_interval_of_success_is_of_the_episodes_that_say_it(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+):
+    said = np.array([1, 0, 1, 0, 1, 1, *[np.nan] * 14])
+    played = Evaluation(np.arange(20.0), np.ones(20), successes=said)
+    monkeypatch.setattr("rlplast.agents.agent.Agent.play", lambda *_: played)
+    ends = stats.binomtest(4, 6).proportion_ci(method="wilson")
+    words = f"success rate 0.67 (95% interval {ends.low:.2f} to {ends.high:.2f})"
+    assert words in command("evaluate", small, "--episodes", 20).out
+
+
 def test_video_is_an_animation_of_the_first_environments_episodes_and_changes_no_score(
     tmp_path: Path,
 ):

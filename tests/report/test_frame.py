@@ -134,6 +134,7 @@ def test_a_row_of_runs_is_a_loop_over_the_lines_of_one(tmp_path: Path):
         row |= {"time/cpu_seconds": row["time/seconds"] * 2} if "time/seconds" in row else {}
     receipts = [receipt_row("fire", x, network) for x in (1000, 2000) for network in "qp"]
     receipts += [receipt_row("swr", x, norm=None) | {"firings": 30} for x in (3000, 6000)]
+    receipts.insert(-1, receipt_row("swr", 3000) | {"hook": "swr at=50%"})  # at a log line
     log, plain = {"log": {"every": "5%"}}, {"agent": {"lr": 1e-3}, "evaluate": {"final": 0.5}}
     write_run(tmp_path / "a", lines, receipts, FIRE | log, BRANCHED)
     cut = [row for row in lines if row["env_steps"] < 4000]
@@ -159,7 +160,7 @@ def test_a_row_of_runs_is_a_loop_over_the_lines_of_one(tmp_path: Path):
         *("done", "fire at 50%"),
         *("running", "none"),
     )
-    assert (one["fired/fire"], one["fired/swr"], other["fired/fire"]) == (2, 60, 0)
+    assert (one["fired/fire"], one["fired/swr"], other["fired/fire"]) == (2, 61, 0)
     assert one.best_at == clock["env_steps"] and math.isnan(other.best_at)
     assert (one["agent.lr"], other["agent.lr"]) == ("0.0001", "0.001")
     assert one["hooks.0.method"] == "fire" and pd.isna(other["hooks.0.method"])

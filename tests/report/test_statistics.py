@@ -146,6 +146,7 @@ def slow_firings(xs: list[int], ys: list[float], times: list[int]) -> list[tuple
         fall = level - ys[after]
         back = [x for x, y in zip(xs[after:until], ys[after:until], strict=True) if y >= level]
         lost, points = 0.0, [(moment, fall), *((xs[i], level - ys[i]) for i in range(after, until))]
+        points.append((first.get(until, xs[-1]), points[-1][1]))  # flat until the next firing
         for (x, y), (right, top) in pairwise(points if fall > 0 else []):
             end = right if top > 0 else x + (right - x) * y / (y - top)
             lost += (end - x) * (y + max(top, 0)) / 2
@@ -156,7 +157,7 @@ def slow_firings(xs: list[int], ys: list[float], times: list[int]) -> list[tuple
     return found
 
 
-@pytest.mark.parametrize("every", [100, 700, 1900])
+@pytest.mark.parametrize("every", [100, 300, 700, 1900])
 def test_hooks_that_fire_often_are_followed_each_up_to_the_next(every: int, tmp_path: Path):
     rng = np.random.default_rng(every)
     values = {x: float(rng.integers(0, 9)) for x in range(300, 12_001, 300)}

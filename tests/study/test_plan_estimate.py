@@ -3,11 +3,13 @@
 import json
 import re
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 import yaml
 
+from rlplast.agents.dqn import DQN
 from rlplast.cli.tables import size
 from rlplast.core.clock import Time
 from rlplast.core.duration import duration
@@ -17,6 +19,7 @@ from rlplast.study.api import read_study_config, study_cells
 from rlplast.study.estimate import estimate
 from rlplast.study.plan import PlannedRun, cost, plan
 from tests.cli.commands import command
+from tests.cli.runs import SMALL
 from tests.cli.studies import TINY
 from tests.study.inline import run_study, write_study
 
@@ -36,9 +39,9 @@ def test_updates_of_a_stream_follow_from_the_size_of_its_set() -> None:
     assert updates_at(config, config.total_time()) == 10 * 60 + 2 * 600
 
 
-def test_a_shared_phase_counts_by_its_updates() -> None:
-    hooks = [[], [{"method": "full_reset", "on": "phase_start"}]]
-    configs = [read_config(CLASSIFIER | {"hooks": rows}) for rows in hooks]
+@pytest.mark.parametrize("when", [{"on": "phase_start"}, {"at": "10 epochs"}])
+def test_a_shared_phase_counts_by_its_updates(when: dict[str, str]) -> None:
+    configs = [read_config(CLASSIFIER | {"hooks": h}) for h in ([], [{"method": "redo"} | when])]
     cells = plan([PlannedRun("", 1, str(i), config) for i, config in enumerate(configs)])
     assert cost(cells) == (pytest.approx(1 / 3 + 2 * 2 / 3), 2)  # of 1800 updates it has 600
 
@@ -57,6 +60,22 @@ def test_a_cell_has_the_steps_of_its_part_of_the_run_and_takes_their_time(tmp_pa
     each = {u: float(ms) for ms, u in re.findall(r"([\d.e+-]+) ms for (\w+)", words)}
     seconds = (150 * each["env_steps"] + updates * each["updates"]) / 1000
     assert found[cells[-1].key]["seconds"] == pytest.approx(seconds, rel=0.02)  # of 3 digits
+
+
+def test_slow_environments_that_step_together_are_timed_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = DQN._environment_step
+
+    def slow(agent: DQN) -> None:
+        time.sleep(0.2)
+        step(agent)
+
+    monkeypatch.setattr(DQN, "_environment_step", slow)
+    config = read_config(SMALL, {"env.num_envs": 8, "hooks": []})
+    found, _ = estimate(plan([PlannedRun("", 1, "none", config)]), tmp_path)
+    (own,) = found.values()
+    assert 0.025 < own["seconds"] / own["env_steps"] < 0.05  # with half an update
 
 
 def test_cells_that_have_run_say_what_others_take(tmp_path: Path) -> None:
