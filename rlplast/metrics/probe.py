@@ -142,14 +142,13 @@ class RunMetrics:
 
 
 def _warn_of_absent(names: Iterable[str], values: Mapping[str, float]) -> None:
-    """Say which metrics give no value, but for those of lifecycle layers and of hooks."""
+    """Say which metrics of hidden units give no value, as no units are known."""
     found = {name.split("/")[1] for name in values}
-    rare = {*OF_UNITS, *OF_HOOKS, *OF_CHURN}  # churn has none the first time
-    absent = [name for name in names if name not in found and name not in rare]
+    absent = [n for n in names if n in (*OF_TAPS, *OF_FEATURES) and n not in found]
     if absent:
         warnings.warn(
-            f"metrics.names: {', '.join(absent)} cannot be measured here, as no network has what "
-            "they read, such as hidden units: `rlplast units` shows which it has",
+            f"metrics.names: {', '.join(absent)} cannot be measured here, as no network has hidden "
+            "units that are known: `rlplast units` shows why",
             stacklevel=2,  # one place, so that Python shows it once
         )
 

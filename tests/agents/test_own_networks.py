@@ -56,6 +56,7 @@ RUNS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:metrics.names")  # their hidden units are not known
 @pytest.mark.parametrize("name", RUNS)
 def test_killed_and_resumed_equals(name: str, tmp_path: Path) -> None:
     rows = check_resumes(RUNS[name], tmp_path)["receipts"]
