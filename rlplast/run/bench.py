@@ -49,8 +49,8 @@ def measure(config: Any, report: Callable[[str], None]) -> dict[str, Side]:
             try:
                 trainable, _ = ready(config, choice)
                 stack.callback(trainable.close)
-                first[choice] = timed(updates(trainable), count)
-                runs[choice] = updates(trainable)
+                steps = updates(trainable)
+                first[choice], runs[choice] = timed(steps, count), steps
             except Exception as error:  # compilers may raise anything
                 if choice == "off":
                     raise

@@ -105,7 +105,7 @@ def ready(config: Any, accelerate: str) -> tuple[Any, Hooks]:
 
 
 def updates(trainable: Any) -> Steps:
-    """Return what makes so many updates of what is `ready`, in blocks as a run makes them."""
+    """Return what makes so many updates of what is just `ready`, in blocks as a run makes them."""
     start, agent = trainable.clock, hasattr(trainable, "experience")
     block = trainable.owed() if agent else 1
 
