@@ -6,7 +6,7 @@
 `add` writes a row per finished run and measure into a CSV, in place of those of the same task, arm
 and seed: the mean over each goal's env_steps of the share of training episodes that reach it
 (success), of their return, the return of the evaluation at the goal's end, and of PPO the entropy
-of the policy in the first env_steps of the goal that are logged together. `table` prints the
+of the policy in the goal's first log row. `table` prints the
 interquartile means over seeds of the last goals (of 20 ten, of fewer all but the first) with 95%
 intervals, and p of the success against `none` (Holm), and draws the goals.
 """
@@ -24,17 +24,11 @@ from rlplast.report.statistics import compare
 from rlplast.report.words import p_words
 from rlplast.training.run_folder import write_text
 
-MEASURES = {  # what is logged, and what of a goal's values is kept
-    "success": ("train/success_rate", "mean"),
-    "return": ("train/return", "mean"),
-    "end": ("eval/return_mean", "last"),
-    "entropy": ("train/entropy", "first"),
-}
-TITLES = {
-    "success": "success",
-    "return": "return in training",
-    "end": "return at the end",
-    "entropy": "entropy as a goal begins",
+MEASURES = {  # what is logged, what of a goal's values is kept, and a title
+    "success": ("train/success_rate", "mean", "success"),
+    "return": ("train/return", "mean", "return in training"),
+    "end": ("eval/return_mean", "last", "return at the end"),
+    "entropy": ("train/entropy", "first", "entropy as a goal begins"),
 }
 DRAWN = {
     "none": "#b3001b",
@@ -51,7 +45,7 @@ KEY = ["task", "arm", "seed", "measure"]
 def add(path: Path, folders: list[Path]) -> None:
     """Write the goals of finished runs into a CSV."""
     found, parts = read(folders), []
-    for measure, (key, kept) in MEASURES.items():
+    for measure, (key, kept, _) in MEASURES.items():
         rows = found.numbers[found.numbers.name == key]
         if rows.empty:
             continue
@@ -88,7 +82,7 @@ def table(path: Path, picture: Path) -> None:
     }
     last = rows[rows.measure == "success"].assign(score="success", final=rows["last"])
     tests = compare(last, "none").dropna(subset="p_holm").set_index(["task", "arm"]).p_holm
-    titles = " | ".join(TITLES[measure] for measure in shown)
+    titles = " | ".join(MEASURES[measure][-1] for measure in shown)
     print(f"| task | arm | seeds | {titles} | p |")
     print("|---" * (len(shown) + 4) + "|")
     for key in sorted(found, key=lambda key: (*by_size(key[0]), -found[key][0].value)):

@@ -6,7 +6,6 @@ from typing import Any
 
 from rlplast.cli.output import new_console, say, warn
 from rlplast.cli.tables import figure, receipt_table
-from rlplast.core.clock import UNITS, Time
 from rlplast.core.duration import counted
 from rlplast.core.errors import DamagedFile, RlplastError
 from rlplast.report.plot import plot_run
@@ -43,8 +42,7 @@ def _finish(run: Run) -> None:
     metrics = run.lines("metrics")
     fired = {str(row.get("hook")) for row in rows}
     keys = zip(run.config.hooks, run.config.hook_keys(), strict=True)
-    hooks = [(row, key in fired) for row, key in keys]
-    for line in _never_fired(hooks, metrics, run.config.reference_time()):
+    for line in _never_fired([(row, key in fired) for row, key in keys], metrics):
         say(line)
     scores = [m for m in metrics if any(key.startswith("eval/") for key in m)]
     if scores:
@@ -72,9 +70,7 @@ def _inside(summaries: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _never_fired(
-    hooks: Sequence[tuple[Mapping[str, Any], bool]],
-    metrics: Sequence[Mapping[str, Any]],
-    total: Time,
+    hooks: Sequence[tuple[Mapping[str, Any], bool]], metrics: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
     """Say of each hook whose condition never held how often it was read, and how near it came."""
     for number, (hook, fired) in enumerate(hooks):
@@ -84,32 +80,17 @@ def _never_fired(
         values = [
             value
             for row in metrics
-            if _is_open(hook, row, total) and not _same_clock(row, metrics[-1])  # the end is unread
             for key, value in row.items()
             if value is not None and _is_read(key, when["metric"], hook.get("networks"))
         ]
         side = "above" if when.get("above") is not None else "below"
         nearest = max if side == "above" else min
-        words = f"read {counted(len(values), 'time')}"
+        words = f"measured {counted(len(values), 'time')} in the run"
         words += f", the nearest was {figure(nearest(values))}" if values else ""
         yield (
             f"hooks[{number}] ({hook['method']}) never fired: {when['metric']} {side} "
             f"{when[side]}, {words}"
         )
-
-
-def _is_open(hook: Mapping[str, Any], row: Mapping[str, Any], total: Time) -> bool:
-    """Say whether a line lies between a hook's `from` and `until`, as far as it counts those."""
-    start, until = (
-        Time.parse(hook[key]).resolve(total) if hook.get(key) is not None else None
-        for key in ("from", "until")
-    )
-    begun = start is None or row.get(start.unit, start.value) >= start.value
-    return begun and (until is None or row.get(until.unit, 0) <= until.value)
-
-
-def _same_clock(row: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return all(row.get(unit) == other.get(unit) for unit in UNITS)
 
 
 def _is_read(key: str, metric: str, networks: Sequence[str] | None) -> bool:

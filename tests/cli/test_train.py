@@ -201,21 +201,21 @@ def test_the_end_of_a_run_names_hooks_that_never_fired_units_and_what_it_does_no
         "eval/return_mean": ({"above": 1e9}, "eval/return_mean", max),
     }
     whens = [{"metric": metric} | bound for metric, (bound, _, _) in never.items()]
-    late = {"from": "60%", "when": {"metric": "weight_norm", "above": 0}}  # measured at 50%
     held = {"metric": "dormant_ratio", "above": -1}  # an equal method, whose condition holds
     hooks: list[dict] = [{"method": "redo", "when": when} for when in (held, *whens)]
-    hooks += [{"method": "redo"} | late, {"method": "head_reset", "every": "7 env_steps"}]
+    hooks += [{"method": "head_reset", "every": "7 env_steps"}]
     params = {"replacement_rate": 0.05, "maturity": 5}
     hooks += [{"method": "cbp", "every": "1 updates", "params": params}]
     outcome = command("train", small_config(tmp_path, hooks=hooks), "--out", tmp_path / "run")
     rows = jsonl(tmp_path / "run" / "metrics.jsonl")
     lines = [line for line in outcome.out.splitlines() if "never fired" in line]
     for i, (metric, (_, key, nearest)) in enumerate(never.items(), 1):
-        values = [row[key] for row in rows if key in row and row["env_steps"] < 200]  # of 200
+        values = [row[key] for row in rows if key in row]
         (line,) = [x for x in lines if x.startswith(f"hooks[{i}] (redo) never fired: {metric} ")]
-        assert f", read {len(values)} time" in line
-        assert line.endswith(f", the nearest was {nearest(values):.4g}")
-    assert lines[3:] == ["hooks[4] (redo) never fired: weight_norm above 0, read 0 times"]
+        assert line.endswith(
+            f"measured {len(values)} times in the run, the nearest was {nearest(values):.4g}"
+        )
+    assert len(lines) == len(never)
     receipts = jsonl(tmp_path / "run" / "receipts.jsonl")
     inside = [row for row in receipts if row["norm_after"] is None and row["units"]]
     units, updates = (
